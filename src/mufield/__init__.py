@@ -1,0 +1,90 @@
+"""mufield: policies for very large populations whose law of motion is unknown.
+
+Names are loaded when they are first used, so that ``import mufield`` and the command line's help
+are fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._runtime import enable_compilation_cache
+
+if TYPE_CHECKING:
+    from .environments import catalogue as catalogue
+    from .environments import make as make
+    from .environments import register as register
+    from .flow.objective import Flow as Flow
+    from .flow.objective import Rollout as Rollout
+    from .policies.base import AbstractPolicy as AbstractPolicy
+    from .policies.base import ActionLaw as ActionLaw
+    from .policies.base import Profile as Profile
+    from .policies.base import as_profile as as_profile
+    from .policies.randomised import RandomisedPolicy as RandomisedPolicy
+    from .policies.randomised import UniformRandom as UniformRandom
+    from .policies.randomised import spread_actions as spread_actions
+    from .policies.tabular import TabularPolicy as TabularPolicy
+    from .problem import Box as Box
+    from .problem import GaussianNoise as GaussianNoise
+    from .problem import MoveSet as MoveSet
+    from .problem import NeighbourNoise as NeighbourNoise
+    from .problem import Problem as Problem
+    from .space.grid import Grid as Grid
+    from .space.maps import FOUR_ROOMS as FOUR_ROOMS
+    from .space.measure import MeanField as MeanField
+    from .space.measure import density as density
+    from .space.measure import entropy as entropy
+    from .space.measure import expectation as expectation
+    from .space.measure import from_density as from_density
+    from .space.measure import histogram as histogram
+    from .space.measure import log_mass as log_mass
+    from .space.measure import point_mass as point_mass
+    from .space.measure import sample as sample
+    from .space.measure import uniform as uniform
+    from .space.move import Move as Move
+    from .space.move import move as move
+    from .space.transport import wasserstein as wasserstein
+    from .systems import AbstractSystem as AbstractSystem
+    from .systems import Episode as Episode
+    from .systems import SimulatedSystem as SimulatedSystem
+
+_HOME = {
+    "environments": ("catalogue", "make", "register"),
+    "flow.objective": ("Flow", "Rollout"),
+    "policies.base": ("AbstractPolicy", "ActionLaw", "Profile", "as_profile"),
+    "policies.randomised": ("RandomisedPolicy", "UniformRandom", "spread_actions"),
+    "policies.tabular": ("TabularPolicy",),
+    "problem": ("Box", "GaussianNoise", "MoveSet", "NeighbourNoise", "Problem"),
+    "space.grid": ("Grid",),
+    "space.maps": ("FOUR_ROOMS",),
+    "space.measure": (
+        "MeanField",
+        "density",
+        "entropy",
+        "expectation",
+        "from_density",
+        "histogram",
+        "log_mass",
+        "point_mass",
+        "sample",
+        "uniform",
+    ),
+    "space.move": ("Move", "move"),
+    "space.transport": ("wasserstein",),
+    "systems": ("AbstractSystem", "Episode", "SimulatedSystem"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+__version__ = "0.1.0"
+
+enable_compilation_cache()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

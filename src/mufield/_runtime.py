@@ -1,0 +1,95 @@
+"""Settings of JAX that a user should not have to know about."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+SWITCH = "MUFIELD_COMPILATION_CACHE"
+
+
+def enable_compilation_cache() -> Path | None:
+    """Keep compiled programs on disk, which saves about ten seconds a start.
+
+    The cache lies in the user's cache directory. The environment variable
+    ``MUFIELD_COMPILATION_CACHE`` set to ``off`` leaves it out, any other value is the directory
+    to use instead. A cache that the user configured in JAX is left alone. A directory that cannot
+    be written is no error, only a slower start.
+
+    JAX is not imported for this, so that commands which compute nothing start at once.
+
+    Returns:
+        The directory, or None when JAX's configuration was left as it was.
+    """
+    directory = _cache_directory()
+    if directory is None or not _jax_allows(directory) or not _is_writable(directory):
+        return None
+    _configure(
+        {
+            "jax_compilation_cache_dir": str(directory),
+            # By default only programs that took a second are kept; most of ours are smaller,
+            # but there are many.
+            "jax_persistent_cache_min_compile_time_secs": 0.0,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+        }
+    )
+    return directory
+
+
+def _cache_directory() -> Path | None:
+    """The directory wished for, or None when there is none or the cache is switched off."""
+    switch = os.environ.get(SWITCH, "")
+    if switch.strip().lower() == "off":
+        return None
+    try:
+        root = Path(switch).expanduser() if switch else _user_cache() / "mufield"
+    except RuntimeError:  # no home directory
+        return None
+    # Programs compiled by one jaxlib are of no use to another.
+    from jaxlib.version import __version__ as jaxlib_version
+
+    return root / f"jaxlib-{jaxlib_version}"
+
+
+def _user_cache() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _jax_allows(directory: Path) -> bool:
+    """Whether the user left the choice of a cache to us."""
+    if "jax" in sys.modules:
+        import jax
+
+        chosen = jax.config.values["jax_compilation_cache_dir"]
+        enabled = jax.config.values["jax_enable_compilation_cache"]
+    else:
+        chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+        enabled = True  # JAX reads its own off switch
+    return bool(enabled) and chosen in (None, str(directory))
+
+
+def _is_writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        # Permission bits do not tell: a file system may be mounted read-only, or be full.
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
+
+
+def _configure(settings: dict[str, str | float | int]) -> None:
+    """Set what the user did not: in JAX if it is there, else where it will look on its import."""
+    for name, value in settings.items():
+        if name.upper() in os.environ:
+            continue
+        if "jax" in sys.modules:
+            import jax
+
+            jax.config.update(name, value)
+        else:
+            os.environ[name.upper()] = str(value)

@@ -1,0 +1,18 @@
+"""Array aliases and axis letters, used in every signature.
+
+Axes: ``cells`` are the free cells of a grid in their indexing order, ``dim`` the axes of the
+state space (the paper's p), ``action_dim`` those of the action space (q), ``moves`` the points
+of a randomised policy's support, ``steps`` the decisions h = 0..H-1, ``agents`` tracked agents.
+"""
+
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+Key = PRNGKeyArray
+Scalar = Float[Array, ""]
+State = Float[Array, "dim"]
+States = Float[Array, "agents dim"]
+Action = Float[Array, "action_dim"]
+Mass = Float[Array, "cells"]
+Flow = Float[Array, "steps_and_end cells"]
+Stopped = Bool[Array, "dim"]
+CellIndex = Int[Array, ""]

@@ -1,0 +1,96 @@
+"""The discrete four rooms of the comparison with tabular Q-learning (App. E.1)."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..flow.neighbours import legal_ends
+from ..policies.randomised import RandomisedPolicy
+from ..problem import MoveSet, NeighbourNoise, Problem
+from ..space.grid import Grid
+from ..space.maps import FOUR_ROOMS
+from ..space.measure import point_mass
+from ..systems import SimulatedSystem
+from .four_rooms import avoid_crowds, walk
+from .registry import register
+
+UP, LEFT, STAY, RIGHT, DOWN = range(5)
+MOVES = ((0, 1), (-1, 0), (0, 0), (1, 0), (0, -1))
+"""Up, left, stay, right, down."""
+
+ADJACENT = ((UP, RIGHT), (RIGHT, DOWN), (DOWN, LEFT), (LEFT, UP))
+
+
+def option_table(actions: str) -> Float[np.ndarray, "options moves"]:
+    """The distributions over the five moves that a policy may choose from."""
+    single = np.eye(5)
+    halves = np.zeros((4, 5))
+    for row, pair in enumerate(ADJACENT):
+        halves[row, list(pair)] = 0.5
+    quarter = np.full((1, 5), 0.25)
+    quarter[0, STAY] = 0.0
+    tables = {
+        "standard": single,
+        "extended": np.concatenate([single, halves]),
+        "extended-10": np.concatenate([single, halves, quarter]),
+    }
+    if actions not in tables:
+        raise ValueError(f"actions must be one of {list(tables)}, got {actions!r}")
+    return tables[actions]
+
+
+@register("discrete-rooms", "discrete four rooms, five moves (App. E.1, Standard)")
+def discrete_rooms(
+    *,
+    actions: str = "standard",
+    horizon: int = 20,
+    noise_intensity: float = 0.0,
+    pay_end: bool = True,
+    drawing: str = FOUR_ROOMS,
+) -> SimulatedSystem:
+    """The discrete four rooms: agents stand in cells and take one of five moves.
+
+    A move into a wall leaves the agent where it is.
+
+    Args:
+        actions: ``"standard"`` has the five moves. ``"extended"`` adds the four even splits of
+            adjacent moves, nine options as the paper's table size says; ``"extended-10"`` also
+            adds the even split of all four directions, which its footnote lists as well.
+        horizon: Number of moves.
+        noise_intensity: Probability of one more random legal move after each move.
+        pay_end: Whether the last distribution is paid; OpenSpiel's game does not.
+        drawing: The map.
+    """
+    grid = Grid.from_map(drawing)
+    problem = Problem(
+        grid=grid,
+        actions=MoveSet(MOVES, option_table(actions)),
+        reward=avoid_crowds,
+        horizon=horizon,
+        initial=point_mass(grid, 0, 0),
+        noise=NeighbourNoise(noise_intensity),
+        max_move=1.0,
+        pay_end=pay_end,
+    )
+    return SimulatedSystem(problem, walk)
+
+
+@register("discrete-rooms-extended", "discrete four rooms, nine options (App. E.1, Extended)")
+def discrete_rooms_extended(
+    *, horizon: int = 20, noise_intensity: float = 0.0, pay_end: bool = True
+) -> SimulatedSystem:
+    """`discrete_rooms` with ``actions="extended"``."""
+    return discrete_rooms(
+        actions="extended", horizon=horizon, noise_intensity=noise_intensity, pay_end=pay_end
+    )
+
+
+def uniform_legal(grid: Grid) -> RandomisedPolicy:
+    """The policy that draws evenly from the moves that do not run into a wall."""
+    legal = legal_ends(grid, np.array(MOVES)) >= 0
+    weights = legal / legal.sum(axis=1, keepdims=True)
+    return RandomisedPolicy(actions=_moves(), weights=jnp.asarray(weights))
+
+
+def _moves() -> Float[Array, "moves action_dim"]:
+    return jnp.asarray(MOVES, dtype=jnp.result_type(float))

@@ -1,0 +1,132 @@
+"""Swarm motion on the unit torus (App. E.2, "Swarm Motion Experiments")."""
+
+import math
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .._types import Action, Mass, Scalar, State
+from ..problem import Box, Motion, Problem, Reward
+from ..space.grid import Grid
+from ..space.measure import MeanField, from_density, log_mass, uniform
+from ..systems import SimulatedSystem
+from .registry import register
+
+ACTION_LIMIT = 7.0
+
+
+def closed_form_policy(state: State, mu: MeanField, step: object = None) -> Action:
+    """pi*(s) = 2 pi cos(2 pi s), optimal in continuous time (eq. optimalSolution)."""
+    return 2 * jnp.pi * jnp.cos(2 * jnp.pi * state)
+
+
+def closed_form_density(points: Float[np.ndarray, "points"]) -> Float[np.ndarray, "points"]:
+    """mu*(s), proportional to exp(2 sin(2 pi s)) (eq. optimalSolution)."""
+    return np.asarray(np.exp(2 * np.sin(2 * np.pi * points)) / np.i0(2.0))
+
+
+CLOSED_FORM_RATE = math.log(float(np.i0(2.0)))
+"""What the closed-form pair earns for each step in continuous time: log I0(2)."""
+
+
+def attraction(position: Scalar) -> Scalar:
+    """phi(s), what a position is worth."""
+    angle = 2 * jnp.pi * position
+    return -2 * jnp.pi**2 * (-jnp.sin(angle) + jnp.cos(angle) ** 2) + 2 * jnp.sin(angle)
+
+
+@register("swarm", "swarm motion on the torus, s + a dh (App. E.2)")
+def swarm(
+    *,
+    motion: str = "free",
+    initial: str = "normal",
+    effort: str = "quadratic",
+    horizon: int = 200,
+    duration: float = 1.0,
+    cells: int = 100,
+) -> SimulatedSystem:
+    """Swarm motion: agents seek good places, avoid crowds and save effort.
+
+    Args:
+        motion: ``"free"`` is s + a dh (eq. swarm_motion_dynamics); ``"congested"`` is
+            s + a (4 - 4 mu(s)) dh (eq. swarm_motion_dynamics_2), with the mass of the agent's
+            cell as mu(s): a density would exceed one and turn the motion around.
+        initial: ``"normal"`` is N(0.5, 0.04), a variance of 0.04, wrapped; ``"uniform"`` is
+            U(0, 1); ``"ergodic"`` is the closed-form density.
+        effort: ``"quadratic"`` is a^2 / 2, with which the closed form solves the problem;
+            ``"printed"`` is |a| / 2 as in the paper.
+        horizon: Number of moves.
+        duration: Time that an episode lasts; a step takes duration / horizon.
+        cells: Number of cells of the torus.
+    """
+    if motion not in ("free", "congested"):
+        raise ValueError(f"motion must be 'free' or 'congested', got {motion!r}")
+    if effort not in ("quadratic", "printed"):
+        raise ValueError(f"effort must be 'quadratic' or 'printed', got {effort!r}")
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+    step = duration / horizon
+    grid = Grid.box(0.0, 1.0, cells, periodic=True)
+    problem = Problem(
+        grid=grid,
+        actions=Box(-ACTION_LIMIT, ACTION_LIMIT),
+        reward=_reward(effort),
+        horizon=horizon,
+        initial=_initial(grid, initial),
+        noise=math.sqrt(step),
+        max_move=ACTION_LIMIT * step * (4.0 if motion == "congested" else 1.0),
+    )
+    return SimulatedSystem(problem, _motion(motion, step))
+
+
+@register("swarm-congested", "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)")
+def swarm_congested(
+    *,
+    initial: str = "normal",
+    effort: str = "quadratic",
+    horizon: int = 200,
+    duration: float = 1.0,
+    cells: int = 100,
+) -> SimulatedSystem:
+    """`swarm` with ``motion="congested"``."""
+    return swarm(
+        motion="congested",
+        initial=initial,
+        effort=effort,
+        horizon=horizon,
+        duration=duration,
+        cells=cells,
+    )
+
+
+def _reward(effort: str) -> Reward:
+    cost: Callable[[Scalar], Scalar] = jnp.square if effort == "quadratic" else jnp.abs
+
+    def reward(state: State, action: Action, mu: MeanField) -> Scalar:
+        return attraction(state[0]) - 0.5 * cost(action[0]) - log_mass(mu.density_here)
+
+    return reward
+
+
+def _motion(kind: str, step: float) -> Motion:
+    def free(state: State, action: Action, mu: MeanField) -> State:
+        return state + action * step
+
+    def congested(state: State, action: Action, mu: MeanField) -> State:
+        return state + action * (4.0 - 4.0 * mu.here) * step
+
+    return congested if kind == "congested" else free
+
+
+def _initial(grid: Grid, kind: str) -> Mass:
+    points = grid.centres[:, 0]
+    if kind == "uniform":
+        return uniform(grid)
+    if kind == "ergodic":
+        return from_density(grid, closed_form_density(points))
+    if kind == "normal":
+        turns = points[:, None] + np.arange(-3, 4)
+        return from_density(grid, np.exp(-0.5 * (turns - 0.5) ** 2 / 0.04).sum(axis=1))
+    raise ValueError(f"initial must be 'normal', 'uniform' or 'ergodic', got {kind!r}")

@@ -1,0 +1,1 @@
+"""The mean-field flow: how the population's distribution moves, and what it earns."""

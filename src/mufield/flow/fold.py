@@ -1,0 +1,265 @@
+"""Mass at walls and borders: where each piece of the window around a cell comes to rest.
+
+Agents stand at cell centres and aim at a point in a window of cells around their own. Mass that
+aims through a wall lands where the rule of `mufield.space.move` lets it land. For most pairs of
+a cell and a window offset that is one cell, whatever the point aimed at. Near the ends of walls
+it is not: of the agents that aim at the far side of a door's edge, those who cross into the
+door's row first get through and the others do not. Such pairs are *split*: their target cell is
+cut into subcells, and each subcell's mass is shared out as the rule shares out its points.
+"""
+
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ..space.grid import Grid
+from ..space.move import trace
+from .kernel import FAR
+from .routing import Routing
+
+TRACES_AT_ONCE = 1 << 18
+"""Lines followed in one compiled call while the tables are built."""
+
+
+class Fold(eqx.Module):
+    """Tables that bring the mass of every cell's window to rest.
+
+    The *pieces* of a flow step are the window masses of all cells, row by row, followed by the
+    shares of the split pairs.
+
+    Attributes:
+        routing: From pieces to the free cells where they land.
+        landing: From pieces to the window offsets (relative to the source) where they land.
+        arrival: From landed windows, (cell, offset) row by row, to the free cells.
+        split_pairs: From free cells to the split pairs they are the source of.
+        split_edges: Edges of the subcells of each split pair's target on each axis, in cells
+            from the source's centre; the window's outer edges are far away, to catch the tails.
+        split_shares: Share of each subcell in all possible landings of its pair but the last,
+            which gets the rest.
+        reach: Window reach on each axis in cells.
+        subcells: Subcells of a split target on each axis.
+    """
+
+    routing: Routing
+    landing: Routing
+    arrival: Routing
+    split_pairs: Routing
+    split_edges: Float[Array, "pairs dim edges"]
+    split_shares: Float[Array, "pairs landings_but_last *subcells"]
+    reach: tuple[int, ...] = eqx.field(static=True)
+    subcells: int = eqx.field(static=True)
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """Cells of the window on each axis."""
+        return tuple(2 * r + 1 for r in self.reach)
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of split pairs."""
+        return self.split_shares.shape[0]
+
+
+@lru_cache(maxsize=32)
+def build_fold(grid: Grid, reach: tuple[int, ...], subcells: int) -> Fold:
+    """Builds the tables for windows of ``reach`` cells to each side.
+
+    Which cell an aim leads to depends only on the walls in the box between the agent's cell and
+    the target cell, so each pattern of walls in such a box is traced once, however large the map.
+    """
+    # The tables are constants of the grid, also when they are first needed inside a trace.
+    with jax.ensure_compile_time_eval():
+        return _build_fold(grid, reach, subcells)
+
+
+def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int) -> Fold:
+    n, dim = grid.n_cells, grid.dim
+    if dim == 1:
+        subcells = 1  # On a line there is no order in which axes could cross.
+    offsets = np.array(list(itertools.product(*(range(-r, r + 1) for r in reach))))
+    window = len(offsets)
+    strides = np.array([int(np.prod([2 * r + 1 for r in reach[a + 1 :]])) for a in range(dim)])
+    code = offsets @ strides + int(np.array(reach) @ strides)
+    landing = np.broadcast_to(code, (n, window)).copy()
+
+    split_pair: list[Int[np.ndarray, "..."]] = []
+    split_kind: list[Int[np.ndarray, "..."]] = []
+    kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
+    groups = list(_groups(grid, reach, offsets))
+    ends = _landings(grid, [(int(g.cells[0]), offsets[g.offset]) for g in groups], subcells)
+    for group, end in zip(groups, ends, strict=True):
+        landed = end @ strides + int(np.array(reach) @ strides)
+        possible = np.unique(landed)
+        if len(possible) == 1:
+            landing[group.cells, group.offset] = possible[0]
+            continue
+        shares = np.stack([np.mean(landed == e, axis=1) for e in possible])
+        landing[group.cells, group.offset] = -1
+        split_pair.append(group.cells * window + group.offset)
+        split_kind.append(np.full(len(group.cells), len(kinds)))
+        kinds.append((possible.tolist(), shares))
+
+    pairs = np.concatenate(split_pair) if kinds else np.zeros(0, dtype=int)
+    kind_of = np.concatenate(split_kind) if kinds else np.zeros(0, dtype=int)
+    order = np.argsort(pairs, kind="stable")
+    pairs, kind_of = pairs[order], kind_of[order]
+    most = max((len(codes) for codes, _ in kinds), default=2)
+    kind_codes = np.full((max(1, len(kinds)), most), -1)
+    kind_shares = np.zeros((max(1, len(kinds)), most, subcells**dim))
+    for i, (codes, shares) in enumerate(kinds):
+        # Right-aligned: the last landing gets what the others leave.
+        kind_codes[i, most - len(codes) :] = codes
+        kind_shares[i, most - len(codes) :] = shares
+    split_codes = kind_codes[kind_of]
+    split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *(subcells,) * dim)
+
+    # Pieces: window masses first, then the shares of the split pairs.
+    every_source = np.repeat(np.arange(n), window)
+    piece_source = np.concatenate([every_source, np.repeat(pairs // window, most)])
+    piece_code = np.concatenate([landing.ravel(), split_codes.ravel()])
+    pieces = np.flatnonzero(piece_code >= 0)
+    source, landed = piece_source[pieces], piece_code[pieces]
+    inverse = np.empty(window, dtype=int)
+    inverse[code] = np.arange(window)
+    destination = _cell_at(grid, source, offsets[inverse[landed]])
+    n_pieces = len(piece_code)
+
+    every_end = _cell_at(grid, every_source, np.tile(offsets[inverse], (n, 1)))
+    reachable = np.flatnonzero(every_end >= 0)
+
+    ticks = np.arange(subcells + 1) / subcells - 0.5
+    edges = offsets[pairs % window][:, :, None] + ticks
+    limit = np.array(reach)[:, None] + 0.5
+    edges = np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges)
+    return Fold(
+        routing=Routing.build(pieces, destination, n_pieces, n),
+        landing=Routing.build(pieces, source * window + landed, n_pieces, n * window),
+        arrival=Routing.build(reachable, every_end[reachable], n * window, n),
+        split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs)),
+        split_edges=jnp.asarray(edges, dtype=jnp.result_type(float)),
+        split_shares=jnp.asarray(split_shares, dtype=jnp.result_type(float)),
+        reach=reach,
+        subcells=subcells,
+    )
+
+
+class _Group(NamedTuple):
+    """Cells that see the same walls in the box towards one window offset."""
+
+    offset: int
+    cells: Int[np.ndarray, "members"]
+
+
+def _groups(
+    grid: Grid, reach: tuple[int, ...], offsets: Int[np.ndarray, "window dim"]
+) -> Iterator[_Group]:
+    """Groups of cells that have walls in the box towards an offset, by the pattern they see."""
+    blocked = _padded_walls(grid, reach)
+    cells = grid.free_cells + np.array(reach)
+    for o, offset in enumerate(offsets):
+        box = itertools.product(*(range(min(0, d), max(0, d) + 1) for d in offset))
+        seen = np.stack([blocked[tuple((cells + np.array(b)).T)] for b in box], axis=1)
+        near = np.flatnonzero(seen.any(axis=1))
+        if len(near) == 0:
+            continue
+        packed = np.packbits(seen[near], axis=1)
+        _, pattern = np.unique(packed, axis=0, return_inverse=True)
+        pattern = pattern.reshape(-1)
+        order = np.argsort(pattern, kind="stable")
+        for members in np.split(near[order], np.cumsum(np.bincount(pattern))[:-1]):
+            yield _Group(o, members)
+
+
+def _padded_walls(grid: Grid, reach: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
+    walls = grid.walls
+    for axis, r in enumerate(reach):
+        widths = [(0, 0)] * grid.dim
+        widths[axis] = (r, r)
+        if grid.periodic[axis]:
+            walls = np.pad(walls, widths, mode="wrap")
+        else:
+            walls = np.pad(walls, widths, constant_values=True)
+    return walls
+
+
+def _landings(
+    grid: Grid, pairs: list[tuple[int, Int[np.ndarray, "dim"]]], subcells: int
+) -> Iterator[Int[np.ndarray, "subcells points dim"]]:
+    """Offsets at which lines from a cell's centre to points of its target cell end."""
+    # In three dimensions the averages over orders of crossing are as good as more points.
+    many = _points(grid.dim, subcells, 2 if grid.dim < 3 else 1)
+    batch = max(1, TRACES_AT_ONCE // (many.shape[0] * many.shape[1]))
+    for first in range(0, len(pairs), batch):
+        aims = [
+            # Along one axis nothing depends on the point that is aimed at.
+            grid.free_cells[cell]
+            + offset
+            + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
+            for cell, offset in pairs[first : first + batch]
+        ]
+        sizes = [aim.shape[0] * aim.shape[1] for aim in aims]
+        cells = [cell for cell, _ in pairs[first : first + batch]]
+        starts = np.repeat(grid.free_cells[cells] + 0.5, sizes, axis=0)
+        lines = np.concatenate([aim.reshape(-1, grid.dim) for aim in aims])
+        ends = np.split(_trace_many(grid, starts, lines), np.cumsum(sizes)[:-1], axis=1)
+        for end, aim in zip(ends, aims, strict=True):
+            # Every order of crossing counts like one more point.
+            by_order = end.reshape(-1, *aim.shape)
+            yield np.moveaxis(by_order, 0, 1).reshape(len(aim), -1, grid.dim)
+
+
+@lru_cache
+def _points(dim: int, subcells: int, samples: int) -> Float[np.ndarray, "subcells points dim"]:
+    """Points spread evenly over a unit cell, grouped by the subcell they are in."""
+    ticks = (np.arange(subcells * samples) + 0.5) / (subcells * samples)
+    points = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1)
+    points = points.reshape(*(subcells, samples) * dim, dim)
+    points = points.transpose(*range(0, 2 * dim, 2), *range(1, 2 * dim, 2), 2 * dim)
+    return points.reshape(subcells**dim, samples**dim, dim)
+
+
+def _trace_many(
+    grid: Grid, starts: Float[np.ndarray, "lines dim"], aims: Float[np.ndarray, "lines dim"]
+) -> Int[np.ndarray, "orders lines dim"]:
+    """Where lines end, for every order in which a line through a corner could cross the axes."""
+    orders = jnp.asarray(list(itertools.permutations(range(grid.dim))), dtype=jnp.int32)
+    count = len(starts)
+    # Padded to a power of four, so that few sizes are compiled.
+    size = 1024
+    while size < count:
+        size *= 4
+    pad = ((0, size - count), (0, 0))
+    start, aim = np.pad(starts, pad, mode="edge"), np.pad(aims, pad, mode="edge")
+    ends = _trace_compiled(grid, orders, jnp.asarray(start), jnp.asarray(aim))
+    return np.asarray(ends)[:, :count]
+
+
+@eqx.filter_jit
+def _trace_compiled(
+    grid: Grid, orders: Int[Array, "orders dim"], starts: Array, aims: Array
+) -> Int[Array, "orders lines dim"]:
+    def one(start: Array, aim: Array, order: Array) -> Array:
+        path = trace(grid, start, aim, order)
+        return path.cell - path.start
+
+    along = jax.vmap(one, in_axes=(0, 0, None))
+    return jax.vmap(along, in_axes=(None, None, 0))(starts, aims, orders)
+
+
+def _cell_at(
+    grid: Grid, source: Int[np.ndarray, "..."], offset: Int[np.ndarray, "..."]
+) -> Int[np.ndarray, "..."]:
+    """Free-cell index at an offset from a free cell; -1 in a wall or outside."""
+    cell = grid.free_cells[source] + offset
+    shape = np.array(grid.shape)
+    cell = np.where(np.array(grid.periodic), cell % shape, cell)
+    inside = np.all((cell >= 0) & (cell < shape), axis=-1)
+    index = grid.index_table[tuple(np.clip(cell, 0, shape - 1).T)]
+    return np.where(inside, index, -1)

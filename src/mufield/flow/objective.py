@@ -1,0 +1,177 @@
+"""The flow of a whole episode and what it earns: r-hat and J (lemma DistMDP)."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _types
+from .._types import Mass, Scalar, State
+from ..policies.base import AbstractPolicy, ActionLaw, as_profile
+from ..problem import GaussianNoise, Motion, NeighbourNoise, Problem
+from ..space.measure import MeanField
+from .fold import Fold, build_fold
+from .neighbours import NeighbourKernel
+from .transition import Aims, transition
+
+NOISE_REACH = 6.0
+"""Standard deviations of noise that the flow's window covers on top of the farthest move."""
+
+MOST_SUBCELLS = {1: 1, 2: 8, 3: 4}
+"""Finest cut of the target cells whose mass is split at a wall's end, by dimension."""
+
+
+class Rollout(eqx.Module):
+    """One episode of the population.
+
+    Attributes:
+        mass: The distributions mu_0, ..., mu_H.
+        rewards: The integrated rewards r-hat, one for each paid step.
+        value: Their sum J.
+    """
+
+    mass: _types.Flow
+    rewards: Float[Array, "paid_steps"]
+    value: Scalar
+
+
+class Flow(eqx.Module):
+    """The mean-field flow of a problem under any motion.
+
+    Building one prepares the tables for walls and borders; keep it and use it many times.
+
+    Attributes:
+        problem: The problem.
+        fold: Where windows of mass come to rest.
+        neighbours: The discrete rooms' noise, if the problem has it.
+        noise_std: Standard deviation of the Gaussian noise on each axis.
+    """
+
+    problem: Problem
+    fold: Fold
+    neighbours: NeighbourKernel | None
+    noise_std: Float[Array, "dim"]
+
+    def __init__(self, problem: Problem, *, subcells: int | None = None):
+        """Prepares the flow.
+
+        Args:
+            problem: The problem.
+            subcells: Cut of the target cells that a wall's end splits, on each axis; by default
+                half a standard deviation of the noise, but no finer than an eighth of a cell in two
+                dimensions and a quarter in three.
+        """
+        std = problem.noise.std if isinstance(problem.noise, GaussianNoise) else None
+        spread = std or (0.0,) * problem.grid.dim
+        self.problem = problem
+        self.fold = build_fold(
+            problem.grid, _reach(problem, spread), subcells or _subcells(problem, spread)
+        )
+        self.neighbours = (
+            NeighbourKernel.build(problem.grid, problem.noise.intensity)
+            if isinstance(problem.noise, NeighbourNoise)
+            else None
+        )
+        self.noise_std = jnp.asarray(spread, dtype=problem.initial.dtype)
+
+    def step(self, mass: Mass, law: ActionLaw, motion: Motion) -> Mass:
+        """Phi: the next distribution when agents at the cells follow ``law``."""
+        grid = self.problem.grid
+        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+        aim = self._for_all(motion, mass, law)
+        displacement = grid.displacement(centres[:, None, :], aim)
+        landed = transition(grid, self.fold, mass, Aims(displacement, law.weights, self.noise_std))
+        return landed if self.neighbours is None else self.neighbours(landed)
+
+    def reward(self, mass: Mass, law: ActionLaw) -> Scalar:
+        """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
+        rewards = self._for_all(self.problem.reward, mass, law)
+        return jnp.sum(mass[:, None] * law.weights * rewards)
+
+    def end_reward(self, mass: Mass) -> Scalar:
+        """The integrated reward of the last distribution, with agents at rest."""
+        rest = jnp.asarray(self.problem.actions.rest, dtype=mass.dtype)
+        cells = self.problem.grid.n_cells
+        law = ActionLaw(
+            actions=jnp.broadcast_to(rest, (cells, 1, rest.shape[0])),
+            weights=jnp.ones((cells, 1), dtype=mass.dtype),
+        )
+        return self.reward(mass, law)
+
+    def rollout(self, policy: Any, motion: Motion) -> Rollout:
+        """The flow of an episode under a policy profile and a motion.
+
+        Reverse-mode gradients keep one distribution for each step and compute the rest again.
+
+        Args:
+            policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
+            motion: The law of motion of one agent, ``(state, action, mu) -> next state``.
+        """
+        problem = self.problem
+        profile = as_profile(policy, problem.horizon)
+
+        @jax.checkpoint
+        def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar]]:
+            pi: AbstractPolicy = profile.join(part)
+            law = pi.at_cells(problem.grid, mass)
+            return self.step(mass, law, motion), (mass, self.reward(mass, law))
+
+        end, (before, rewards) = jax.lax.scan(
+            step, problem.initial, profile.per_step, length=problem.horizon
+        )
+        if problem.pay_end:
+            rewards = jnp.append(rewards, self.end_reward(end))
+        mass = jnp.concatenate([before, end[None]])
+        return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards))
+
+    def value(self, policy: Any, motion: Motion) -> Scalar:
+        """J(pi) under a motion (lemma DistMDP)."""
+        return self.rollout(policy, motion).value
+
+    def mean_actions(
+        self, policy: Any, mass: _types.Flow
+    ) -> Float[Array, "steps cells action_dim"]:
+        """Average action in every cell at each step, given the distributions of an episode."""
+        profile = as_profile(policy, self.problem.horizon)
+
+        def step(_: None, inputs: Any) -> tuple[None, Array]:
+            part, now = inputs
+            return None, profile.join(part).at_cells(self.problem.grid, now).mean()
+
+        return jax.lax.scan(step, None, (profile.per_step, mass[:-1]))[1]
+
+    def _for_all(self, function: Any, mass: Mass, law: ActionLaw) -> Array:
+        """One agent's function at all cell centres and for all moves of the law."""
+        grid = self.problem.grid
+        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+
+        def one(state: State, here: Scalar, actions: Array) -> Array:
+            mu = MeanField(mass=mass, here=here, grid=grid)
+            return jax.vmap(lambda action: jnp.asarray(function(state, action, mu)))(actions)
+
+        return jax.vmap(one)(centres, mass, law.actions)
+
+
+def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
+    """Cells to each side that the farthest move and six standard deviations can touch."""
+    reach = []
+    for axis, size in enumerate(problem.grid.cell_size):
+        cells = (problem.max_move[axis] + NOISE_REACH * spread[axis]) / size
+        # Agents stand half a cell from the edge of their own cell; whole cells may end exactly.
+        needed = max(1, math.ceil(cells - 0.5 - 1e-9))
+        if not problem.grid.periodic[axis]:
+            needed = min(needed, max(1, problem.grid.shape[axis] - 1))
+        reach.append(needed)
+    return tuple(reach)
+
+
+def _subcells(problem: Problem, spread: tuple[float, ...]) -> int:
+    """Subcells of about half a standard deviation, a power of two."""
+    finest, most = 1, MOST_SUBCELLS[problem.grid.dim]
+    for size, std in zip(problem.grid.cell_size, spread, strict=True):
+        wanted = most if std == 0 else math.ceil(2.0 * size / std)
+        finest = max(finest, 1 << max(0, math.ceil(math.log2(wanted))))
+    return min(finest, most)

@@ -1,0 +1,1 @@
+"""Policies: what an agent does, seen from its own state and the population's distribution."""

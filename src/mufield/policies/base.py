@@ -1,0 +1,124 @@
+"""One step's policy pi_h(s, mu), and the profile of all steps' policies."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import Action, Key, Mass, State
+from ..space.grid import Grid
+from ..space.measure import MeanField
+
+
+class ActionLaw(eqx.Module):
+    """A distribution over finitely many actions; a single one for deterministic policies.
+
+    Attributes:
+        actions: The possible actions.
+        weights: Their probabilities.
+    """
+
+    actions: Float[Array, "*cells moves action_dim"]
+    weights: Float[Array, "*cells moves"]
+
+    def mean(self) -> Float[Array, "*cells action_dim"]:
+        """The average action."""
+        return jnp.einsum("...m,...ma->...a", self.weights, self.actions)
+
+    def sample(self, key: Key) -> Action:
+        """Draws one action of one agent's law."""
+        if self.actions.shape[0] == 1:
+            return self.actions[0]
+        return self.actions[jax.random.categorical(key, jnp.log(self.weights))]
+
+
+class AbstractPolicy(eqx.Module):
+    """What an agent does at one step: pi(s, mu), written for one agent."""
+
+    @abstractmethod
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The distribution of the action of one agent at ``state``."""
+
+    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
+        """The laws of agents at all cell centres."""
+        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+
+        def one(state: State, here: Array) -> ActionLaw:
+            return self.law(state, MeanField(mass=mass, here=here, grid=grid))
+
+        return jax.vmap(one)(centres, mass)
+
+
+class Profile(eqx.Module):
+    """The policies of all steps, (pi_0, ..., pi_{H-1}).
+
+    Attributes:
+        per_step: The parts that differ from step to step, stacked along their first axis.
+        shared: The parts that all steps share.
+        horizon: Number of steps H.
+    """
+
+    per_step: Any
+    shared: Any
+    horizon: int = eqx.field(static=True)
+
+    @classmethod
+    def stationary(cls, policy: AbstractPolicy, horizon: int) -> "Profile":
+        """The same policy at every step."""
+        return cls(per_step=None, shared=policy, horizon=horizon)
+
+    @classmethod
+    def stacked(cls, policy: AbstractPolicy, horizon: int) -> "Profile":
+        """Step h's policy is the slice ``[h]`` of every array of ``policy``."""
+        arrays, shared = eqx.partition(policy, eqx.is_array)
+        for leaf in jax.tree.leaves(arrays):
+            if leaf.ndim == 0 or leaf.shape[0] != horizon:
+                raise ValueError(
+                    f"each array of a stacked policy needs {horizon} slices along its first "
+                    f"axis, one for each step, got the shape {leaf.shape}"
+                )
+        return cls(per_step=arrays, shared=shared, horizon=horizon)
+
+    def at(self, step: int | Int[Array, ""]) -> AbstractPolicy:
+        """The policy of one step."""
+        return self.join(jax.tree.map(lambda leaf: leaf[step], self.per_step))
+
+    def join(self, part: Any) -> AbstractPolicy:
+        """The policy made of one step's slice of `per_step` and the shared parts."""
+        policy: AbstractPolicy = self.shared if part is None else eqx.combine(part, self.shared)
+        return policy
+
+
+class FunctionPolicy(AbstractPolicy):
+    """A user's function ``(state, mu, step) -> action``."""
+
+    function: Callable[[State, MeanField, Any], Action]
+    step: Int[Array, "..."]
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The function's action, with certainty."""
+        action = jnp.asarray(self.function(state, mu, self.step), dtype=state.dtype)
+        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
+
+
+def as_profile(policy: Any, horizon: int) -> Profile:
+    """Makes a profile of a profile, a policy, or a function ``(state, mu, step) -> action``."""
+    if isinstance(policy, Profile):
+        if policy.horizon != horizon:
+            raise ValueError(
+                f"the problem has {horizon} steps but the profile has {policy.horizon}"
+            )
+        return policy
+    if isinstance(policy, AbstractPolicy):
+        return Profile.stationary(policy, horizon)
+    if callable(policy):
+        steps = jnp.arange(horizon, dtype=jnp.int32)
+        return Profile.stacked(FunctionPolicy(policy, steps), horizon)
+    raise TypeError(
+        "expected a Profile, a policy or a function (state, mu, step) -> action, "
+        f"got {type(policy).__name__}"
+    )

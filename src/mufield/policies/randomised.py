@@ -1,0 +1,64 @@
+"""Randomised policies over a finite set of moves."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import Mass, State
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .base import AbstractPolicy, ActionLaw
+
+
+class RandomisedPolicy(AbstractPolicy):
+    """Each agent draws one of finitely many actions, with weights that depend on its cell.
+
+    Attributes:
+        actions: The possible actions, the same in every cell.
+        weights: Probabilities of the actions in each cell.
+    """
+
+    actions: Float[Array, "*steps moves action_dim"]
+    weights: Float[Array, "*steps cells moves"]
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The weights of the agent's cell."""
+        return ActionLaw(actions=self.actions, weights=self.weights[mu.grid.index_of(state)])
+
+    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
+        """All cells' weights, without a look-up."""
+        shape = (grid.n_cells, *self.actions.shape)
+        return ActionLaw(actions=jnp.broadcast_to(self.actions, shape), weights=self.weights)
+
+
+class UniformRandom(AbstractPolicy):
+    """Every agent draws from the same actions with equal probability, wherever it is.
+
+    Attributes:
+        actions: The possible actions.
+    """
+
+    actions: Float[Array, "moves action_dim"]
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """Equal weights."""
+        count = self.actions.shape[0]
+        return ActionLaw(
+            actions=self.actions, weights=jnp.full((count,), 1.0 / count, dtype=state.dtype)
+        )
+
+
+def spread_actions(
+    lower: tuple[float, ...], upper: tuple[float, ...], points: int, *, border: bool = False
+) -> Float[Array, "moves action_dim"]:
+    """A regular set of ``points`` actions on each axis of a box.
+
+    Midpoints of equal intervals, so that averages approximate the uniform distribution on the
+    box; or, with ``border``, points that include the border.
+    """
+    if points < 1:
+        raise ValueError(f"expected at least one point on each axis, got {points}")
+    ticks = np.linspace(0.0, 1.0, points) if border else (np.arange(points) + 0.5) / points
+    axes = [low + (high - low) * ticks for low, high in zip(lower, upper, strict=True)]
+    table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    return jnp.asarray(table, dtype=jnp.result_type(float))

@@ -1,0 +1,253 @@
+"""What the learner may know: the space, the actions, the reward, the start, the noise."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ._types import Action, Mass, Scalar, State
+from .space.grid import Grid, PerAxis, per_axis
+from .space.measure import MeanField, check_mass, seen_from
+
+Motion = Callable[[State, Action, MeanField], State]
+"""The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise."""
+
+Reward = Callable[[State, Action, MeanField], Scalar]
+"""The reward r(s, a, mu) of one agent."""
+
+
+class Box(eqx.Module):
+    """A box of continuous actions."""
+
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, lower: PerAxis, upper: PerAxis, dim: int | None = None):
+        """Builds a box; numbers stand for the same bound on each of ``dim`` axes (default 1)."""
+        sizes = [int(np.size(bound)) for bound in (lower, upper) if np.ndim(bound) > 0]
+        dim = dim if dim is not None else (sizes[0] if sizes else 1)
+        self.lower = per_axis(lower, dim, float)
+        self.upper = per_axis(upper, dim, float)
+        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(
+                    f"axis {axis} of the action box must run from a lower to a higher finite "
+                    f"bound, got {low} to {high}"
+                )
+
+    @property
+    def dim(self) -> int:
+        """Number of action axes (the paper's q)."""
+        return len(self.lower)
+
+    @property
+    def rest(self) -> tuple[float, ...]:
+        """The action nearest to zero."""
+        return tuple(min(max(0.0, lo), hi) for lo, hi in zip(self.lower, self.upper, strict=True))
+
+    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
+        """Which actions lie in the box, up to rounding."""
+        slack = 1e-5 * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
+        above = actions >= jnp.asarray(self.lower) - slack
+        below = actions <= jnp.asarray(self.upper) + slack
+        return jnp.all(above & below, axis=-1)
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"the box from {self.lower} to {self.upper}"
+
+
+class MoveSet(eqx.Module):
+    """A finite set of moves, and the mixtures of them that a policy may choose from.
+
+    Attributes:
+        moves: The moves.
+        options: Distributions over the moves, one in each row. The identity when a policy
+            chooses single moves.
+        rest: The move nearest to zero.
+    """
+
+    moves: Float[Array, "moves action_dim"]
+    options: Float[Array, "options moves"]
+    rest: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, moves: Any, options: Any = None):
+        """Builds a set of moves; by default the options are the moves themselves."""
+        points = np.asarray(moves, dtype=float)
+        if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
+            raise ValueError(
+                f"moves must be rows of finite numbers, one for each move, got {points.shape}"
+            )
+        self.moves = jnp.asarray(points)
+        self.rest = tuple(points[np.argmin(np.linalg.norm(points, axis=1))].tolist())
+        count = len(points)
+        table = np.eye(count) if options is None else np.asarray(options, dtype=float)
+        if table.ndim != 2 or table.shape[1] != count or np.any(table < 0):
+            raise ValueError(
+                f"options must be rows of {count} non-negative weights, got the shape {table.shape}"
+            )
+        if not np.allclose(table.sum(axis=1), 1.0):
+            raise ValueError(f"each option must sum to 1, got sums {table.sum(axis=1)}")
+        self.options = jnp.asarray(table)
+
+    @property
+    def dim(self) -> int:
+        """Number of action axes (the paper's q)."""
+        return int(self.moves.shape[1])
+
+    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
+        """Which actions are moves of the set, up to rounding."""
+        distance = jnp.max(jnp.abs(actions[..., None, :] - self.moves), axis=-1)
+        return jnp.min(distance, axis=-1) < 1e-5
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"
+
+
+class GaussianNoise(eqx.Module):
+    """Independent Gaussian noise on each axis, added to where an agent aims."""
+
+    std: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, std: PerAxis):
+        """Builds the noise; one number stands for all axes."""
+        values = tuple(float(s) for s in np.atleast_1d(std))
+        if any(not (math.isfinite(s) and s >= 0) for s in values):
+            raise ValueError(f"the noise's standard deviation must be 0 or more, got {std}")
+        self.std = values
+
+
+class NeighbourNoise(eqx.Module):
+    """Noise of the discrete rooms: after its move, an agent may be pushed to a neighbour.
+
+    With probability ``intensity`` the agent takes one more move, drawn uniformly from staying
+    and the free neighbours of its cell.
+    """
+
+    intensity: float = eqx.field(static=True)
+
+    def __init__(self, intensity: float):
+        """Builds the noise."""
+        if not 0 <= intensity <= 1:
+            raise ValueError(f"the noise intensity must be between 0 and 1, got {intensity}")
+        self.intensity = float(intensity)
+
+
+Noise = GaussianNoise | NeighbourNoise
+
+
+class Problem(eqx.Module):
+    """An episodic mean-field control problem, all but the law of motion.
+
+    The population starts each episode from ``initial`` and makes ``horizon`` moves. It is paid
+    the integrated reward r-hat (eq. integratedReward) at h = 0, ..., horizon - 1, and also at
+    h = horizon if ``pay_end``; there the reward is taken with the action nearest to zero.
+    """
+
+    grid: Grid = eqx.field(static=True)
+    actions: Box | MoveSet
+    reward: Reward
+    horizon: int = eqx.field(static=True)
+    initial: Mass
+    noise: Noise
+    max_move: tuple[float, ...] = eqx.field(static=True)
+    pay_end: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        *,
+        grid: Grid,
+        actions: Box | MoveSet,
+        reward: Reward,
+        horizon: int,
+        initial: Any,
+        noise: Noise | PerAxis,
+        max_move: PerAxis | None = None,
+        pay_end: bool = False,
+    ):
+        """Checks and builds a problem.
+
+        Args:
+            grid: The space.
+            actions: What agents can do.
+            reward: The reward of one agent, ``(state, action, mu) -> number``.
+            horizon: Number of moves in an episode.
+            initial: Distribution at the start, over the free cells or the whole box.
+            noise: The noise of the motion; a number or one for each axis is the standard
+                deviation of Gaussian noise.
+            max_move: The farthest that one step can carry an agent on each axis, without noise.
+                Windows of the flow are cut to this reach. Without it they span the whole space.
+            pay_end: Whether the last distribution is paid too.
+        """
+        if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+            raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+        if not isinstance(actions, (Box, MoveSet)):
+            raise ValueError(f"actions must be a Box or a MoveSet, got {type(actions).__name__}")
+        if not isinstance(noise, (GaussianNoise, NeighbourNoise)):
+            noise = GaussianNoise(noise)
+        if isinstance(noise, GaussianNoise):
+            noise = GaussianNoise(per_axis(_single(noise.std), grid.dim, float))
+        farthest = grid.extent if max_move is None else per_axis(max_move, grid.dim, float)
+        if any(not (math.isfinite(m) and m > 0) for m in farthest):
+            raise ValueError(f"max_move must be positive on every axis, got {max_move}")
+        self.grid = grid
+        self.actions = actions
+        self.reward = reward
+        self.horizon = horizon
+        self.initial = check_mass(grid, initial, "the initial distribution")
+        self.noise = noise
+        self.max_move = farthest
+        self.pay_end = pay_end
+        check_function(self, reward, "the reward", ())
+
+    @property
+    def paid_steps(self) -> int:
+        """Number of distributions that are paid."""
+        return self.horizon + int(self.pay_end)
+
+
+def check_function(
+    problem: Problem, function: Callable[..., Any], name: str, shape: tuple[int, ...]
+) -> Float[np.ndarray, "cells *shape"]:
+    """Evaluates a user's function once in every cell; raises if the result cannot be right."""
+    grid = problem.grid
+    dtype = problem.initial.dtype
+    action = jnp.asarray(problem.actions.rest, dtype=dtype)
+
+    def one(state: State) -> Any:
+        mu = seen_from(grid, problem.initial, state)
+        return jnp.asarray(function(state, action, mu))
+
+    centres = jnp.asarray(grid.centres, dtype=dtype)
+    try:
+        kind = jax.eval_shape(one, centres[0])
+    except Exception as error:
+        raise ValueError(
+            f"{name} could not be evaluated for a state of shape {(grid.dim,)}, an action of "
+            f"shape {action.shape} and mu: {error}"
+        ) from error
+    if kind.shape != shape:
+        raise ValueError(
+            f"{name} must return the shape {shape} for one agent, got {kind.shape}; write it for "
+            "a single agent, mufield batches it"
+        )
+    values = np.asarray(jax.jit(jax.vmap(one))(centres), dtype=float)
+    bad = ~np.isfinite(values.reshape(grid.n_cells, -1)).all(axis=1)
+    if bad.any():
+        where = centres[int(np.argmax(bad))]
+        raise ValueError(
+            f"{name} returned NaN or infinity for the state {np.asarray(where)}, the action "
+            f"{np.asarray(action)} and the initial distribution; for logarithms of mu use "
+            "mufield.log_mass, which stays finite in empty cells"
+        )
+    return values
+
+
+def _single(values: tuple[float, ...]) -> float | tuple[float, ...]:
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,1 @@
+"""The space that agents live in, distributions over it, and how an agent moves."""

@@ -1,0 +1,251 @@
+"""Regular grids over a box: cells, centres, walls, wrapped axes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .maps import parse_map
+
+T = TypeVar("T", float, bool)
+
+PerAxis = float | Sequence[float] | np.ndarray
+"""One number for all axes, or one for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A box of one to three dimensions, cut into equal cells; some cells may be walls.
+
+    A grid is immutable and hashable, so compiled functions treat it as a constant. Vectors over
+    the space (distributions, values) have one entry for every *free* cell, in row-major order of
+    the cells' coordinates: ``grid.free_cells[k]`` are the coordinates of entry ``k``.
+
+    Use [`Grid.box`][] or [`Grid.from_map`][] to build one.
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    shape: tuple[int, ...]
+    periodic: tuple[bool, ...]
+    walls: np.ndarray = field(repr=False)
+
+    def __post_init__(self) -> None:
+        dim = len(self.shape)
+        if not 1 <= dim <= 3:
+            raise ValueError(
+                f"a grid has 1 to 3 dimensions, but the shape {self.shape} has {dim}; "
+                "leave out axes, or pool them into the reward"
+            )
+        if any(not isinstance(n, int) or n < 1 for n in self.shape):
+            raise ValueError(f"each axis needs at least one cell, got the shape {self.shape}")
+        for name in ("lower", "upper", "periodic"):
+            value = getattr(self, name)
+            if len(value) != dim:
+                raise ValueError(
+                    f"{name} must have one entry for each of the {dim} axes, got {value}"
+                )
+        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(
+                    f"axis {axis} must run from a lower to a higher finite bound, "
+                    f"got {low} to {high}"
+                )
+        walls = np.array(self.walls, dtype=bool)
+        if walls.shape != self.shape:
+            raise ValueError(
+                f"the wall mask must have the grid's shape {self.shape}, got {walls.shape}"
+            )
+        if walls.all():
+            raise ValueError(
+                "the map has no free cell: every cell is a wall; draw free cells as '.'"
+            )
+        walls.setflags(write=False)
+        object.__setattr__(self, "walls", walls)
+
+    @classmethod
+    def box(
+        cls,
+        lower: PerAxis,
+        upper: PerAxis,
+        shape: int | Sequence[int],
+        *,
+        periodic: bool | Sequence[bool] = False,
+        walls: np.ndarray | None = None,
+    ) -> "Grid":
+        """Cuts a box into ``shape`` cells. Numbers stand for the same value on every axis.
+
+        Args:
+            lower: Lower corner of the box.
+            upper: Upper corner of the box.
+            shape: Number of cells on each axis.
+            periodic: Which axes wrap around.
+            walls: Mask of the shape ``shape``, true where no agent can be.
+        """
+        sizes = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        dim = len(sizes)
+        return cls(
+            lower=per_axis(lower, dim, float),
+            upper=per_axis(upper, dim, float),
+            shape=sizes,
+            periodic=per_axis(periodic, dim, bool),
+            walls=np.zeros(sizes, dtype=bool) if walls is None else np.asarray(walls),
+        )
+
+    @classmethod
+    def from_map(
+        cls,
+        drawing: str | Sequence[str],
+        *,
+        cell_size: PerAxis = 1.0,
+        lower: PerAxis = 0.0,
+        periodic: bool | Sequence[bool] = False,
+    ) -> "Grid":
+        """Builds a grid from an ASCII drawing; [`parse_map`][] says how drawings are read."""
+        walls = parse_map(drawing)
+        dim = walls.ndim
+        low = per_axis(lower, dim, float)
+        size = per_axis(cell_size, dim, float)
+        if any(not s > 0 for s in size):
+            raise ValueError(f"cell_size must be positive on every axis, got {cell_size}")
+        high = tuple(lo + s * n for lo, s, n in zip(low, size, walls.shape, strict=True))
+        return cls(low, high, walls.shape, per_axis(periodic, dim, bool), walls)
+
+    @cached_property
+    def _identity(self) -> tuple[object, ...]:
+        return (self.lower, self.upper, self.shape, self.periodic, self.walls.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grid) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def dim(self) -> int:
+        """Number of axes (the paper's p)."""
+        return len(self.shape)
+
+    @cached_property
+    def cell_size(self) -> tuple[float, ...]:
+        """Edge lengths of a cell."""
+        return tuple(
+            (high - low) / n
+            for low, high, n in zip(self.lower, self.upper, self.shape, strict=True)
+        )
+
+    @property
+    def cell_volume(self) -> float:
+        """Length, area or volume of a cell: density is mass divided by it."""
+        return math.prod(self.cell_size)
+
+    @property
+    def extent(self) -> tuple[float, ...]:
+        """Edge lengths of the box."""
+        return tuple(high - low for low, high in zip(self.lower, self.upper, strict=True))
+
+    @cached_property
+    def free_cells(self) -> Int[np.ndarray, "cells dim"]:
+        """Coordinates of the free cells, in the order of every vector over the space."""
+        return np.argwhere(~self.walls).astype(np.int32)
+
+    @property
+    def n_cells(self) -> int:
+        """Number of free cells."""
+        return len(self.free_cells)
+
+    @cached_property
+    def centres(self) -> Float[np.ndarray, "cells dim"]:
+        """Centres of the free cells."""
+        offsets = (self.free_cells + 0.5) * np.asarray(self.cell_size)
+        return np.asarray(np.asarray(self.lower) + offsets)
+
+    @cached_property
+    def index_table(self) -> Int[np.ndarray, "..."]:
+        """Free-cell index of each cell of the box, -1 where there is a wall."""
+        table = np.full(self.shape, -1, dtype=np.int32)
+        table[tuple(self.free_cells.T)] = np.arange(self.n_cells, dtype=np.int32)
+        return table
+
+    def lattice(self, points: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+        """Points in units of cells, counted from the lower corner."""
+        lower = jnp.asarray(self.lower, dtype=points.dtype)
+        return (points - lower) / jnp.asarray(self.cell_size, dtype=points.dtype)
+
+    def index_of(self, points: Float[Array, "*batch dim"]) -> Int[Array, "*batch"]:
+        """Free-cell index of the cell that holds each point; -1 in a wall or outside the box.
+
+        Cells contain their lower edges; the upper border of a bounded axis belongs to its last
+        cell. Periodic axes wrap.
+        """
+        coordinates = self.lattice(points)
+        cell = jnp.floor(coordinates).astype(jnp.int32)
+        shape = jnp.asarray(self.shape, dtype=jnp.int32)
+        periodic = jnp.asarray(self.periodic)
+        on_border = ~periodic & (coordinates == shape)
+        cell = jnp.where(periodic, cell % shape, jnp.where(on_border, shape - 1, cell))
+        inside = jnp.all((cell >= 0) & (cell < shape) & jnp.isfinite(coordinates), axis=-1)
+        known = jnp.where(inside[..., None], cell, 0)
+        index = jnp.asarray(self.index_table)[tuple(jnp.moveaxis(known, -1, 0))]
+        return jnp.where(inside, index, -1)
+
+    def index_at(self, *cell: int) -> int:
+        """Free-cell index of the cell with these coordinates; raises if it is a wall."""
+        if len(cell) != self.dim or any(
+            not 0 <= c < n for c, n in zip(cell, self.shape, strict=True)
+        ):
+            raise ValueError(
+                f"expected {self.dim} cell coordinates within the shape {self.shape}, got {cell}"
+            )
+        index = int(self.index_table[cell])
+        if index < 0:
+            raise ValueError(f"cell {cell} is a wall; choose a free cell")
+        return index
+
+    def displacement(
+        self, start: Float[Array, "*#batch dim"], end: Float[Array, "*#batch dim"]
+    ) -> Float[Array, "... dim"]:
+        """``end - start``, taken the shorter way round on periodic axes."""
+        difference = end - start
+        extent = jnp.asarray(self.extent, dtype=difference.dtype)
+        wrapped = difference - extent * jnp.round(difference / extent)
+        return jnp.where(jnp.asarray(self.periodic), wrapped, difference)
+
+    def to_array(
+        self, values: Float[Array | np.ndarray, "*batch cells"], fill: float = math.nan
+    ) -> Float[np.ndarray, "..."]:
+        """Spreads a vector over free cells onto the full box, walls filled with ``fill``."""
+        values = np.asarray(values)
+        full = np.full((*values.shape[:-1], *self.shape), fill, dtype=values.dtype)
+        full[(..., *self.free_cells.T)] = values
+        return full
+
+    def from_array(
+        self, array: Float[Array | np.ndarray, "..."]
+    ) -> Float[np.ndarray, "*batch cells"]:
+        """Reads the free cells out of arrays over the full box."""
+        array = np.asarray(array)
+        if array.shape[array.ndim - self.dim :] != self.shape:
+            raise ValueError(
+                f"expected an array whose last axes are {self.shape}, got the shape {array.shape}"
+            )
+        return array[(..., *self.free_cells.T)]
+
+    def free_mask(self) -> Bool[np.ndarray, "..."]:
+        """True where agents can be."""
+        return ~self.walls
+
+
+def per_axis(value: Any, dim: int, kind: type[T]) -> tuple[T, ...]:
+    """One value for each axis, from one value or a sequence of them."""
+    if np.ndim(value) == 0:
+        return (kind(value),) * dim
+    values = tuple(kind(v) for v in value)
+    if len(values) != dim:
+        raise ValueError(f"expected one value for each of the {dim} axes, got {value}")
+    return values

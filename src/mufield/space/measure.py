@@ -1,0 +1,154 @@
+"""Distributions over the free cells of a grid.
+
+A distribution is a vector ``mass`` with one entry for each free cell. Its density is mass
+divided by the cell's volume; on unit cells the two agree.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._types import Key, Mass, Scalar, State, States
+from .grid import Grid
+
+MASS_TOLERANCE = 1e-4
+"""How far a distribution that comes from outside may be from summing to one."""
+
+LOG_FLOOR = 1e-25
+"""Mass below which `log_mass` is constant: the logarithm stays finite in empty cells."""
+
+
+class MeanField(eqx.Module):
+    """The population as one agent sees it: what ``f``, ``r`` and ``pi`` get as ``mu``.
+
+    Attributes:
+        mass: Mass of every free cell.
+        here: Mass of the cell that the agent is in, the paper's mu(s). Use this rather than a
+            look-up: over all cells at once it is the mass vector itself.
+        grid: The space.
+    """
+
+    mass: Mass
+    here: Scalar
+    grid: Grid = eqx.field(static=True)
+
+    @property
+    def density_here(self) -> Scalar:
+        """Density at the agent: mass divided by the cell's volume."""
+        return self.here / self.grid.cell_volume
+
+    def at(self, point: State, outside: float = 0.0) -> Scalar:
+        """Mass of the cell that holds any other point; ``outside`` in walls and off the grid."""
+        index = self.grid.index_of(point)
+        return jnp.where(index < 0, outside, self.mass[index])
+
+
+def seen_from(grid: Grid, mass: Mass, state: State) -> MeanField:
+    """The mean field that an agent at ``state`` sees."""
+    return MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid)
+
+
+def log_mass(mass: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Logarithm that stays finite, and keeps ``mass * log(mass)`` concave, in empty cells."""
+    return jnp.log(jnp.maximum(mass, LOG_FLOOR))
+
+
+def density(grid: Grid, mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch cells"]:
+    """Mass for each unit of length, area or volume."""
+    return mass / grid.cell_volume
+
+
+def entropy(mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch"]:
+    """Shannon entropy of the masses in nats; ``log(n_cells)`` for the uniform distribution."""
+    return jnp.sum(-mass * log_mass(mass), axis=-1)
+
+
+def expectation(
+    mass: Float[Array, "*batch cells"], values: Float[Array, "cells *rest"]
+) -> Float[Array, "..."]:
+    """Mean of a function on the cells under the distribution."""
+    return jnp.tensordot(mass, values, axes=1)
+
+
+def uniform(grid: Grid) -> Mass:
+    """The same mass in every free cell."""
+    return jnp.full(grid.n_cells, 1.0 / grid.n_cells)
+
+
+def point_mass(grid: Grid, *cell: int) -> Mass:
+    """All mass in the cell with these coordinates."""
+    return jnp.zeros(grid.n_cells).at[grid.index_at(*cell)].set(1.0)
+
+
+def from_density(grid: Grid, values: ArrayLike) -> Mass:
+    """Normalises non-negative values at the cell centres to a distribution."""
+    values = np.asarray(values, dtype=float)
+    if values.shape != (grid.n_cells,):
+        raise ValueError(
+            f"a density needs one value for each of the {grid.n_cells} free cells, got the shape "
+            f"{values.shape}"
+        )
+    if not np.all(np.isfinite(values)) or np.any(values < 0) or values.sum() <= 0:
+        raise ValueError(
+            "a density must be finite, non-negative and not zero everywhere; "
+            f"got values from {values.min()} to {values.max()}"
+        )
+    return jnp.asarray(values / values.sum(), dtype=jnp.result_type(float))
+
+
+def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
+    """Returns ``mass`` as an array, or raises and says what is wrong with it."""
+    values = np.asarray(mass)
+    if values.shape == grid.shape and values.shape != (grid.n_cells,):
+        in_walls = float(np.sum(values[grid.walls]))
+        if in_walls != 0:
+            raise ValueError(f"{name} puts mass {in_walls:g} inside walls; move it to free cells")
+        values = grid.from_array(values)
+    if values.shape != (grid.n_cells,):
+        raise ValueError(
+            f"{name} must have one entry for each of the {grid.n_cells} free cells (or the "
+            f"grid's shape {grid.shape}), got the shape {values.shape}"
+        )
+    if not np.all(np.isfinite(values)):
+        cell = tuple(int(c) for c in grid.free_cells[int(np.argmin(np.isfinite(values)))])
+        raise ValueError(f"{name} must be finite, but it is NaN or infinite in cell {cell}")
+    if np.any(values < 0):
+        worst = int(np.argmin(values))
+        cell = tuple(int(c) for c in grid.free_cells[worst])
+        raise ValueError(f"{name} must not be negative, but it is {values[worst]:g} in cell {cell}")
+    total = float(values.sum())
+    if abs(total - 1.0) > MASS_TOLERANCE:
+        raise ValueError(f"{name} must sum to 1, but it sums to {total:.6g}; divide it by its sum")
+    return jnp.asarray(values, dtype=jnp.result_type(float))
+
+
+def sample(grid: Grid, mass: Mass, key: Key, count: int) -> States:
+    """Draws agents: a cell by its mass, then a uniform position inside the cell."""
+    cell_key, place_key = jax.random.split(key)
+    cells = jax.random.categorical(cell_key, jnp.log(mass), shape=(count,))
+    inside = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
+    # A rounding error away from the upper edge, so that the position stays in its cell.
+    inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
+    corner = jnp.asarray(grid.centres, dtype=mass.dtype)[cells]
+    return corner + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=mass.dtype)
+
+
+def histogram(grid: Grid, positions: ArrayLike) -> Mass:
+    """The distribution of observed positions (agents, dim): how a real fleet becomes a ``mu``."""
+    positions = np.asarray(positions, dtype=float)
+    if positions.ndim != 2 or positions.shape[1] != grid.dim or len(positions) == 0:
+        raise ValueError(
+            f"positions must have the shape (agents, {grid.dim}) with at least one agent, "
+            f"got {positions.shape}"
+        )
+    index = np.asarray(grid.index_of(jnp.asarray(positions)))
+    if np.any(index < 0):
+        row = int(np.argmin(index))
+        raise ValueError(
+            f"{int(np.sum(index < 0))} of {len(index)} positions are in a wall or outside the "
+            f"box from {grid.lower} to {grid.upper}; the first is row {row}: {positions[row]}"
+        )
+    counts = np.bincount(index, minlength=grid.n_cells)
+    return jnp.asarray(counts / len(index), dtype=jnp.result_type(float))

@@ -1,0 +1,8 @@
+"""Pictures of flows and of what they earn. Needs the extra ``viz``; nothing else imports it."""
+
+from .animate import animate_flow
+from .curves import curve_figure
+from .fields import draw_field, field_figure
+from .flows import NamedFlow
+
+__all__ = ["NamedFlow", "animate_flow", "curve_figure", "draw_field", "field_figure"]

@@ -1,0 +1,181 @@
+"""Flows as a film."""
+
+import contextlib
+import itertools
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ..space.grid import Grid
+from .fields import (
+    ColourScale,
+    draw_colour_bar,
+    draw_field,
+    norm_between,
+    panel_size,
+    range_of,
+)
+from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
+
+DOTS_PER_INCH = 150
+
+Frame = UInt8[np.ndarray, "height width 3"]
+Progress = Callable[[int, int], None]
+"""Called after each frame with the number of frames done and of all frames."""
+
+
+def animate_flow(
+    path: Path | str,
+    grid: Grid,
+    masses: Masses | Sequence[NamedFlow],
+    *,
+    arrows: Arrows | None = None,
+    titles: Sequence[str] | None = None,
+    frames_per_second: float = 3,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes a film of a flow, or of several side by side: one frame for each step.
+
+    All frames share one colour range, logarithmic so that a crowd in one cell and a thin spread
+    over all of them can be told apart; on a line they share the vertical axis.
+
+    Args:
+        path: Where to write: ``.mp4``, which browsers play, or ``.gif``. Without the package
+            imageio-ffmpeg an MP4 becomes a GIF beside it.
+        grid: The space.
+        masses: The distributions of a flow; or several named flows, side by side.
+        arrows: Mean actions at each step, for a single flow.
+        titles: What stands above each frame; by default the step.
+        frames_per_second: Speed.
+        progress: Called after each frame with the number of frames done and of all frames.
+
+    Returns:
+        The file that was written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".mp4", ".gif"):
+        raise ValueError(f"a film is written as .mp4 or .gif, got {path.name!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the directory {path.parent} does not exist; make it first")
+    if not frames_per_second > 0:
+        raise ValueError(f"frames_per_second must be positive, got {frames_per_second}")
+    flows = as_flows(grid, masses, arrows)
+    length = len(flows[0].masses)
+    titles = [f"h = {step}" for step in range(length)] if titles is None else titles
+    if len(titles) != length:
+        raise ValueError(f"expected a title for each of {length} frames, got {len(titles)}")
+    frames = _counted(_frames(grid, flows, titles), length, progress)
+    if path.suffix.lower() == ".gif":
+        _write_gif(path, frames, frames_per_second)
+    elif (program := _ffmpeg()) is not None:
+        _write_mp4(program, path, frames, frames_per_second)
+    else:
+        path = path.with_suffix(".gif")
+        _write_gif(path, frames, frames_per_second)
+    return path
+
+
+def _frames(grid: Grid, flows: Sequence[NamedFlow], titles: Sequence[str]) -> Iterator[Frame]:
+    width, height = panel_size(grid)
+    figure = Figure(
+        figsize=(_even(width * len(flows)), _even(height + 0.5)),
+        dpi=DOTS_PER_INCH,
+        layout="compressed",
+    )
+    canvas: Any = FigureCanvasAgg(figure)  # matplotlib annotates only half of it
+    panels = figure.subplots(1, len(flows), squeeze=False)[0]
+    scale: ColourScale = "linear" if grid.dim == 1 else "log"
+    limits = range_of(grid, max(float(np.max(flow.masses)) for flow in flows), scale)
+    if grid.dim == 2:
+        draw_colour_bar(list(panels), grid, norm_between(limits, scale))
+    unit = longest_arrow(flows)
+    for step, title in enumerate(titles):
+        figure.suptitle(title)
+        for flow, axes in zip(flows, panels, strict=True):
+            # Clearing the axes would build all ticks again, which takes longer than the rest.
+            for artist in [*axes.images, *axes.collections, *axes.patches]:
+                artist.remove()
+            draw_field(
+                axes,
+                grid,
+                flow.masses[step],
+                arrows=flow.arrows_at(step),
+                title=flow.title,
+                colour_limits=limits,
+                colour_scale=scale,
+                colour_bar=False,
+                arrow_unit=unit,
+            )
+        canvas.draw()
+        if step == 0:
+            # Panels that moved by a pixel from frame to frame would tremble.
+            figure.set_layout_engine("none")
+        yield np.array(canvas.buffer_rgba())[..., :3]
+
+
+def _even(inches: float) -> float:
+    """H.264 halves the resolution of colours, so both sides need an even number of dots."""
+    # A rounding error more, because matplotlib cuts the number of dots down.
+    return (2 * round(inches * DOTS_PER_INCH / 2) + 1e-6) / DOTS_PER_INCH
+
+
+def _counted(frames: Iterator[Frame], total: int, progress: Progress | None) -> Iterator[Frame]:
+    for done, frame in enumerate(frames, start=1):
+        yield frame
+        if progress is not None:
+            progress(done, total)
+
+
+def _ffmpeg() -> str | None:
+    """The program; None without the package, or where it comes without a program."""
+    try:
+        import imageio_ffmpeg
+    except ImportError:
+        return None
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError:
+        return None
+
+
+def _write_mp4(program: str, path: Path, frames: Iterator[Frame], speed: float) -> None:
+    # Not imageio_ffmpeg.write_frames: it forks, which can hang beside the threads of JAX.
+    first = next(frames)
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{first.shape[1]}x{first.shape[0]}"]
+    # The index at the start of the file lets browsers play before they have all of it.
+    target = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-crf", "18", "-movflags", "+faststart"]
+    command = [program, "-loglevel", "error", "-y", *source, "-r", str(speed), "-i", "-", *target]
+    with tempfile.TemporaryFile() as complaints:
+        with subprocess.Popen(
+            [*command, str(path)], stdin=subprocess.PIPE, stderr=complaints
+        ) as run:
+            assert run.stdin is not None
+            # When ffmpeg gives up its pipe breaks; what it says is more useful than that.
+            with contextlib.suppress(BrokenPipeError):
+                for frame in itertools.chain([first], frames):
+                    run.stdin.write(frame.tobytes())
+                run.stdin.close()
+        if run.returncode != 0:
+            complaints.seek(0)
+            message = complaints.read().decode(errors="replace").strip()
+            raise OSError(f"ffmpeg could not write {path}: {message}")
+
+
+def _write_gif(path: Path, frames: Iterator[Frame], speed: float) -> None:
+    from PIL import Image
+
+    pictures = (Image.fromarray(frame).quantize(256) for frame in frames)
+    next(pictures).save(
+        path,
+        save_all=True,
+        append_images=pictures,
+        duration=round(1000 / speed),
+        loop=0,
+    )

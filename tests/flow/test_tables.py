@@ -1,0 +1,83 @@
+"""The tables behind the flow: routings, folds, kernels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import random_laws, random_walls, walk, walking_problem
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from mufield import FOUR_ROOMS, Flow, Grid, uniform
+from mufield.flow.kernel import slab_masses, window_edges
+from mufield.flow.routing import Routing
+
+
+@given(seed=st.integers(0, 1000), links=st.integers(0, 30))
+def test_a_routing_and_its_gradient_equal_the_dense_matrix(seed, links):
+    rng = np.random.default_rng(seed)
+    inputs, outputs = rng.integers(7, size=links), rng.integers(5, size=links)
+    matrix = np.zeros((5, 7))
+    np.add.at(matrix, (outputs, inputs), 1.0)
+    routing = Routing.build(inputs, outputs, 7, 5)
+    x, g = rng.normal(size=(7, 2)), rng.normal(size=(5, 2))
+    value, pull = jax.vjp(routing, jnp.asarray(x))
+    assert value == pytest.approx(matrix @ x)
+    assert pull(jnp.asarray(g))[0] == pytest.approx(matrix.T @ g)
+    assert routing.transpose()(jnp.asarray(g)) == pytest.approx(matrix.T @ g)
+
+
+@given(displacement=st.floats(-3, 3), std=st.floats(0.01, 2.0), reach=st.integers(1, 4))
+def test_slab_masses_are_differences_of_the_distribution_function(displacement, std, reach):
+    masses = slab_masses(jnp.asarray(displacement), jnp.asarray(std), window_edges(reach))
+    inner = np.arange(1, 2 * reach + 1) - (reach + 0.5)
+    cumulative = np.concatenate([[0.0], norm.cdf(inner, displacement, std), [1.0]])
+    assert masses == pytest.approx(np.diff(cumulative), abs=1e-12)
+    assert float(masses.sum()) == pytest.approx(1.0, abs=1e-14)
+
+
+def test_without_noise_the_slab_that_holds_the_aim_gets_all():
+    edges = window_edges(2)
+    for displacement, slab in ((0.0, 2), (0.49, 2), (0.5, 3), (-0.5, 2), (-0.51, 1), (9.0, 4)):
+        masses = slab_masses(jnp.asarray(displacement), jnp.asarray(0.0), edges)
+        assert int(jnp.argmax(masses)) == slab
+        assert float(jnp.max(masses)) == 1.0
+
+
+def test_finer_subcells_converge_at_second_order():
+    grid = Grid.from_map(FOUR_ROOMS)
+    law = random_laws(grid, 0)
+    after = {
+        cut: Flow(walking_problem(grid), subcells=cut).step(uniform(grid), law, walk)
+        for cut in (2, 4, 8, 32)
+    }
+    error = [float(jnp.abs(after[cut] - after[32]).sum()) for cut in (2, 4, 8)]
+    assert error[0] / error[1] > 3.0
+    assert error[1] / error[2] > 3.0
+    assert error[2] < 5e-4
+
+
+def test_only_moves_past_the_ends_of_walls_are_split():
+    assert Flow(walking_problem(Grid.box(0.0, 8.0, (8, 8)))).fold.n_pairs == 0
+    assert Flow(walking_problem(Grid.from_map("....\n....\n####\n...."))).fold.n_pairs == 0
+    assert Flow(walking_problem(Grid.from_map("....\n....\n##.#\n...."))).fold.n_pairs > 0
+
+
+def test_the_window_may_be_wider_than_the_space():
+    for periodic in (False, True):
+        grid = Grid.box(0.0, 1.0, (3, 4), periodic=periodic, walls=random_walls((3, 4), 0.2, 0))
+        wide = Flow(walking_problem(grid, noise=0.5, max_move=1.0))
+        after = wide.step(uniform(grid), random_laws(grid, 0), walk)
+        assert float(after.sum()) == pytest.approx(1.0, abs=1e-12)
+        if periodic:
+            assert wide.fold.window[0] > 3
+
+
+def test_large_maps_are_built_from_few_patterns():
+    # Four rooms of 80 by 80 cells: more than 25,000 cells, traced in a second or two.
+    walls = np.zeros((161, 161), dtype=bool)
+    walls[80, :] = walls[:, 80] = True
+    walls[80, [40, 120]] = walls[[40, 120], 80] = False
+    flow = Flow(walking_problem(Grid.box(0.0, 161.0, (161, 161), walls=walls)))
+    assert flow.fold.n_pairs == 208

@@ -1,0 +1,30 @@
+"""Figures that must not change unnoticed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mufield import UniformRandom, entropy, make, spread_actions
+from mufield.environments.swarm import closed_form_policy
+
+RANDOM = UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 9))
+
+
+def test_random_policy_in_the_four_rooms():
+    rollout = make("four-rooms").evaluate(RANDOM)
+    assert float(rollout.value) == pytest.approx(56.18374, abs=1e-4)
+    assert float(entropy(rollout.mass[-1])) == pytest.approx(3.39315, abs=1e-4)
+
+
+def test_closed_form_policy_in_the_swarm():
+    rollout = make("swarm", initial="ergodic").evaluate(closed_form_policy)
+    assert float(rollout.value) == pytest.approx(-99.39604, abs=1e-3)
+    congested = make("swarm-congested", initial="uniform").evaluate(closed_form_policy)
+    assert bool(jnp.isfinite(congested.value))
+
+
+def test_one_seeded_episode():
+    episode = make("four-rooms").run(RANDOM, jax.random.key(7))
+    place = np.asarray(episode.next_states[0, -1])
+    assert place == pytest.approx((3.9513760783, 2.3234354238), abs=1e-6)

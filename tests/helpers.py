@@ -1,0 +1,44 @@
+"""Small worlds and tolerances that several tests share."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from mufield import Box, Problem, log_mass, uniform
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+"""How exactly mass is conserved, for each precision."""
+
+
+def random_walls(shape, share, seed):
+    """A mask with about ``share`` of the cells walled, and the first cell free."""
+    walls = np.random.default_rng(seed).random(shape) < share
+    walls[(0,) * len(shape)] = False
+    return walls
+
+
+def walking_problem(grid, *, noise=0.25, horizon=5, max_move=1.0, initial=None, **options):
+    """Agents that walk as they act and avoid crowds."""
+    return Problem(
+        grid=grid,
+        actions=Box(-1.0, 1.0, dim=grid.dim),
+        reward=lambda state, action, mu: -log_mass(mu.density_here),
+        horizon=horizon,
+        initial=uniform(grid) if initial is None else initial,
+        noise=noise,
+        max_move=max_move,
+        **options,
+    )
+
+
+def walk(state, action, mu):
+    return state + action
+
+
+def random_laws(grid, seed, moves=1):
+    """Random actions in every cell, with random weights."""
+    from mufield import ActionLaw
+
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(moves), size=grid.n_cells)
+    actions = rng.uniform(-1, 1, size=(grid.n_cells, moves, grid.dim))
+    return ActionLaw(actions=jnp.asarray(actions), weights=jnp.asarray(weights))

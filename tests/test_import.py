@@ -1,0 +1,61 @@
+"""Importing is cheap, and brings nothing that was not asked for."""
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import mufield
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    ).stdout.strip()
+
+
+def test_import_brings_no_drawing_command_line_or_extra():
+    every_name = (
+        "import sys, mufield\n"
+        "for name in mufield.__all__: getattr(mufield, name)\n"
+        "print([m for m in ('matplotlib', 'tyro', 'rich', 'imageio_ffmpeg', 'PIL', 'open_spiel',"
+        " 'beartype', 'pydantic') if m in sys.modules])"
+    )
+    assert python(every_name) == "[]"
+
+
+def test_import_takes_little_more_than_its_dependencies():
+    def seconds(code):
+        start = time.perf_counter()
+        python(code)
+        return time.perf_counter() - start
+
+    ours = "import mufield\nfor name in mufield.__all__: getattr(mufield, name)"
+    theirs = "import jax, equinox, optax"
+    seconds(ours), seconds(theirs)
+    # The best of several, alternating, because the machine may be busy.
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(4)]
+    assert min(a for a, _ in pairs) <= 1.3 * min(b for _, b in pairs)
+
+
+def test_the_table_of_names_agrees_with_the_annotations():
+    tree = ast.parse((ROOT / "src/mufield/__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == mufield._MODULE_OF
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = mufield.nothing
+    assert "Grid" in dir(mufield)

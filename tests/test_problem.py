@@ -1,0 +1,102 @@
+"""Every mistake in a problem gets an error that names it, before anything is built."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mufield import Box, Grid, MoveSet, Problem, SimulatedSystem, log_mass, point_mass, uniform
+from mufield.problem import GaussianNoise, NeighbourNoise
+
+GRID = Grid.from_map("...\n.#.\n...")
+
+
+def crowd(state, action, mu):
+    return -log_mass(mu.here)
+
+
+def walk(state, action, mu):
+    return state + action
+
+
+def problem(**changes):
+    arguments = {
+        "grid": GRID,
+        "actions": Box(-1.0, 1.0, dim=2),
+        "reward": crowd,
+        "horizon": 3,
+        "initial": uniform(GRID),
+        "noise": 0.1,
+        "max_move": 1.0,
+    }
+    return Problem(**(arguments | changes))
+
+
+def test_a_good_problem_is_accepted():
+    assert problem().paid_steps == 3
+    assert problem(pay_end=True).paid_steps == 4
+    assert problem(max_move=None).max_move == GRID.extent
+    assert problem(noise=(0.0, 0.3)).noise.std == (0.0, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"horizon": 0}, "horizon must be a whole number of at least 1, got 0"),
+        ({"horizon": -3}, "horizon"),
+        ({"horizon": True}, "horizon"),
+        ({"noise": -0.1}, "must be 0 or more, got -0.1"),
+        ({"noise": np.nan}, "must be 0 or more"),
+        ({"noise": (0.1, 0.1, 0.1)}, "2 axes"),
+        ({"initial": np.full(8, 0.9 / 8)}, "initial distribution must sum to 1.*0.9"),
+        ({"initial": np.r_[-1.0, 2.0, np.zeros(6)]}, "must not be negative"),
+        ({"initial": np.r_[np.nan, np.zeros(7)]}, "NaN"),
+        ({"initial": np.ones((3, 3)) / 9}, "inside walls"),
+        ({"max_move": 0.0}, "max_move must be positive"),
+        ({"reward": lambda s, a, mu: jnp.zeros(2)}, r"reward must return the shape \(\).*\(2,\)"),
+        ({"reward": lambda s, a, mu: jnp.log(-1.0 - mu.here)}, "reward returned NaN"),
+        ({"reward": lambda s, a: 0.0}, "reward could not be evaluated"),
+        ({"reward": lambda s, a, mu: s[7:8].sum() / 0}, "reward"),
+    ],
+)
+def test_bad_problems_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        problem(**changes)
+
+
+@pytest.mark.parametrize(
+    ("motion", "message"),
+    [
+        (lambda s, a, mu: s[0], r"motion must return the shape \(2,\) for one agent, got \(\)"),
+        (lambda s, a, mu: s + jnp.nan, "motion returned NaN"),
+        (lambda s, a, mu: s + jnp.sqrt(a), "NaN or infinity for the state.*action"),
+        (lambda s, a, mu: s + 3.0 * a, "up to .*3.* max_move"),
+        (lambda s: s, "motion could not be evaluated"),
+    ],
+)
+def test_bad_motions_are_refused(motion, message):
+    with pytest.raises(ValueError, match=message):
+        SimulatedSystem(problem(), motion)
+
+
+def test_bad_boxes_noises_and_move_sets_are_refused():
+    with pytest.raises(ValueError, match="lower to a higher"):
+        Box(1.0, -1.0)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        NeighbourNoise(1.5)
+    with pytest.raises(ValueError, match="0 or more"):
+        GaussianNoise((0.1, -0.1))
+    with pytest.raises(ValueError, match="must sum to 1"):
+        MoveSet([[0.0], [1.0]], [[0.5, 0.4]])
+    with pytest.raises(ValueError, match="rows of 2"):
+        MoveSet([[0.0], [1.0]], [[0.5, 0.4, 0.1]])
+
+
+def test_the_action_nearest_to_zero():
+    assert Box(-1.0, 1.0, dim=2).rest == (0.0, 0.0)
+    assert Box((0.5, -2.0), (1.0, -1.0)).rest == (0.5, -1.0)
+    assert MoveSet([[1.0], [-0.5]]).rest == (-0.5,)
+
+
+def test_a_point_mass_in_a_wall_is_refused():
+    with pytest.raises(ValueError, match="is a wall"):
+        point_mass(GRID, 1, 1)

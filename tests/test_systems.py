@@ -1,0 +1,176 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import walk, walking_problem
+
+from mufield import (
+    Grid,
+    Profile,
+    SimulatedSystem,
+    TabularPolicy,
+    UniformRandom,
+    catalogue,
+    histogram,
+    make,
+    register,
+    spread_actions,
+    wasserstein,
+)
+from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
+
+RANDOM = UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 5))
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue()])
+def test_every_registered_system_runs_one_episode(name):
+    system = make(name, horizon=6)
+    problem = system.problem
+    policy = {1: lambda s, mu, h: jnp.zeros(1), 2: RANDOM}[problem.actions.dim]
+    if name.startswith("discrete"):
+        policy = uniform_legal(problem.grid)
+    episode = system.run(policy, KEY, agents=4)
+    assert episode.states.shape == (4, 6, problem.grid.dim)
+    assert episode.actions.shape == (4, 6, problem.actions.dim)
+    assert episode.mass.shape == (7, problem.grid.n_cells)
+    assert episode.rewards.shape == (problem.paid_steps,)
+    assert np.array_equal(episode.states[:, 1:], episode.next_states[:, :-1])
+    assert (np.asarray(problem.grid.index_of(episode.next_states)) >= 0).all()
+    assert float(episode.value) == pytest.approx(float(system.evaluate(policy).value))
+
+
+def test_the_same_key_gives_the_same_episode_and_another_key_another():
+    system = make("four-rooms")
+    first, again = system.run(RANDOM, KEY), system.run(RANDOM, KEY)
+    other = system.run(RANDOM, jax.random.key(1))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), first, again))
+    assert not np.array_equal(first.states, other.states)
+
+
+def test_tracked_agents_are_distributed_like_the_population():
+    # On small cells the difference between cell centres and true positions is small.
+    grid = Grid.box(0.0, 3.0, (12, 12))
+    system = SimulatedSystem(walking_problem(grid, noise=0.3, max_move=0.5, horizon=4), half_walk)
+    episode = system.run(RANDOM, KEY, agents=4000)
+    for step in range(4):
+        seen = histogram(grid, episode.next_states[:, step])
+        assert wasserstein(grid, seen, episode.mass[step + 1]) < 0.12
+
+
+def half_walk(state, action, mu):
+    return state + 0.5 * action
+
+
+def test_stopped_axes_are_those_that_missed_their_aim():
+    grid = Grid.box(0.0, 3.0, (3, 3))
+    system = SimulatedSystem(walking_problem(grid, noise=0.0, horizon=6), walk)
+    episode = system.run(lambda s, mu, h: jnp.array([0.7, -0.6]), KEY, agents=20)
+    missed = jnp.abs(episode.states + episode.actions - episode.next_states) > 1e-9
+    assert np.array_equal(missed, episode.stopped)
+    assert bool(episode.stopped.any())
+    assert not bool(episode.stopped.all())
+
+
+def test_actions_outside_the_box_are_refused():
+    system = make("four-rooms")
+    for call in (lambda p: system.run(p, KEY), system.evaluate):
+        with pytest.raises(ValueError, match=r"step 0 in the cell \(0, 0\) is outside the box"):
+            call(lambda s, mu, h: 3.0 * jnp.ones(2))
+        with pytest.raises(ValueError, match="outside"):
+            call(lambda s, mu, h: jnp.full(2, jnp.nan))
+        with pytest.raises(ValueError, match=r"action of shape \(2,\)"):
+            call(lambda s, mu, h: jnp.ones(3))
+        with pytest.raises(ValueError, match="could not be evaluated"):
+            call(lambda s: s)
+    with pytest.raises(TypeError, match="expected a Profile"):
+        system.evaluate(3)
+
+
+def test_moves_outside_the_set_are_refused():
+    system = make("discrete-rooms", horizon=2)
+    with pytest.raises(ValueError, match="outside the 5 moves"):
+        system.evaluate(lambda s, mu, h: jnp.array([0.5, 0.0]))
+
+
+def test_motions_that_fail_on_the_way_are_reported():
+    grid = Grid.box(0.0, 3.0, 3)
+
+    def breaks_in_crowds(state, action, mu):
+        return jnp.where(mu.here > 0.5, jnp.nan, state + action)
+
+    system = SimulatedSystem(walking_problem(grid, noise=0.1), breaks_in_crowds)
+    with pytest.raises(ValueError, match="not finite"):
+        system.evaluate(lambda s, mu, h: jnp.ones(1))
+
+
+def test_at_least_one_agent_is_tracked():
+    with pytest.raises(ValueError, match="at least one agent"):
+        make("four-rooms").run(RANDOM, KEY, agents=0)
+
+
+def test_a_profile_may_change_from_step_to_step():
+    system = make("four-rooms", horizon=3)
+    table = jnp.zeros((3, 104, 2)).at[1].set(1.0)
+    episode = system.run(Profile.stacked(TabularPolicy(table), 3), KEY)
+    assert episode.actions[0, :, 0].tolist() == [0.0, 1.0, 0.0]
+    by_function = system.run(lambda s, mu, h: jnp.where(h == 1, 1.0, 0.0) * jnp.ones(2), KEY)
+    assert np.array_equal(by_function.actions, episode.actions)
+    with pytest.raises(ValueError, match="3 slices"):
+        Profile.stacked(TabularPolicy(table[:2]), 3)
+    with pytest.raises(ValueError, match="has 3 steps but the profile has 4"):
+        system.run(Profile.stationary(RANDOM, 4), KEY)
+
+
+def test_the_extended_rooms_have_nine_options():
+    assert len(option_table("standard")) == 5
+    assert len(option_table("extended")) == 9
+    assert len(option_table("extended-10")) == 10
+    assert np.allclose(option_table("extended-10").sum(axis=1), 1.0)
+    system = make("discrete-rooms-extended")
+    assert system.problem.actions.options.shape == (9, len(MOVES))
+    with pytest.raises(ValueError, match="actions must be one of"):
+        option_table("many")
+
+
+def test_variants_of_the_paper_are_options():
+    assert make("four-rooms", action_box="printed").problem.actions.lower == (0.0, 0.0)
+    quadratic, printed = (make("swarm", effort=e, horizon=5) for e in ("quadratic", "printed"))
+    earned = [
+        float(s.evaluate(lambda s, mu, h: jnp.full(1, 3.0)).value) for s in (quadratic, printed)
+    ]
+    assert earned[1] - earned[0] == pytest.approx(5 * (4.5 - 1.5))
+    starts = {i: make("swarm", initial=i).problem.initial for i in ("normal", "uniform", "ergodic")}
+    points = quadratic.problem.grid.centres[:, 0]
+    normal = np.asarray(starts["normal"])
+    assert normal @ (points - 0.5) ** 2 == pytest.approx(0.04, abs=0.004)  # less, being wrapped
+    assert np.allclose(starts["uniform"], 0.01)
+    assert points[int(jnp.argmax(starts["ergodic"]))] == pytest.approx(0.25, abs=0.01)
+    for name, options in (
+        ("swarm", {"motion": "slow"}),
+        ("swarm", {"initial": "here"}),
+        ("swarm", {"effort": "none"}),
+        ("swarm", {"horizon": 0}),
+        ("four-rooms", {"action_box": "round"}),
+    ):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            make(name, **options)
+
+
+def test_crowds_slow_the_congested_swarm():
+    system = make("swarm-congested", horizon=1, cells=4)
+    motion = system._motion
+    from mufield.space.measure import seen_from
+
+    grid = system.problem.grid
+    mass = jnp.array([1.0, 0.0, 0.0, 0.0])
+    full, empty = (seen_from(grid, mass, jnp.array([x])) for x in (0.1, 0.6))
+    assert float(motion(jnp.array([0.1]), jnp.ones(1), full)[0]) == pytest.approx(0.1)
+    assert float(motion(jnp.array([0.6]), jnp.ones(1), empty)[0]) == pytest.approx(4.6)
+
+
+def test_names_are_checked_and_can_be_added():
+    with pytest.raises(ValueError, match="no system is named 'rooms'; there are discrete-rooms"):
+        make("rooms")
+    with pytest.raises(ValueError, match="registered already"):
+        register("four-rooms", "another")(lambda: make("swarm"))

@@ -50,7 +50,7 @@ demo: venv  ## Run the demonstration; its pictures go to demo/
 	$(BIN)/mufield demo
 
 # peers_*.py need the environment of `make peers`.
-BENCHMARKS = $(filter-out benchmarks/peers_%,$(sort $(wildcard benchmarks/*.py)))
+BENCHMARKS = $(filter-out benchmarks/peers_% benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 bench: venv  ## Run every benchmark in its quick form
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python $$script --quick; done
 

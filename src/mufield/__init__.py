@@ -13,12 +13,22 @@ if TYPE_CHECKING:
     from .environments import catalogue as catalogue
     from .environments import make as make
     from .environments import register as register
+    from .flow.moves import MoveFlow as MoveFlow
     from .flow.objective import Flow as Flow
     from .flow.objective import Rollout as Rollout
+    from .planning.bptt import BPTT as BPTT
+    from .planning.certificate import Certificate as Certificate
+    from .planning.certificate import certify as certify
+    from .planning.known import plan_network as plan_network
+    from .planning.known import plan_table as plan_table
+    from .planning.mirror import MirrorAscent as MirrorAscent
     from .policies.base import AbstractPolicy as AbstractPolicy
     from .policies.base import ActionLaw as ActionLaw
     from .policies.base import Profile as Profile
     from .policies.base import as_profile as as_profile
+    from .policies.files import load_policy as load_policy
+    from .policies.files import save_policy as save_policy
+    from .policies.network import network_profile as network_profile
     from .policies.randomised import RandomisedPolicy as RandomisedPolicy
     from .policies.randomised import UniformRandom as UniformRandom
     from .policies.randomised import spread_actions as spread_actions
@@ -49,8 +59,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "environments": ("catalogue", "make", "register"),
+    "flow.moves": ("MoveFlow",),
     "flow.objective": ("Flow", "Rollout"),
+    "planning.bptt": ("BPTT",),
+    "planning.certificate": ("Certificate", "certify"),
+    "planning.known": ("plan_network", "plan_table"),
+    "planning.mirror": ("MirrorAscent",),
     "policies.base": ("AbstractPolicy", "ActionLaw", "Profile", "as_profile"),
+    "policies.files": ("load_policy", "save_policy"),
+    "policies.network": ("network_profile",),
     "policies.randomised": ("RandomisedPolicy", "UniformRandom", "spread_actions"),
     "policies.tabular": ("TabularPolicy",),
     "problem": ("Box", "GaussianNoise", "MoveSet", "NeighbourNoise", "Problem"),

@@ -213,7 +213,8 @@ def test_a_single_full_cell_pays_nothing_at_first():
 def test_memory_of_the_gradient_grows_by_one_distribution_a_step():
     # Without checkpoints every step would keep its windows, two hundred times as much.
     def stored(horizon):
-        flow = Flow(walking_problem(ROOMS, horizon=horizon, initial=point_mass(ROOMS, 0, 0)))
+        problem = walking_problem(ROOMS, horizon=horizon, initial=point_mass(ROOMS, 0, 0))
+        flow = Flow(problem, checkpoint=True)
 
         def value(scale):
             return flow.value(lambda state, mu, step: scale * jnp.ones(2), walk)

@@ -20,6 +20,9 @@ from .transition import Aims, transition
 NOISE_REACH = 6.0
 """Standard deviations of noise that the flow's window covers on top of the farthest move."""
 
+MOST_KEPT_BYTES = 1 << 28
+"""Memory that a gradient may keep for the sake of speed."""
+
 MOST_SUBCELLS = {1: 1, 2: 8, 3: 4}
 """Finest cut of the target cells whose mass is split at a wall's end, by dimension."""
 
@@ -48,14 +51,18 @@ class Flow(eqx.Module):
         fold: Where windows of mass come to rest.
         neighbours: The discrete rooms' noise, if the problem has it.
         noise_std: Standard deviation of the Gaussian noise on each axis.
+        checkpoint: Whether gradients trade time for memory.
     """
 
     problem: Problem
     fold: Fold
     neighbours: NeighbourKernel | None
     noise_std: Float[Array, "dim"]
+    checkpoint: bool = eqx.field(static=True)
 
-    def __init__(self, problem: Problem, *, subcells: int | None = None):
+    def __init__(
+        self, problem: Problem, *, subcells: int | None = None, checkpoint: bool | None = None
+    ):
         """Prepares the flow.
 
         Args:
@@ -63,6 +70,9 @@ class Flow(eqx.Module):
             subcells: Cut of the target cells that a wall's end splits, on each axis; by default
                 half a standard deviation of the noise, but no finer than an eighth of a cell in two
                 dimensions and a quarter in three.
+            checkpoint: Whether gradients keep one distribution for each step and compute the
+                rest again, which takes about twice the time. By default only where keeping the
+                windows of all steps would take more than `MOST_KEPT_BYTES`.
         """
         std = problem.noise.std if isinstance(problem.noise, GaussianNoise) else None
         spread = std or (0.0,) * problem.grid.dim
@@ -76,20 +86,39 @@ class Flow(eqx.Module):
             else None
         )
         self.noise_std = jnp.asarray(spread, dtype=problem.initial.dtype)
+        # A step's gradient needs a few arrays of the size of all windows.
+        windows = problem.grid.n_cells * math.prod(self.fold.window) + self.fold.split_shares.size
+        kept = 4 * windows * problem.horizon * problem.initial.dtype.itemsize
+        self.checkpoint = kept > MOST_KEPT_BYTES if checkpoint is None else checkpoint
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion) -> Mass:
         """Phi: the next distribution when agents at the cells follow ``law``."""
+        return self.step_joint(mass, mass, law, motion)
+
+    def step_joint(self, carried: Mass, mass: Mass, law: ActionLaw, motion: Motion) -> Mass:
+        """Phi with the mass that moves apart from the distribution that the motion sees.
+
+        Linear in ``carried`` and in the law's weights; derivatives by ``mass`` are those through
+        the motion.
+        """
         grid = self.problem.grid
         centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-        aim = self._for_all(motion, mass, law)
-        displacement = grid.displacement(centres[:, None, :], aim)
-        landed = transition(grid, self.fold, mass, Aims(displacement, law.weights, self.noise_std))
+        displacement = grid.displacement(centres[:, None, :], self.aims(motion, mass, law))
+        aims = Aims(displacement, law.weights, self.noise_std)
+        landed = transition(grid, self.fold, carried, aims)
         return landed if self.neighbours is None else self.neighbours(landed)
+
+    def aims(self, motion: Motion, mass: Mass, law: ActionLaw) -> Float[Array, "cells moves dim"]:
+        """Where agents at the cell centres aim with each of their moves, without noise."""
+        return self._for_all(motion, mass, law)
+
+    def rewards(self, mass: Mass, law: ActionLaw) -> Float[Array, "cells moves"]:
+        """Reward of one agent in each cell and for each of its moves."""
+        return self._for_all(self.problem.reward, mass, law)
 
     def reward(self, mass: Mass, law: ActionLaw) -> Scalar:
         """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
-        rewards = self._for_all(self.problem.reward, mass, law)
-        return jnp.sum(mass[:, None] * law.weights * rewards)
+        return jnp.sum(mass[:, None] * law.weights * self.rewards(mass, law))
 
     def end_reward(self, mass: Mass) -> Scalar:
         """The integrated reward of the last distribution, with agents at rest."""
@@ -104,7 +133,8 @@ class Flow(eqx.Module):
     def rollout(self, policy: Any, motion: Motion) -> Rollout:
         """The flow of an episode under a policy profile and a motion.
 
-        Reverse-mode gradients keep one distribution for each step and compute the rest again.
+        With checkpoints, reverse-mode gradients keep one distribution for each step and compute
+        the rest again.
 
         Args:
             policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
@@ -113,14 +143,16 @@ class Flow(eqx.Module):
         problem = self.problem
         profile = as_profile(policy, problem.horizon)
 
-        @jax.checkpoint
         def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar]]:
             pi: AbstractPolicy = profile.join(part)
-            law = pi.at_cells(problem.grid, mass)
+            law = _checked(problem, pi.at_cells(problem.grid, mass))
             return self.step(mass, law, motion), (mass, self.reward(mass, law))
 
         end, (before, rewards) = jax.lax.scan(
-            step, problem.initial, profile.per_step, length=problem.horizon
+            jax.checkpoint(step) if self.checkpoint else step,
+            problem.initial,
+            profile.per_step,
+            length=problem.horizon,
         )
         if problem.pay_end:
             rewards = jnp.append(rewards, self.end_reward(end))
@@ -153,6 +185,16 @@ class Flow(eqx.Module):
             return jax.vmap(lambda action: jnp.asarray(function(state, action, mu)))(actions)
 
         return jax.vmap(one)(centres, mass, law.actions)
+
+
+def _checked(problem: Problem, law: ActionLaw) -> ActionLaw:
+    """Raises, while tracing, if a policy's actions have another size than the action space."""
+    if law.actions.shape[-1:] != (problem.actions.dim,) or law.actions.ndim != 3:
+        raise ValueError(
+            f"the policy must return an action of shape {(problem.actions.dim,)} for one agent, "
+            f"got {law.actions.shape[2:]}"
+        )
+    return law
 
 
 def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Phi: one step of the mean-field flow (eq. flowdynamics; App. D.2)."""
 
+import math
 import string
 
 import equinox as eqx
@@ -72,10 +73,19 @@ def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array
     edges = fold.split_edges.astype(dtype)
     per_pair = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, 0))
     fine = [per_pair(aims[..., a], std[a], edges[:, a]) for a in range(edges.shape[1])]
-    mass = _mix(fold.split_pairs(weights), fine)
-    axes = tuple(range(2, mass.ndim + 1))
-    shared = jnp.sum(fold.split_shares.astype(dtype) * mass[:, None], axis=axes)
-    whole = jnp.sum(mass, axis=tuple(range(1, mass.ndim)))
+    weights = fold.split_pairs(weights)
+    shares = fold.split_shares.astype(dtype)
+    letters = string.ascii_lowercase[3 : 3 + len(fine)]
+    if weights.shape[1] == 1:
+        # One axis at a time: matrix-vector products compile to better code than one product.
+        shared = shares
+        for factor in reversed(fine):
+            shared = jnp.einsum("a...b,ab->a...", shared, factor[:, 0])
+        shared = shared * weights
+    else:
+        shared = jnp.einsum(f"ac{letters},a{letters}->ac", shares, _mix(weights, fine))
+    totals = [jnp.sum(factor, axis=-1) for factor in fine]
+    whole = jnp.sum(weights * math.prod(totals[1:], start=totals[0]), axis=1)
     rest = jnp.maximum(whole - jnp.sum(shared, axis=1), 0.0)
     return jnp.concatenate([shared, rest[:, None]], axis=1)
 

@@ -101,7 +101,13 @@ class FunctionPolicy(AbstractPolicy):
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The function's action, with certainty."""
-        action = jnp.asarray(self.function(state, mu, self.step), dtype=state.dtype)
+        try:
+            action = jnp.asarray(self.function(state, mu, self.step), dtype=state.dtype)
+        except Exception as error:
+            raise ValueError(
+                "the policy could not be evaluated; it must be a function (state, mu, step) -> "
+                f"action of one agent, here with a state of shape {state.shape}: {error}"
+            ) from error
         return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
 
 

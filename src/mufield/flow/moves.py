@@ -1,0 +1,220 @@
+"""The flow of randomised policies over finitely many moves, forwards and backwards.
+
+For a fixed set of moves the joint mass of cells and moves determines the next distribution
+linearly. If the motion does not depend on mu, that linear map is a constant kernel: everything
+that sweeps over an episode many times pays for walls and noise once.
+"""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._types import Mass, Scalar
+from ..policies.base import ActionLaw, Profile
+from ..policies.randomised import RandomisedPolicy
+from ..problem import Motion
+from .dependence import depends_on_mu
+from .objective import Flow, Rollout
+from .transition import Aims, transition, windows
+
+MOVES_AT_ONCE = 64
+"""Moves whose windows are computed together, which bounds the memory."""
+
+MOST_KERNEL_BYTES = 1 << 29
+"""Largest kernel that is kept; beyond it windows are computed anew in every sweep."""
+
+Weights = Float[Array, "steps cells moves"]
+
+
+class Sweep(eqx.Module):
+    """One episode forwards and the gradient of its value backwards.
+
+    Attributes:
+        rollout: The flow, its rewards and J.
+        action_values: Derivative of J by the joint mass of each step, cell and move.
+        gap: How much J would gain, to first order, from the best response to this flow. If the
+            reward is concave in mu, no randomised policy over the moves earns more than J + gap.
+            Infinite if the motion depends on mu: then a gradient bounds nothing.
+    """
+
+    rollout: Rollout
+    action_values: Weights
+    gap: Scalar
+
+
+class MoveFlow(eqx.Module):
+    """The flow of a problem and a motion for policies that draw from finitely many moves.
+
+    Attributes:
+        flow: The problem's flow.
+        motion: The law of motion.
+        actions: The moves, for each cell.
+        kernel: Probability of each window offset for each cell and move; none if the motion
+            depends on mu or the kernel would be too large.
+        sees_mu: Whether the motion depends on mu.
+    """
+
+    flow: Flow
+    motion: Motion
+    actions: Float[Array, "cells moves action_dim"]
+    kernel: Float[Array, "cells moves window"] | None
+    sees_mu: bool = eqx.field(static=True)
+
+    def __init__(
+        self, flow: Flow, motion: Motion, actions: Float[Array, "*cells moves action_dim"]
+    ):
+        """Prepares the flow; computes the kernel if the motion does not depend on mu.
+
+        Args:
+            flow: The problem's flow.
+            motion: The law of motion of one agent.
+            actions: The moves, the same everywhere or different in each cell.
+        """
+        problem = flow.problem
+        if actions.shape[-1] != problem.actions.dim:
+            raise ValueError(
+                f"each move must have {problem.actions.dim} numbers, as the problem's actions, "
+                f"got the shape {actions.shape}"
+            )
+        dtype = problem.initial.dtype
+        shape = (problem.grid.n_cells, *actions.shape[-2:])
+        self.flow = flow
+        self.motion = motion
+        self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
+        size = math.prod(shape[:2]) * math.prod(flow.fold.window) * dtype.itemsize
+        self.sees_mu = depends_on_mu(problem, motion)
+        constant = size <= MOST_KERNEL_BYTES and not self.sees_mu
+        self.kernel = _kernel(flow, motion, self.actions) if constant else None
+
+    @property
+    def n_moves(self) -> int:
+        """Number of moves."""
+        return int(self.actions.shape[1])
+
+    def uniform(self) -> Weights:
+        """The weights of the policy that draws from all moves alike."""
+        shape = (self.flow.problem.horizon, *self.actions.shape[:2])
+        return jnp.full(shape, 1.0 / self.n_moves, dtype=self.actions.dtype)
+
+    def profile(self, weights: Weights) -> Profile:
+        """The policy profile with these weights; for moves that are the same in all cells."""
+        horizon = self.flow.problem.horizon
+        actions = jnp.broadcast_to(self.actions[0], (horizon, *self.actions.shape[1:]))
+        return Profile.stacked(RandomisedPolicy(actions, weights), horizon)
+
+    def push(self, joint: Float[Array, "cells moves"], mass: Mass) -> Mass:
+        """The next distribution, from the joint mass of cells and moves.
+
+        Args:
+            joint: Mass of each cell and move.
+            mass: The distribution that the motion sees as mu.
+        """
+        if self.kernel is not None:
+            landed = jnp.einsum("km,kme->ke", joint, self.kernel)
+            after = self.flow.fold.arrival(landed.reshape(-1))
+        else:
+            after = self._push_in_chunks(joint, mass)
+        return after if self.flow.neighbours is None else self.flow.neighbours(after)
+
+    def rewards(self, mass: Mass) -> Float[Array, "cells moves"]:
+        """Reward of one agent in each cell and for each move."""
+        return self.flow.rewards(mass, self._law(jnp.ones_like(self.actions[..., 0])))
+
+    def rollout(self, weights: Weights) -> Rollout:
+        """The flow and J of the policy with these weights."""
+        problem = self.flow.problem
+
+        def step(mass: Mass, now: Array) -> tuple[Mass, Mass]:
+            return self.push(mass[:, None] * now, mass), mass
+
+        end, before = jax.lax.scan(step, problem.initial, weights)
+        paid = jax.vmap(lambda m, w: jnp.sum(m[:, None] * w * self.rewards(m)))(before, weights)
+        if problem.pay_end:
+            paid = jnp.append(paid, self.flow.end_reward(end))
+        mass = jnp.concatenate([before, end[None]])
+        return Rollout(mass=mass, rewards=paid, value=jnp.sum(paid))
+
+    def sweep(self, weights: Weights) -> Sweep:
+        """The episode forwards, then the derivatives of J backwards."""
+        problem = self.flow.problem
+        rollout = self.rollout(weights)
+
+        def step(joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
+            return self.push(joint, mass), jnp.sum(joint * self.rewards(mass))
+
+        def back(
+            carry: tuple[Mass, Mass], inputs: tuple[Mass, Array]
+        ) -> tuple[tuple[Mass, Mass], Array]:
+            values, best = carry
+            mass, now = inputs
+            joint = mass[:, None] * now
+            # The joint mass enters linearly; mu also enters through the motion and the reward.
+            (_, reward), pull = jax.vjp(step, joint, mass)
+            by_move, by_mu = pull((values, jnp.ones_like(reward)))
+            values = jnp.sum(now * by_move, axis=1) + by_mu
+            if self.sees_mu:
+                return (values, best), by_move
+            best_by_move, _ = pull((best, jnp.ones_like(reward)))
+            return (values, jnp.max(best_by_move, axis=1) + by_mu), by_move
+
+        last = jnp.zeros_like(problem.initial)
+        if problem.pay_end:
+            last = jax.grad(self.flow.end_reward)(rollout.mass[-1])
+        (values, best), action_values = jax.lax.scan(
+            back, (last, last), (rollout.mass[:-1], weights), reverse=True
+        )
+        gap = jnp.vdot(problem.initial, best - values)
+        if self.sees_mu:
+            gap = jnp.full_like(gap, jnp.inf)
+        return Sweep(rollout=rollout, action_values=action_values, gap=gap)
+
+    def _law(self, weights: Float[Array, "cells moves"]) -> ActionLaw:
+        return ActionLaw(actions=self.actions, weights=weights)
+
+    def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
+        """Phi with the windows of a few moves at a time, kept neither forwards nor backwards."""
+        chunks = -(-self.n_moves // MOVES_AT_ONCE)
+        pad = chunks * MOVES_AT_ONCE - self.n_moves if chunks > 1 else 0
+        width = min(self.n_moves, MOVES_AT_ONCE)
+        actions = jnp.pad(self.actions, ((0, 0), (0, pad), (0, 0)), mode="edge")
+        weights = jnp.pad(joint, ((0, 0), (0, pad)))
+        split = [
+            jnp.swapaxes(x.reshape(x.shape[0], chunks, width, *x.shape[2:]), 0, 1)
+            for x in (actions, weights)
+        ]
+        ones = jnp.ones_like(mass)
+        grid = self.flow.problem.grid
+        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+
+        def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
+            law = ActionLaw(actions=part[0], weights=part[1])
+            displacement = grid.displacement(
+                centres[:, None], self.flow.aims(self.motion, mass, law)
+            )
+            aims = Aims(displacement, law.weights, self.flow.noise_std)
+            return total + transition(grid, self.flow.fold, ones, aims), None
+
+        if chunks == 1:
+            return add(jnp.zeros_like(mass), (split[0][0], split[1][0]))[0]
+        return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(mass), tuple(split))[0]
+
+
+@eqx.filter_jit
+def _kernel(flow: Flow, motion: Motion, actions: Array) -> Float[Array, "cells moves window"]:
+    problem = flow.problem
+    grid, mass = problem.grid, problem.initial
+    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+    ones = jnp.ones_like(mass)
+
+    def one(action: Float[Array, "cells action_dim"]) -> Float[Array, "cells window"]:
+        law = ActionLaw(actions=action[:, None], weights=ones[:, None])
+        displacement = grid.displacement(centres[:, None], flow.aims(motion, mass, law))
+        pieces = windows(grid, flow.fold, Aims(displacement, law.weights, flow.noise_std), ones)
+        parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
+        return flow.fold.landing(parts).reshape(grid.n_cells, -1)
+
+    by_move = jax.lax.map(one, jnp.swapaxes(actions, 0, 1), batch_size=MOVES_AT_ONCE)
+    return jnp.swapaxes(by_move, 0, 1)

@@ -1,0 +1,1 @@
+"""Planning: the best policy for a motion that is given."""

@@ -1,0 +1,106 @@
+"""Where gradient ascent starts: random, warm, or global through mirror ascent."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from .. import _types
+from .._types import Key
+from ..flow.moves import MoveFlow
+from ..flow.objective import Flow
+from ..policies.base import Profile
+from ..policies.randomised import spread_actions
+from ..policies.squash import unsquash
+from ..policies.tabular import SquashedTable
+from ..problem import Box, Motion, Problem
+from .mirror import MirrorAscent
+
+FLOOR = 0.05
+"""Weight in the fit of a cell that is empty, relative to one of average mass."""
+
+
+def global_table(
+    flow: Flow, motion: Motion, *, sweeps: int = 100, points: int = 9, progress: bool = False
+) -> Profile:
+    """A per-cell table with the mean actions of mirror ascent.
+
+    Mirror ascent is global where the motion does not depend on mu and the reward is concave; a
+    deterministic plan near its mean action is a good place to climb from.
+
+    Args:
+        flow: The problem's flow.
+        motion: The law of motion.
+        sweeps: Sweeps of mirror ascent.
+        points: Moves on each axis of the action box.
+        progress: Whether to show a bar.
+    """
+    box = _box(flow.problem)
+    moves = MoveFlow(flow, motion, spread_actions(box.lower, box.upper, points, border=True))
+    result = MirrorAscent(sweeps=sweeps).solve(moves, progress=progress)
+    return table_start(flow.problem, result.mean_actions(moves))
+
+
+def table_start(problem: Problem, actions: Float[Array, "steps cells action_dim"]) -> Profile:
+    """A per-cell table that gradient ascent can change, from given actions."""
+    box = _box(problem)
+    return Profile.stacked(SquashedTable(unsquash(box, actions), box), problem.horizon)
+
+
+def random_table(problem: Problem, key: Key) -> Profile:
+    """A per-cell table of random actions."""
+    box = _box(problem)
+    shape = (problem.horizon, problem.grid.n_cells, box.dim)
+    raw = jax.random.normal(key, shape, dtype=problem.initial.dtype)
+    return Profile.stacked(SquashedTable(raw, box), problem.horizon)
+
+
+@eqx.filter_jit
+def fit_profile(
+    flow: Flow,
+    profile: Profile,
+    actions: Float[Array, "steps cells action_dim"],
+    mass: _types.Flow,
+    *,
+    steps: int = 500,
+    learning_rate: float = 1e-2,
+) -> Profile:
+    """Fits a deterministic profile, such as a network, to given actions.
+
+    Args:
+        flow: The problem's flow.
+        profile: The profile to change.
+        actions: What it should do in every cell at each step.
+        mass: Distributions of the episode: what the profile sees, and how much cells matter.
+        steps: Steps of the fit.
+        learning_rate: First step size; it falls to a hundredth along a cosine.
+    """
+    arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
+    weight = mass[:-1] * mass.shape[1] + FLOOR
+    schedule = optax.cosine_decay_schedule(learning_rate, steps, alpha=0.01)
+    optimiser = optax.adam(schedule)
+
+    def loss(arrays: Any) -> Array:
+        done = flow.mean_actions(eqx.combine(arrays, rest), mass)
+        return jnp.mean(weight[..., None] * (done - actions) ** 2)
+
+    def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
+        arrays, memory = carry
+        updates, memory = optimiser.update(jax.grad(loss)(arrays), memory, arrays)
+        return (optax.apply_updates(arrays, updates), memory), None
+
+    (arrays, _), _ = jax.lax.scan(step, (arrays, optimiser.init(arrays)), None, length=steps)
+    fitted: Profile = eqx.combine(arrays, rest)
+    return fitted
+
+
+def _box(problem: Problem) -> Box:
+    if not isinstance(problem.actions, Box):
+        raise ValueError(
+            "gradient ascent needs a box of continuous actions; for a finite set of moves use "
+            "MirrorAscent"
+        )
+    return problem.actions

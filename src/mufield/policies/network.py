@@ -1,0 +1,175 @@
+"""Neural-network policies, bounded to the action box."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._types import Action, Key, Scalar, State
+from ..problem import Box, Problem
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .base import AbstractPolicy, ActionLaw, Profile
+from .encoders import AbstractEncoder, make_encoder
+from .squash import squash
+
+
+class NetworkPolicy(AbstractPolicy):
+    """pi(s, mu): a small network of the agent's position and the encoded population.
+
+    The first layer reads position and population with separate weights, so that over all cells
+    the population's share is computed once. The output is squashed to the action box by tanh.
+
+    Attributes:
+        from_state: First layer's weights of the position.
+        from_mu: First layer's weights of the encoded population.
+        bias: First layer's bias.
+        hidden: Weights and biases of the further layers; the last gives the action.
+        encoder: How the population is seen.
+        grid: The space, to scale positions.
+        box: The action box.
+    """
+
+    from_state: Float[Array, "*steps width position"]
+    from_mu: Float[Array, "*steps width features"]
+    bias: Float[Array, "*steps width"]
+    hidden: tuple[tuple[Array, Array], ...]
+    encoder: AbstractEncoder
+    grid: Grid = eqx.field(static=True)
+    box: Box
+
+    def raw(self, state: State, mu: MeanField) -> Action:
+        """The output before it is squashed."""
+        x = self.from_state @ position_features(self.grid, state)
+        x = jnp.tanh(x + (self.from_mu @ self.encoder(mu.mass) + self.bias))
+        for weight, bias in self.hidden[:-1]:
+            x = jnp.tanh(weight @ x + bias)
+        weight, bias = self.hidden[-1]
+        return weight @ x + bias
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The network's action, with certainty."""
+        action = squash(self.box, self.raw(state, mu))
+        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=action.dtype))
+
+    def layers(self) -> list[Array]:
+        """All weight matrices, the first layer's two joined."""
+        first = jnp.concatenate([self.from_state, self.from_mu], axis=-1)
+        return [first, *(weight for weight, _ in self.hidden)]
+
+    def lipschitz(self) -> Scalar:
+        """An upper bound of the Lipschitz constant in the position (assumption
+        LipschitzPolicyAndReward): the product of the layers' spectral norms.
+
+        The bound covers the position; how features of mu move with W1 depends on the encoder.
+        Of a stacked profile, the largest over the steps.
+        """
+        bound = _spectral(self.from_state) * position_slope(self.grid)
+        for weight, _ in self.hidden:
+            bound = bound * _spectral(weight)
+        widest = max(hi - lo for lo, hi in zip(self.box.lower, self.box.upper, strict=True))
+        return jnp.max(bound) * widest / 2
+
+    def bounded(self, limit: float) -> "NetworkPolicy":
+        """The same network with every layer's spectral norm scaled down to at most ``limit``."""
+
+        def shrink(weight: Array) -> Array:
+            norm = _spectral(weight)[..., None, None]
+            return weight * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
+
+        return NetworkPolicy(
+            from_state=shrink(self.from_state),
+            from_mu=self.from_mu,
+            bias=self.bias,
+            hidden=tuple((shrink(w), b) for w, b in self.hidden),
+            encoder=self.encoder,
+            grid=self.grid,
+            box=self.box,
+        )
+
+
+def network_profile(
+    problem: Problem,
+    key: Key,
+    *,
+    width: int = 32,
+    depth: int = 2,
+    encoder: str = "none",
+    pooling: int = 4,
+) -> Profile:
+    """One network for each step, with random weights.
+
+    Args:
+        problem: The problem whose grid and action box the networks fit.
+        key: Randomness of the weights.
+        width: Units of a hidden layer.
+        depth: Number of hidden layers.
+        encoder: How networks see the population: ``"none"``, ``"raw"`` or ``"pooled"``.
+        pooling: Cells of a block on each axis, for ``"pooled"``.
+    """
+    if not isinstance(problem.actions, Box):
+        raise ValueError(
+            "a network policy needs a box of continuous actions; for a finite set of moves use "
+            "a RandomisedPolicy"
+        )
+    if width < 1 or depth < 1:
+        raise ValueError(f"width and depth must be at least 1, got {width} and {depth}")
+    box, grid = problem.actions, problem.grid
+    seen = make_encoder(grid, encoder, pooling)
+    dtype = problem.initial.dtype
+    inputs = sum(2 if p else 1 for p in grid.periodic)
+
+    def one(key: Key) -> Any:
+        keys = jax.random.split(key, depth + 2)
+        hidden = tuple(
+            (
+                _weights(keys[i + 2], width if i < depth - 1 else box.dim, width, 1.0, dtype),
+                jnp.zeros((width if i < depth - 1 else box.dim,), dtype=dtype),
+            )
+            for i in range(depth)
+        )
+        return (
+            # Wide enough that units bend in different places of the space.
+            _weights(keys[0], width, inputs, 3.0, dtype),
+            _weights(keys[1], width, seen.size, 0.1, dtype),
+            jax.random.uniform(keys[1], (width,), dtype=dtype, minval=-1.0, maxval=1.0),
+            hidden,
+        )
+
+    from_state, from_mu, bias, hidden = jax.vmap(one)(jax.random.split(key, problem.horizon))
+    policy = NetworkPolicy(from_state, from_mu, bias, hidden, seen, grid, box)
+    return Profile.stacked(policy, problem.horizon)
+
+
+def position_features(grid: Grid, state: State) -> Float[Array, "position"]:
+    """Position scaled to [-1, 1]; periodic axes as cosine and sine."""
+    lower = jnp.asarray(grid.lower, dtype=state.dtype)
+    share = (state - lower) / jnp.asarray(grid.extent, dtype=state.dtype)
+    features = []
+    for axis, periodic in enumerate(grid.periodic):
+        if periodic:
+            angle = 2 * jnp.pi * share[axis]
+            features += [jnp.cos(angle), jnp.sin(angle)]
+        else:
+            features.append(2 * share[axis] - 1)
+    return jnp.stack(features)
+
+
+def position_slope(grid: Grid) -> float:
+    """Lipschitz constant of `position_features`."""
+    return max(
+        (2 * math.pi if periodic else 2.0) / extent
+        for periodic, extent in zip(grid.periodic, grid.extent, strict=True)
+    )
+
+
+def _weights(key: Key, rows: int, columns: int, gain: float, dtype: Any) -> Array:
+    scale = gain / math.sqrt(max(1, columns))
+    return scale * jax.random.normal(key, (rows, columns), dtype=dtype)
+
+
+def _spectral(weight: Float[Array, "... rows columns"]) -> Float[Array, "..."]:
+    return jnp.linalg.svd(weight, compute_uv=False)[..., 0]

@@ -1,0 +1,495 @@
+"""Saved policies come back bit for bit; damaged and foreign files are refused with a reason."""
+
+import json
+import os
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import random_walls, walking_problem
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from mufield import Box, Grid, Profile, RandomisedPolicy, TabularPolicy, UniformRandom, as_profile
+from mufield.policies.encoders import AbstractEncoder, PooledEncoder, RawEncoder, make_encoder
+from mufield.policies.files import load_policy, read_info, save_policy
+from mufield.policies.network import NetworkPolicy, network_profile
+from mufield.space.measure import seen_from
+
+STEPS = 3
+GRID = Grid.box(
+    (-1.0, 0.1), (1.0, 0.7), (5, 4), periodic=(False, True), walls=random_walls((5, 4), 0.2, 1)
+)
+RNG = np.random.default_rng(0)
+
+
+def table(*shape):
+    return jnp.asarray(RNG.normal(size=shape))
+
+
+def weights(*shape):
+    return jnp.asarray(RNG.dirichlet(np.ones(shape[-1]), size=shape[:-1]))
+
+
+def network(encoder, depth=2):
+    problem = walking_problem(GRID, horizon=STEPS)
+    return network_profile(
+        problem, jax.random.key(1), width=6, depth=depth, encoder=encoder, pooling=2
+    )
+
+
+def mixed():
+    """All steps share the moves, each has its own weights."""
+    whole = RandomisedPolicy(table(4, 2), weights(GRID.n_cells, 4))
+    stacked = eqx.tree_at(lambda p: p.weights, whole, weights(STEPS, GRID.n_cells, 4))
+    mask = eqx.tree_at(lambda p: (p.actions, p.weights), whole, (False, True))
+    return Profile(*eqx.partition(stacked, mask), STEPS)
+
+
+randomised = RandomisedPolicy(table(STEPS, 4, 2), weights(STEPS, GRID.n_cells, 4))
+POLICIES = {
+    "network that sees nothing": network("none"),
+    "network that sees all": network("raw"),
+    "network that sees blocks": network("pooled", depth=3),
+    "one step's network": network("raw", depth=1).at(0),
+    "stationary network": Profile.stationary(network("pooled").at(1), 7),
+    "table for each step": Profile.stacked(TabularPolicy(table(STEPS, GRID.n_cells, 2)), STEPS),
+    "stationary table": Profile.stationary(TabularPolicy(table(GRID.n_cells, 2)), STEPS),
+    "table": TabularPolicy(table(GRID.n_cells, 2)),
+    "randomised for each step": Profile.stacked(randomised, STEPS),
+    "randomised": Profile.stacked(randomised, STEPS).at(0),
+    "uniform": UniformRandom(table(5, 2)),
+    "stationary uniform": Profile.stationary(UniformRandom(table(5, 2)), STEPS),
+}
+
+
+def cast(tree, dtype):
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
+
+
+def assert_same(got, wanted):
+    assert type(got) is type(wanted)
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert isinstance(a, jax.Array)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def contents(path):
+    """Arrays and document of a file."""
+    with safe_open(path, framework="np") as file:
+        document = json.loads(file.metadata()["mufield"])
+        return {name: file.get_tensor(name) for name in file.keys()}, document  # noqa: SIM118
+
+
+def forge(path, policy, change):
+    """Saves a policy, then lets ``change(arrays, document)`` spoil what is in the file."""
+    save_policy(path, policy)
+    arrays, document = contents(path)
+    change(arrays, document)
+    path.write_bytes(save(arrays, metadata={"mufield": json.dumps(document)}))
+
+
+def refusal(path):
+    """The reason why a file is refused; it names the file."""
+    with pytest.raises(ValueError, match="cannot load a policy") as caught:
+        load_policy(path)
+    assert type(caught.value) is ValueError
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_come_back_bit_for_bit(tmp_path, name, dtype):
+    policy = cast(POLICIES[name], dtype)
+    save_policy(tmp_path / "policy.safetensors", policy)
+    assert os.listdir(tmp_path) == ["policy.safetensors"]
+    assert_same(load_policy(str(tmp_path / "policy.safetensors")), policy)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_agents_do_the_same_after_loading(tmp_path, name):
+    policy = POLICIES[name]
+    save_policy(tmp_path / "policy", policy)
+    horizon = policy.horizon if isinstance(policy, Profile) else STEPS
+    before, after = (as_profile(p, horizon) for p in (policy, load_policy(tmp_path / "policy")))
+    rng = np.random.default_rng(2)
+    mass = jnp.asarray(rng.dirichlet(np.ones(GRID.n_cells)))
+    offsets = rng.uniform(-0.5, 0.5, size=(20, 2)) * GRID.cell_size
+    states = jnp.asarray(GRID.centres[rng.integers(GRID.n_cells, size=20)] + offsets)
+
+    def laws(policy):
+        return jax.vmap(lambda state: policy.law(state, seen_from(GRID, mass, state)))(states)
+
+    for step in (0, horizon - 1):
+        assert eqx.tree_equal(laws(before.at(step)), laws(after.at(step)))
+
+
+def test_a_profile_may_share_some_arrays_between_steps(tmp_path):
+    profile = mixed()
+    save_policy(tmp_path / "policy", profile)
+    loaded = load_policy(tmp_path / "policy")
+    assert_same(loaded, profile)
+    assert loaded.at(1).weights.shape == (GRID.n_cells, 4)
+
+
+def test_every_array_keeps_its_own_number_format(tmp_path):
+    policy = eqx.tree_at(
+        lambda p: p.actions, POLICIES["randomised"], jnp.arange(8, dtype=jnp.int32).reshape(4, 2)
+    )
+    save_policy(tmp_path / "policy", policy)
+    assert_same(load_policy(tmp_path / "policy"), policy)
+
+
+@pytest.mark.parametrize("shape", [(1,), (9,), (3, 3), (2, 3, 4)])
+def test_grids_of_every_dimension_come_back(tmp_path, shape):
+    grid = Grid.box(-0.1, 1.3, shape, periodic=True, walls=random_walls(shape, 0.4, 2))
+    encoder = make_encoder(grid, "pooled", 2)
+    policy = NetworkPolicy(
+        from_state=table(4, 2 * grid.dim),
+        from_mu=table(4, encoder.size),
+        bias=table(4),
+        hidden=((table(7, 4), table(7)), (table(3, 7), table(3))),
+        encoder=encoder,
+        grid=grid,
+        box=Box((-1.0, 0.1, 1e-300), (1.0, 1 / 3, 1e300)),
+    )
+    save_policy(tmp_path / "policy", policy)
+    assert_same(load_policy(tmp_path / "policy"), policy)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda part: st.lists(part) | st.dictionaries(st.text(), part),
+    max_leaves=5,
+)
+
+
+@given(info=st.dictionaries(st.text(), JSON))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_info_comes_back(tmp_path, info):
+    save_policy(tmp_path / "policy", POLICIES["table"], info=info)
+    assert read_info(tmp_path / "policy") == info
+
+
+def test_info_is_empty_unless_given(tmp_path):
+    save_policy(tmp_path / "policy", POLICIES["table"])
+    assert read_info(tmp_path / "policy") == {}
+    save_policy(tmp_path / "policy", POLICIES["table"], info={"sizes": (1, 2)})
+    assert read_info(tmp_path / "policy") == {"sizes": [1, 2]}
+
+
+def test_the_header_can_be_read_without_mufield(tmp_path):
+    save_policy(tmp_path / "policy", POLICIES["network that sees blocks"], info={"seed": 3})
+    arrays, document = contents(tmp_path / "policy")
+    assert arrays["hidden.2.0"].shape == (STEPS, 2, 6)
+    assert document["format"] == "mufield-policy"
+    assert (document["version"], document["kind"]) == (1, "network")
+    assert (document["horizon"], document["widths"]) == (STEPS, [6, 6, 6])
+    assert set(document["stacked"]) == set(arrays)
+    assert document["actions"] == {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
+    assert document["info"] == {"seed": 3}
+
+
+class OwnPolicy(TabularPolicy):
+    pass
+
+
+class OwnEncoder(AbstractEncoder):
+    size: int = 0
+
+    def __call__(self, mass):
+        return jnp.zeros((0,))
+
+
+def with_encoder(encoder):
+    return eqx.tree_at(lambda p: p.encoder, POLICIES["one step's network"], encoder)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (lambda state, mu, step: state, "code is never stored.*TabularPolicy"),
+        (as_profile(lambda state, mu, step: state, STEPS), "code is never stored.*TabularPolicy"),
+        (None, "expected a policy or a profile, got NoneType"),
+        (OwnPolicy(table(3, 2)), "kinds .*got OwnPolicy"),
+        (with_encoder(OwnEncoder()), "mufield's own encoders"),
+        (with_encoder(RawEncoder(size=3)), "read back differently"),
+        (with_encoder(PooledEncoder(blocks=(0, 2), size=3)), "expected one of the blocks"),
+        (cast(POLICIES["table"], "float16"), "dtypes.actions .*'float64'.*'float16'"),
+        (TabularPolicy(table(STEPS, 3, 2)), r"expected float64 of the shape \(3, 2\), got"),
+        (TabularPolicy(table(3, 2).at[0, 0].set(jnp.nan)), "got NaN"),
+        (RandomisedPolicy(table(2, 1), jnp.full((3, 2), 0.7)), "sum to 1"),
+        (eqx.tree_at(lambda p: p.actions, POLICIES["randomised"], table(3, 2)), "actions: exp"),
+        (Profile(network("raw").per_step, POLICIES["table"], 3), "cannot save"),
+        (Profile.stationary(POLICIES["table"], 0), "horizon is wrong"),
+    ],
+)
+def test_what_cannot_be_read_back_is_not_written(tmp_path, policy, reason):
+    with pytest.raises(ValueError, match=reason) as caught:
+        save_policy(tmp_path / "policy", policy)
+    assert str(caught.value).startswith(f"cannot save the policy to {tmp_path / 'policy'}: ")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), {1, 2}, float("nan"), float("inf"), "\ud800"])
+def test_info_that_is_not_json_is_refused(tmp_path, value):
+    with pytest.raises(ValueError, match="cannot save the policy"):
+        save_policy(tmp_path / "policy", POLICIES["table"], info={"value": value})
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ValueError, match="cannot save the policy"):
+        save_policy(tmp_path / "policy", POLICIES["table"], info={"value": nested})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, call, error):
+    path = tmp_path / "policy"
+    save_policy(path, POLICIES["table"])
+    old = path.read_bytes()
+
+    def fail(*args):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(type(error)):
+            save_policy(path, POLICIES["uniform"])
+    with pytest.raises(ValueError, match="code"):
+        save_policy(path, lambda state, mu, step: state)
+    assert os.listdir(tmp_path) == ["policy"]
+    assert path.read_bytes() == old
+    save_policy(path, POLICIES["uniform"])
+    assert_same(load_policy(path), POLICIES["uniform"])
+
+
+def test_saving_into_a_missing_directory_or_over_a_directory_fails(tmp_path):
+    with pytest.raises(FileNotFoundError, match="missing"):
+        save_policy(tmp_path / "missing" / "policy", POLICIES["table"])
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        save_policy(tmp_path / "folder", POLICIES["table"])
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_double_precision_is_not_lost_silently(tmp_path):
+    path, policy = tmp_path / "policy", POLICIES["randomised for each step"]
+    save_policy(path, policy)
+    with jax.enable_x64(False):
+        assert "jax_enable_x64" in (reason := refusal(path))
+        assert "dtype='float32'" in reason
+        with pytest.raises(ValueError, match="jax_enable_x64"):
+            load_policy(path, dtype="float64")
+        assert_same(load_policy(path, dtype="float32"), cast(policy, "float32"))
+        save_policy(path, cast(policy, "float32"))
+        assert_same(load_policy(path), cast(policy, "float32"))
+    assert_same(load_policy(path, dtype="float64"), cast(cast(policy, "float32"), "float64"))
+
+
+def test_conversion_refuses_what_does_not_fit(tmp_path):
+    save_policy(tmp_path / "policy", TabularPolicy(jnp.full((3, 2), 1e300)))
+    with pytest.raises(ValueError, match="range of float32"):
+        load_policy(tmp_path / "policy", dtype="float32")
+    with pytest.raises(ValueError, match="dtype must be"):
+        load_policy(tmp_path / "policy", dtype="float16")
+
+
+def test_a_missing_file_is_reported_with_its_path(tmp_path):
+    for read in (load_policy, read_info):
+        with pytest.raises(FileNotFoundError, match=r"no policy file.*nowhere") as caught:
+            read(tmp_path / "nowhere")
+        assert caught.value.filename == str(tmp_path / "nowhere")
+    assert "directory" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x89PNG\r\n\x1a\n" + bytes(200),
+        b"actions: [1, 2, 3]\n" * 20,
+        b"\xff" * 8 + b"{}" * 100,
+        (2**62).to_bytes(8, "little") + b"{}",
+        (90_000_000).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"{}",
+        save({"actions": np.zeros((3, 2))}),
+        save({"actions": np.zeros((3, 2))}, metadata={"format": "pt"}),
+        save({"actions": np.zeros((3, 2))}, metadata={"mufield": ""}),
+        save({"actions": np.zeros((3, 2))}, metadata={"mufield": "[" * 100_000}),
+        save({"actions": np.zeros((3, 2))}, metadata={"mufield": "[]"}),
+        save({"actions": np.zeros((3, 2))}, metadata={"mufield": '{"format": "mufield-run"}'}),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path, data):
+    (tmp_path / "file").write_bytes(data)
+    assert len(refusal(tmp_path / "file")) < 500
+    with pytest.raises(ValueError, match="cannot load"):
+        read_info(tmp_path / "file")
+
+
+def set_to(*keys, value):
+    def change(arrays, document):
+        for key in keys[:-1]:
+            document = document[key]
+        document[keys[-1]] = value
+
+    return change
+
+
+def drop(key):
+    return lambda arrays, document: document.pop(key)
+
+
+NETWORK = "network that sees blocks"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("table", set_to("version", value=2), "newer mufield.*upgrade"),
+        ("table", lambda a, d: (d.clear(), d.update(format="mufield-policy", version=9)), "newer"),
+        ("table", set_to("version", value=0), "version is wrong"),
+        ("table", set_to("version", value="1"), "version is wrong"),
+        ("table", set_to("kind", value="os.system"), "kinds .*got 'os.system'"),
+        ("table", set_to("kind", value="network"), "grid is wrong"),
+        ("table", set_to("kind", value="randomised"), "expected the sizes of"),
+        ("table", set_to("kind", value="uniform"), "expected the sizes of"),
+        ("table", set_to("horizon", value=True), "horizon is wrong"),
+        ("table", set_to("horizon", value=0), "horizon is wrong"),
+        ("table", set_to("stacked", value=["actions"]), "expected a horizon"),
+        ("table", set_to("stacked", value=["weights"]), "description of 1 arr"),
+        ("table", set_to("dtypes", value={}), "description of 1 arr"),
+        ("table", set_to("dtypes", "actions", value="object"), "dtypes.actions is wrong"),
+        ("table", set_to("dtypes", "actions", value="float32"), "expected float32 of"),
+        ("table", set_to("sizes", "cells", value=10**30), "expected float64 of the shape"),
+        ("table", set_to("unknown", value=1), "unknown is wrong"),
+        ("table", drop("info"), "info is wrong"),
+        ("table for each step", set_to("horizon", value=10**12), "expected float64 of the shape"),
+        ("table for each step", set_to("horizon", value=None), "expected a horizon"),
+        (NETWORK, set_to("grid", "shape", value=[10**6] * 3), "walls for 10{18} cells"),
+        (NETWORK, set_to("grid", "shape", value=[5, 3]), "expected walls for 15 cells"),
+        (NETWORK, set_to("grid", "shape", value=[]), "walls for"),
+        (NETWORK, set_to("grid", "walls", value="zz"), "walls is wrong"),
+        (NETWORK, set_to("grid", "walls", value="ffffff"), "no free cell"),
+        (NETWORK, set_to("grid", "walls", value="000000"), "expected one of the blocks"),
+        (NETWORK, set_to("grid", "lower", value=[0.0]), "lower must have one entry"),
+        (NETWORK, set_to("grid", "upper", value=[-2.0, 1.0]), "lower to a higher"),
+        (NETWORK, set_to("grid", "periodic", value=[1, 0]), "grid.periodic.0 is wrong"),
+        (NETWORK, set_to("grid", "periodic", value=[True, True]), "from_state: expected"),
+        (NETWORK, set_to("actions", "lower", value=[2.0, 2.0]), "action box"),
+        (NETWORK, set_to("actions", value={"lower": [0.0], "upper": [1.0]}), "hidden.2.0: exp"),
+        (NETWORK, set_to("actions", "lower", value=[]), "cannot load"),
+        (NETWORK, set_to("actions", value={"lower": [], "upper": []}), "cannot load"),
+        (NETWORK, set_to("encoder", "kind", value="raw"), "from_mu: expected"),
+        (NETWORK, set_to("encoder", "kind", value="eval"), "encoder.kind is wrong"),
+        (NETWORK, set_to("encoder", "blocks", value=[-1] * GRID.n_cells), "one of the blocks"),
+        (NETWORK, set_to("encoder", "blocks", value=[]), "one of the blocks"),
+        (NETWORK, set_to("widths", value=[6, 5, 6]), "hidden.0.0: expected"),
+        (NETWORK, set_to("widths", value=[6, 6]), "description of 7 arrays.*hidden.2"),
+        (NETWORK, set_to("widths", value=[]), "widths is wrong"),
+    ],
+)
+def test_wrong_descriptions_are_refused(tmp_path, name, change, reason):
+    forge(tmp_path / "policy", POLICIES[name], change)
+    with pytest.raises(ValueError, match=reason):
+        load_policy(tmp_path / "policy")
+    refusal(tmp_path / "policy")
+
+
+def array(name, value):
+    return lambda arrays, document: arrays.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a, d: a.pop("weights"), "weights: expected float64 .*, got no such array"),
+        (array("extra", np.zeros(2)), "extra: expected no such array, got float64"),
+        (array("actions", np.zeros((4, 3))), r"actions: expected .*\(4, 2\), got .*\(4, 3\)"),
+        (array("actions", np.zeros(8)), "actions: expected"),
+        (array("actions", np.zeros((4, 2), "float32")), "actions: expected float64.*got float32"),
+        (array("actions", np.zeros((4, 2), "int64")), "actions: expected float64.*got I64"),
+        (array("actions", np.full((4, 2), np.inf)), "actions: expected finite numbers"),
+        (array("weights", np.full((GRID.n_cells, 4), np.nan)), "weights: expected finite numbers"),
+        (array("weights", np.full((GRID.n_cells, 4), 0.3)), "sum to 1"),
+        (array("weights", np.full((GRID.n_cells, 4), 1e308)), "sum to 1"),
+        (array("weights", np.tile([-1.0, 2.0, 0.0, 0.0], (GRID.n_cells, 1))), "sum to 1"),
+    ],
+)
+def test_wrong_arrays_are_refused(tmp_path, change, reason):
+    forge(tmp_path / "policy", POLICIES["randomised"], change)
+    with pytest.raises(ValueError, match=reason):
+        load_policy(tmp_path / "policy")
+    refusal(tmp_path / "policy")
+
+
+def test_long_lists_in_the_header_take_no_long_time(tmp_path):
+    def change(arrays, document):
+        names = [f"hidden.{i}.{j}" for i in range(30_000) for j in (0, 1)]
+        document["widths"] = [6] * 30_000
+        document["stacked"] = [*document["stacked"], *names]
+
+    forge(tmp_path / "policy", POLICIES[NETWORK], change)
+    assert len(refusal(tmp_path / "policy")) < 1000
+
+
+@pytest.fixture(scope="module", params=[NETWORK, "randomised for each step"])
+def saved(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "policy"
+    save_policy(path, cast(POLICIES[request.param], "float32"), info={"seed": 3})
+    return path.read_bytes()
+
+
+@given(cut=st.integers(0, 10**6))
+@example(cut=0)
+@example(cut=8)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+def test_truncated_files_are_refused(saved, tmp_path, cut):
+    path = tmp_path / "policy"
+    path.write_bytes(saved[: cut % len(saved)])
+    refusal(path)
+    path.write_bytes(saved + saved[: 1 + cut % len(saved)])
+    refusal(path)
+
+
+@given(flips=st.lists(st.tuples(st.booleans(), st.integers(0, 10**9)), min_size=1, max_size=3))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+def test_flipped_bits_are_refused_or_give_a_sound_policy(saved, tmp_path, flips):
+    header = 8 + int.from_bytes(saved[:8], "little")
+    data = bytearray(saved)
+    for anywhere, where in flips:
+        bit = where % (8 * (len(saved) if anywhere else header))
+        data[bit // 8] ^= 1 << bit % 8
+    path = tmp_path / "policy"
+    path.write_bytes(data)
+    try:
+        policy = load_policy(path)
+    except ValueError:
+        refusal(path)
+    else:
+        # Sound means: it passes all checks of saving.
+        save_policy(tmp_path / "again", policy)
+        assert_same(load_policy(tmp_path / "again"), policy)
+
+
+def test_nothing_is_left_open_or_locked(tmp_path):
+    path = Path(tmp_path / "policy")
+    save_policy(path, POLICIES["table"])
+    loaded = load_policy(path)
+    path.write_bytes(b"\0" * path.stat().st_size)
+    assert_same(loaded, POLICIES["table"])
+    refusal(path)

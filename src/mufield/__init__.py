@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .policies.base import Profile as Profile
     from .policies.base import as_profile as as_profile
     from .policies.files import load_policy as load_policy
+    from .policies.files import read_info as read_info
     from .policies.files import save_policy as save_policy
     from .policies.network import network_profile as network_profile
     from .policies.randomised import RandomisedPolicy as RandomisedPolicy
@@ -66,7 +67,7 @@ _HOME = {
     "planning.known": ("plan_network", "plan_table"),
     "planning.mirror": ("MirrorAscent",),
     "policies.base": ("AbstractPolicy", "ActionLaw", "Profile", "as_profile"),
-    "policies.files": ("load_policy", "save_policy"),
+    "policies.files": ("load_policy", "read_info", "save_policy"),
     "policies.network": ("network_profile",),
     "policies.randomised": ("RandomisedPolicy", "UniformRandom", "spread_actions"),
     "policies.tabular": ("TabularPolicy",),

@@ -4,12 +4,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 LINE_SECONDS = 10.0
 """How often a line is printed where there is no terminal."""
 
 
+@runtime_checkable
 class Report(Protocol):
     """Called with the number of finished steps and the figures worth showing."""
 

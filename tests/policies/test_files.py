@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from mufield import Box, Grid, Profile, RandomisedPolicy, TabularPolicy, UniformRandom, as_profile
 from mufield.policies.encoders import AbstractEncoder, PooledEncoder, RawEncoder, make_encoder
-from mufield.policies.files import load_policy, read_info, save_policy
+from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.space.measure import seen_from
 
@@ -93,7 +93,8 @@ def forge(path, policy, change):
     save_policy(path, policy)
     arrays, document = contents(path)
     change(arrays, document)
-    path.write_bytes(save(arrays, metadata={"mufield": json.dumps(document)}))
+    text = json.dumps(document)
+    path.write_bytes(save(arrays, metadata={"mufield": text, "sha256": digest(text, arrays)}))
 
 
 def refusal(path):

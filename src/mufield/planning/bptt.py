@@ -91,6 +91,16 @@ class BPTT(eqx.Module):
     weight_penalty: float = eqx.field(static=True, default=0.0)
     steps_at_once: int = eqx.field(static=True, default=25)
 
+    def _settings(self) -> "_Settings":
+        return _Settings(
+            steps=jnp.asarray(self.steps, dtype=jnp.int32),
+            learning_rate=jnp.asarray(self.learning_rate),
+            clip_norm=jnp.asarray(self.clip_norm),
+            tolerance=jnp.asarray(self.tolerance),
+            weight_bound=jnp.asarray(jnp.inf if self.weight_bound is None else self.weight_bound),
+            weight_penalty=jnp.asarray(self.weight_penalty),
+        )
+
     def init(self, starts: Sequence[Profile]) -> BPTTState:
         """The state before the first step, from profiles of the same structure."""
         if not starts:
@@ -105,7 +115,7 @@ class BPTT(eqx.Module):
         count = len(starts)
         return BPTTState(
             profiles=profiles,
-            optimiser=jax.vmap(self._optimiser().init)(arrays),
+            optimiser=jax.vmap(optax.scale_by_adam().init)(arrays),
             best=profiles,
             best_values=jnp.full((count,), -jnp.inf),
             skipped=jnp.zeros((count,), dtype=jnp.int32),
@@ -117,7 +127,10 @@ class BPTT(eqx.Module):
         self, flow: Flow, motion: Motion, state: BPTTState
     ) -> tuple[BPTTState, Float[Array, "starts"]]:
         """One step of all starts; returns the new state and J before the step."""
-        return _step(self, flow, motion, state)
+        state, values = _steps(
+            self._settings(), flow, motion, state, jnp.asarray(1), self.steps_at_once
+        )
+        return state, values[0]
 
     def solve(
         self, flow: Flow, motion: Motion, starts: Sequence[Profile], *, progress: bool = False
@@ -131,12 +144,15 @@ class BPTT(eqx.Module):
             progress: Whether to show a bar.
         """
         state = self.init(starts)
+        settings = self._settings()
         history, done, outcome = [], 0, "steps"
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:
             while done < self.steps:
                 count = min(self.steps_at_once, self.steps - done)
-                state, values = _steps(self, flow, motion, state, count)
-                history.append(values)
+                state, values = _steps(
+                    settings, flow, motion, state, jnp.asarray(count), self.steps_at_once
+                )
+                history.append(values[:count])
                 done += count
                 report(done, J=float(jnp.max(state.best_values)))
                 if int(state.stale) >= self.patience:
@@ -158,57 +174,71 @@ class BPTT(eqx.Module):
             lipschitz=None if bound is None else float(bound.lipschitz()),
         )
 
-    def _optimiser(self) -> optax.GradientTransformation:
-        schedule = optax.cosine_decay_schedule(self.learning_rate, self.steps, alpha=0.01)
-        return optax.chain(optax.clip_by_global_norm(self.clip_norm), optax.adam(schedule))
+
+class _Settings(eqx.Module):
+    """The planner's numbers as arrays, so that one compiled program serves all of them."""
+
+    steps: Int[Array, ""]
+    learning_rate: Scalar
+    clip_norm: Scalar
+    tolerance: Scalar
+    weight_bound: Scalar
+    weight_penalty: Scalar
+
+    def rate(self, step: Int[Array, ""]) -> Scalar:
+        """From the first rate to a hundredth of it along a cosine."""
+        share = jnp.minimum(step / self.steps, 1.0)
+        return self.learning_rate * (0.01 + 0.99 * 0.5 * (1.0 + jnp.cos(jnp.pi * share)))
 
 
 def _advance(
-    planner: BPTT, flow: Flow, motion: Motion, state: BPTTState
+    settings: _Settings, flow: Flow, motion: Motion, state: BPTTState
 ) -> tuple[BPTTState, Float[Array, "starts"]]:
     arrays, rest = eqx.partition(state.profiles, eqx.is_inexact_array)
-    optimiser = planner._optimiser()
+    optimiser = optax.scale_by_adam()
 
     def loss(arrays: Any) -> tuple[Scalar, Scalar]:
         profile: Profile = eqx.combine(arrays, rest)
         value = flow.value(profile, motion)
         network = _network(profile)
         penalty = jnp.zeros_like(value)
-        if network is not None and planner.weight_penalty > 0:
+        if network is not None:
             penalty = sum((jnp.sum(w**2) for w in network.layers()), start=penalty)
-        return planner.weight_penalty * penalty - value, value
+        return settings.weight_penalty.astype(value.dtype) * penalty - value, value
 
     def one(arrays: Any, memory: Any) -> tuple[Any, Any, Scalar, Array]:
         gradient, value = jax.grad(loss, has_aux=True)(arrays)
-        updates, new_memory = optimiser.update(gradient, memory, arrays)
-        moved = optax.apply_updates(arrays, updates)
+        length = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient)))
+        shrink = jnp.minimum(1.0, settings.clip_norm / jnp.maximum(length, 1e-12))
+        clipped = jax.tree.map(lambda g: g * shrink.astype(g.dtype), gradient)
+        updates, new_memory = optimiser.update(clipped, memory, arrays)
+        rate = settings.rate(state.steps)
+        moved = jax.tree.map(lambda x, u: x - rate.astype(x.dtype) * u, arrays, updates)
         leaves = [value, *jax.tree.leaves(gradient), *jax.tree.leaves(moved)]
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-        moved = _bounded(planner, eqx.combine(moved, rest), rest)
-        keep = lambda new, old: jnp.where(finite, new, old)  # noqa: E731
-        return (
-            jax.tree.map(keep, moved, arrays),
-            jax.tree.map(keep, new_memory, memory),
-            value,
-            finite,
-        )
+        moved = _bounded(settings, eqx.combine(moved, rest))
+
+        def keep(new: Array, old: Array) -> Array:
+            return jnp.where(finite, new, old)
+
+        arrays, memory = jax.tree.map(keep, (moved, new_memory), (arrays, memory))
+        return arrays, memory, value, finite
 
     moved, optimiser_state, values, finite = jax.vmap(one)(arrays, state.optimiser)
     better = finite & (values > state.best_values)
 
-    def choose(new: Any, old: Any) -> Any:
-        shape = lambda x: better.reshape(-1, *(1,) * (x.ndim - 1))  # noqa: E731
-        return jax.tree.map(lambda a, b: jnp.where(shape(a), a, b), new, old)
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
     old_best, _ = eqx.partition(state.best, eqx.is_inexact_array)
     best_values = jnp.where(better, values, state.best_values)
     before, after = jnp.max(state.best_values), jnp.max(best_values)
-    gained = after > before + planner.tolerance * jnp.abs(before)
+    gained = after > before + settings.tolerance * jnp.abs(before)
     gained = gained | ~jnp.isfinite(before)
     return BPTTState(
         profiles=eqx.combine(moved, rest),
         optimiser=optimiser_state,
-        best=eqx.combine(choose(arrays, old_best), rest),
+        best=eqx.combine(jax.tree.map(choose, arrays, old_best), rest),
         best_values=best_values,
         skipped=state.skipped + (~finite).astype(jnp.int32),
         stale=jnp.where(gained, 0, state.stale + 1),
@@ -216,21 +246,25 @@ def _advance(
     ), values
 
 
-_step = eqx.filter_jit(_advance)
-
-
 @eqx.filter_jit
 def _steps(
-    planner: BPTT, flow: Flow, motion: Motion, state: BPTTState, count: int
-) -> tuple[BPTTState, Float[Array, "steps starts"]]:
+    settings: _Settings,
+    flow: Flow,
+    motion: Motion,
+    state: BPTTState,
+    count: Int[Array, ""],
+    most: int,
+) -> tuple[BPTTState, Float[Array, "most starts"]]:
+    """``count`` steps; one compiled program serves all counts up to ``most``."""
     arrays, rest = eqx.partition(state, eqx.is_array)
 
-    def one(arrays: Any, _: None) -> tuple[Any, Array]:
-        state, values = _advance(planner, flow, motion, eqx.combine(arrays, rest))
-        return eqx.filter(state, eqx.is_array), values
+    def one(i: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        state, values = _advance(settings, flow, motion, eqx.combine(carry[0], rest))
+        return eqx.filter(state, eqx.is_array), carry[1].at[i].set(values)
 
-    arrays, values = jax.lax.scan(one, arrays, None, length=count)
-    return eqx.combine(arrays, rest), values
+    history = jnp.zeros((most, *state.best_values.shape), dtype=state.best_values.dtype)
+    arrays, history = jax.lax.fori_loop(0, count, one, (arrays, history))
+    return eqx.combine(arrays, rest), history
 
 
 def _network(profile: Profile) -> NetworkPolicy | None:
@@ -238,10 +272,16 @@ def _network(profile: Profile) -> NetworkPolicy | None:
     return policy if isinstance(policy, NetworkPolicy) else None
 
 
-def _bounded(planner: BPTT, profile: Profile, rest: Any) -> Any:
+def _bounded(settings: _Settings, profile: Profile) -> Any:
     """The arrays of a profile, with its network's layers scaled into their bound."""
     network = _network(profile)
-    if planner.weight_bound is not None and network is not None:
-        arrays = eqx.filter(network.bounded(planner.weight_bound), eqx.is_inexact_array)
+    if network is not None:
+        network = jax.lax.cond(
+            jnp.isfinite(settings.weight_bound),
+            lambda n: n.bounded(settings.weight_bound),
+            lambda n: n,
+            network,
+        )
+        arrays = eqx.filter(network, eqx.is_inexact_array)
         profile = eqx.tree_at(lambda p: p.per_step, profile, arrays)
     return eqx.filter(profile, eqx.is_inexact_array)

@@ -11,7 +11,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Key
@@ -19,7 +18,7 @@ from ..flow.dependence import depends_on_mu
 from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
 from ..policies.base import ActionLaw, Profile, as_profile
-from ..problem import Box, Motion
+from ..problem import Box, Motion, MoveSet
 
 CONCAVITY_TESTS = 64
 """Random pairs of joint distributions on which concavity of the reward is tested."""
@@ -142,8 +141,7 @@ def _worst_midpoint(flow: Flow, key: Key) -> Array:
     """Least of R(midpoint) - mean of R over random pairs, R the integrated reward."""
     problem = flow.problem
     dtype = problem.initial.dtype
-    n, dim = problem.grid.n_cells, problem.actions.dim
-    lower, upper = _action_bounds(flow)
+    n = problem.grid.n_cells
 
     def one(key: Key) -> Array:
         mass_key, sharp_key, action_key, share_key = jax.random.split(key, 4)
@@ -151,8 +149,7 @@ def _worst_midpoint(flow: Flow, key: Key) -> Array:
         sharp = 10.0 ** jax.random.uniform(sharp_key, (2, 1), minval=-1.0, maxval=1.5)
         logits = sharp * jax.random.normal(mass_key, (2, n))
         masses = jax.nn.softmax(logits, axis=-1).astype(dtype)
-        spread = jax.random.uniform(action_key, (n, 2, dim), dtype=dtype)
-        actions = lower + (upper - lower) * spread
+        actions = _random_actions(problem.actions, action_key, (n, 2)).astype(dtype)
         share = jax.random.uniform(share_key, (2, n, 1), dtype=dtype)
         joints = masses[..., None] * jnp.concatenate([share, 1 - share], axis=-1)
 
@@ -167,9 +164,11 @@ def _worst_midpoint(flow: Flow, key: Key) -> Array:
     return jnp.min(jax.vmap(one)(jax.random.split(key, CONCAVITY_TESTS)))
 
 
-def _action_bounds(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
-    actions = flow.problem.actions
-    if isinstance(actions, Box):
-        return np.asarray(actions.lower), np.asarray(actions.upper)
-    moves = np.asarray(actions.rest)
-    return moves, moves
+def _random_actions(
+    actions: Box | MoveSet, key: Key, shape: tuple[int, ...]
+) -> Float[Array, "..."]:
+    if isinstance(actions, MoveSet):
+        choice = jax.random.randint(key, shape, 0, actions.moves.shape[0])
+        return actions.moves[choice]
+    lower, upper = jnp.asarray(actions.lower), jnp.asarray(actions.upper)
+    return lower + (upper - lower) * jax.random.uniform(key, (*shape, actions.dim))

@@ -111,7 +111,7 @@ class MirrorAscent(eqx.Module):
 
     def step(self, moves: MoveFlow, state: MirrorState) -> MirrorState:
         """One sweep: take a step, keep it if J did not fall, adapt the step size."""
-        return _step(moves, state)
+        return _steps(moves, state, jnp.asarray(1), self.sweeps_at_once)[0]
 
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
@@ -122,8 +122,8 @@ class MirrorAscent(eqx.Module):
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
                 count = min(self.sweeps_at_once, self.sweeps - done)
-                state, figures = _steps(moves, state, count)
-                history.append(figures)
+                state, figures = _steps(moves, state, jnp.asarray(count), self.sweeps_at_once)
+                history.append(figures[:count])
                 done += count
                 report(done, J=float(state.value), bracket=float(state.upper - state.value))
                 if float(state.upper - state.value) <= self.bracket:
@@ -177,15 +177,16 @@ def _advance(moves: MoveFlow, state: MirrorState) -> MirrorState:
     )
 
 
-_step = eqx.filter_jit(_advance)
-
-
 @eqx.filter_jit
 def _steps(
-    moves: MoveFlow, state: MirrorState, count: int
-) -> tuple[MirrorState, Float[Array, "sweeps 2"]]:
-    def one(state: MirrorState, _: None) -> tuple[MirrorState, Array]:
-        state = _advance(moves, state)
-        return state, jnp.stack([state.value, state.sweep.gap])
+    moves: MoveFlow, state: MirrorState, count: Int[Array, ""], most: int
+) -> tuple[MirrorState, Float[Array, "most 2"]]:
+    """``count`` sweeps; one compiled program serves all counts up to ``most``."""
 
-    return jax.lax.scan(one, state, None, length=count)
+    def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
+        state = _advance(moves, carry[0])
+        return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
+
+    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
+    state, figures = jax.lax.fori_loop(0, count, one, (state, figures))
+    return state, figures

@@ -73,12 +73,14 @@ class NetworkPolicy(AbstractPolicy):
         widest = max(hi - lo for lo, hi in zip(self.box.lower, self.box.upper, strict=True))
         return jnp.max(bound) * widest / 2
 
-    def bounded(self, limit: float) -> "NetworkPolicy":
+    def bounded(self, limit: float | Scalar) -> "NetworkPolicy":
         """The same network with every layer's spectral norm scaled down to at most ``limit``."""
 
         def shrink(weight: Array) -> Array:
             norm = _spectral(weight)[..., None, None]
-            return weight * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
+            return (weight * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))).astype(
+                weight.dtype
+            )
 
         return NetworkPolicy(
             from_state=shrink(self.from_state),

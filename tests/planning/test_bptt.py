@@ -1,0 +1,198 @@
+"""Gradient ascent through the flow, its starts, and the networks that it trains."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import walk, walking_problem
+
+from mufield import (
+    BPTT,
+    Flow,
+    Grid,
+    Profile,
+    network_profile,
+    plan_network,
+    plan_table,
+    point_mass,
+)
+from mufield.planning.starts import fit_profile, global_table, random_table, table_start
+from mufield.policies.squash import squash, unsquash
+from mufield.space.measure import seen_from
+
+SMALL = Grid.from_map("....\n.#..\n....")
+KEY = jax.random.key(0)
+
+
+def small_flow(horizon=4):
+    return Flow(
+        walking_problem(SMALL, horizon=horizon, initial=point_mass(SMALL, 0, 0), pay_end=True)
+    )
+
+
+FLOW = small_flow()
+
+
+@pytest.mark.parametrize("encoder", ["none", "raw", "pooled"])
+def test_gradient_of_a_network_equals_central_differences(encoder):
+    profile = network_profile(FLOW.problem, KEY, width=5, encoder=encoder, pooling=2)
+    arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
+    flat, unravel = jax.flatten_util.ravel_pytree(arrays)
+    value = jax.jit(lambda x: FLOW.value(eqx.combine(unravel(x), rest), walk))
+    gradient = jax.jit(jax.grad(value))(flat)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        direction = jnp.asarray(rng.normal(size=flat.shape))
+        numeric = (value(flat + 1e-5 * direction) - value(flat - 1e-5 * direction)) / 2e-5
+        assert float(jnp.vdot(gradient, direction)) == pytest.approx(float(numeric), rel=1e-5)
+
+
+def test_ascent_keeps_the_best_and_says_which_start_it_came_from():
+    starts = [random_table(FLOW.problem, k) for k in jax.random.split(KEY, 3)]
+    result = BPTT(steps=40, learning_rate=0.1).solve(FLOW, walk, starts)
+    assert result.history.shape == (40, 3)
+    assert float(result.value) == float(result.values[result.start]) == float(result.values.max())
+    assert float(FLOW.value(result.profile, walk)) == pytest.approx(float(result.value), abs=1e-9)
+    assert (np.asarray(result.values) >= np.asarray(result.history[0])).all()
+    assert float(result.value) > float(result.history[0].max()) + 0.5
+    assert result.skipped.tolist() == [0, 0, 0]
+    assert result.lipschitz is None
+
+
+def test_stepping_by_hand_is_what_the_driver_does():
+    planner = BPTT(steps=6, learning_rate=0.05, steps_at_once=4)
+    start = random_table(FLOW.problem, KEY)
+    state = planner.init([start])
+    seen = []
+    for _ in range(6):
+        state, value = planner.step(FLOW, walk, state)
+        seen.append(float(value[0]))
+    result = planner.solve(FLOW, walk, [start])
+    assert seen == pytest.approx(np.asarray(result.history[:, 0]).tolist(), abs=1e-12)
+
+
+def test_a_plateau_ends_the_ascent():
+    result = BPTT(steps=400, learning_rate=1e-9, patience=30, steps_at_once=10).solve(
+        FLOW, walk, [random_table(FLOW.problem, KEY)]
+    )
+    assert result.outcome == "plateau"
+    assert len(result.history) < 60
+
+
+def test_steps_without_a_finite_gradient_are_skipped_and_counted():
+    def breaks(state, action, mu):
+        # Fine for small actions, not a number for larger ones.
+        return state + jnp.where(jnp.abs(action) < 0.3, action, jnp.nan)
+
+    shape = (4, SMALL.n_cells, 2)
+    good = table_start(FLOW.problem, jnp.full(shape, 0.1))
+    bad = table_start(FLOW.problem, jnp.full(shape, 0.5))
+    result = BPTT(steps=10, learning_rate=1e-3).solve(FLOW, breaks, [good, bad])
+    assert result.skipped.tolist() == [0, 11]
+    assert result.start == 0
+    assert np.isfinite(float(result.value))
+
+
+def test_starts_must_be_alike_and_at_least_one():
+    with pytest.raises(ValueError, match="at least one"):
+        BPTT().init([])
+    with pytest.raises(ValueError, match="same kind"):
+        BPTT().init([random_table(FLOW.problem, KEY), network_profile(FLOW.problem, KEY)])
+    with pytest.raises(ValueError, match="start must be"):
+        plan_table(FLOW, walk, KEY, start="best")
+    with pytest.raises(ValueError, match="start must be"):
+        plan_network(FLOW, walk, KEY, start="best")
+
+
+def test_global_starts_beat_random_ones_on_a_small_map():
+    quick = BPTT(steps=60, learning_rate=0.1)
+    best = plan_table(FLOW, walk, KEY, planner=quick)
+    random = plan_table(FLOW, walk, KEY, planner=quick, start="random", seeds=2)
+    assert float(best.value) >= float(random.value) - 0.02
+    warm = plan_table(FLOW, walk, KEY, planner=quick, start="warm", warm=[best.profile])
+    assert float(warm.value) >= float(best.value) - 1e-9
+
+
+def test_networks_are_fitted_to_tables_and_improved():
+    table = global_table(FLOW, walk, sweeps=40)
+    rollout = FLOW.rollout(table, walk)
+    actions = FLOW.mean_actions(table, rollout.mass)
+    network = network_profile(FLOW.problem, KEY, width=16)
+    fitted = fit_profile(FLOW, network, actions, rollout.mass, steps=300)
+    before = float(jnp.mean((FLOW.mean_actions(network, rollout.mass) - actions) ** 2))
+    after = float(jnp.mean((FLOW.mean_actions(fitted, rollout.mass) - actions) ** 2))
+    assert after < 0.1 * before
+    result = plan_network(FLOW, walk, KEY, width=16, planner=BPTT(steps=40, learning_rate=3e-3))
+    assert float(result.value) > float(FLOW.value(network, walk))
+    assert result.lipschitz is not None
+
+
+def test_actions_of_networks_stay_in_their_box():
+    profile = network_profile(FLOW.problem, KEY)
+    wild = jax.tree.map(lambda x: 100.0 * x if eqx.is_inexact_array(x) else x, profile)
+    actions = FLOW.mean_actions(wild, FLOW.rollout(wild, walk).mass)
+    assert bool(jnp.all(FLOW.problem.actions.contains(actions)))
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_the_reported_lipschitz_constant_is_an_upper_bound(periodic):
+    grid = Grid.box(0.0, 2.0, (4, 4), periodic=periodic)
+    problem = walking_problem(grid, horizon=3)
+    profile = network_profile(problem, KEY, width=8)
+    bound = float(profile.join(profile.per_step).lipschitz())
+    rng = np.random.default_rng(0)
+    points = jnp.asarray(rng.uniform(0, 2, (200, 2)))
+    steepest = 0.0
+    for step in range(3):
+        policy = profile.at(step)
+
+        def act(state, policy=policy):
+            return policy.law(state, seen_from(grid, problem.initial, state)).actions[0]
+
+        slopes = jax.vmap(jax.jacobian(act))(points)
+        steepest = max(steepest, float(jnp.max(jnp.linalg.norm(slopes, ord=2, axis=(1, 2)))))
+    assert 0 < steepest <= bound
+
+
+def test_weight_bounds_and_penalties_hold_the_lipschitz_constant_down():
+    start = network_profile(FLOW.problem, KEY, width=8)
+    free, bound, penalty = (
+        BPTT(steps=60, learning_rate=2e-2, **option).solve(FLOW, walk, [start]).lipschitz
+        for option in ({}, {"weight_bound": 1.0}, {"weight_penalty": 1e-2})
+    )
+    assert bound <= 0.5 * (2.0 / 3.0) * 2 + 1e-6  # slope of the features times half the box
+    assert bound < free
+    assert penalty < free
+
+
+def test_squash_and_unsquash_are_inverse_inside_the_box():
+    box = FLOW.problem.actions
+    actions = jnp.asarray([[-0.9, 0.0], [0.5, 0.96]])
+    assert np.asarray(squash(box, unsquash(box, actions))) == pytest.approx(np.asarray(actions))
+    assert bool(jnp.all(jnp.isfinite(unsquash(box, jnp.asarray([[1.0, -1.0]])))))
+
+
+def test_networks_need_a_box_and_sound_sizes():
+    from mufield import make
+
+    discrete = make("discrete-rooms", horizon=2).problem
+    with pytest.raises(ValueError, match="needs a box"):
+        network_profile(discrete, KEY)
+    with pytest.raises(ValueError, match="needs a box"):
+        random_table(discrete, KEY)
+    with pytest.raises(ValueError, match="at least 1"):
+        network_profile(FLOW.problem, KEY, width=0)
+    with pytest.raises(ValueError, match="encoder must be"):
+        network_profile(FLOW.problem, KEY, encoder="cooked")
+    assert isinstance(network_profile(FLOW.problem, KEY, encoder="pooled"), Profile)
+
+
+def test_pooled_features_add_up_the_cells_of_a_block():
+    from mufield.policies.encoders import make_encoder
+
+    grid = Grid.box(0.0, 4.0, (4, 4))
+    encoder = make_encoder(grid, "pooled", pooling=2)
+    assert encoder.size == 4
+    assert np.asarray(encoder(jnp.full(16, 1 / 16))).tolist() == [1.0] * 4
+    assert np.asarray(encoder(point_mass(grid, 0, 0))).tolist() == [4.0, 0.0, 0.0, 0.0]

@@ -1,0 +1,202 @@
+"""Mirror ascent, the certificate, and the flow of finitely many moves behind them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import random_walls, walk, walking_problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mufield import (
+    Flow,
+    Grid,
+    MirrorAscent,
+    MoveFlow,
+    Profile,
+    RandomisedPolicy,
+    TabularPolicy,
+    UniformRandom,
+    certify,
+    make,
+    point_mass,
+    spread_actions,
+)
+from mufield.environments.discrete_rooms import MOVES
+from mufield.flow.dependence import depends_on_mu
+from mufield.planning.certificate import OutsideClassError
+
+SMALL = Grid.from_map("...\n.#.\n...")
+ACTIONS = spread_actions((-1.0, -1.0), (1.0, 1.0), 3, border=True)
+
+
+def small_flow(grid=SMALL, horizon=4, **options):
+    start = point_mass(grid, *(0,) * grid.dim)
+    return Flow(walking_problem(grid, horizon=horizon, initial=start, pay_end=True, **options))
+
+
+def crowded_walk(state, action, mu):
+    return state + action * (1.0 - 0.5 * mu.here)
+
+
+@eqx.filter_jit
+def roll(moves, weights):
+    return moves.rollout(weights)
+
+
+def random_weights(flow, seed, moves=9):
+    shape = (flow.problem.horizon, flow.problem.grid.n_cells)
+    weights = np.random.default_rng(seed).dirichlet(np.ones(moves), size=shape)
+    return jnp.asarray(weights)
+
+
+@pytest.mark.parametrize("motion", [walk, crowded_walk])
+def test_the_flow_of_moves_equals_the_flow_of_their_policy(motion):
+    flow = small_flow()
+    moves = MoveFlow(flow, motion, ACTIONS)
+    assert (moves.kernel is None) == (motion is crowded_walk)
+    weights = random_weights(flow, 0)
+    ours = roll(moves, weights)
+    plain = eqx.filter_jit(lambda f, p: f.rollout(p, motion))(flow, moves.profile(weights))
+    assert np.asarray(ours.mass) == pytest.approx(np.asarray(plain.mass), abs=1e-12)
+    assert np.asarray(ours.rewards) == pytest.approx(np.asarray(plain.rewards), abs=1e-10)
+
+
+@pytest.mark.parametrize("motion", [walk, crowded_walk])
+def test_action_values_are_the_gradient_by_the_weights(motion):
+    flow = small_flow()
+    moves = MoveFlow(flow, motion, ACTIONS)
+    weights = random_weights(flow, 1)
+    sweep = eqx.filter_jit(lambda m, w: m.sweep(w))(moves, weights)
+    gradient = jax.jit(jax.grad(lambda w: moves.rollout(w).value))(weights)
+    joint = sweep.rollout.mass[:-1, :, None]
+    assert np.asarray(gradient) == pytest.approx(np.asarray(joint * sweep.action_values), abs=1e-9)
+
+
+def test_more_moves_than_fit_at_once_are_added_up_in_chunks(monkeypatch):
+    flow = small_flow()
+    weights = random_weights(flow, 2)
+    whole = roll(MoveFlow(flow, crowded_walk, ACTIONS), weights).mass
+    monkeypatch.setattr("mufield.flow.moves.MOVES_AT_ONCE", 4)
+    chunks = MoveFlow(flow, crowded_walk, ACTIONS).rollout(weights).mass  # not the cached program
+    assert np.asarray(chunks) == pytest.approx(np.asarray(whole), abs=1e-12)
+    monkeypatch.setattr("mufield.flow.moves.MOST_KERNEL_BYTES", 0)
+    without_kernel = MoveFlow(flow, walk, ACTIONS)
+    assert without_kernel.kernel is None
+    assert np.isfinite(float(without_kernel.sweep(weights).gap))
+
+
+def test_the_ascent_climbs_and_its_bracket_narrows():
+    moves = MoveFlow(small_flow(), walk, ACTIONS)
+    result = MirrorAscent(sweeps=60).solve(moves)
+    value, gap = np.asarray(result.history).T
+    assert (np.diff(value) >= -1e-12).all()
+    running = np.minimum.accumulate(value + gap)
+    assert (np.diff(running) <= 0).all()
+    assert running[-1] - value[-1] < 0.1 * (running[0] - value[0])
+    assert float(result.upper) == pytest.approx(running[-1], abs=1e-9)
+    assert result.outcome == "sweeps"
+
+
+def test_the_ascent_stops_at_the_bracket_and_can_go_on_from_its_weights():
+    moves = MoveFlow(small_flow(), walk, ACTIONS)
+    first = MirrorAscent(sweeps=500, bracket=0.1).solve(moves)
+    assert first.outcome == "bracket"
+    assert float(first.bracket) <= 0.1
+    again = MirrorAscent(sweeps=20).solve(moves, first.weights)
+    assert float(again.value) >= float(first.value) - 1e-9
+
+
+def test_stepping_by_hand_is_what_the_driver_does():
+    moves = MoveFlow(small_flow(), walk, ACTIONS)
+    planner = MirrorAscent(sweeps=7, sweeps_at_once=3)
+    state = planner.init(moves)
+    for _ in range(7):
+        state = planner.step(moves, state)
+    result = planner.solve(moves)
+    assert float(state.value) == pytest.approx(float(result.value), abs=1e-12)
+    assert int(state.sweeps) == 7
+
+
+def test_discrete_rooms_are_bracketed():
+    system = make("discrete-rooms", horizon=8)
+    flow, motion = system.reveal()
+    moves = MoveFlow(flow, motion, system.problem.actions.moves)
+    result = MirrorAscent(sweeps=1500, bracket=0.005).solve(moves)
+    assert result.outcome == "bracket"
+    certificate = certify(flow, motion, result.profile(moves), jnp.asarray(MOVES, dtype=float))
+    assert certificate.value == pytest.approx(float(result.value))
+    assert certificate.gap == pytest.approx(float(result.state.sweep.gap), abs=1e-9)
+
+
+@given(seed=st.integers(0, 10_000), share=st.sampled_from([0.0, 0.2, 0.4]))
+@settings(max_examples=6)
+def test_no_policy_earns_more_than_the_certificate_allows(seed, share):
+    grid = Grid.box(0.0, 3.0, (3, 3), walls=random_walls((3, 3), share, seed))
+    flow = small_flow(grid, horizon=3)
+    moves = MoveFlow(flow, walk, ACTIONS)
+    rng = np.random.default_rng(seed)
+    table = jnp.asarray(rng.uniform(-1, 1, (3, grid.n_cells, 2)))
+    plans = [
+        Profile.stacked(TabularPolicy(table), 3),
+        moves.profile(random_weights(flow, seed)),
+        UniformRandom(ACTIONS),
+        MirrorAscent(sweeps=20).solve(moves).profile(moves),
+    ]
+    certificates = [certify(flow, walk, plan, ACTIONS) for plan in plans]
+    assert all(c.gap >= 0 for c in certificates)
+    # The table's own actions are not among the moves, so only its own certificate covers it.
+    values = [c.value for c in certificates[1:]]
+    for certificate in certificates:
+        assert max(values) <= certificate.upper + 1e-9
+    pure = np.eye(9)[rng.integers(9, size=(3, grid.n_cells))]
+    value = float(roll(moves, jnp.asarray(pure)).value)
+    assert value <= min(c.upper for c in certificates) + 1e-9
+
+
+def test_certificates_are_refused_outside_their_class():
+    flow = small_flow()
+    plan = UniformRandom(ACTIONS)
+    with pytest.raises(OutsideClassError, match="motion depends on mu"):
+        certify(flow, crowded_walk, plan, ACTIONS)
+
+    from mufield import Box, Problem
+
+    problem = Problem(
+        grid=SMALL,
+        actions=Box(-1.0, 1.0, dim=2),
+        reward=lambda state, action, mu: mu.here,  # its population average is convex
+        horizon=2,
+        initial=point_mass(SMALL, 0, 0),
+        noise=0.25,
+        max_move=1.0,
+    )
+    with pytest.raises(OutsideClassError, match="not concave"):
+        certify(Flow(problem), walk, plan, ACTIONS)
+    assert not np.isfinite(
+        float(MoveFlow(flow, crowded_walk, ACTIONS).sweep(random_weights(flow, 0)).gap)
+    )
+
+
+def test_dependence_on_mu_is_read_off_the_program():
+    problem = small_flow().problem
+    assert not depends_on_mu(problem, walk)
+    assert depends_on_mu(problem, crowded_walk)
+    assert depends_on_mu(problem, lambda s, a, mu: s + jnp.sum(mu.mass))
+    assert depends_on_mu(problem, lambda s, a, mu: s + jax.jit(jnp.sin)(mu.here))
+    assert not depends_on_mu(problem, lambda s, a, mu: jnp.ones(2))
+
+
+def test_moves_of_the_wrong_size_are_refused():
+    with pytest.raises(ValueError, match="each move must have 2 numbers"):
+        MoveFlow(small_flow(), walk, jnp.zeros((3, 1)))
+
+
+def test_randomised_profiles_track_agents_too():
+    system = make("four-rooms", horizon=3)
+    weights = jnp.full((3, 104, 9), 1 / 9)
+    actions = jnp.broadcast_to(ACTIONS, (3, 9, 2))
+    profile = Profile.stacked(RandomisedPolicy(actions, weights), 3)
+    episode = system.run(profile, jax.random.key(0), agents=50)
+    assert len(np.unique(np.asarray(episode.actions).reshape(-1, 2), axis=0)) == 9

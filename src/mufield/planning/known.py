@@ -1,18 +1,21 @@
 """The best policy when the motion is known: the reference line of every figure."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+from jaxtyping import Array, Float
 
 from .._types import Key
 from ..flow.objective import Flow, Rollout
 from ..policies.base import Profile
 from ..policies.network import network_profile
+from ..policies.tabular import SquashedTable, TabularPolicy
 from ..problem import Motion
 from .bptt import BPTT, BPTTResult
-from .starts import fit_profile, global_table, random_table
+from .starts import fit_profile, global_table, random_table, table_start
 
 TABLE_STEPS, TABLE_RATE = 300, 0.1
 NETWORK_STEPS, NETWORK_RATE = 400, 3e-3
@@ -30,7 +33,7 @@ def plan_table(
     seeds: int = 1,
     progress: bool = False,
 ) -> BPTTResult:
-    """Plans a deterministic action for each cell and step.
+    """Plans a deterministic action for each cell and step: a profile of `TabularPolicy`.
 
     Args:
         flow: The problem's flow.
@@ -38,20 +41,33 @@ def plan_table(
         key: Randomness of random starts.
         start: ``"global"`` starts from mirror ascent's mean actions, ``"random"`` from random
             tables, ``"warm"`` from ``warm`` alone.
-        warm: Tables (of `table_start`) to start from as well.
+        warm: Profiles of `TabularPolicy` to start from as well, for example an earlier plan.
         planner: The gradient ascent; by default one that suits tables.
         seeds: Number of random starts.
         progress: Whether to show bars.
     """
     planner = planner or BPTT(steps=TABLE_STEPS, learning_rate=TABLE_RATE)
-    starts = list(warm)
+    starts = [table_start(flow.problem, _actions(profile)) for profile in warm]
     if start == "global":
         starts.append(global_table(flow, motion, progress=progress))
     elif start == "random":
         starts += [random_table(flow.problem, k) for k in jax.random.split(key, seeds)]
     elif start != "warm":
         raise ValueError(f"start must be 'global', 'random' or 'warm', got {start!r}")
-    return planner.solve(flow, motion, starts, progress=progress)
+    result = planner.solve(flow, motion, starts, progress=progress)
+    squashed = result.profile.join(result.profile.per_step)
+    assert isinstance(squashed, SquashedTable)
+    plan = Profile.stacked(squashed.table(), flow.problem.horizon)
+    return dataclasses.replace(result, profile=plan)
+
+
+def _actions(profile: Profile) -> Float[Array, "steps cells action_dim"]:
+    policy = profile.join(profile.per_step)
+    if not isinstance(policy, TabularPolicy):
+        raise ValueError(
+            f"a table can start from profiles of TabularPolicy, got {type(policy).__name__}"
+        )
+    return policy.actions
 
 
 def plan_network(

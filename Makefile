@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
-# For example PYTEST_ARGS="-n 2" or PYTEST_ARGS="-k flow".
-PYTEST_ARGS ?=
+# One worker for each core: most of the time is compilation. For example PYTEST_ARGS="-k flow".
+PYTEST_ARGS ?= -n auto
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

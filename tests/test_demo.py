@@ -14,7 +14,7 @@ def test_the_demonstration_writes_its_pictures_and_says_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "made" / "for it"
-    assert run(output_dir=target, seed=0) == 0
+    assert run(output_dir=target) == 0
 
     pictures = sorted(path.name for path in target.iterdir())
     assert pictures in (

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,12 +8,14 @@ from helpers import walk, walking_problem
 from mufield import (
     Grid,
     Profile,
+    RandomisedPolicy,
     SimulatedSystem,
     TabularPolicy,
     UniformRandom,
     catalogue,
     histogram,
     make,
+    option_policy,
     register,
     spread_actions,
     wasserstein,
@@ -174,3 +177,68 @@ def test_names_are_checked_and_can_be_added():
         make("rooms")
     with pytest.raises(ValueError, match="registered already"):
         register("four-rooms", "another")(lambda: make("swarm"))
+
+
+def test_callable_modules_keep_their_own_arrays():
+    class Go(eqx.Module):
+        goal: jax.Array
+
+        def __call__(self, state, mu, step):
+            return jnp.clip(self.goal - state, -1.0, 1.0)
+
+    system = make("four-rooms", horizon=2)
+    episode = system.run(Go(jnp.array([3.0, 1.0])), KEY)
+    expected = np.clip(np.array([3.0, 1.0]) - np.asarray(episode.states[0]), -1.0, 1.0)
+    assert np.asarray(episode.actions[0]) == pytest.approx(expected)
+
+
+def test_weights_that_are_no_distribution_are_refused():
+    system = make("discrete-rooms", horizon=3)
+    moves = system.problem.actions.moves
+    for row in ([0.9, 0.0, 0.0, 0.0, 0.0], [1.5, -0.5, 0.0, 0.0, 0.0]):
+        weights = jnp.broadcast_to(jnp.asarray(row), (104, 5))
+        with pytest.raises(ValueError, match="sum to 1"):
+            system.evaluate(RandomisedPolicy(moves, weights))
+
+
+def test_tracked_agents_are_held_to_the_box_and_to_numbers():
+    system = make("four-rooms", horizon=3)
+    with pytest.raises(ValueError, match="in the state"):
+        system.run(lambda s, mu, h: 4.0 * (s - jnp.floor(s) - 0.5), KEY, agents=20)
+    grid = Grid.box(0.0, 3.0, 3)
+
+    def only_centres(state, action, mu):
+        centred = jnp.abs(state - jnp.floor(state) - 0.5) < 1e-3
+        return jnp.where(centred, state + action, jnp.nan)
+
+    broken = SimulatedSystem(walking_problem(grid), only_centres)
+    with pytest.raises(ValueError, match="not finite"):
+        broken.run(lambda s, mu, h: jnp.ones(1), KEY, agents=5)
+
+
+def test_motions_that_outrun_max_move_are_found_when_it_happens():
+    grid = Grid.box(0.0, 20.0, 20)
+
+    def wild(state, action, mu):
+        return state + 4.0 * jnp.sin(jnp.pi * action)
+
+    system = SimulatedSystem(walking_problem(grid, max_move=0.5), wild)
+    with pytest.raises(ValueError, match="farther than"):
+        system.evaluate(lambda s, mu, h: jnp.full(1, 0.5))
+
+
+def test_discrete_agents_stand_in_the_middle_of_their_cells():
+    system = make("discrete-rooms", horizon=4)
+    episode = system.run(lambda s, mu, h: jnp.array([-1.0, 0.0]), KEY)
+    assert np.asarray(episode.next_states[0]).tolist() == [[0.5, 0.5]] * 4
+
+
+def test_options_are_mixtures_of_moves():
+    system = make("discrete-rooms-extended", horizon=2)
+    choice = jnp.full((2, 104), 5)  # half up, half right
+    profile = Profile.stacked(option_policy(system.problem.actions, choice), 2)
+    mass = system.evaluate(profile).mass
+    grid = system.problem.grid
+    assert float(mass[1][grid.index_at(0, 1)]) == 0.5
+    assert float(mass[1][grid.index_at(1, 0)]) == 0.5
+    assert float(mass[2][grid.index_at(1, 1)]) == 0.5

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .environments import catalogue as catalogue
     from .environments import make as make
     from .environments import register as register
+    from .episode import AbstractSystem as AbstractSystem
+    from .episode import Episode as Episode
     from .flow.moves import MoveFlow as MoveFlow
     from .flow.objective import Flow as Flow
     from .flow.objective import Rollout as Rollout
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from .policies.network import network_profile as network_profile
     from .policies.randomised import RandomisedPolicy as RandomisedPolicy
     from .policies.randomised import UniformRandom as UniformRandom
+    from .policies.randomised import option_policy as option_policy
+    from .policies.randomised import random_policy as random_policy
     from .policies.randomised import spread_actions as spread_actions
     from .policies.tabular import TabularPolicy as TabularPolicy
     from .problem import Box as Box
@@ -54,12 +58,11 @@ if TYPE_CHECKING:
     from .space.move import Move as Move
     from .space.move import move as move
     from .space.transport import wasserstein as wasserstein
-    from .systems import AbstractSystem as AbstractSystem
-    from .systems import Episode as Episode
     from .systems import SimulatedSystem as SimulatedSystem
 
 _HOME = {
     "environments": ("catalogue", "make", "register"),
+    "episode": ("AbstractSystem", "Episode"),
     "flow.moves": ("MoveFlow",),
     "flow.objective": ("Flow", "Rollout"),
     "planning.bptt": ("BPTT",),
@@ -69,7 +72,13 @@ _HOME = {
     "policies.base": ("AbstractPolicy", "ActionLaw", "Profile", "as_profile"),
     "policies.files": ("load_policy", "read_info", "save_policy"),
     "policies.network": ("network_profile",),
-    "policies.randomised": ("RandomisedPolicy", "UniformRandom", "spread_actions"),
+    "policies.randomised": (
+        "RandomisedPolicy",
+        "UniformRandom",
+        "option_policy",
+        "random_policy",
+        "spread_actions",
+    ),
     "policies.tabular": ("TabularPolicy",),
     "problem": ("Box", "GaussianNoise", "MoveSet", "NeighbourNoise", "Problem"),
     "space.grid": ("Grid",),
@@ -88,7 +97,7 @@ _HOME = {
     ),
     "space.move": ("Move", "move"),
     "space.transport": ("wasserstein",),
-    "systems": ("AbstractSystem", "Episode", "SimulatedSystem"),
+    "systems": ("SimulatedSystem",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

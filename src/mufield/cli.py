@@ -1,4 +1,4 @@
-"""The command line: ``mufield list`` and ``mufield demo``.
+"""The command line: ``mufield list``, ``mufield run`` and ``mufield demo``.
 
 JAX is imported only by the commands that compute, so that help comes at once.
 """
@@ -41,23 +41,66 @@ class List:
 
 @dataclass(frozen=True)
 class Demo:
-    """Run the demonstration: learn, plan, and draw what happened."""
+    """Show a population flow through four rooms, and draw what happened."""
 
     output_dir: Path = Path("demo")
     """Directory for the pictures; made if it does not exist."""
-
-    seed: int = 0
-    """Seed of every random number."""
 
     def __call__(self) -> int:
         """Run it."""
         from mufield.demo import run
 
-        return run(output_dir=self.output_dir, seed=self.seed)
+        return run(output_dir=self.output_dir)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run one episode of an environment under the uniform random policy."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """Name of the environment; `mufield list` shows them."""
+
+    seed: int = 0
+    """Seed of the tracked agents."""
+
+    agents: int = 1
+    """Number of tracked agents."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def __call__(self) -> int:
+        """Run it and print what the population earned."""
+        import jax
+
+        from mufield import entropy, make
+        from mufield.policies.randomised import random_policy
+
+        system = make(self.name)
+        episode = system.run(
+            random_policy(system.problem), jax.random.key(self.seed), agents=self.agents
+        )
+        row = {
+            "name": self.name,
+            "J": round(float(episode.value), 6),
+            "moves": system.problem.horizon,
+            "cells": system.problem.grid.n_cells,
+            "entropy at the end": round(float(entropy(episode.mass[-1])), 6),
+            "share of tracked moves that a wall stopped": round(
+                float(episode.stopped.any(axis=-1).mean()), 6
+            ),
+        }
+        if self.json:
+            print(json.dumps(row, indent=2))
+        else:
+            _print_table([{"name": key, "summary": str(value)} for key, value in row.items()])
+        return 0
 
 
 Command = (
-    Annotated[List, tyro.conf.subcommand("list")] | Annotated[Demo, tyro.conf.subcommand("demo")]
+    Annotated[List, tyro.conf.subcommand("list")]
+    | Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
 )
 
 

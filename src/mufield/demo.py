@@ -9,16 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from . import viz
-from ._types import Action, Mass, Scalar, State
+from ._types import Action, Scalar, State
 from .environments.four_rooms import four_rooms
 from .flow.objective import Rollout
-from .policies.base import as_profile
 from .policies.randomised import UniformRandom, spread_actions
 from .problem import Box
 from .space.grid import Grid
@@ -69,12 +68,11 @@ class Shown:
         return len(self.rollout.mass)
 
 
-def run(output_dir: Path, seed: int) -> int:
+def run(output_dir: Path) -> int:
     """Shows the flows of a random and of a hand-made policy; nothing is learned yet.
 
     Args:
         output_dir: Directory for the pictures; made if it does not exist.
-        seed: Not used yet: the flow of a whole population is not random.
 
     Returns:
         The exit code, 0.
@@ -110,18 +108,7 @@ def run(output_dir: Path, seed: int) -> int:
 
 def _show(system: SimulatedSystem, name: str, policy: Any) -> Shown:
     rollout = system.evaluate(policy)
-    problem = system.problem
-    profile = as_profile(policy, problem.horizon)
-
-    @jax.jit
-    def mean_actions(flow: Float[Array, "steps cells"]) -> Float[Array, "steps cells 2"]:
-        def one(step: Int[Array, ""], mass: Mass) -> Float[Array, "cells 2"]:
-            law = profile.at(step).at_cells(problem.grid, mass)
-            return law.mean()
-
-        return jax.vmap(one)(jnp.arange(problem.horizon), flow)
-
-    return Shown(name, rollout, mean_actions(rollout.mass[:-1]))
+    return Shown(name, rollout, system.mean_actions(policy, rollout.mass))
 
 
 def _draw_stills(

@@ -185,7 +185,7 @@ class Problem(eqx.Module):
                 Windows of the flow are cut to this reach. Without it they span the whole space.
             pay_end: Whether the last distribution is paid too.
         """
-        if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
             raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
         if not isinstance(actions, (Box, MoveSet)):
             raise ValueError(f"actions must be a Box or a MoveSet, got {type(actions).__name__}")
@@ -199,7 +199,7 @@ class Problem(eqx.Module):
         self.grid = grid
         self.actions = actions
         self.reward = reward
-        self.horizon = horizon
+        self.horizon = int(horizon)
         self.initial = check_mass(grid, initial, "the initial distribution")
         self.noise = noise
         self.max_move = farthest

@@ -1,7 +1,6 @@
-"""Systems: what stands on the other side of an episode. Only here is the true motion known."""
+"""Simulated systems: only here, and in the environments built on it, is the true motion known."""
 
-from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,59 +10,15 @@ from jaxtyping import Array, Bool, Float
 
 from . import _types
 from ._types import Key, Mass, Scalar, State
+from .episode import AbstractSystem, Episode
 from .flow.neighbours import legal_ends, unit_steps
 from .flow.objective import Flow, Rollout
 from .policies.base import AbstractPolicy, Profile, as_profile
 from .policies.randomised import spread_actions
 from .problem import Box, GaussianNoise, Motion, NeighbourNoise, Problem, check_function
 from .space.grid import Grid
-from .space.measure import sample, seen_from
+from .space.measure import MASS_TOLERANCE, sample, seen_from
 from .space.move import Move, move
-
-
-class Episode(eqx.Module):
-    """What was observed in one episode, by tracked agents and of the whole population.
-
-    Attributes:
-        states: States of the tracked agents before each move.
-        actions: What they did.
-        next_states: Where they came to rest.
-        stopped: Axes on which a wall or border stopped them: there the displacement is censored.
-        mass: The population's distributions mu_0, ..., mu_H.
-        rewards: Integrated rewards r-hat of the population, one for each paid step.
-    """
-
-    states: Float[Array, "agents steps dim"]
-    actions: Float[Array, "agents steps action_dim"]
-    next_states: Float[Array, "agents steps dim"]
-    stopped: Bool[Array, "agents steps dim"]
-    mass: _types.Flow
-    rewards: Float[Array, "paid_steps"]
-
-    @property
-    def value(self) -> Scalar:
-        """The episode's total reward J."""
-        return jnp.sum(self.rewards)
-
-
-class AbstractSystem(eqx.Module):
-    """A population that can be run for one episode under a policy profile.
-
-    A real fleet, a black-box simulator and [`SimulatedSystem`][] all look the same to a learner:
-    it sees `problem` and the episodes, never the motion.
-    """
-
-    problem: eqx.AbstractVar[Problem]
-
-    @abstractmethod
-    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
-        """Runs one episode from the initial distribution.
-
-        Args:
-            policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
-            key: Randomness of the tracked agents.
-            agents: How many agents to track.
-        """
 
 
 class SimulatedSystem(AbstractSystem):
@@ -102,14 +57,15 @@ class SimulatedSystem(AbstractSystem):
             raise ValueError(f"at least one agent must be tracked, got {agents}")
         profile = as_profile(policy, self.problem.horizon)
         episode = _play(self._flow, self._motion, profile, key, agents)
-        _check_result(self.problem, profile, episode.mass, episode.rewards)
+        _check_result(self._flow, self._motion, profile, episode.mass, episode.rewards)
+        _check_agents(self.problem, episode)
         return episode
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
         profile = as_profile(policy, self.problem.horizon)
         rollout = _evaluate(self._flow, self._motion, profile)
-        _check_result(self.problem, profile, rollout.mass, rollout.rewards)
+        _check_result(self._flow, self._motion, profile, rollout.mass, rollout.rewards)
         return rollout
 
     def mean_actions(
@@ -127,7 +83,9 @@ def agent_step(
     action_key, noise_key = jax.random.split(key)
     mu = seen_from(grid, mass, state)
     action = policy.law(state, mu).sample(action_key)
-    aim = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
+    # The shorter way round on periodic axes, as in the flow.
+    wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
+    aim = state + grid.displacement(state, wanted)
     if isinstance(problem.noise, GaussianNoise):
         std = jnp.asarray(problem.noise.std, dtype=state.dtype)
         aim = aim + std * jax.random.normal(noise_key, (grid.dim,), dtype=state.dtype)
@@ -145,7 +103,9 @@ def _pushed(grid: Grid, noise: NeighbourNoise, moved: Move, key: Key) -> Move:
     step = jnp.asarray(steps)[jax.random.categorical(key, jnp.log(weights))]
     size = jnp.asarray(grid.cell_size, dtype=moved.position.dtype)
     pushed = move(grid, moved.position, moved.position + step * size)
-    return Move(position=pushed.position, stopped=moved.stopped, index=pushed.index)
+    # Agents of the discrete rooms stand in the middle of their cells.
+    centre = jnp.asarray(grid.centres, dtype=moved.position.dtype)[pushed.index]
+    return Move(position=centre, stopped=moved.stopped, index=pushed.index)
 
 
 @eqx.filter_jit
@@ -188,24 +148,47 @@ def _evaluate(flow: Flow, motion: Motion, profile: Profile) -> Rollout:
     return flow.rollout(profile, motion)
 
 
-@eqx.filter_jit
-def _actions_inside(
-    problem: Problem, profile: Profile, mass: _types.Flow
-) -> Bool[Array, "steps cells moves"]:
-    """Which actions lie in the action space, in cells that agents can be in."""
+class _Audit(NamedTuple):
+    """What is looked at after an episode, in cells that agents can be in."""
 
-    def step(_: None, inputs: Any) -> tuple[None, Array]:
+    inside: Bool[Array, "steps cells moves"]
+    total_weight: Float[Array, "steps cells"]
+    least_weight: Scalar
+    farthest: Float[Array, "dim"]
+
+
+@eqx.filter_jit
+def _audit(flow: Flow, motion: Motion, profile: Profile, mass: _types.Flow) -> _Audit:
+    problem = flow.problem
+
+    def step(_: None, inputs: Any) -> tuple[None, _Audit]:
         part, now = inputs
         law = profile.join(part).at_cells(problem.grid, now)
-        used = (law.weights > 0) & (now[:, None] > 0)
-        return None, problem.actions.contains(law.actions) | ~used
+        used = (law.weights != 0) & (now[:, None] > 0)
+        moved = jnp.where(used[..., None], jnp.abs(flow.displacements(motion, now, law)), 0.0)
+        return None, _Audit(
+            problem.actions.contains(law.actions) | ~used,
+            jnp.where(now > 0, jnp.sum(law.weights, axis=1), 1.0),
+            jnp.min(law.weights),
+            jnp.max(moved, axis=(0, 1)),
+        )
 
-    return jax.lax.scan(step, None, (profile.per_step, mass[:-1]))[1]
+    audit = jax.lax.scan(step, None, (profile.per_step, mass[:-1]), length=problem.horizon)[1]
+    return _Audit(
+        audit.inside,
+        audit.total_weight,
+        jnp.min(audit.least_weight),
+        jnp.max(audit.farthest, axis=0),
+    )
 
 
-def _check_result(problem: Problem, profile: Profile, mass: _types.Flow, rewards: Array) -> None:
-    """Raises if an episode left the action space or the finite numbers."""
-    inside = np.asarray(_actions_inside(problem, profile, mass))
+def _check_result(
+    flow: Flow, motion: Motion, profile: Profile, mass: _types.Flow, rewards: Array
+) -> None:
+    """Raises if an episode left the action space, the flow's windows or the finite numbers."""
+    problem = flow.problem
+    audit = _audit(flow, motion, profile, mass)
+    inside = np.asarray(audit.inside)
     if not inside.all():
         step, cell, choice = (int(i) for i in np.argwhere(~inside)[0])
         law = profile.at(step).at_cells(problem.grid, mass[step])
@@ -219,6 +202,39 @@ def _check_result(problem: Problem, profile: Profile, mass: _types.Flow, rewards
         raise ValueError(
             "the episode is not finite: the motion or the reward returned NaN or infinity for a "
             "state, action or distribution that the policy led to"
+        )
+    off = float(jnp.max(jnp.abs(audit.total_weight - 1.0)))
+    if off > MASS_TOLERANCE or float(audit.least_weight) < 0:
+        raise ValueError(
+            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
+            f"the sums are off by up to {off:.3g}, the least weight is "
+            f"{float(audit.least_weight):.3g}; normalise them"
+        )
+    _check_farthest(problem, np.asarray(audit.farthest))
+
+
+def _check_agents(problem: Problem, episode: Episode) -> None:
+    """Raises if a tracked agent, away from the cell centres, left the box or finite numbers."""
+    if not bool(jnp.all(jnp.isfinite(episode.next_states))):
+        raise ValueError(
+            "a tracked agent's position is not finite: the motion returned NaN or infinity for a "
+            "state that is no cell centre"
+        )
+    inside = np.asarray(problem.actions.contains(episode.actions))
+    if not inside.all():
+        agent, step = np.argwhere(~inside)[0]
+        raise ValueError(
+            f"the policy's action {np.asarray(episode.actions[agent, step])} at step {step} in "
+            f"the state {np.asarray(episode.states[agent, step])} is outside "
+            f"{problem.actions.describe()}; clip or squash it"
+        )
+
+
+def _check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None:
+    if np.any(farthest > np.asarray(problem.max_move) * (1 + 1e-4)):
+        raise ValueError(
+            f"the motion carries agents up to {farthest} in one step, farther than the problem's "
+            f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
         )
 
 
@@ -248,10 +264,4 @@ def _check_motion(problem: Problem, motion: Motion) -> None:
             f"the motion returned NaN or infinity for the state {grid.centres[cell]} and the "
             f"action {np.asarray(actions[choice])}"
         )
-    farthest = moved.reshape(-1, grid.dim).max(axis=0)
-    limit = np.asarray(problem.max_move)
-    if np.any(farthest > limit * (1 + 1e-4)):
-        raise ValueError(
-            f"the motion carries agents up to {farthest} in one step, farther than the problem's "
-            f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
-        )
+    _check_farthest(problem, moved.reshape(-1, grid.dim).max(axis=0))

@@ -16,6 +16,7 @@ from mufield import (
     Flow,
     Grid,
     Profile,
+    SimulatedSystem,
     TabularPolicy,
     UniformRandom,
     entropy,
@@ -85,6 +86,7 @@ WORLDS = {
     "torus": (Grid.box(0.0, 1.0, (8, 5), periodic=True), (0.1, 0.15)),
     "random 3-D map": (maze(3), 0.12),
     "line without noise": (maze(1), 0.0),
+    "rooms without noise": (ROOMS, 0.0),
     "noise on one axis": (maze(2), (0.0, 0.2)),
 }
 
@@ -109,7 +111,7 @@ def test_phi_equals_the_histogram_of_agents_that_move_from_cell_centres(world):
         aim = start + law.actions[cell, choice] + std * jax.random.normal(noise_key, start.shape)
         return jax.vmap(lambda s, a: move(grid, s, a).index)(start, aim)
 
-    counts = np.bincount(np.asarray(moved(jax.random.key(0))), minlength=grid.n_cells)
+    counts = np.bincount(np.asarray(moved(jax.random.key(3))), minlength=grid.n_cells)
     likely = expected * agents > 5
     assert counts[~likely].sum() < 20 + 2 * expected[~likely].sum() * agents
     observed = np.append(counts[likely], counts[~likely].sum())
@@ -224,3 +226,25 @@ def test_memory_of_the_gradient_grows_by_one_distribution_a_step():
 
     per_step = (stored(220) - stored(20)) / 200
     assert per_step < 8 * 104 * 4
+
+
+def test_without_noise_a_hit_on_a_corner_stops_mass_as_it_stops_agents():
+    grid = Grid.from_map(".#\n..")
+    flow = Flow(walking_problem(grid, noise=0.0))
+    law = ActionLaw(jnp.ones((3, 1, 2)), jnp.ones((3, 1)))
+    after = one_step(flow, point_mass(grid, 0, 0), law)
+    assert after.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_on_a_ring_the_flow_and_the_agents_take_the_same_way_round():
+    grid = Grid.from_map("...#....", periodic=True)
+    problem = walking_problem(grid, noise=0.0, max_move=4.0, initial=point_mass(grid, 0), horizon=1)
+
+    def jump(state, action, mu):
+        return state + 4.6
+
+    system = SimulatedSystem(problem, jump)
+    episode = system.run(lambda s, mu, h: jnp.zeros(1), jax.random.key(0), agents=20)
+    index = np.asarray(grid.index_of(episode.next_states[:, 0]))
+    assert float(episode.mass[-1][int(index[0])]) == 1.0 or len(set(index.tolist())) > 1
+    assert set(index.tolist()) <= {3, 4, 5}

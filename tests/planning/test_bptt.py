@@ -196,3 +196,21 @@ def test_pooled_features_add_up_the_cells_of_a_block():
     assert encoder.size == 4
     assert np.asarray(encoder(jnp.full(16, 1 / 16))).tolist() == [1.0] * 4
     assert np.asarray(encoder(point_mass(grid, 0, 0))).tolist() == [4.0, 0.0, 0.0, 0.0]
+
+
+def test_the_bound_holds_for_starts_too_and_for_stationary_networks():
+    wild = network_profile(FLOW.problem, KEY, width=8)
+    result = BPTT(steps=1, learning_rate=0.0, weight_bound=0.1).solve(FLOW, walk, [wild])
+    policy = result.profile.join(result.profile.per_step)
+    norms = [float(jnp.linalg.svd(w, compute_uv=False).max()) for w in policy.layers()]
+    assert max(norms) <= 0.1 + 1e-9
+    alone = Profile.stationary(wild.at(0), 4)
+    assert np.isfinite(float(BPTT(steps=2).solve(FLOW, walk, [alone]).value))
+
+
+def test_starts_of_different_sizes_and_no_steps_are_refused():
+    wide, narrow = (network_profile(FLOW.problem, KEY, width=w) for w in (4, 5))
+    with pytest.raises(ValueError, match="same sizes"):
+        BPTT().init([wide, narrow])
+    with pytest.raises(ValueError, match="at least one step"):
+        BPTT(steps=0).solve(FLOW, walk, [wide])

@@ -118,3 +118,9 @@ def test_the_rule_treats_axes_and_directions_alike(seed):
     other, other_stopped, _ = go(turned, shift + mirror * start, shift + mirror * aim)
     assert other == pytest.approx(shift + mirror * position, abs=1e-9)
     assert other_stopped == stopped
+
+
+def test_an_aim_that_is_not_a_number_goes_nowhere_and_says_so():
+    moved = move(ROOMS, jnp.array([0.5, 0.5]), jnp.array([jnp.nan, 1.7]))
+    assert bool(jnp.isnan(moved.position[0]))
+    assert float(moved.position[1]) == pytest.approx(1.7)

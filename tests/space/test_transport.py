@@ -50,6 +50,14 @@ def test_the_way_around_walls_is_longer_and_avoids_them():
     assert (distance >= ground_distance(ROOMS, "straight") - 1e-12).all()
 
 
+def test_the_longer_way_round_may_be_the_open_one():
+    walls = np.zeros((8, 3), dtype=bool)
+    walls[2] = True
+    grid = Grid.box(0.0, (8.0, 3.0), (8, 3), periodic=(True, False), walls=walls)
+    start, end = point_mass(grid, 1, 0), point_mass(grid, 3, 1)
+    assert wasserstein(grid, start, end, "walls") == pytest.approx(np.sqrt(37.0))
+
+
 def test_it_is_a_distance():
     mu, nu = pair(104, 5)
     rho = pair(104, 6)[0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from ..systems import AbstractSystem
+from ..episode import AbstractSystem
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ def swarm(
         raise ValueError(f"effort must be 'quadratic' or 'printed', got {effort!r}")
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+    if not duration > 0:
+        raise ValueError(f"the duration must be positive, got {duration}")
     step = duration / horizon
     grid = Grid.box(0.0, 1.0, cells, periodic=True)
     problem = Problem(

@@ -68,7 +68,7 @@ class Fold(eqx.Module):
 
 
 @lru_cache(maxsize=32)
-def build_fold(grid: Grid, reach: tuple[int, ...], subcells: int) -> Fold:
+def build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Fold:
     """Builds the tables for windows of ``reach`` cells to each side.
 
     Which cell an aim leads to depends only on the walls in the box between the agent's cell and
@@ -76,10 +76,10 @@ def build_fold(grid: Grid, reach: tuple[int, ...], subcells: int) -> Fold:
     """
     # The tables are constants of the grid, also when they are first needed inside a trace.
     with jax.ensure_compile_time_eval():
-        return _build_fold(grid, reach, subcells)
+        return _build_fold(grid, reach, subcells, dtype)
 
 
-def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int) -> Fold:
+def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Fold:
     n, dim = grid.n_cells, grid.dim
     if dim == 1:
         subcells = 1  # On a line there is no order in which axes could cross.
@@ -143,8 +143,8 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int) -> Fold:
         landing=Routing.build(pieces, source * window + landed, n_pieces, n * window),
         arrival=Routing.build(reachable, every_end[reachable], n * window, n),
         split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs)),
-        split_edges=jnp.asarray(edges, dtype=jnp.result_type(float)),
-        split_shares=jnp.asarray(split_shares, dtype=jnp.result_type(float)),
+        split_edges=jnp.asarray(edges, dtype=dtype),
+        split_shares=jnp.asarray(split_shares, dtype=dtype),
         reach=reach,
         subcells=subcells,
     )

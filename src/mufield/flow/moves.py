@@ -18,7 +18,7 @@ from ..policies.randomised import RandomisedPolicy
 from ..problem import Motion
 from .dependence import depends_on_mu
 from .objective import Flow, Rollout
-from .transition import Aims, transition, windows
+from .transition import Aims, landed_exactly, windows
 
 MOVES_AT_ONCE = 64
 """Moves whose windows are computed together, which bounds the memory."""
@@ -55,6 +55,7 @@ class MoveFlow(eqx.Module):
         kernel: Probability of each window offset for each cell and move; none if the motion
             depends on mu or the kernel would be too large.
         sees_mu: Whether the motion depends on mu.
+        shared: Whether all cells have the same moves.
     """
 
     flow: Flow
@@ -62,6 +63,7 @@ class MoveFlow(eqx.Module):
     actions: Float[Array, "cells moves action_dim"]
     kernel: Float[Array, "cells moves window"] | None
     sees_mu: bool = eqx.field(static=True)
+    shared: bool = eqx.field(static=True)
 
     def __init__(
         self, flow: Flow, motion: Motion, actions: Float[Array, "*cells moves action_dim"]
@@ -81,6 +83,9 @@ class MoveFlow(eqx.Module):
             )
         dtype = problem.initial.dtype
         shape = (problem.grid.n_cells, *actions.shape[-2:])
+        if not bool(jnp.all(problem.actions.contains(actions))):
+            raise ValueError(f"some moves are outside {problem.actions.describe()}; leave them out")
+        self.shared = actions.ndim == 2
         self.flow = flow
         self.motion = motion
         self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
@@ -101,6 +106,8 @@ class MoveFlow(eqx.Module):
 
     def profile(self, weights: Weights) -> Profile:
         """The policy profile with these weights; for moves that are the same in all cells."""
+        if not self.shared:
+            raise ValueError("a RandomisedPolicy has the same moves in all cells, these differ")
         horizon = self.flow.problem.horizon
         actions = jnp.broadcast_to(self.actions[0], (horizon, *self.actions.shape[1:]))
         return Profile.stacked(RandomisedPolicy(actions, weights), horizon)
@@ -186,16 +193,12 @@ class MoveFlow(eqx.Module):
             for x in (actions, weights)
         ]
         ones = jnp.ones_like(mass)
-        grid = self.flow.problem.grid
-        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
             law = ActionLaw(actions=part[0], weights=part[1])
-            displacement = grid.displacement(
-                centres[:, None], self.flow.aims(self.motion, mass, law)
-            )
+            displacement = self.flow.displacements(self.motion, mass, law)
             aims = Aims(displacement, law.weights, self.flow.noise_std)
-            return total + transition(grid, self.flow.fold, ones, aims), None
+            return total + self.flow.land(ones, aims), None
 
         if chunks == 1:
             return add(jnp.zeros_like(mass), (split[0][0], split[1][0]))[0]
@@ -206,13 +209,15 @@ class MoveFlow(eqx.Module):
 def _kernel(flow: Flow, motion: Motion, actions: Array) -> Float[Array, "cells moves window"]:
     problem = flow.problem
     grid, mass = problem.grid, problem.initial
-    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
     ones = jnp.ones_like(mass)
 
     def one(action: Float[Array, "cells action_dim"]) -> Float[Array, "cells window"]:
         law = ActionLaw(actions=action[:, None], weights=ones[:, None])
-        displacement = grid.displacement(centres[:, None], flow.aims(motion, mass, law))
-        pieces = windows(grid, flow.fold, Aims(displacement, law.weights, flow.noise_std), ones)
+        displacement = flow.displacements(motion, mass, law)
+        aims = Aims(displacement, law.weights, flow.noise_std)
+        if flow.noiseless:
+            return landed_exactly(grid, flow.fold, aims, ones)
+        pieces = windows(grid, flow.fold, aims, ones)
         parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
         return flow.fold.landing(parts).reshape(grid.n_cells, -1)
 

@@ -15,7 +15,7 @@ from ..problem import GaussianNoise, Motion, NeighbourNoise, Problem
 from ..space.measure import MeanField
 from .fold import Fold, build_fold
 from .neighbours import NeighbourKernel
-from .transition import Aims, transition
+from .transition import Aims, landed_exactly, transition
 
 NOISE_REACH = 6.0
 """Standard deviations of noise that the flow's window covers on top of the farthest move."""
@@ -23,7 +23,7 @@ NOISE_REACH = 6.0
 MOST_KEPT_BYTES = 1 << 28
 """Memory that a gradient may keep for the sake of speed."""
 
-MOST_SUBCELLS = {1: 1, 2: 8, 3: 4}
+MOST_SUBCELLS = {1: 1, 2: 16, 3: 8}
 """Finest cut of the target cells whose mass is split at a wall's end, by dimension."""
 
 
@@ -52,6 +52,8 @@ class Flow(eqx.Module):
         neighbours: The discrete rooms' noise, if the problem has it.
         noise_std: Standard deviation of the Gaussian noise on each axis.
         checkpoint: Whether gradients trade time for memory.
+        noiseless: Whether moves have no Gaussian noise; then each lands exactly where an agent
+            would, and J does not change with small changes of the actions.
     """
 
     problem: Problem
@@ -59,6 +61,7 @@ class Flow(eqx.Module):
     neighbours: NeighbourKernel | None
     noise_std: Float[Array, "dim"]
     checkpoint: bool = eqx.field(static=True)
+    noiseless: bool = eqx.field(static=True)
 
     def __init__(
         self, problem: Problem, *, subcells: int | None = None, checkpoint: bool | None = None
@@ -68,8 +71,9 @@ class Flow(eqx.Module):
         Args:
             problem: The problem.
             subcells: Cut of the target cells that a wall's end splits, on each axis; by default
-                half a standard deviation of the noise, but no finer than an eighth of a cell in two
-                dimensions and a quarter in three.
+                half a standard deviation of the noise, but no finer than a sixteenth of a cell in
+                two dimensions and an eighth in three. Noise much smaller than that is resolved
+                only to the subcell near the ends of walls.
             checkpoint: Whether gradients keep one distribution for each step and compute the
                 rest again, which takes about twice the time. By default only where keeping the
                 windows of all steps would take more than `MOST_KEPT_BYTES`.
@@ -78,8 +82,12 @@ class Flow(eqx.Module):
         spread = std or (0.0,) * problem.grid.dim
         self.problem = problem
         self.fold = build_fold(
-            problem.grid, _reach(problem, spread), subcells or _subcells(problem, spread)
+            problem.grid,
+            _reach(problem, spread),
+            subcells or _subcells(problem, spread),
+            problem.initial.dtype.name,
         )
+        self.noiseless = not any(spread)
         self.neighbours = (
             NeighbourKernel.build(problem.grid, problem.noise.intensity)
             if isinstance(problem.noise, NeighbourNoise)
@@ -101,16 +109,24 @@ class Flow(eqx.Module):
         Linear in ``carried`` and in the law's weights; derivatives by ``mass`` are those through
         the motion.
         """
-        grid = self.problem.grid
-        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-        displacement = grid.displacement(centres[:, None, :], self.aims(motion, mass, law))
-        aims = Aims(displacement, law.weights, self.noise_std)
-        landed = transition(grid, self.fold, carried, aims)
+        aims = Aims(self.displacements(motion, mass, law), law.weights, self.noise_std)
+        landed = self.land(carried, aims)
         return landed if self.neighbours is None else self.neighbours(landed)
 
-    def aims(self, motion: Motion, mass: Mass, law: ActionLaw) -> Float[Array, "cells moves dim"]:
-        """Where agents at the cell centres aim with each of their moves, without noise."""
-        return self._for_all(motion, mass, law)
+    def land(self, carried: Mass, aims: Aims) -> Mass:
+        """Where mass at the cell centres comes to rest, before the discrete rooms' noise."""
+        if self.noiseless:
+            windows = landed_exactly(self.problem.grid, self.fold, aims, carried)
+            return self.fold.arrival(windows.reshape(-1))
+        return transition(self.problem.grid, self.fold, carried, aims)
+
+    def displacements(
+        self, motion: Motion, mass: Mass, law: ActionLaw
+    ) -> Float[Array, "cells moves dim"]:
+        """How far agents at the cell centres aim to go with each of their moves, without noise."""
+        grid = self.problem.grid
+        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+        return grid.displacement(centres[:, None, :], self._for_all(motion, mass, law))
 
     def rewards(self, mass: Mass, law: ActionLaw) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each of its moves."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .._types import Mass
 from ..space.grid import Grid
+from ..space.move import trace
 from .fold import Fold
 from .kernel import slab_masses, window_edges
 
@@ -66,6 +67,22 @@ def windows(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Pieces:
     return Pieces(window=window, split=_split(fold, weights, displacement, std))
 
 
+def landed_exactly(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Float[Array, "cells window"]:
+    """Without noise: the mass of each window offset where the agents' own rule lets moves end."""
+    size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
+    reach = jnp.asarray(fold.reach, dtype=jnp.int32)
+    centres = jnp.asarray(grid.free_cells + 0.5, dtype=mass.dtype)
+
+    def offset(centre: Array, displacement: Array) -> Array:
+        path = trace(grid, centre, centre + displacement / size)
+        place = jnp.clip(path.cell - path.start, -reach, reach) + reach
+        return jnp.ravel_multi_index(tuple(place), fold.window, mode="clip")
+
+    code = jax.vmap(lambda c, ds: jax.vmap(lambda d: offset(c, d))(ds))(centres, aims.displacement)
+    chosen = code[..., None] == jnp.arange(math.prod(fold.window))
+    return jnp.einsum("km,kme->ke", aims.weights * mass[:, None], chosen.astype(mass.dtype))
+
+
 def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array:
     """Mass of the split pairs, shared out among their landings by subcells."""
     dtype = weights.dtype
@@ -86,7 +103,9 @@ def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array
         shared = jnp.einsum(f"ac{letters},a{letters}->ac", shares, _mix(weights, fine))
     totals = [jnp.sum(factor, axis=-1) for factor in fine]
     whole = jnp.sum(weights * math.prod(totals[1:], start=totals[0]), axis=1)
-    rest = jnp.maximum(whole - jnp.sum(shared, axis=1), 0.0)
+    rest = whole - jnp.sum(shared, axis=1)
+    # Not below zero by rounding; the derivative is that of the difference, also at zero.
+    rest = rest + jax.lax.stop_gradient(jnp.maximum(rest, 0.0) - rest)
     return jnp.concatenate([shared, rest[:, None]], axis=1)
 
 

@@ -30,7 +30,8 @@ class BPTTState(eqx.Module):
         best: The best profiles so far.
         best_values: Their J.
         skipped: Steps left out because the gradient was not finite.
-        stale: Steps since the best of all starts last improved noticeably.
+        mark: Best J of all starts when it last improved noticeably.
+        stale: Steps since then.
         steps: Number of steps done.
     """
 
@@ -39,6 +40,7 @@ class BPTTState(eqx.Module):
     best: Profile
     best_values: Float[Array, "starts"]
     skipped: Int[Array, "starts"]
+    mark: Scalar
     stale: Int[Array, ""]
     steps: Int[Array, ""]
 
@@ -105,9 +107,14 @@ class BPTT(eqx.Module):
         """The state before the first step, from profiles of the same structure."""
         if not starts:
             raise ValueError("gradient ascent needs at least one profile to start from")
-        kinds = {jax.tree.structure(start) for start in starts}
+        kinds = {
+            (jax.tree.structure(start), *(jnp.shape(leaf) for leaf in jax.tree.leaves(start)))
+            for start in starts
+        }
         if len(kinds) > 1:
             raise ValueError("all starts must have the same kind of policy and the same sizes")
+        if self.weight_bound is not None:
+            starts = [_with_bound(start, self.weight_bound) for start in starts]
         profiles = jax.tree.map(
             lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *starts
         )
@@ -119,6 +126,7 @@ class BPTT(eqx.Module):
             best=profiles,
             best_values=jnp.full((count,), -jnp.inf),
             skipped=jnp.zeros((count,), dtype=jnp.int32),
+            mark=jnp.asarray(-jnp.inf),
             stale=jnp.asarray(0, dtype=jnp.int32),
             steps=jnp.asarray(0, dtype=jnp.int32),
         )
@@ -143,6 +151,8 @@ class BPTT(eqx.Module):
             starts: Profiles to start from, side by side; the best end is kept.
             progress: Whether to show a bar.
         """
+        if self.steps < 1:
+            raise ValueError(f"gradient ascent needs at least one step, got {self.steps}")
         state = self.init(starts)
         settings = self._settings()
         history, done, outcome = [], 0, "steps"
@@ -232,15 +242,17 @@ def _advance(
 
     old_best, _ = eqx.partition(state.best, eqx.is_inexact_array)
     best_values = jnp.where(better, values, state.best_values)
-    before, after = jnp.max(state.best_values), jnp.max(best_values)
-    gained = after > before + settings.tolerance * jnp.abs(before)
-    gained = gained | ~jnp.isfinite(before)
+    best = jnp.max(best_values)
+    # Against the last mark, not the last step: slow gains add up.
+    gained = best > state.mark + settings.tolerance * jnp.abs(state.mark)
+    gained = gained | (jnp.isfinite(best) & ~jnp.isfinite(state.mark))
     return BPTTState(
         profiles=eqx.combine(moved, rest),
         optimiser=optimiser_state,
         best=eqx.combine(jax.tree.map(choose, arrays, old_best), rest),
         best_values=best_values,
         skipped=state.skipped + (~finite).astype(jnp.int32),
+        mark=jnp.where(gained, best, state.mark),
         stale=jnp.where(gained, 0, state.stale + 1),
         steps=state.steps + 1,
     ), values
@@ -272,16 +284,23 @@ def _network(profile: Profile) -> NetworkPolicy | None:
     return policy if isinstance(policy, NetworkPolicy) else None
 
 
+def _with_bound(profile: Profile, limit: float | Scalar) -> Profile:
+    """The profile with its network's layers scaled into their bound; others as they are."""
+    network = _network(profile)
+    if network is None:
+        return profile
+    bounded = network.bounded(limit)
+    if profile.per_step is None:
+        return Profile.stationary(bounded, profile.horizon)
+    return Profile(*eqx.partition(bounded, eqx.is_array), horizon=profile.horizon)
+
+
 def _bounded(settings: _Settings, profile: Profile) -> Any:
     """The arrays of a profile, with its network's layers scaled into their bound."""
-    network = _network(profile)
-    if network is not None:
-        network = jax.lax.cond(
-            jnp.isfinite(settings.weight_bound),
-            lambda n: n.bounded(settings.weight_bound),
-            lambda n: n,
-            network,
-        )
-        arrays = eqx.filter(network, eqx.is_inexact_array)
-        profile = eqx.tree_at(lambda p: p.per_step, profile, arrays)
-    return eqx.filter(profile, eqx.is_inexact_array)
+    arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
+
+    def shrink(arrays: Any) -> Any:
+        whole: Profile = eqx.combine(arrays, rest)
+        return eqx.filter(_with_bound(whole, settings.weight_bound), eqx.is_inexact_array)
+
+    return jax.lax.cond(jnp.isfinite(settings.weight_bound), shrink, lambda x: x, arrays)

@@ -5,6 +5,7 @@ not depend on mu and the reward is concave in mu, the problem over randomised po
 and the ascent is global; the gap of every sweep says how far the optimum can be.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from .._progress import progress_bar
 from .._types import Scalar
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..policies.base import Profile
+from .certificate import is_concave
 
 FIRST_STEP = 0.1
 GROWTH, SHRINKAGE = 1.1, 0.5
@@ -59,8 +61,8 @@ class MirrorResult(eqx.Module):
     Attributes:
         weights: The policy's weights.
         value: Its J.
-        upper: Least J + gap seen. For concave problems no randomised policy over the moves
-            earns more.
+        upper: Least J + gap seen: no randomised policy over the moves earns more. Infinite if
+            the motion depends on mu or the reward is not concave in it.
         history: J and gap after each sweep.
         outcome: ``"bracket"`` if the bracket became as narrow as asked for, else ``"sweeps"``.
         state: Where to go on from.
@@ -107,7 +109,16 @@ class MirrorAscent(eqx.Module):
             moves: The flow over a set of moves.
             weights: Weights to start from; all moves alike by default.
         """
-        return _init(moves, moves.uniform() if weights is None else weights)
+        if weights is None:
+            weights = moves.uniform()
+        elif weights.shape != moves.uniform().shape or not bool(
+            jnp.all(weights >= 0) & jnp.all(jnp.abs(jnp.sum(weights, axis=-1) - 1) < 1e-3)
+        ):
+            raise ValueError(
+                f"weights must have the shape {moves.uniform().shape}, be non-negative and sum to "
+                f"1 in every cell; got the shape {weights.shape}"
+            )
+        return _init(moves, weights)
 
     def step(self, moves: MoveFlow, state: MirrorState) -> MirrorState:
         """One sweep: take a step, keep it if J did not fall, adapt the step size."""
@@ -116,7 +127,13 @@ class MirrorAscent(eqx.Module):
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
     ) -> MirrorResult:
-        """Ascends until the bracket is narrow enough or the sweeps are used up."""
+        """Ascends until the bracket is narrow enough or the sweeps are used up.
+
+        The upper bound is infinite where the problem is not of the class that has one.
+        """
+        if self.sweeps < 1:
+            raise ValueError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
+        concave = is_concave(moves.flow, moves.motion)
         state = self.init(moves, weights)
         history, done, outcome = [], 0, "sweeps"
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
@@ -125,14 +142,15 @@ class MirrorAscent(eqx.Module):
                 state, figures = _steps(moves, state, jnp.asarray(count), self.sweeps_at_once)
                 history.append(figures[:count])
                 done += count
-                report(done, J=float(state.value), bracket=float(state.upper - state.value))
-                if float(state.upper - state.value) <= self.bracket:
+                bracket = float(state.upper - state.value) if concave else math.inf
+                report(done, J=float(state.value), bracket=bracket)
+                if bracket <= self.bracket:
                     outcome = "bracket"
                     break
         return MirrorResult(
             weights=state.weights,
             value=state.value,
-            upper=state.upper,
+            upper=state.upper if concave else jnp.full_like(state.upper, jnp.inf),
             history=jnp.concatenate(history),
             outcome=outcome,
             state=state,

@@ -122,8 +122,10 @@ def as_profile(policy: Any, horizon: int) -> Profile:
     if isinstance(policy, AbstractPolicy):
         return Profile.stationary(policy, horizon)
     if callable(policy):
-        steps = jnp.arange(horizon, dtype=jnp.int32)
-        return Profile.stacked(FunctionPolicy(policy, steps), horizon)
+        # Only the step differs; arrays inside a callable module are its own.
+        whole = FunctionPolicy(policy, jnp.arange(horizon, dtype=jnp.int32))
+        spec = eqx.tree_at(lambda p: p.step, jax.tree.map(lambda _: False, whole), True)
+        return Profile(*eqx.partition(whole, spec), horizon=horizon)
     raise TypeError(
         "expected a Profile, a policy or a function (state, mu, step) -> action, "
         f"got {type(policy).__name__}"

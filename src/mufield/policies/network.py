@@ -84,7 +84,7 @@ class NetworkPolicy(AbstractPolicy):
 
         return NetworkPolicy(
             from_state=shrink(self.from_state),
-            from_mu=self.from_mu,
+            from_mu=shrink(self.from_mu) if self.encoder.size else self.from_mu,
             bias=self.bias,
             hidden=tuple((shrink(w), b) for w, b in self.hidden),
             encoder=self.encoder,
@@ -99,7 +99,7 @@ def network_profile(
     *,
     width: int = 32,
     depth: int = 2,
-    encoder: str = "none",
+    encoder: str | AbstractEncoder = "none",
     pooling: int = 4,
 ) -> Profile:
     """One network for each step, with random weights.
@@ -109,7 +109,8 @@ def network_profile(
         key: Randomness of the weights.
         width: Units of a hidden layer.
         depth: Number of hidden layers.
-        encoder: How networks see the population: ``"none"``, ``"raw"`` or ``"pooled"``.
+        encoder: How networks see the population: ``"none"``, ``"raw"``, ``"pooled"``, or an
+            encoder of your own.
         pooling: Cells of a block on each axis, for ``"pooled"``.
     """
     if not isinstance(problem.actions, Box):
@@ -120,7 +121,7 @@ def network_profile(
     if width < 1 or depth < 1:
         raise ValueError(f"width and depth must be at least 1, got {width} and {depth}")
     box, grid = problem.actions, problem.grid
-    seen = make_encoder(grid, encoder, pooling)
+    seen = make_encoder(grid, encoder, pooling) if isinstance(encoder, str) else encoder
     dtype = problem.initial.dtype
     inputs = sum(2 if p else 1 for p in grid.periodic)
 

@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._types import Mass, State
+from ..problem import MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw
@@ -31,6 +32,19 @@ class RandomisedPolicy(AbstractPolicy):
         return ActionLaw(actions=jnp.broadcast_to(self.actions, shape), weights=self.weights)
 
 
+def option_policy(actions: MoveSet, choice: Int[Array, "*steps cells"]) -> RandomisedPolicy:
+    """The policy that takes one of a move set's options in each cell.
+
+    Args:
+        actions: The moves and the mixtures of them.
+        choice: Number of the option, for each cell or for each step and cell. Stack the latter
+            with `Profile.stacked`.
+    """
+    steps = choice.shape[:-1]
+    moves = jnp.broadcast_to(actions.moves, (*steps, *actions.moves.shape))
+    return RandomisedPolicy(actions=moves, weights=actions.options[choice])
+
+
 class UniformRandom(AbstractPolicy):
     """Every agent draws from the same actions with equal probability, wherever it is.
 
@@ -46,6 +60,13 @@ class UniformRandom(AbstractPolicy):
         return ActionLaw(
             actions=self.actions, weights=jnp.full((count,), 1.0 / count, dtype=state.dtype)
         )
+
+
+def random_policy(problem: Problem, points: int = 9) -> UniformRandom:
+    """The uniform random policy: all moves of a set alike, or ``points`` on each axis of a box."""
+    if isinstance(problem.actions, MoveSet):
+        return UniformRandom(problem.actions.moves)
+    return UniformRandom(spread_actions(problem.actions.lower, problem.actions.upper, points))
 
 
 def spread_actions(

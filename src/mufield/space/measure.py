@@ -101,6 +101,8 @@ def from_density(grid: Grid, values: ArrayLike) -> Mass:
 def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
     """Returns ``mass`` as an array, or raises and says what is wrong with it."""
     values = np.asarray(mass)
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real numbers, got an array of {values.dtype}")
     if values.shape == grid.shape and values.shape != (grid.n_cells,):
         in_walls = float(np.sum(values[grid.walls]))
         if in_walls != 0:
@@ -121,7 +123,7 @@ def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
     total = float(values.sum())
     if abs(total - 1.0) > MASS_TOLERANCE:
         raise ValueError(f"{name} must sum to 1, but it sums to {total:.6g}; divide it by its sum")
-    return jnp.asarray(values, dtype=jnp.result_type(float))
+    return jnp.asarray(values / total, dtype=jnp.result_type(float))
 
 
 def sample(grid: Grid, mass: Mass, key: Key, count: int) -> States:
@@ -143,7 +145,15 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
             f"positions must have the shape (agents, {grid.dim}) with at least one agent, "
             f"got {positions.shape}"
         )
-    index = np.asarray(grid.index_of(jnp.asarray(positions)))
+    # In double precision whatever JAX's default: rounding must not move an agent into a wall.
+    place = (positions - np.asarray(grid.lower)) / np.asarray(grid.cell_size)
+    shape, periodic = np.asarray(grid.shape), np.asarray(grid.periodic)
+    finite = np.isfinite(place).all(axis=1)
+    cell = np.floor(np.where(finite[:, None], place, -1.0)).astype(int)
+    cell = np.where(periodic, cell % shape, np.where(place == shape, shape - 1, cell))
+    inside = finite & ((cell >= 0) & (cell < shape)).all(axis=1)
+    known = np.where(inside[:, None], cell, 0)
+    index = np.where(inside, grid.index_table[tuple(known.T)], -1)
     if np.any(index < 0):
         row = int(np.argmin(index))
         raise ValueError(

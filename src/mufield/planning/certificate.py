@@ -25,6 +25,11 @@ from ..problem import Box, Motion, MoveSet
 SHARPNESS = (0.0, 1.0, 4.0)
 """From even to peaked: the distributions at which the reward's curvature is looked at."""
 
+MOST_ANSWERS = 64
+"""Problems whose class is remembered."""
+
+_ANSWERS: dict[Any, bool] = {}
+
 CURVATURE_TOLERANCE = 1e-3
 """Upward curvature, as a share of the strongest, that is taken for rounding."""
 
@@ -108,12 +113,27 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
 
 
 def is_concave(flow: Flow, motion: Motion) -> bool:
-    """Whether the problem looks to be of the class that has certificates."""
+    """Whether the problem looks to be of the class that has certificates.
+
+    Remembered for each space, reward and motion: planners ask again and again.
+    """
+    problem = flow.problem
+    question: Any = (problem.grid, problem.reward, motion)
+    try:
+        if question in _ANSWERS:
+            return _ANSWERS[question]
+    except TypeError:  # Functions that carry arrays cannot be looked up.
+        question = None
     try:
         check_class(flow, motion)
+        answer = True
     except OutsideClassError:
-        return False
-    return True
+        answer = False
+    if question is not None:
+        if len(_ANSWERS) >= MOST_ANSWERS:
+            _ANSWERS.clear()
+        _ANSWERS[question] = answer
+    return answer
 
 
 def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:

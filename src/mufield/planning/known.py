@@ -80,7 +80,7 @@ def plan_network(
     warm: Sequence[Profile] = (),
     planner: BPTT | None = None,
     seeds: int = 1,
-    width: int = 64,
+    width: int = 32,
     depth: int = 2,
     encoder: str | AbstractEncoder = "none",
     pooling: int = 4,

@@ -173,9 +173,8 @@ def _init(moves: MoveFlow, weights: Weights) -> MirrorState:
 
 def _advance(moves: MoveFlow, state: MirrorState) -> MirrorState:
     old = state.sweep
+    logits = state.logits + state.step_size * old.action_values
     # Only differences between moves matter; the best at zero keeps the logits from drifting.
-    advantage = old.action_values - jnp.max(old.action_values, axis=-1, keepdims=True)
-    logits = state.logits + state.step_size * advantage
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
     new = moves.sweep(jax.nn.softmax(logits, axis=-1))
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.rollout.value)

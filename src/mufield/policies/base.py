@@ -39,6 +39,14 @@ class ActionLaw(eqx.Module):
 class AbstractPolicy(eqx.Module):
     """What an agent does at one step: pi(s, mu), written for one agent."""
 
+    @property
+    def ahead(self) -> bool:
+        """Whether the laws of all steps are better computed at once, before the flow.
+
+        Only for policies that do not look at mu.
+        """
+        return False
+
     @abstractmethod
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The distribution of the action of one agent at ``state``."""

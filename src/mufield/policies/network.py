@@ -41,6 +41,11 @@ class NetworkPolicy(AbstractPolicy):
     grid: Grid = eqx.field(static=True)
     box: Box
 
+    @property
+    def ahead(self) -> bool:
+        """Networks that do not see mu act on all steps at once, in larger products."""
+        return self.encoder.size == 0
+
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""
         x = self.from_state @ position_features(self.grid, state)

@@ -96,8 +96,9 @@ def _frames(grid: Grid, flows: Sequence[NamedFlow], titles: Sequence[str]) -> It
     if grid.dim == 2:
         draw_colour_bar(list(panels), grid, norm_between(limits, scale))
     unit = longest_arrow(flows)
+    heading = figure.suptitle(titles[0])
     for step, title in enumerate(titles):
-        figure.suptitle(title)
+        heading.set_text(title)  # A new title would not keep its place once the layout is fixed.
         for flow, axes in zip(flows, panels, strict=True):
             # Clearing the axes would build all ticks again, which takes longer than the rest.
             for artist in [*axes.images, *axes.collections, *axes.patches]:

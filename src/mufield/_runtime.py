@@ -9,7 +9,7 @@ SWITCH = "MUFIELD_COMPILATION_CACHE"
 
 
 def enable_compilation_cache() -> Path | None:
-    """Keep compiled programs on disk, which saves about ten seconds a start.
+    """Keep compiled programs on disk, so that later starts need not compile them again.
 
     The cache lies in the user's cache directory. The environment variable
     ``MUFIELD_COMPILATION_CACHE`` set to ``off`` leaves it out, any other value is the directory

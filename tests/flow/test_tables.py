@@ -25,7 +25,6 @@ def test_a_routing_and_its_gradient_equal_the_dense_matrix(seed, links):
     value, pull = jax.vjp(routing, jnp.asarray(x))
     assert value == pytest.approx(matrix @ x)
     assert pull(jnp.asarray(g))[0] == pytest.approx(matrix.T @ g)
-    assert routing.transpose()(jnp.asarray(g)) == pytest.approx(matrix.T @ g)
 
 
 @given(displacement=st.floats(-3, 3), std=st.floats(0.01, 2.0), reach=st.integers(1, 4))

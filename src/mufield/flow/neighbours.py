@@ -41,11 +41,6 @@ class NeighbourKernel(eqx.Module):
         """The distribution after the noise."""
         return self.routing((mass[:, None] * self.weights.astype(mass.dtype)).reshape(-1))
 
-    def pull(self, values: Float[Array, "cells"]) -> Float[Array, "cells"]:
-        """Expected value after the noise: the adjoint of the map."""
-        ends = self.routing.transpose()(values).reshape(self.weights.shape)
-        return jnp.sum(self.weights.astype(values.dtype) * ends, axis=1)
-
 
 def unit_steps(dim: int) -> Int[np.ndarray, "directions dim"]:
     """To stay, then one cell down and up each axis."""

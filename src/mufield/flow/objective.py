@@ -75,7 +75,7 @@ class Flow(eqx.Module):
                 two dimensions and an eighth in three. Noise much smaller than that is resolved
                 only to the subcell near the ends of walls.
             checkpoint: Whether gradients keep one distribution for each step and compute the
-                rest again, which takes about twice the time. By default only where keeping the
+                rest again, which takes longer. By default only where keeping the
                 windows of all steps would take more than `MOST_KEPT_BYTES`.
         """
         std = problem.noise.std if isinstance(problem.noise, GaussianNoise) else None

@@ -43,10 +43,6 @@ class Routing(eqx.Module):
         """Sums the inputs of each output."""
         return _route(values, self.incoming, self.outgoing)
 
-    def transpose(self) -> "Routing":
-        """The map in the other direction."""
-        return Routing(incoming=self.outgoing, outgoing=self.incoming)
-
 
 @jax.custom_vjp
 def _route(values: Array, incoming: Array, outgoing: Array) -> Array:

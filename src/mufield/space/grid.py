@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .maps import parse_map
 
@@ -235,10 +235,6 @@ class Grid:
                 f"expected an array whose last axes are {self.shape}, got the shape {array.shape}"
             )
         return array[(..., *self.free_cells.T)]
-
-    def free_mask(self) -> Bool[np.ndarray, "..."]:
-        """True where agents can be."""
-        return ~self.walls
 
 
 def per_axis(value: Any, dim: int, kind: type[T]) -> tuple[T, ...]:

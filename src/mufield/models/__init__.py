@@ -1,0 +1,1 @@
+"""Statistical models of the unknown motion, with their uncertainty."""

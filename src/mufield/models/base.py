@@ -1,0 +1,67 @@
+"""What every statistical model of the unknown motion offers (assumption WellCalibratedModel)."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from .._types import Action, Key, Scalar, State
+from ..problem import Motion
+from ..space.measure import MeanField
+from .data import Transitions
+
+
+class Prediction(eqx.Module):
+    """What a model says about one agent's move.
+
+    Attributes:
+        mean: m(z), where the agent is expected to aim, without noise.
+        epistemic: sigma(z), standard deviation of what more data would tell. Optimism uses this
+            part only.
+        aleatoric: Standard deviation of the noise, which no data take away.
+    """
+
+    mean: Float[Array, "dim"]
+    epistemic: Float[Array, "dim"]
+    aleatoric: Float[Array, "dim"]
+
+
+class AbstractModel(eqx.Module):
+    """A fitted, frozen model of the motion.
+
+    Attributes:
+        beta: Scale of the confidence band: the true motion is believed to lie within
+            ``mean +- beta * epistemic`` on every axis.
+    """
+
+    beta: eqx.AbstractVar[Scalar]
+
+    @abstractmethod
+    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
+        """Mean and standard deviations for one agent; differentiable, batched by the caller."""
+
+    def draw(self, key: Key) -> Motion:
+        """A motion drawn from what the model holds for possible, for Thompson sampling.
+
+        Unless a model knows better: the mean, shifted on each axis by the same multiple of the
+        standard deviation everywhere.
+        """
+
+        def motion(state: State, action: Action, mu: MeanField) -> State:
+            found = self.predict(state, action, mu)
+            shift = jax.random.normal(key, found.mean.shape, dtype=found.mean.dtype)
+            return found.mean + found.epistemic * shift
+
+        return motion
+
+
+class AbstractModelFamily(eqx.Module):
+    """A way to fit models; its attributes are the settings."""
+
+    @abstractmethod
+    def fit(self, data: Transitions, key: Key) -> AbstractModel:
+        """Fits a model to all transitions so far; without data it returns the prior.
+
+        The result must be a function of the arguments alone: a run that is resumed fits again.
+        """

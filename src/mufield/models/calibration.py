@@ -1,0 +1,163 @@
+"""How far a model's confidence can be trusted: held-out coverage, recalibration, empirical beta.
+
+Only noisy moves are observed, so coverage is that of the predictive distribution: the model's
+mean, its epistemic spread and the noise together. What is adjusted is the epistemic spread alone,
+and never downwards: held-out moves lie where the data are, plans go where they are not.
+"""
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from scipy.optimize import isotonic_regression
+from scipy.stats import norm
+
+from .._types import Action, Key, State
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .base import AbstractModel, AbstractModelFamily, Prediction
+from .data import PaddedTransitions, Transitions
+
+LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
+"""Levels at which coverage is reported."""
+
+WIDENINGS = np.geomspace(1.0, 10.0, 47)
+"""Factors on the epistemic spread that are tried; none makes the band narrower."""
+
+BAND = 2.0
+"""Standard deviations of an empirical band before it is widened."""
+
+FEWEST_ROWS = 10
+"""Transitions below which held-out folds say nothing."""
+
+
+class HeldOut(eqx.Module):
+    """Predictions for moves that the model was not fitted to.
+
+    Attributes:
+        error: Observed displacement minus the predicted one.
+        epistemic: Epistemic standard deviations.
+        aleatoric: Standard deviations of the noise.
+        observed: Axes that no wall censored; the others count for nothing.
+    """
+
+    error: Float[np.ndarray, "rows dim"]
+    epistemic: Float[np.ndarray, "rows dim"]
+    aleatoric: Float[np.ndarray, "rows dim"]
+    observed: Bool[np.ndarray, "rows dim"]
+
+    def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows dim"]:
+        """Predictive probability of a smaller error in size: uniform on [0, 1] if calibrated."""
+        spread = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
+        return np.asarray(2 * norm.cdf(np.abs(self.error) / np.maximum(spread, 1e-30)) - 1)
+
+    def coverage(
+        self, levels: tuple[float, ...] = LEVELS, widening: float = 1.0
+    ) -> Float[np.ndarray, "dim levels"]:
+        """Share of the moves inside the central interval of each level, axis by axis."""
+        inside = self.quantiles(widening)[..., None] <= np.asarray(levels)
+        count = np.maximum(self.observed.sum(axis=0), 1)
+        return np.asarray((inside & self.observed[..., None]).sum(axis=0) / count[:, None])
+
+
+class Recalibration(eqx.Module):
+    """The map from predicted to observed frequency (Kuleshov et al.) and the band that mends it.
+
+    Attributes:
+        predicted: Predicted frequencies.
+        observed: Frequencies that were observed, made monotone, axis by axis.
+        widening: Factor on the epistemic spread of each axis, at least one, with which the map
+            is nearest to the identity.
+    """
+
+    predicted: Float[np.ndarray, "levels"]
+    observed: Float[np.ndarray, "dim levels"]
+    widening: Float[np.ndarray, "dim"]
+
+
+def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
+    """A model's predictions for transitions, beside what was observed."""
+    count = len(data)
+    moved, found = _predictions(model, data.padded(), data.problem.grid)
+    return HeldOut(
+        error=np.asarray(moved, dtype=float)[:count],
+        epistemic=np.asarray(found.epistemic, dtype=float)[:count],
+        aleatoric=np.asarray(found.aleatoric, dtype=float)[:count],
+        observed=data.observed,
+    )
+
+
+def held_out(
+    family: AbstractModelFamily, data: Transitions, key: Key, *, folds: int = 5
+) -> HeldOut:
+    """Fits the family once for each fold, without it, and predicts the moves of the fold."""
+    if len(data) < max(folds, FEWEST_ROWS):
+        raise ValueError(
+            f"held-out folds need at least {max(folds, FEWEST_ROWS)} transitions, got {len(data)}"
+        )
+    fold_of = _folds(len(data), folds)
+    parts = []
+    for fold, fold_key in enumerate(jax.random.split(key, folds)):
+        model = family.fit(data.rows(fold_of != fold), fold_key)
+        parts.append(predict_rows(model, data.rows(fold_of == fold)))
+    return HeldOut(
+        error=np.concatenate([part.error for part in parts]),
+        epistemic=np.concatenate([part.epistemic for part in parts]),
+        aleatoric=np.concatenate([part.aleatoric for part in parts]),
+        observed=np.concatenate([part.observed for part in parts]),
+    )
+
+
+def recalibration(held: HeldOut) -> Recalibration:
+    """The recalibration map, and the smallest widening that brings it closest to the identity.
+
+    Kuleshov et al. pass every predicted quantile through the map. The noise's share of a
+    quantile is known here, so the map is mended through the epistemic spread alone; with noise
+    that dominates, stretching the whole predictive distribution would blame the model for chance.
+    """
+    levels = np.linspace(0.05, 0.95, 19)
+    dim = held.error.shape[1]
+    raw = held.coverage(tuple(levels))
+    widening = np.ones(dim)
+    misses = np.stack([_miss(held.coverage(tuple(levels), c), levels) for c in WIDENINGS])
+    for axis in range(dim):
+        if held.observed[:, axis].any():
+            widening[axis] = WIDENINGS[int(np.argmin(misses[:, axis]))]
+    monotone = np.stack([isotonic_regression(row).x for row in raw])
+    return Recalibration(predicted=levels, observed=monotone, widening=widening)
+
+
+def empirical_beta(
+    family: AbstractModelFamily, data: Transitions, key: Key, *, folds: int = 5
+) -> float:
+    """Two standard deviations, widened as held-out moves demand on the worst axis."""
+    if len(data) < max(folds, FEWEST_ROWS):
+        return BAND
+    found = recalibration(held_out(family, data, key, folds=folds))
+    return BAND * float(found.widening.max())
+
+
+def _miss(
+    coverage: Float[np.ndarray, "dim levels"], levels: Float[np.ndarray, "levels"]
+) -> Float[np.ndarray, "dim"]:
+    return np.asarray(np.sum((coverage - levels) ** 2, axis=1))
+
+
+def _folds(count: int, folds: int) -> Int[np.ndarray, "rows"]:
+    """Blocks of neighbouring moves, dealt out in turn: moves that follow each other are alike."""
+    block = max(1, count // (4 * folds))
+    return np.asarray((np.arange(count) // block) % folds)
+
+
+@eqx.filter_jit
+def _predictions(
+    model: AbstractModel, data: PaddedTransitions, grid: Grid
+) -> tuple[Float[Array, "rows dim"], Prediction]:
+    def one(state: State, action: Action, end: State, moment: Array) -> tuple[Array, Prediction]:
+        mass = data.mass[moment]
+        mu = MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid)
+        found = model.predict(state, action, mu)
+        moved = grid.displacement(state, end) - (found.mean - state)
+        return moved, found
+
+    return jax.vmap(one)(data.states, data.actions, data.next_states, data.moment)

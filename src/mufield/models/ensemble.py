@@ -1,0 +1,288 @@
+"""Deep ensembles (App. "Transition Model estimation")."""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from .._types import Action, Key, Scalar, State
+from ..problem import GaussianNoise, Motion
+from ..space.measure import MeanField
+from .base import AbstractModel, AbstractModelFamily, Prediction
+from .calibration import FEWEST_ROWS, empirical_beta, held_out, recalibration
+from .data import PaddedTransitions, Transitions
+from .features import FeatureMap, MuFeatures
+from .networks import (
+    Member,
+    Sample,
+    adversarial_inputs,
+    distance_from,
+    draw_members,
+    negative_log_likelihood,
+)
+
+DIVERSITY = ("none", "bootstrap", "anchored")
+
+
+class EnsembleModel(AbstractModel):
+    """A fitted ensemble; mean and spread are those of the members' means.
+
+    Attributes:
+        features: The map to the networks' inputs.
+        members: The networks, stacked.
+        scale: What the networks' outputs are multiplied with.
+        known_noise: The noise's standard deviation where it is known, else none.
+        widening: Factor on the spread of each axis, at least one, from recalibration.
+        beta: Scale of the confidence band.
+    """
+
+    features: FeatureMap
+    members: Member
+    scale: Float[Array, "dim"]
+    known_noise: Float[Array, "dim"] | None
+    widening: Float[Array, "dim"]
+    beta: Scalar
+
+    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
+        """Mean over the members, their spread, and the noise."""
+        means, variances = self._outputs(state, action, mu)
+        mean = jnp.mean(means, axis=0)
+        apart = jnp.sum((means - mean) ** 2, axis=0) / (means.shape[0] - 1)
+        # Members that agree exactly have a spread of zero, where a root has no derivative.
+        spread = jnp.sqrt(jnp.maximum(apart, jnp.finfo(apart.dtype).tiny * 1e6))
+        if self.known_noise is None:
+            noise = self.scale * jnp.sqrt(jnp.mean(variances, axis=0))
+        else:
+            noise = self.known_noise
+        return Prediction(
+            mean=state + self.scale * mean,
+            epistemic=self.widening * self.scale * spread,
+            aleatoric=noise,
+        )
+
+    def draw(self, key: Key) -> Motion:
+        """The mean of one member."""
+        chosen = jax.random.randint(key, (), 0, self.members.mean_bias.shape[0])
+
+        def motion(state: State, action: Action, mu: MeanField) -> State:
+            return state + self.scale * self._outputs(state, action, mu)[0][chosen]
+
+        return motion
+
+    def _outputs(self, state: State, action: Action, mu: MeanField) -> tuple[Array, Array]:
+        z = self.features(state, action, mu)
+        means, variances = jax.vmap(lambda member: member(z))(self.members)
+        return means, variances
+
+
+class EnsembleInputs(eqx.Module):
+    """What training needs, in buffers of rarely changing size."""
+
+    features: FeatureMap
+    inputs: Float[Array, "rows features"]
+    targets: Float[Array, "rows dim"]
+    observed: Float[Array, "rows dim"]
+    count: Int[Array, ""]
+    scale: Float[Array, "dim"]
+    known_noise: Float[Array, "dim"] | None
+
+
+class DeepEnsemble(AbstractModelFamily):
+    """Several networks on the same data that differ where the data do not bind them.
+
+    Attributes:
+        members: Number of networks.
+        width: Width of the hidden layer.
+        steps: Steps of Adam.
+        learning_rate: Its first step size, which falls to zero along a cosine.
+        batch_size: Transitions of a step; all of them while they are no more than this.
+        adversarial: Size of the adversarial step, as a share of the inputs' range; zero for none.
+        diversity: How members come to differ. ``"none"``: by their random start alone.
+            ``"bootstrap"``: each weighs the transitions at random. ``"anchored"``: each is tied
+            to its own start, as strongly as a prior is, and sees targets with noise of its own;
+            for a linear model these members are draws from the posterior.
+        noise: ``"known"`` takes the noise's standard deviation from the problem where it has one;
+            ``"learned"`` trains the variance head on the likelihood, as in the paper.
+        prior_scale: Spread of the members before data, in units of the farthest move.
+        mu: How the population enters the features.
+        beta: Scale of the confidence band; ``"empirical"`` takes it from held-out folds.
+        recalibrate: Whether held-out folds may widen the spread of each axis.
+    """
+
+    members: int = eqx.field(static=True, default=10)
+    width: int = eqx.field(static=True, default=32)
+    steps: int = eqx.field(static=True, default=500)
+    learning_rate: float = eqx.field(static=True, default=0.02)
+    batch_size: int = eqx.field(static=True, default=512)
+    adversarial: float = eqx.field(static=True, default=0.01)
+    diversity: str = eqx.field(static=True, default="anchored")
+    noise: str = eqx.field(static=True, default="known")
+    prior_scale: float = eqx.field(static=True, default=1.0)
+    mu: MuFeatures = eqx.field(static=True, default="none")
+    beta: float | str = eqx.field(static=True, default=3.0)
+    recalibrate: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        if self.diversity not in DIVERSITY:
+            raise ValueError(f"diversity must be one of {DIVERSITY}, got {self.diversity!r}")
+        if self.noise not in ("known", "learned"):
+            raise ValueError(f"noise must be 'known' or 'learned', got {self.noise!r}")
+        if self.members < 2:
+            raise ValueError(f"an ensemble needs at least two members, got {self.members}")
+        if isinstance(self.beta, str) and self.beta != "empirical":
+            raise ValueError(f"beta must be a number or 'empirical', got {self.beta!r}")
+
+    def fit(self, data: Transitions, key: Key) -> EnsembleModel:
+        """Trains all members in one compiled call."""
+        fit_key, fold_key = jax.random.split(key)
+        raw = replace(self, beta=1.0, recalibrate=False)
+        model = train(raw, self.prepare(data), fit_key)
+        if not bool(jnp.all(jnp.isfinite(model.members.mean_weight))):
+            raise FloatingPointError(
+                f"training the ensemble diverged at a learning rate of {self.learning_rate}; "
+                "lower it"
+            )
+        dtype = model.scale.dtype
+        if self.recalibrate and len(data) >= FEWEST_ROWS:
+            widening = recalibration(held_out(raw, data, fold_key)).widening
+            model = replace(model, widening=jnp.asarray(widening, dtype=dtype))
+        if self.beta == "empirical":
+            beta = empirical_beta(replace(self, beta=1.0), data, fold_key)
+        else:
+            beta = float(self.beta)
+        return replace(model, beta=jnp.asarray(beta, dtype=dtype))
+
+    def prepare(self, data: Transitions) -> EnsembleInputs:
+        """What training needs of the data."""
+        problem = data.problem
+        known = problem.noise if isinstance(problem.noise, GaussianNoise) else None
+        dtype = problem.initial.dtype
+        return _inputs(
+            data.padded(),
+            FeatureMap(problem, self.mu),
+            jnp.asarray(problem.max_move, dtype=dtype),
+            jnp.asarray(known.std, dtype=dtype) if known and self.noise == "known" else None,
+        )
+
+
+@eqx.filter_jit
+def _inputs(
+    data: PaddedTransitions,
+    features: FeatureMap,
+    scale: Float[Array, "dim"],
+    known_noise: Float[Array, "dim"] | None,
+) -> EnsembleInputs:
+    moved = features.grid.displacement(data.states, data.next_states)
+    real = jnp.arange(data.states.shape[0]) < data.count
+    observed = data.observed & real[:, None]
+    return EnsembleInputs(
+        features=features,
+        inputs=features.rows(data),
+        # Zero where censored, so that nothing of it can reach the fit.
+        targets=jnp.where(observed, moved / scale, 0.0),
+        observed=observed.astype(scale.dtype),
+        count=data.count,
+        scale=scale,
+        known_noise=known_noise,
+    )
+
+
+@eqx.filter_jit
+def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel:
+    """Trains all members side by side; a pure function that may be lifted over seeds."""
+    start_key, member_key, batch_key = jax.random.split(key, 3)
+    rows, features = data.inputs.shape
+    dim, dtype = data.targets.shape[1], data.inputs.dtype
+    start = draw_members(
+        family.members, features, family.width, dim, family.prior_scale, start_key, dtype
+    )
+    noise = None if data.known_noise is None else data.known_noise / data.scale
+    weights, targets = _views(family, data, noise, member_key)
+    count = jnp.maximum(data.count, 1).astype(dtype)
+    full = rows <= family.batch_size
+
+    def loss(member: Member, anchor: Member, sample: Sample, share: Scalar) -> Scalar:
+        total = negative_log_likelihood(member, sample, noise)
+        if family.adversarial > 0:
+            moved = adversarial_inputs(member, sample, noise, family.adversarial)
+            moved = jax.lax.stop_gradient(moved)
+            other = negative_log_likelihood(member, sample._replace(inputs=moved), noise)
+            total = 0.5 * (total + other)
+        total = total * share
+        if family.diversity == "anchored":
+            total = total + distance_from(anchor, member, family.prior_scale)
+        return total / count
+
+    optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))
+
+    def step(carry: tuple[Member, optax.OptState], step_key: Key) -> tuple[Any, None]:
+        members, state = carry
+        if full:
+            sample = Sample(
+                jnp.broadcast_to(data.inputs, (family.members, *data.inputs.shape)),
+                targets,
+                weights,
+            )
+            share = jnp.ones((), dtype=dtype)
+        else:
+            chosen = jax.random.randint(step_key, (family.batch_size,), 0, data.count)
+            inputs = data.inputs[chosen]
+            sample = Sample(
+                jnp.broadcast_to(inputs, (family.members, *inputs.shape)),
+                targets[:, chosen],
+                weights[:, chosen],
+            )
+            share = count / family.batch_size
+        grads = jax.vmap(jax.grad(loss), in_axes=(0, 0, 0, None))(members, start, sample, share)
+        updates, state = optimiser.update(grads, state)
+        return (optax.apply_updates(members, updates), state), None
+
+    keys = jax.random.split(batch_key, family.steps)
+    (members, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), keys)
+    # Without data there is nothing to train on: the prior stays as it was drawn.
+    members = jax.tree.map(lambda new, old: jnp.where(data.count > 0, new, old), members, start)
+    return EnsembleModel(
+        features=data.features,
+        members=members,
+        scale=data.scale,
+        known_noise=data.known_noise,
+        widening=jnp.ones_like(data.scale),
+        beta=jnp.asarray(family.beta, dtype=dtype),
+    )
+
+
+def _views(
+    family: DeepEnsemble, data: EnsembleInputs, noise: Float[Array, "dim"] | None, key: Key
+) -> tuple[Float[Array, "members rows dim"], Float[Array, "members rows dim"]]:
+    """Each member's weights of the transitions, and its targets."""
+    shape = (family.members, *data.targets.shape)
+    weights = jnp.broadcast_to(data.observed, shape)
+    targets = jnp.broadcast_to(data.targets, shape)
+    if family.diversity == "bootstrap":
+        # Exponential weights: the Bayesian bootstrap, which leaves no transition out entirely.
+        drawn = jax.random.exponential(key, shape[:2], dtype=data.targets.dtype)
+        weights = weights * drawn[..., None]
+    elif family.diversity == "anchored":
+        spread = _residual_scale(data) if noise is None else noise
+        extra = spread * jax.random.normal(key, shape, dtype=data.targets.dtype)
+        targets = targets + jnp.where(weights > 0, extra, 0.0)
+    return weights, targets
+
+
+def _residual_scale(data: EnsembleInputs) -> Float[Array, "dim"]:
+    """A guess of unknown noise: the spread around a linear fit."""
+    ones = jnp.ones_like(data.inputs[:, :1])
+    design = jnp.concatenate([data.inputs, ones], axis=1)
+
+    def one(target: Array, weight: Array) -> Scalar:
+        weighted = design * weight[:, None]
+        ridge = 1e-3 * jnp.eye(design.shape[1], dtype=design.dtype)
+        solution = jnp.linalg.solve(weighted.T @ design + ridge, weighted.T @ target)
+        residual = weight * (target - design @ solution)
+        return jnp.sqrt(jnp.sum(residual**2) / jnp.maximum(jnp.sum(weight), 1.0))
+
+    return jax.vmap(one, in_axes=1)(data.targets, data.observed)

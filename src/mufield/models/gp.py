@@ -1,0 +1,224 @@
+"""Gaussian processes (App. "Gaussian Processes"): settings and fit."""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import Key
+from ..problem import GaussianNoise, Problem
+from .base import AbstractModelFamily
+from .data import PaddedTransitions, Transitions
+from .factor import LOST_INFORMATION, ExactFactor, InducingFactor, Rows
+from .features import FeatureMap, MuFeatures
+from .hyperparameters import Hyperparameters, Limits, most_likely
+from .kernels import AbstractKernel, joint_kernel
+from .posterior import ExactPosterior, Frame, InducingPosterior
+
+LEAST_NOISE = 1e-4
+"""Least lambda of scaled targets: below it single precision could not tell data apart."""
+
+Factor = ExactFactor | InducingFactor
+
+
+class TheoryBeta(eqx.Module):
+    r"""The paper's scale of the confidence band (corollary ConfidenceInterval):
+
+    $$\beta = B_f + \frac{\sigma}{\sqrt{\lambda}} \sqrt{2 (\log(1/\delta) + I)}$$
+
+    with the information gain $I$ of the data so far, which the paper bounds by the greatest
+    possible one.
+
+    Attributes:
+        norm_bound: B_f, bound of the scaled displacement's norm in the kernel's space.
+        delta: Probability that the band fails.
+    """
+
+    norm_bound: float = eqx.field(static=True, default=1.0)
+    delta: float = eqx.field(static=True, default=0.1)
+
+    def __check_init__(self) -> None:
+        if not (self.norm_bound >= 0 and 0 < self.delta < 1):
+            raise ValueError(
+                "norm_bound must be 0 or more and delta between 0 and 1, got "
+                f"{self.norm_bound} and {self.delta}"
+            )
+
+    def __call__(self, ratio: float, information_gain: float) -> float:
+        """beta, with ``ratio`` the noise's standard deviation over the root of lambda."""
+        inside = math.log(1 / self.delta) + information_gain
+        return self.norm_bound + ratio * math.sqrt(2 * inside)
+
+
+class GaussianProcess(AbstractModelFamily):
+    """Independent Gaussian processes for the axes of the displacement.
+
+    Targets are displacements over the problem's ``max_move``, so that they are of the order of
+    one.
+
+    Attributes:
+        kernel: The kernel on features; by default `joint_kernel`.
+        mu: How the population enters the features.
+        noise: ``"known"`` takes the noise's standard deviation from the problem where it is
+            Gaussian and else learns it; ``"learned"`` fits it; ``"theory"`` sets lambda = p H of
+            the scaled targets, as in the paper; a number, or one for each axis, is the standard
+            deviation.
+        hyperparameters: ``"marginal likelihood"`` fits the kernel, ``"fixed"`` keeps it.
+        length_scales: Least and greatest length scale of a fit.
+        variances: Least and greatest multiple of the kernel's other parameters.
+        exact_points: Most transitions for which the exact posterior is used where inducing
+            points would not say the same.
+        inducing: Most inducing points; 0 for none, then all fits are exact.
+        beta: Scale of the confidence band: a number, a `TheoryBeta`, or ``"empirical"``.
+    """
+
+    kernel: AbstractKernel | None = None
+    mu: MuFeatures = eqx.field(static=True, default="none")
+    noise: str | float | tuple[float, ...] = eqx.field(static=True, default="known")
+    hyperparameters: str = eqx.field(static=True, default="marginal likelihood")
+    length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
+    variances: tuple[float, float] = eqx.field(static=True, default=(0.25, 4.0))
+    exact_points: int = eqx.field(static=True, default=2000)
+    inducing: int = eqx.field(static=True, default=256)
+    beta: float | str | TheoryBeta = 2.0
+
+    def __check_init__(self) -> None:
+        if isinstance(self.noise, str) and self.noise not in ("known", "learned", "theory"):
+            raise ValueError(
+                "noise must be 'known', 'learned', 'theory' or a standard deviation, got "
+                f"{self.noise!r}"
+            )
+        if self.hyperparameters not in ("marginal likelihood", "fixed"):
+            raise ValueError(
+                "hyperparameters must be 'marginal likelihood' or 'fixed', got "
+                f"{self.hyperparameters!r}"
+            )
+        if isinstance(self.beta, str) and self.beta != "empirical":
+            raise ValueError(
+                f"beta must be a number, a TheoryBeta or 'empirical', got {self.beta!r}"
+            )
+        for name in ("length_scales", "variances"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} must be two positive numbers in order, got {low}, {high}")
+
+    def fit(self, data: Transitions, key: Key) -> ExactPosterior | InducingPosterior:
+        """The posterior of the transitions so far."""
+        features = FeatureMap(data.problem, self.mu)
+        factor, noise_std = self._factor(data, features, key)
+        dtype = data.problem.initial.dtype
+        frame = Frame(
+            features=features,
+            scale=jnp.asarray(data.problem.max_move, dtype),
+            noise_std=jnp.asarray(noise_std, dtype),
+        )
+        ratio = float(np.max(noise_std / data.problem.max_move / np.sqrt(factor.noise)))
+        beta = self._beta(data, ratio, factor.information_gain, key)
+        if isinstance(factor, ExactFactor):
+            model: ExactPosterior | InducingPosterior = ExactPosterior.of(factor, frame, beta)
+        else:
+            model = InducingPosterior.of(factor, frame, beta)
+        _check_finite(model)
+        return model
+
+    def factor(self, data: Transitions, key: Key) -> Factor:
+        """The factor behind `fit`, to which rows can be added with `extend`."""
+        return self._factor(data, FeatureMap(data.problem, self.mu), key)[0]
+
+    def rows(self, data: Transitions) -> Rows:
+        """Features and scaled displacements of the transitions."""
+        return _rows(data, FeatureMap(data.problem, self.mu))
+
+    def _factor(
+        self, data: Transitions, features: FeatureMap, key: Key
+    ) -> tuple[Factor, Float[np.ndarray, "dim"]]:
+        problem = data.problem
+        rows = _rows(data, features)
+        noise_std = self._noise_std(problem)
+        found = self._hyperparameters(problem, features, rows, noise_std, key)
+        if noise_std is None:
+            noise_std = np.sqrt(found.noise) * np.asarray(problem.max_move)
+        if self.noise == "theory":
+            every = float(problem.grid.dim * problem.horizon)
+            found = dataclasses.replace(found, noise=np.full(problem.grid.dim, every))
+        return self._factorise(found, rows), noise_std
+
+    def _hyperparameters(
+        self,
+        problem: Problem,
+        features: FeatureMap,
+        rows: Rows,
+        noise_std: Float[np.ndarray, "dim"] | None,
+        key: Key,
+    ) -> Hyperparameters:
+        kernel = joint_kernel(features) if self.kernel is None else self.kernel
+        kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
+        scaled = None if noise_std is None else noise_std / np.asarray(problem.max_move)
+        noise = None if scaled is None else np.maximum(scaled**2, LEAST_NOISE)
+        if self.hyperparameters == "fixed" and noise is not None:
+            return Hyperparameters(kernel, noise)
+        limits = Limits(self.length_scales, self.variances)
+        if self.hyperparameters == "fixed":
+            limits = None
+        return most_likely(kernel, noise, rows, limits, key)
+
+    def _factorise(self, found: Hyperparameters, rows: Rows) -> Factor:
+        """Inducing points where they say what all data say, or where there are too many data."""
+        count = len(rows.inputs)
+        if self.inducing > 0:
+            factor = InducingFactor.of(found.kernel, found.noise, rows, self.inducing)
+            if factor.lost <= LOST_INFORMATION or count > self.exact_points:
+                return factor
+        elif count > self.exact_points:
+            raise ValueError(
+                f"{count} transitions are more than exact_points = {self.exact_points}; raise it, "
+                "or allow inducing points"
+            )
+        return ExactFactor.of(found.kernel, found.noise, rows)
+
+    def _noise_std(self, problem: Problem) -> Float[np.ndarray, "dim"] | None:
+        """The noise's standard deviation on each axis, or none if it must be learned."""
+        if not isinstance(self.noise, str):
+            return np.broadcast_to(np.asarray(self.noise, dtype=float), (problem.grid.dim,))
+        if self.noise != "learned" and isinstance(problem.noise, GaussianNoise):
+            return np.asarray(problem.noise.std, dtype=float)
+        return None
+
+    def _beta(self, data: Transitions, ratio: float, gain: float, key: Key) -> float:
+        if isinstance(self.beta, TheoryBeta):
+            return self.beta(ratio, gain)
+        if isinstance(self.beta, str):
+            from .calibration import empirical_beta
+
+            return float(empirical_beta(dataclasses.replace(self, beta=1.0), data, key))
+        return float(self.beta)
+
+
+def _rows(data: Transitions, features: FeatureMap) -> Rows:
+    count = len(data)
+    inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[:count]
+    with jax.enable_x64(True):
+        moved = data.problem.grid.displacement(
+            jnp.asarray(data.states), jnp.asarray(data.next_states)
+        )
+        targets = np.asarray(moved) / np.asarray(data.problem.max_move)
+    return Rows(inputs, np.where(data.observed, targets, 0.0), np.asarray(data.observed))
+
+
+@eqx.filter_jit
+def _inputs(features: FeatureMap, data: PaddedTransitions) -> Array:
+    return features.rows(data)
+
+
+def _check_finite(model: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model):
+        if not np.isfinite(np.asarray(leaf)).all():
+            raise ValueError(
+                f"the fit is not finite in {jax.tree_util.keystr(path)}; raise the noise, or give "
+                "the kernel longer length scales"
+            )

@@ -1,0 +1,220 @@
+"""Kernel parameters by the marginal likelihood, in double precision."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from scipy.optimize import minimize
+
+from .._types import Key, Scalar
+from .data import buffer_size
+from .factor import Rows
+from .kernels import AbstractKernel
+
+MOST_ROWS = 512
+"""Rows that the marginal likelihood is computed on; a random subset of more."""
+
+MOST_STEPS = 60
+"""Steps of L-BFGS-B."""
+
+PRIOR_WIDTH = 1.0
+"""Standard deviation of the log-normal prior of kernel parameters, around where they start."""
+
+NOISE_PRIOR_WIDTH = 3.0
+"""The same for the noise's variance."""
+
+NOISE_START = 0.1
+"""Where the scaled noise's variance starts."""
+
+NOISE_BOUNDS = (1e-4, 100.0)
+"""Limits of the scaled noise's variance."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a fit may move parameters.
+
+    Attributes:
+        length_scale: Least and greatest length scale.
+        variance: Least and greatest multiple of every other parameter's start.
+    """
+
+    length_scale: tuple[float, float] = (0.1, 30.0)
+    variance: tuple[float, float] = (0.25, 4.0)
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """A kernel, and lambda of each axis."""
+
+    kernel: AbstractKernel
+    noise: Float[np.ndarray, "dim"]
+
+
+def most_likely(
+    kernel: AbstractKernel,
+    noise: Float[np.ndarray, "dim"] | None,
+    rows: Rows,
+    limits: Limits,
+    key: Key,
+) -> Hyperparameters:
+    """The parameters of greatest marginal likelihood, times a weak prior.
+
+    Args:
+        kernel: Where the search starts; the prior's centre.
+        noise: lambda of each axis where it is known, else it is fitted too.
+        rows: The data.
+        limits: How far parameters may move.
+        key: Randomness of the subset.
+    """
+    dim = rows.targets.shape[1]
+    learned = noise is None
+    noise = np.full(dim, NOISE_START) if noise is None else noise
+    if not rows.observed.any():
+        return Hyperparameters(kernel, noise)
+    start, low, high, width = [], [], [], []
+    for path, leaf in free_parameters(kernel):
+        value = np.log(np.asarray(leaf, dtype=float)).reshape(-1)
+        if path.endswith("length_scale"):
+            bounds = [np.full_like(value, np.log(bound)) for bound in limits.length_scale]
+        else:
+            bounds = [value + np.log(bound) for bound in limits.variance]
+        start.append(np.clip(value, *bounds))
+        low.append(bounds[0])
+        high.append(bounds[1])
+        width.append(np.full_like(value, PRIOR_WIDTH))
+    if learned:
+        start.append(np.log(noise))
+        low.append(np.full(dim, np.log(NOISE_BOUNDS[0])))
+        high.append(np.full(dim, np.log(NOISE_BOUNDS[1])))
+        width.append(np.full(dim, NOISE_PRIOR_WIDTH))
+    first, spread = np.concatenate(start), np.concatenate(width)
+    sample = _subset(rows, key)
+
+    def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
+        with jax.enable_x64(True):
+            arrays = [jnp.asarray(part) for part in (vector, noise, *sample)]
+            value, gradient = _log_likelihood(kernel, learned, *arrays)
+        away = (vector - first) / spread
+        total = -float(value) + 0.5 * float(away @ away)
+        return total, -np.asarray(gradient) + away / spread
+
+    bounds = list(zip(np.concatenate(low), np.concatenate(high), strict=True))
+    found = minimize(
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS}
+    )
+    if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
+        raise ValueError(
+            f"the marginal likelihood is not finite (loss {found.fun}); raise the noise, or keep "
+            "the kernel's parameters with hyperparameters='fixed'"
+        )
+    if learned:
+        noise = np.exp(found.x[-dim:])
+    return Hyperparameters(_with_parameters(kernel, found.x, np), noise)
+
+
+def free_parameters(kernel: AbstractKernel) -> list[tuple[str, Any]]:
+    """Names and values of the parameters that a fit changes."""
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(kernel):
+        name = jax.tree_util.keystr(path)
+        # A product's second variance could only be traded for the first one's.
+        if not (".second." in name and name.endswith(".variance")):
+            found.append((name, leaf))
+    return found
+
+
+def log_marginal_likelihood(
+    kernel: AbstractKernel,
+    noise: Float[Array, "dim"],
+    inputs: Float[Array, "rows features"],
+    targets: Float[Array, "rows dim"],
+    observed: Bool[Array, "rows dim"],
+) -> Scalar:
+    """log p(y), summed over the axes; entries that were not observed do not count."""
+    covariance = kernel.matrix(inputs, inputs)
+    each = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(covariance, noise, targets, observed)
+    return jnp.sum(each[0])
+
+
+@eqx.filter_jit
+def _log_likelihood(
+    kernel: AbstractKernel,
+    learned: bool,
+    vector: Array,
+    noise: Array,
+    inputs: Array,
+    targets: Array,
+    observed: Array,
+) -> tuple[Scalar, Array]:
+    """The log likelihood and its gradient by the logarithms of the parameters."""
+
+    def covariance_at(logs: Array) -> Array:
+        return _with_parameters(kernel, logs, jnp).matrix(inputs, inputs)
+
+    dim = noise.shape[0]
+    logs = vector[:-dim] if learned else vector
+    noise = jnp.exp(vector[-dim:]) if learned else noise
+    covariance, pull_back = jax.vjp(covariance_at, logs)
+    value, slopes, by_noise = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(
+        covariance, noise, targets, observed
+    )
+    gradient = pull_back(jnp.sum(slopes, axis=0))[0]
+    if learned:
+        gradient = jnp.concatenate([gradient, by_noise * noise])
+    return jnp.sum(value), gradient
+
+
+def _axis(
+    covariance: Array, noise: Scalar, targets: Array, observed: Array
+) -> tuple[Scalar, Array, Scalar]:
+    """One axis: the log likelihood, and its slopes by the covariances and by lambda.
+
+    The slope (alpha alpha' - A^-1) / 2 costs less than the derivative of a Cholesky factor.
+    """
+    seen = observed.astype(covariance.dtype)
+    both = seen[:, None] * seen
+    matrix = covariance * both + jnp.diag(jnp.where(observed, noise, 1.0))
+    lower = jnp.linalg.cholesky(matrix)
+    inverse = jax.scipy.linalg.cho_solve((lower, True), jnp.eye(len(seen), dtype=lower.dtype))
+    y = jnp.where(observed, targets, 0.0)
+    alpha = inverse @ y
+    constant = 0.5 * jnp.sum(seen) * jnp.log(2 * jnp.pi)
+    value = -0.5 * y @ alpha - jnp.sum(jnp.log(jnp.diagonal(lower))) - constant
+    slopes = 0.5 * (jnp.outer(alpha, alpha) - inverse) * both
+    return value, slopes, jnp.trace(slopes)
+
+
+def _with_parameters(kernel: AbstractKernel, logs: Any, numpy: Any) -> AbstractKernel:
+    """The kernel with the exponentials of ``logs`` in place of its free parameters."""
+    free = {name for name, _ in free_parameters(kernel)}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(kernel)
+    changed, used = [], 0
+    for path, leaf in leaves:
+        if jax.tree_util.keystr(path) in free:
+            size = int(np.size(leaf))
+            changed.append(numpy.exp(logs[used : used + size]).reshape(np.shape(leaf)))
+            used += size
+        else:
+            changed.append(leaf)
+    result: AbstractKernel = jax.tree.unflatten(structure, changed)
+    return result
+
+
+def _subset(rows: Rows, key: Key) -> Rows:
+    """At most `MOST_ROWS` rows, in buffers of a size that rarely changes."""
+    count = len(rows.inputs)
+    if count > MOST_ROWS:
+        chosen = np.sort(np.asarray(jax.random.choice(key, count, (MOST_ROWS,), replace=False)))
+        rows = Rows(*(part[chosen] for part in rows))
+    missing = buffer_size(len(rows.inputs)) - len(rows.inputs)
+    return Rows(
+        *(
+            np.concatenate([part, np.zeros_like(part[:1], shape=(missing, part.shape[1]))])
+            for part in rows
+        )
+    )

@@ -1,0 +1,226 @@
+"""Covariance functions between feature vectors, written for one pair of points."""
+
+import math
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._types import Scalar
+from .features import FeatureMap
+
+Point = Float[Array, "features"]
+
+DEFAULT_LENGTH_SCALE = 2.0
+"""Where length scales start: the width of most features, which run from -1 to 1."""
+
+DEFAULT_VARIANCE = 0.5
+"""Prior variance in units of the squared farthest move: two standard deviations cover it."""
+
+
+class AbstractKernel(eqx.Module):
+    """k(x, y). All arrays of a kernel are positive numbers that a fit may change."""
+
+    @abstractmethod
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+
+    def matrix(
+        self, xs: Float[Array, "rows features"], ys: Float[Array, "columns features"]
+    ) -> Float[Array, "rows columns"]:
+        """Covariances of all pairs."""
+        return jax.vmap(lambda x: jax.vmap(lambda y: self(x, y))(ys))(xs)
+
+    def __add__(self, other: "AbstractKernel") -> "AbstractKernel":
+        return Sum(self, other)
+
+    def __mul__(self, other: "AbstractKernel") -> "AbstractKernel":
+        return Product(self, other)
+
+
+class SquaredExponential(AbstractKernel):
+    """Smooth functions: variance * exp(-d^2 / 2), d the distance in length scales.
+
+    Attributes:
+        length_scale: One for all features, or one for each.
+        variance: Variance of the values.
+    """
+
+    length_scale: Float[Array, "*features"]
+    variance: Scalar
+
+    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.length_scale = _positive(length_scale, "length_scale")
+        self.variance = _positive(variance, "variance")
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        return self.variance * jnp.exp(-0.5 * _squared_distance(x, y, self.length_scale))
+
+
+class Matern32(AbstractKernel):
+    """Functions with one derivative: variance * (1 + q) exp(-q), q = sqrt(3) d.
+
+    Attributes:
+        length_scale: One for all features, or one for each.
+        variance: Variance of the values.
+    """
+
+    length_scale: Float[Array, "*features"]
+    variance: Scalar
+
+    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.length_scale = _positive(length_scale, "length_scale")
+        self.variance = _positive(variance, "variance")
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        q = math.sqrt(3.0) * _distance(x, y, self.length_scale)
+        return self.variance * (1 + q) * jnp.exp(-q)
+
+
+class Matern52(AbstractKernel):
+    """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d.
+
+    Attributes:
+        length_scale: One for all features, or one for each.
+        variance: Variance of the values.
+    """
+
+    length_scale: Float[Array, "*features"]
+    variance: Scalar
+
+    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.length_scale = _positive(length_scale, "length_scale")
+        self.variance = _positive(variance, "variance")
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        q = math.sqrt(5.0) * _distance(x, y, self.length_scale)
+        return self.variance * (1 + q + q**2 / 3) * jnp.exp(-q)
+
+
+class Linear(AbstractKernel):
+    """Affine functions: variance * x'y + bias.
+
+    Attributes:
+        variance: Variance of the slopes.
+        bias: Variance of the value at the origin.
+    """
+
+    variance: Scalar
+    bias: Scalar
+
+    def __init__(self, variance: ArrayLike = 1.0, bias: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.variance = _positive(variance, "variance")
+        self.bias = _positive(bias, "bias")
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        return self.variance * jnp.sum(x * y) + self.bias
+
+
+class Sum(AbstractKernel):
+    """Covariance of a sum of independent functions."""
+
+    left: AbstractKernel
+    right: AbstractKernel
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        return self.left(x, y) + self.right(x, y)
+
+
+class Product(AbstractKernel):
+    """Covariance of a product of independent functions: alike only where both factors say so.
+
+    A fit leaves the variance of ``second`` as it is: it could only trade it for that of
+    ``first``.
+    """
+
+    first: AbstractKernel
+    second: AbstractKernel
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        return self.first(x, y) * self.second(x, y)
+
+
+class Select(AbstractKernel):
+    """A kernel that sees some of the features only.
+
+    Attributes:
+        kernel: The kernel.
+        axes: The features that it sees, in its order.
+    """
+
+    kernel: AbstractKernel
+    axes: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Covariance of the values at two points."""
+        return self.kernel(self._seen(x), self._seen(y))
+
+    def _seen(self, x: Point) -> Point:
+        first, count = self.axes[0], len(self.axes)
+        if self.axes == tuple(range(first, first + count)):
+            return x[first : first + count]  # Slices have cheaper gradients than look-ups.
+        return x[jnp.asarray(self.axes)]
+
+
+def joint_kernel(
+    features: FeatureMap,
+    length_scale: ArrayLike = DEFAULT_LENGTH_SCALE,
+    variance: ArrayLike = DEFAULT_VARIANCE,
+    mu_length_scale: ArrayLike = DEFAULT_LENGTH_SCALE,
+) -> AbstractKernel:
+    """A kernel on (s, a, mu): one factor for the agent's state and action, one for mu.
+
+    The first factor is squared exponential with a length scale for each feature; the second has
+    one for all features of mu. With the feature map's ``mu="embedding"`` the second is a kernel
+    between distributions, by the distance of their mean embeddings; without features of mu only
+    the first is left.
+
+    Args:
+        features: The feature map.
+        length_scale: One for all features of state and action, or one for each.
+        variance: Variance of the values.
+        mu_length_scale: One for all features of mu.
+    """
+    own, size = features.own_size, features.size
+    scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (own,))
+    first = SquaredExponential(scales, variance)
+    if size == own:
+        return first
+    second = SquaredExponential(jnp.asarray(mu_length_scale, dtype=float))
+    return Product(
+        Select(first, tuple(range(own))),
+        Select(second, tuple(range(own, size))),
+    )
+
+
+def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
+    return jnp.sum(((x - y) / length_scale) ** 2)
+
+
+def _distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
+    """The distance, with derivative zero where it is zero.
+
+    There the root has none; in the kernels its factor is zero.
+    """
+    squared = _squared_distance(x, y, length_scale)
+    apart = squared > 0
+    return jnp.where(apart, jnp.sqrt(jnp.where(apart, squared, 1.0)), 0.0)
+
+
+def _positive(value: ArrayLike, name: str) -> Float[Array, "..."]:
+    array = jnp.asarray(value, dtype=float)
+    if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array > 0)):
+        raise ValueError(f"a kernel's {name} must be positive, got {value}")
+    return array

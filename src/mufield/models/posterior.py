@@ -1,0 +1,244 @@
+"""Fitted Gaussian processes (eqs. GPPosteriorMean and GPPosteriorVariance)."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from scipy.linalg import solve_triangular
+
+from .._types import Action, Key, Scalar, State
+from ..problem import Motion
+from ..space.measure import MeanField
+from .base import AbstractModel, Prediction
+from .data import buffer_size
+from .factor import ExactFactor, InducingFactor, Rows, Whitened
+from .features import FeatureMap
+from .kernels import AbstractKernel
+
+
+class Frame(eqx.Module):
+    """What lies between a problem's moves and the scaled outputs of a Gaussian process.
+
+    Attributes:
+        features: The map to the inputs.
+        scale: What outputs are multiplied with, on each axis.
+        noise_std: Standard deviation of the noise, unscaled.
+    """
+
+    features: FeatureMap
+    scale: Float[Array, "dim"]
+    noise_std: Float[Array, "dim"]
+
+    def prediction(self, state: State, mean: State, variance: State) -> Prediction:
+        """The prediction for an agent, of the scaled displacement's mean and variance."""
+        return Prediction(
+            mean=state + self.scale * mean,
+            epistemic=self.scale * safe_root(variance),
+            aleatoric=self.noise_std,
+        )
+
+
+class Head(eqx.Module):
+    """Mean and variance of the scaled displacement, in the form that `factor` describes."""
+
+    kernel: AbstractKernel
+    points: Float[Array, "points features"]
+    whiten: Float[Array, "dim rank points"]
+    weights: Float[Array, "dim rank"]
+
+    @classmethod
+    def of(cls, kernel: AbstractKernel, found: Whitened, dtype: Any) -> "Head":
+        """Rounds to the precision of planning, padded to sizes that rarely change."""
+        count, rank = len(found.points), found.weights.shape[1]
+        points = np.zeros((_bucket(count), found.points.shape[1]))
+        whiten = np.zeros((len(found.weights), _bucket(rank), len(points)))
+        weights = np.zeros(whiten.shape[:2])
+        points[:count] = found.points
+        whiten[:, :rank, :count] = found.whiten
+        weights[:, :rank] = found.weights
+        return cls(
+            _cast(kernel, dtype), *(jnp.asarray(x, dtype) for x in (points, whiten, weights))
+        )
+
+    def __call__(self, z: Float[Array, "features"]) -> tuple[Array, Array]:
+        """Mean and variance at the features of one agent."""
+        k = covariance_vector(self.kernel, self.points, z)
+        b = self.whiten @ k
+        mean = jnp.sum(self.weights * b, axis=1)
+        return mean, self.kernel(z, z) - jnp.sum(b**2, axis=1)
+
+
+class ExactPosterior(AbstractModel):
+    """The posterior given all transitions.
+
+    Attributes:
+        beta: Scale of the confidence band.
+        frame: Scales and features.
+        head: Mean and variance.
+        information_gain: I(f; y) of the data, summed over the axes.
+        noise: lambda of each axis.
+        targets: Scaled displacements, one row for each of the head's points.
+        observed: Which of them count.
+    """
+
+    beta: Scalar
+    frame: Frame
+    head: Head
+    information_gain: Scalar
+    noise: Float[Array, "dim"]
+    targets: Float[Array, "points dim"]
+    observed: Bool[Array, "points dim"]
+
+    @classmethod
+    def of(cls, factor: ExactFactor, frame: Frame, beta: float) -> "ExactPosterior":
+        """The posterior of a factor, in the frame's precision."""
+        dtype = frame.scale.dtype
+        head = Head.of(factor.kernel, factor.whitened(), dtype)
+        shape = (len(head.points), len(factor.noise))
+        targets, observed = np.zeros(shape), np.zeros(shape, dtype=bool)
+        targets[: len(factor.rows.targets)] = factor.rows.targets
+        observed[: len(factor.rows.targets)] = factor.rows.observed
+        return cls(
+            beta=jnp.asarray(beta, dtype),
+            frame=frame,
+            head=head,
+            information_gain=jnp.asarray(factor.information_gain, dtype),
+            noise=jnp.asarray(factor.noise, dtype),
+            targets=jnp.asarray(targets, dtype),
+            observed=jnp.asarray(observed),
+        )
+
+    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
+        """Mean and standard deviations for one agent."""
+        mean, variance = self.head(self.frame.features(state, action, mu))
+        return self.frame.prediction(state, mean, variance)
+
+    def draw(self, key: Key) -> Motion:
+        """A draw through weights on the data's points; on the host, outside of programs."""
+        rows = Rows(
+            np.asarray(self.head.points, dtype=float),
+            np.asarray(self.targets, dtype=float),
+            np.asarray(self.observed),
+        )
+        used = rows.observed.any(axis=1)
+        rows = Rows(*(part[used] for part in rows))
+        factor = InducingFactor.of(
+            self.head.kernel, np.asarray(self.noise, dtype=float), rows, len(rows.inputs)
+        )
+        return InducingPosterior.of(factor, self.frame, 1.0).draw(key)
+
+
+class InducingPosterior(AbstractModel):
+    """The posterior through a few inducing points: its cost does not grow with the data.
+
+    Attributes:
+        beta: Scale of the confidence band.
+        frame: Scales and features.
+        head: Mean and variance.
+        information_gain: I(f; y) of the data, summed over the axes.
+        basis: What turns covariances with the points into phi.
+        centre: Mean of the weights theta on phi, of each axis.
+        root: Root of their covariance, of each axis.
+    """
+
+    beta: Scalar
+    frame: Frame
+    head: Head
+    information_gain: Scalar
+    basis: Float[Array, "points points"]
+    centre: Float[Array, "dim points"]
+    root: Float[Array, "dim points points"]
+
+    @classmethod
+    def of(cls, factor: InducingFactor, frame: Frame, beta: float) -> "InducingPosterior":
+        """The posterior of a factor, in the frame's precision."""
+        dtype = frame.scale.dtype
+        head = Head.of(factor.kernel, factor.whitened(), dtype)
+        count, size, dim = len(factor.points), len(head.points), len(factor.noise)
+        identity = np.eye(count)
+        basis, centre, root = (
+            np.zeros((size, size)),
+            np.zeros((dim, size)),
+            np.zeros((dim, size, size)),
+        )
+        basis[:count, :count] = solve_triangular(factor.lower, identity, lower=True)
+        for axis, precision in enumerate(factor.precision):
+            lower = np.linalg.cholesky(precision)
+            inverse = solve_triangular(lower, identity, lower=True)
+            root[axis, :count, :count] = inverse.T
+            centre[axis, :count] = inverse.T @ (inverse @ factor.pulled[axis])
+        return cls(
+            jnp.asarray(beta, dtype),
+            frame,
+            head,
+            *(jnp.asarray(x, dtype) for x in (factor.information_gain, basis, centre, root)),
+        )
+
+    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
+        """Mean and standard deviations for one agent."""
+        mean, variance = self.head(self.frame.features(state, action, mu))
+        return self.frame.prediction(state, mean, variance)
+
+    def draw(self, key: Key) -> Motion:
+        """Weights on phi drawn from their posterior, and a multiple of the rest's deviation."""
+        weight_key, rest_key = jax.random.split(key)
+        normal = jax.random.normal(weight_key, self.centre.shape, self.centre.dtype)
+        return DrawnMotion(
+            frame=self.frame,
+            kernel=self.head.kernel,
+            points=self.head.points,
+            basis=self.basis,
+            theta=self.centre + jnp.einsum("apq,aq->ap", self.root, normal),
+            rest=jax.random.normal(rest_key, self.centre.shape[:1], self.centre.dtype),
+        )
+
+
+class DrawnMotion(eqx.Module):
+    """A motion drawn from a posterior.
+
+    Attributes:
+        frame: Scales and features.
+        kernel: The kernel.
+        points: The inducing points.
+        basis: What turns covariances with the points into phi.
+        theta: Weights on phi, of each axis.
+        rest: Multiple of the standard deviation that phi leaves unexplained, of each axis.
+    """
+
+    frame: Frame
+    kernel: AbstractKernel
+    points: Float[Array, "points features"]
+    basis: Float[Array, "points points"]
+    theta: Float[Array, "dim points"]
+    rest: Float[Array, "dim"]
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
+        """Where one agent aims."""
+        z = self.frame.features(state, action, mu)
+        phi = self.basis @ covariance_vector(self.kernel, self.points, z)
+        left = safe_root(self.kernel(z, z) - jnp.sum(phi**2))
+        return state + self.frame.scale * (self.theta @ phi + self.rest * left)
+
+
+def covariance_vector(
+    kernel: AbstractKernel, points: Float[Array, "points features"], z: Float[Array, "features"]
+) -> Float[Array, "points"]:
+    """Covariances of one point with many."""
+    return jax.vmap(lambda point: kernel(point, z))(points)
+
+
+def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Root of a variance that rounding may have made negative; its derivative stays finite."""
+    floor = jnp.finfo(variance.dtype).eps
+    return jnp.sqrt(jnp.maximum(variance, floor))
+
+
+def _bucket(count: int) -> int:
+    return buffer_size(count)
+
+
+def _cast(kernel: AbstractKernel, dtype: Any) -> AbstractKernel:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)

@@ -1,0 +1,106 @@
+"""Optimism by hallucinated control (App. "Hallucinated Control Implementation").
+
+The choice of a motion inside the confidence band becomes one more control: agents choose
+``(a, eta)`` with eta in [-1, 1]^p, and move by
+
+    f~(z) = m(z) + beta sigma(z) eta    (eq. HallucinatedTransitionFunction).
+
+Seen so, the optimistic problem is a problem like any other, and every planner serves it.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import Action, Scalar, State
+from ..models.base import AbstractModel
+from ..policies.base import AbstractPolicy, ActionLaw
+from ..policies.randomised import spread_actions
+from ..problem import Box, MoveSet, Problem, Reward
+from ..space.measure import MeanField
+
+
+class JointReward(eqx.Module):
+    """The reward of the action alone, less a price on, or plus a bonus for, nothing else."""
+
+    reward: Reward
+    action_dim: int = eqx.field(static=True)
+
+    def __call__(self, state: State, joint: Action, mu: MeanField) -> Scalar:
+        """r(s, a, mu) for a joint move (a, eta)."""
+        return self.reward(state, joint[: self.action_dim], mu)
+
+
+class HallucinatedMotion(eqx.Module):
+    """m(z) + beta sigma(z) eta, cut to the farthest move that the problem allows.
+
+    Attributes:
+        model: The fitted model.
+        scale: Factor on the model's own beta; zero plans with the mean.
+        max_move: The farthest move on each axis: a motion beyond it is known to be impossible.
+        action_dim: Number of action axes; what follows them in a joint move is eta.
+    """
+
+    model: AbstractModel
+    scale: Scalar
+    max_move: tuple[float, ...] = eqx.field(static=True)
+    action_dim: int = eqx.field(static=True)
+
+    def __call__(self, state: State, joint: Action, mu: MeanField) -> State:
+        """Where an agent aims with a joint move (a, eta)."""
+        action, eta = joint[: self.action_dim], joint[self.action_dim :]
+        found = self.model.predict(state, action, mu)
+        beta = (self.scale * self.model.beta).astype(state.dtype)
+        moved = found.mean - state + beta * found.epistemic * eta
+        farthest = jnp.asarray(self.max_move, dtype=state.dtype)
+        return state + jnp.clip(moved, -farthest, farthest)
+
+
+def hallucinated(problem: Problem) -> Problem:
+    """The problem whose actions are joint moves ``(a, eta)``."""
+    actions, dim = problem.actions, problem.grid.dim
+    joint: Box | MoveSet
+    if isinstance(actions, Box):
+        joint = Box((*actions.lower, *(-1.0,) * dim), (*actions.upper, *(1.0,) * dim))
+    else:
+        joint = MoveSet(joint_moves(actions.moves, control_points(dim, 3)))
+    return Problem(
+        grid=problem.grid,
+        actions=joint,
+        reward=JointReward(problem.reward, actions.dim),
+        horizon=problem.horizon,
+        initial=problem.initial,
+        noise=problem.noise,
+        max_move=problem.max_move,
+        pay_end=problem.pay_end,
+    )
+
+
+def control_points(dim: int, points: int) -> Float[Array, "controls dim"]:
+    """A regular set of eta with ``points`` on each axis; one point is zero alone."""
+    if points == 1:
+        return jnp.zeros((1, dim))
+    return spread_actions((-1.0,) * dim, (1.0,) * dim, points, border=True)
+
+
+def joint_moves(
+    actions: Float[Array, "moves action_dim"], controls: Float[Array, "controls dim"]
+) -> Float[Array, "joint joint_dim"]:
+    """All pairs of an action and an eta; the etas of one action follow each other."""
+    many, few = np.asarray(actions), np.asarray(controls)
+    left = np.repeat(many, len(few), axis=0)
+    right = np.tile(few, (len(many), 1))
+    return jnp.asarray(np.concatenate([left, right], axis=1))
+
+
+class ActionPart(AbstractPolicy):
+    """What agents really do of a joint policy: its actions, without eta."""
+
+    joint: AbstractPolicy
+    action_dim: int = eqx.field(static=True)
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The joint law with eta left out."""
+        law = self.joint.law(state, mu)
+        return ActionLaw(actions=law.actions[..., : self.action_dim], weights=law.weights)

@@ -94,6 +94,17 @@ class MoveFlow(eqx.Module):
         constant = size <= MOST_KERNEL_BYTES and not self.sees_mu
         self.kernel = _kernel(flow, motion, self.actions) if constant else None
 
+    def with_motion(self, motion: Motion) -> "MoveFlow":
+        """The same moves under another motion of the same kind; may be compiled and lifted.
+
+        The other motion must not depend on mu unless the first one does.
+        """
+        moved: MoveFlow = eqx.tree_at(lambda moves: moves.motion, self, motion)
+        if self.kernel is not None:
+            kernel = _kernel(self.flow, motion, self.actions)
+            moved = eqx.tree_at(lambda moves: moves.kernel, moved, kernel)
+        return moved
+
     @property
     def n_moves(self) -> int:
         """Number of moves."""
@@ -144,10 +155,16 @@ class MoveFlow(eqx.Module):
         mass = jnp.concatenate([before, end[None]])
         return Rollout(mass=mass, rewards=paid, value=jnp.sum(paid))
 
-    def sweep(self, weights: Weights) -> Sweep:
-        """The episode forwards, then the derivatives of J backwards."""
+    def sweep(self, weights: Weights, *, bound: bool = True) -> Sweep:
+        """The episode forwards, then the derivatives of J backwards.
+
+        Args:
+            weights: The policy's weights.
+            bound: Whether to compute the gap, a third of the work; without it, it is infinite.
+        """
         problem = self.flow.problem
         rollout = self.rollout(weights)
+        unbounded = self.sees_mu or not bound
 
         def step(joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
             return self.push(joint, mass), jnp.sum(joint * self.rewards(mass))
@@ -162,7 +179,7 @@ class MoveFlow(eqx.Module):
             (_, reward), pull = jax.vjp(step, joint, mass)
             by_move, by_mu = pull((values, jnp.ones_like(reward)))
             values = jnp.sum(now * by_move, axis=1) + by_mu
-            if self.sees_mu:
+            if unbounded:
                 return (values, best), by_move
             best_by_move, _ = pull((best, jnp.ones_like(reward)))
             return (values, jnp.max(best_by_move, axis=1) + by_mu), by_move
@@ -174,7 +191,7 @@ class MoveFlow(eqx.Module):
             back, (last, last), (rollout.mass[:-1], weights), reverse=True
         )
         gap = jnp.vdot(problem.initial, best - values)
-        if self.sees_mu:
+        if unbounded:
             gap = jnp.full_like(gap, jnp.inf)
         return Sweep(rollout=rollout, action_values=action_values, gap=gap)
 

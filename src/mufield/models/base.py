@@ -64,4 +64,11 @@ class AbstractModelFamily(eqx.Module):
         """Fits a model to all transitions so far; without data it returns the prior.
 
         The result must be a function of the arguments alone: a run that is resumed fits again.
+
+        Raises:
+            FloatingPointError: If the fit is not finite. A learner then goes on with fewer data.
         """
+
+    def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
+        """Fits one model to each of several runs' data; side by side where a family can."""
+        return [self.fit(each, key) for each, key in zip(data, keys, strict=True)]

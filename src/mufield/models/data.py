@@ -92,10 +92,18 @@ class Transitions(eqx.Module):
             moment=self.moment[chosen],
         )
 
+    def first(self, count: int) -> "Transitions":
+        """The first transitions."""
+        return self.rows(np.arange(count))
+
+    @property
+    def padded_shape(self) -> tuple[int, int]:
+        """Sizes of the buffers: of transitions, and of distributions."""
+        return buffer_size(len(self)), buffer_size(len(self.mass))
+
     def padded(self) -> "PaddedTransitions":
         """The transitions in buffers whose sizes double as the data grow."""
-        rows = buffer_size(len(self))
-        moments = buffer_size(len(self.mass))
+        rows, moments = self.padded_shape
         problem = self.problem
         dtype = problem.initial.dtype
         # Rows that hold nothing get a legal state, so that features stay finite.

@@ -139,22 +139,37 @@ class DeepEnsemble(AbstractModelFamily):
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
         """Trains all members in one compiled call."""
         fit_key, fold_key = jax.random.split(key)
-        raw = replace(self, beta=1.0, recalibrate=False)
-        model = train(raw, self.prepare(data), fit_key)
-        if not bool(jnp.all(jnp.isfinite(model.members.mean_weight))):
-            raise FloatingPointError(
-                f"training the ensemble diverged at a learning rate of {self.learning_rate}; "
-                "lower it"
-            )
+        model = _checked(self, train(self._raw, self.prepare(data), fit_key))
         dtype = model.scale.dtype
         if self.recalibrate and len(data) >= FEWEST_ROWS:
-            widening = recalibration(held_out(raw, data, fold_key)).widening
+            widening = recalibration(held_out(self._raw, data, fold_key)).widening
             model = replace(model, widening=jnp.asarray(widening, dtype=dtype))
         if self.beta == "empirical":
             beta = empirical_beta(replace(self, beta=1.0), data, fold_key)
         else:
             beta = float(self.beta)
         return replace(model, beta=jnp.asarray(beta, dtype=dtype))
+
+    def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
+        """Trains the ensembles of several runs in one compiled call."""
+        sizes = {each.padded_shape for each in data}
+        if len(data) == 1 or len(sizes) > 1 or self.recalibrate or self.beta == "empirical":
+            return [self.fit(each, key) for each, key in zip(data, keys, strict=True)]
+        inputs = [self.prepare(each) for each in data]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
+        fit_keys = jnp.stack([jax.random.split(key)[0] for key in keys])
+        models = _train_many(self._raw, stacked, fit_keys)
+        beta = jnp.asarray(float(self.beta), dtype=models.scale.dtype)
+        found: list[AbstractModel] = []
+        for index in range(len(data)):
+            one = jax.tree.map(lambda leaf, i=index: leaf[i], models)
+            found.append(_checked(self, replace(one, beta=beta)))
+        return found
+
+    @property
+    def _raw(self) -> "DeepEnsemble":
+        """The settings that training depends on, so that one program serves all betas."""
+        return replace(self, beta=1.0, recalibrate=False)
 
     def prepare(self, data: Transitions) -> EnsembleInputs:
         """What training needs of the data."""
@@ -253,6 +268,20 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
         widening=jnp.ones_like(data.scale),
         beta=jnp.asarray(family.beta, dtype=dtype),
     )
+
+
+@eqx.filter_jit
+def _train_many(family: DeepEnsemble, data: EnsembleInputs, keys: Key) -> EnsembleModel:
+    lifted: EnsembleModel = jax.vmap(lambda d, k: train(family, d, k))(data, keys)
+    return lifted
+
+
+def _checked(family: DeepEnsemble, model: EnsembleModel) -> EnsembleModel:
+    if not bool(jnp.all(jnp.isfinite(model.members.mean_weight))):
+        raise FloatingPointError(
+            f"training the ensemble diverged at a learning rate of {family.learning_rate}; lower it"
+        )
+    return model
 
 
 def _views(

@@ -24,7 +24,7 @@ from .kernels import AbstractKernel
 Matrix = Float[np.ndarray, "rows columns"]
 Points = Float[np.ndarray, "rows features"]
 
-LOST_INFORMATION = 1e-3
+LOST_INFORMATION = 1e-4
 """Nats of the data's information, on each axis, that inducing points may lose."""
 
 ROUNDING = 1e-12

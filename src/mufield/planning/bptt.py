@@ -140,6 +140,20 @@ class BPTT(eqx.Module):
         )
         return state, values[0]
 
+    def climb(
+        self, flow: Flow, motion: Motion, starts: Sequence[Profile]
+    ) -> tuple[Profile, Scalar]:
+        """All steps without a look at the result: the best profile and its J.
+
+        A pure function, which may be compiled and lifted over many motions.
+        """
+        state = self.init(starts)
+        count = jnp.asarray(self.steps)
+        state, _ = _steps(self._settings(), flow, motion, state, count, self.steps)
+        best = jnp.argmax(state.best_values)
+        profile = jax.tree.map(lambda x: x[best] if eqx.is_array(x) else x, state.best)
+        return profile, state.best_values[best]
+
     def solve(
         self, flow: Flow, motion: Motion, starts: Sequence[Profile], *, progress: bool = False
     ) -> BPTTResult:

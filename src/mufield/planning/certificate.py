@@ -115,14 +115,15 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
 def is_concave(flow: Flow, motion: Motion) -> bool:
     """Whether the problem looks to be of the class that has certificates.
 
-    Remembered for each space, reward and motion: planners ask again and again.
+    What is found about a reward is remembered for each space: planners ask again and again.
     """
-    problem = flow.problem
-    question: Any = (problem.grid, problem.reward, motion)
+    if depends_on_mu(flow.problem, motion):
+        return False
+    question: Any = (flow.problem.grid, flow.problem.reward)
     try:
         if question in _ANSWERS:
             return _ANSWERS[question]
-    except TypeError:  # Functions that carry arrays cannot be looked up.
+    except TypeError:  # Rewards that carry arrays cannot be looked up.
         question = None
     try:
         check_class(flow, motion)

@@ -15,14 +15,13 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Scalar, State
 from ..models.base import AbstractModel
-from ..policies.base import AbstractPolicy, ActionLaw
 from ..policies.randomised import spread_actions
 from ..problem import Box, MoveSet, Problem, Reward
 from ..space.measure import MeanField
 
 
 class JointReward(eqx.Module):
-    """The reward of the action alone, less a price on, or plus a bonus for, nothing else."""
+    """The reward as a function of joint moves: eta costs nothing."""
 
     reward: Reward
     action_dim: int = eqx.field(static=True)
@@ -92,15 +91,3 @@ def joint_moves(
     left = np.repeat(many, len(few), axis=0)
     right = np.tile(few, (len(many), 1))
     return jnp.asarray(np.concatenate([left, right], axis=1))
-
-
-class ActionPart(AbstractPolicy):
-    """What agents really do of a joint policy: its actions, without eta."""
-
-    joint: AbstractPolicy
-    action_dim: int = eqx.field(static=True)
-
-    def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The joint law with eta left out."""
-        law = self.joint.law(state, mu)
-        return ActionLaw(actions=law.actions[..., : self.action_dim], weights=law.weights)

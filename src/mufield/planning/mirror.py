@@ -157,10 +157,26 @@ class MirrorAscent(eqx.Module):
         )
 
 
+def ascend(moves: MoveFlow, sweeps: int) -> MirrorState:
+    """A fixed number of sweeps from all moves alike, without bounds.
+
+    Nothing is looked at on the way, so that it may be compiled and lifted over many motions.
+    """
+    # A constant the size of all weights would be folded while compiling, which takes seconds.
+    weights = jax.lax.optimization_barrier(moves.uniform())
+    state = _init(moves, weights, bound=False)
+
+    def one(_: Array, state: MirrorState) -> MirrorState:
+        return _advance(moves, state, bound=False)
+
+    end: MirrorState = jax.lax.fori_loop(0, sweeps, one, state)
+    return end
+
+
 @eqx.filter_jit
-def _init(moves: MoveFlow, weights: Weights) -> MirrorState:
+def _init(moves: MoveFlow, weights: Weights, bound: bool = True) -> MirrorState:
     logits = jnp.log(jnp.maximum(weights, LOWEST_WEIGHT))
-    sweep = moves.sweep(jax.nn.softmax(logits, axis=-1))
+    sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
     dtype = weights.dtype
     return MirrorState(
         logits=logits,
@@ -171,12 +187,12 @@ def _init(moves: MoveFlow, weights: Weights) -> MirrorState:
     )
 
 
-def _advance(moves: MoveFlow, state: MirrorState) -> MirrorState:
+def _advance(moves: MoveFlow, state: MirrorState, bound: bool = True) -> MirrorState:
     old = state.sweep
     logits = state.logits + state.step_size * old.action_values
     # Only differences between moves matter; the best at zero keeps the logits from drifting.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
-    new = moves.sweep(jax.nn.softmax(logits, axis=-1))
+    new = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.rollout.value)
     # A comparison with NaN is false, so a step that is not finite is undone as well.
     better = new.rollout.value >= old.rollout.value - slack

@@ -1,0 +1,1 @@
+"""M3-UCRL: plan optimistically, act once, learn from it, repeat."""

@@ -1,0 +1,295 @@
+"""M3-UCRL (algorithm M^3_outline): `init`, `ask` and `tell`.
+
+Neither `ask` nor `tell` touches a simulator: a real fleet can stand between them.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._types import Key
+from ..episode import Episode
+from ..models.base import AbstractModel, AbstractModelFamily
+from ..models.data import Transitions
+from ..models.ensemble import DeepEnsemble
+from ..policies.base import Profile, as_profile
+from ..policies.randomised import random_policy
+from ..problem import Problem
+from .imagine import Imagination
+from .mirror import MirrorPlanner
+from .plan import AbstractPlanner, Plan
+
+FIT, PLAN, RUN = 1, 2, 3
+"""What an episode's randomness is used for."""
+
+
+class LearnerState(eqx.Module):
+    """All that a learner knows.
+
+    Attributes:
+        data: The transitions of all episodes so far.
+        ends: Number of transitions after each episode.
+        model: The model fitted to them.
+        memory: What the planner starts from.
+        profile: The last policy that was planned, none before the first.
+        key: The run's randomness; every episode derives its own from it.
+        notes: What went wrong since the last episode, for people.
+    """
+
+    data: Transitions
+    ends: tuple[int, ...] = eqx.field(static=True)
+    model: AbstractModel
+    memory: Any
+    profile: Profile | None
+    key: Key
+    notes: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def episode(self) -> int:
+        """Number of episodes so far."""
+        return len(self.ends)
+
+    def key_for(self, use: int) -> Key:
+        """The randomness of the next episode for one use."""
+        return jax.random.fold_in(jax.random.fold_in(self.key, self.episode), use)
+
+
+class M3UCRL:
+    """The learner: settings, and what is prepared once for all episodes.
+
+    Attributes:
+        problem: What is known of the system.
+        family: The statistical model.
+        planner: The planner.
+        imagination: The world that it plans in.
+        first: The first episode: ``"prior"`` plans under the model's prior, ``"random"`` runs the
+            uniform random policy.
+        prepared: What the planner computed for all episodes.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        family: AbstractModelFamily | None = None,
+        planner: AbstractPlanner | None = None,
+        *,
+        optimism: str = "hallucinated",
+        scale: float = 1.0,
+        first: str = "prior",
+        estimate_noise: bool = False,
+    ):
+        """Prepares a learner.
+
+        Args:
+            problem: What is known of the system.
+            family: The statistical model; a deep ensemble by default.
+            planner: The planner; mirror ascent over randomised policies by default.
+            optimism: ``"hallucinated"``, ``"shared"``, ``"bonus"``, ``"thompson"`` or
+                ``"greedy"``; see `Imagination`.
+            scale: Factor on the model's beta, or the bonus's weight.
+            first: ``"prior"`` or ``"random"``.
+            estimate_noise: Whether the noise of the imagined flow is the model's estimate.
+        """
+        if first not in ("prior", "random"):
+            raise ValueError(f"first must be 'prior' or 'random', got {first!r}")
+        self.problem = problem
+        self.family = DeepEnsemble() if family is None else family
+        self.planner = MirrorPlanner() if planner is None else planner
+        self.imagination = Imagination(
+            problem, optimism, optimism=scale, estimate_noise=estimate_noise
+        )
+        self.first = first
+        prior = self.family.fit(Transitions.empty(problem), jax.random.key(0))
+        self.prepared = self.planner.prepare(self.imagination, prior)
+
+    def init(self, key: Key) -> LearnerState:
+        """The state before the first episode."""
+        data = Transitions.empty(self.problem)
+        fit_key = jax.random.fold_in(jax.random.fold_in(key, 0), FIT)
+        memory_key = jax.random.fold_in(jax.random.fold_in(key, 0), PLAN)
+        return LearnerState(
+            data=data,
+            ends=(),
+            model=self.family.fit(data, fit_key),
+            memory=self.planner.first_memory(self.imagination, memory_key),
+            profile=None,
+            key=key,
+        )
+
+    def ask(self, state: LearnerState) -> Plan:
+        """The policy to run next; raises `PlanError` if none can be found.
+
+        A plan that is not finite is replaced by the last good policy, with a note.
+        """
+        return self.plans([state])[0]
+
+    def plans(self, states: list[LearnerState]) -> list[Plan]:
+        """The next policies of several runs: one compiled program, run on all cores at once.
+
+        Planning reads the same few megabytes over and over. Lifted over many runs they would no
+        longer fit into a core's cache, and one run after the other is faster; so each core takes
+        the next run that waits.
+        """
+
+        def one(state: LearnerState) -> Plan:
+            if state.episode == 0 and self.first == "random":
+                return self._random_plan(state)
+            plan = _plan(
+                self.planner,
+                self.prepared,
+                self.imagination,
+                state.model,
+                state.memory,
+                state.key_for(PLAN),
+            )
+            return _checked(jax.block_until_ready(plan), state)
+
+        # The first alone, so that the program is compiled only once.
+        found = [one(states[0])]
+        if len(states) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as cores:
+                found += cores.map(one, states[1:])
+        return found
+
+    def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
+        """Adds an episode and fits the model anew; raises, and changes nothing, if it is unfit.
+
+        Args:
+            state: The state that was asked.
+            episode: What was observed.
+            plan: The plan that was run, so that the next one may start from it.
+        """
+        return self.tell_many([state], [episode], [plan])[0]
+
+    def tell_many(
+        self,
+        states: list[LearnerState],
+        episodes: list[Episode],
+        plans: list[Plan | None],
+    ) -> list[LearnerState]:
+        """`tell` for several runs; families that can fit all models in one program."""
+        data = [state.data.append(e) for state, e in zip(states, episodes, strict=True)]
+        ends = [(*state.ends, len(d)) for state, d in zip(states, data, strict=True)]
+        keys = [_key_after(state.key, len(e), FIT) for state, e in zip(states, ends, strict=True)]
+        fits = self._fit(data, keys, ends)
+        return [
+            LearnerState(
+                data=rows,
+                ends=end,
+                model=model,
+                memory=state.memory if plan is None else plan.memory,
+                profile=state.profile if plan is None else plan.profile,
+                key=state.key,
+                notes=notes,
+            )
+            for state, rows, end, (model, notes), plan in zip(
+                states, data, ends, fits, plans, strict=True
+            )
+        ]
+
+    def restore(
+        self, key: Key, data: Transitions, ends: tuple[int, ...], memory: Any, profile: Any
+    ) -> LearnerState:
+        """The state of a run from what is kept on disk: the model is fitted again."""
+        if not ends:
+            return self.init(key)
+        model, notes = self._fit([data], [_key_after(key, len(ends), FIT)], [ends])[0]
+        return LearnerState(data, ends, model, memory, profile, key, notes)
+
+    def _fit(
+        self, data: list[Transitions], keys: list[Key], ends: list[tuple[int, ...]]
+    ) -> list[tuple[AbstractModel, tuple[str, ...]]]:
+        try:
+            models = self.family.fit_many(data, keys)
+            if is_finite(models):
+                return [(model, ()) for model in models]
+        except FloatingPointError:
+            pass
+        return [self._last_good(*each) for each in zip(data, keys, ends, strict=True)]
+
+    def _last_good(
+        self, data: Transitions, key: Key, ends: tuple[int, ...]
+    ) -> tuple[AbstractModel, tuple[str, ...]]:
+        """The model of as many episodes as give a finite fit."""
+        for count in range(len(ends), -1, -1):
+            notes: tuple[str, ...] = ()
+            if count < len(ends):
+                notes = (
+                    f"the model's fit to {len(ends)} episodes is not finite; going on with that "
+                    f"to {count}",
+                )
+            try:
+                model = self.family.fit(data.first(ends[count - 1] if count else 0), key)
+            except FloatingPointError:
+                continue
+            if is_finite(model):
+                return model, notes
+        raise PlanError(
+            "no fit of the model is finite, not even the prior; check the model's settings and "
+            "the scales of the observed data"
+        )
+
+    def _random_plan(self, state: LearnerState) -> Plan:
+        problem = self.problem
+        policy = as_profile(random_policy(problem), problem.horizon)
+        zero = jnp.zeros((), dtype=problem.initial.dtype)
+        unknown = jnp.full((problem.horizon + 1, problem.grid.n_cells), jnp.nan)
+        return Plan(
+            profile=policy,
+            memory=state.memory,
+            value=zero + jnp.nan,
+            mass=unknown.astype(zero.dtype),
+            control=zero,
+            spread=zero + jnp.nan,
+            note="the uniform random policy",
+        )
+
+
+class PlanError(RuntimeError):
+    """No usable plan or model, and none of an earlier episode to fall back to."""
+
+
+def is_finite(tree: Any) -> bool:
+    """Whether all numbers of a tree are."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
+
+
+def _checked(plan: Plan, state: LearnerState) -> Plan:
+    """The plan, or the last good policy in its place if the plan is not finite."""
+    if plan.note or is_finite((plan.profile, plan.value, plan.mass)):
+        return plan
+    if state.profile is None:
+        raise PlanError(
+            "the first plan is not finite and there is no earlier policy to fall back to; check "
+            "the reward and the planner's learning rate, or start with first='random'"
+        )
+    return Plan(
+        profile=state.profile,
+        memory=state.memory,
+        value=plan.value,
+        mass=plan.mass,
+        control=plan.control,
+        spread=plan.spread,
+        note="the plan was not finite; running the last good policy again",
+    )
+
+
+def _key_after(key: Key, episodes: int, use: int) -> Key:
+    return jax.random.fold_in(jax.random.fold_in(key, episodes), use)
+
+
+@eqx.filter_jit
+def _plan(
+    planner: AbstractPlanner,
+    prepared: Any,
+    imagination: Imagination,
+    model: AbstractModel,
+    memory: Any,
+    key: Key,
+) -> Plan:
+    return planner.plan(prepared, imagination, model, memory, key)

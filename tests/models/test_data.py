@@ -1,0 +1,131 @@
+"""Transitions: what is refused, what is kept, and how buffers grow."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import PLANE, toy_episode, toy_problem
+
+from mufield.models.data import SMALLEST_BUFFER, Transitions, buffer_size
+
+PROBLEM = toy_problem(horizon=5)
+EPISODE = toy_episode(PROBLEM, seed=0, agents=2)
+
+
+def spoiled(name, where, value):
+    return dataclasses.replace(EPISODE, **{name: getattr(EPISODE, name).at[where].set(value)})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("name", "where", "said"),
+    [
+        ("states", (1, 3, 0), "states hold NaN or infinity at agent 1, step 3"),
+        ("actions", (0, 4, 1), "actions hold NaN or infinity at agent 0, step 4"),
+        ("next_states", (1, 0, 1), "next_states hold NaN or infinity at agent 1, step 0"),
+        ("mass", (2, 7), "mass hold NaN or infinity at row 2"),
+        ("rewards", (4,), "rewards hold NaN or infinity at row 4"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused_and_their_row_is_named(name, where, said, value):
+    with pytest.raises(ValueError, match=said):
+        Transitions.empty(PROBLEM).append(spoiled(name, where, value))
+
+
+def test_an_episode_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="has 5 steps, but the problem's horizon is 20"):
+        Transitions.empty(toy_problem(horizon=20)).append(EPISODE)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("actions", jnp.zeros((2, 5, 3)), r"actions must have the shape \(2, 5, 2\)"),
+        ("next_states", jnp.zeros((1, 5, 2)), r"next_states must have the shape \(2, 5, 2\)"),
+        ("mass", jnp.ones((6, 3)) / 3, r"mass must have the shape \(6, 16\), got \(6, 3\)"),
+        ("rewards", jnp.zeros(6), r"rewards must have the shape \(5,\), got \(6,\)"),
+    ],
+)
+def test_wrong_shapes_are_refused_with_the_expected_one(name, values, said):
+    # Around the constructor, whose own check of shapes users do not have.
+    wrong = dataclasses.replace(EPISODE)
+    object.__setattr__(wrong, name, values)
+    with pytest.raises(ValueError, match=said):
+        Transitions.empty(PROBLEM).append(wrong)
+
+
+def test_distributions_that_do_not_sum_to_one_are_refused():
+    with pytest.raises(ValueError, match="sums run from 1 to 1.5"):
+        Transitions.empty(PROBLEM).append(spoiled("mass", (2, 0), EPISODE.mass[2, 0] + 0.5))
+
+
+def test_negative_masses_are_refused_also_where_the_sum_is_right():
+    least = EPISODE.mass[1, 0]
+    shifted = EPISODE.mass.at[1, 0].set(-0.2).at[1, 1].add(0.2 + least)
+    with pytest.raises(ValueError, match="non-negative"):
+        Transitions.empty(PROBLEM).append(dataclasses.replace(EPISODE, mass=shifted))
+
+
+def test_every_move_keeps_the_distribution_of_its_moment():
+    other = toy_episode(PROBLEM, seed=1)
+    data = Transitions.of(PROBLEM, [EPISODE, other])
+    assert len(data) == 2 * 5 + 5
+    assert len(data.mass) == 2 * 5  # nobody moves from the last distribution
+    for agent in range(2):
+        for step in range(5):
+            row = 5 * agent + step
+            assert np.array_equal(data.states[row], EPISODE.states[agent, step])
+            assert np.array_equal(data.actions[row], EPISODE.actions[agent, step])
+            assert np.array_equal(data.next_states[row], EPISODE.next_states[agent, step])
+            assert np.array_equal(data.mass[data.moment[row]], EPISODE.mass[step])
+    assert np.array_equal(data.mass[data.moment[10:]], other.mass[:5])
+
+
+def test_axes_that_a_wall_stopped_are_not_observed():
+    data = Transitions.of(PROBLEM, [EPISODE])
+    assert np.array_equal(data.observed, ~np.asarray(EPISODE.stopped).reshape(10, 2))
+    assert not data.observed.all()  # or the line above would say nothing
+
+
+def test_some_rows_keep_their_moments():
+    data = Transitions.of(PROBLEM, [EPISODE])
+    some = data.rows(np.array([7, 2]))
+    assert len(some) == 2
+    assert np.array_equal(some.states, data.states[[7, 2]])
+    assert np.array_equal(some.mass[some.moment], data.mass[data.moment[[7, 2]]])
+
+
+@pytest.mark.parametrize(("count", "rows"), [(0, 64), (64, 64), (65, 128), (600, 1024)])
+def test_buffers_double(count, rows):
+    assert buffer_size(count) == rows
+
+
+@given(st.integers(0, 10**6))
+def test_a_buffer_holds_its_rows_and_is_never_more_than_half_empty(count):
+    size = buffer_size(count)
+    assert size >= count
+    assert size == SMALLEST_BUFFER or size < 2 * count
+
+
+def test_padding_is_legal_and_marked():
+    data = Transitions.of(PROBLEM, [EPISODE])
+    padded = data.padded()
+    assert padded.states.shape == (64, 2)
+    assert int(padded.count) == 10
+    assert np.array_equal(padded.states[:10], data.states)
+    assert np.array_equal(padded.mass[padded.moment[:10]], data.mass[data.moment])
+    assert np.array_equal(padded.observed[:10], data.observed)
+    assert not padded.observed[10:].any()
+    assert (PLANE.index_of(padded.states[10:]) >= 0).all()
+    assert PROBLEM.actions.contains(padded.actions[10:]).all()
+    assert np.allclose(padded.mass.sum(axis=1), 1.0)
+
+
+def test_no_transitions_fill_the_smallest_buffer():
+    padded = Transitions.empty(PROBLEM).padded()
+    assert padded.states.shape == (64, 2)
+    assert int(padded.count) == 0
+    assert not padded.observed.any()

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from .flow.moves import MoveFlow as MoveFlow
     from .flow.objective import Flow as Flow
     from .flow.objective import Rollout as Rollout
+    from .learning.gradient import GradientPlanner as GradientPlanner
+    from .learning.m3ucrl import M3UCRL as M3UCRL
+    from .learning.mirror import MirrorPlanner as MirrorPlanner
+    from .learning.run import learn as learn
+    from .learning.run import learn_many as learn_many
+    from .models.base import AbstractModel as AbstractModel
+    from .models.base import AbstractModelFamily as AbstractModelFamily
+    from .models.base import Prediction as Prediction
+    from .models.data import Transitions as Transitions
+    from .models.ensemble import DeepEnsemble as DeepEnsemble
+    from .models.gp import GaussianProcess as GaussianProcess
+    from .models.gp import TheoryBeta as TheoryBeta
     from .planning.bptt import BPTT as BPTT
     from .planning.certificate import Certificate as Certificate
     from .planning.certificate import certify as certify
@@ -65,6 +77,14 @@ _HOME = {
     "episode": ("AbstractSystem", "Episode"),
     "flow.moves": ("MoveFlow",),
     "flow.objective": ("Flow", "Rollout"),
+    "learning.gradient": ("GradientPlanner",),
+    "learning.m3ucrl": ("M3UCRL",),
+    "learning.mirror": ("MirrorPlanner",),
+    "learning.run": ("learn", "learn_many"),
+    "models.base": ("AbstractModel", "AbstractModelFamily", "Prediction"),
+    "models.data": ("Transitions",),
+    "models.ensemble": ("DeepEnsemble",),
+    "models.gp": ("GaussianProcess", "TheoryBeta"),
     "planning.bptt": ("BPTT",),
     "planning.certificate": ("Certificate", "certify"),
     "planning.known": ("plan_network", "plan_table"),

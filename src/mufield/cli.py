@@ -1,4 +1,4 @@
-"""The command line: ``mufield list``, ``mufield run`` and ``mufield demo``.
+"""The command line: what stands after ``mufield``.
 
 JAX is imported only by the commands that compute, so that help comes at once.
 """
@@ -13,11 +13,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from .commands.fleet import Ask, New, Tell
+from .commands.simulated import Learn, Resume, Show
+
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
 # The extra that brings each optional package.
-EXTRAS = {"matplotlib": "viz", "imageio_ffmpeg": "viz", "PIL": "viz"}
+EXTRAS = {"matplotlib": "viz", "imageio_ffmpeg": "viz", "PIL": "viz", "pyarrow": "parquet"}
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,12 @@ Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Learn, tyro.conf.subcommand("learn")]
+    | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[New, tyro.conf.subcommand("new")]
+    | Annotated[Ask, tyro.conf.subcommand("ask")]
+    | Annotated[Tell, tyro.conf.subcommand("tell")]
 )
 
 
@@ -160,7 +169,7 @@ def _run(arguments: Arguments) -> int:
         return arguments.command()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         message = _explain(error)
         if arguments.debug or message is None:
             raise

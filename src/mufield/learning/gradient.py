@@ -20,6 +20,9 @@ from ..space.measure import MeanField
 from .imagine import Imagination
 from .plan import AbstractPlanner, Plan, joint_set, mean_spread
 
+SHAKE = 0.1
+"""Random shift of new starts, before their actions are squashed."""
+
 
 class JointPolicy(AbstractPolicy):
     """An action policy and a control policy, both deterministic, side by side."""
@@ -101,9 +104,9 @@ class GradientPlanner(AbstractPlanner):
         key: Key,
     ) -> Plan:
         """Climbs from the last plan and from a new start; keeps the better."""
-        world_key, network_key = jax.random.split(key)
+        world_key, network_key, shake_key = jax.random.split(key, 3)
         flow, motion = imagination.world(model, world_key)
-        new = self._new_table(prepared, imagination, flow, motion)
+        new = self._new_table(prepared, imagination, flow, motion, shake_key)
         if self.policy == "network":
             climber = BPTT(steps=self.table_steps, learning_rate=0.1)
             table, _ = climber.climb(flow, motion, [new])
@@ -136,14 +139,21 @@ class GradientPlanner(AbstractPlanner):
         )
 
     def _new_table(
-        self, prepared: MoveFlow | None, imagination: Imagination, flow: Flow, motion: Motion
+        self,
+        prepared: MoveFlow | None,
+        imagination: Imagination,
+        flow: Flow,
+        motion: Motion,
+        key: Key,
     ) -> Profile:
-        if prepared is None:
-            return self._at_rest(imagination)
-        moves = eqx.tree_at(lambda m: m.flow, prepared, flow).with_motion(motion)
-        state = ascend(moves, self.sweeps)
-        mean = jnp.einsum("hkm,kma->hka", state.weights, moves.actions)
-        return table_start(flow.problem, mean)
+        start = self._at_rest(imagination)
+        if prepared is not None:
+            moves = eqx.tree_at(lambda m: m.flow, prepared, flow).with_motion(motion)
+            state = ascend(moves, self.sweeps)
+            mean = jnp.einsum("hkm,kma->hka", state.weights, moves.actions)
+            start = table_start(flow.problem, mean)
+        # A model that knows nothing is the same to all sides: at rest its gradient is zero.
+        return jax.tree.map(lambda x: x + SHAKE * jax.random.normal(key, x.shape, x.dtype), start)
 
     def _at_rest(self, imagination: Imagination) -> Profile:
         problem = imagination.flow.problem

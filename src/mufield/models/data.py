@@ -11,7 +11,7 @@ from ..episode import Episode
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE
 
-SMALLEST_BUFFER = 64
+SMALLEST_BUFFER = 256
 """Rows of the smallest buffer; larger ones double, so that programs are rarely compiled anew."""
 
 
@@ -142,9 +142,9 @@ class PaddedTransitions(eqx.Module):
     count: Int[Array, ""]
 
 
-def buffer_size(count: int) -> int:
+def buffer_size(count: int, smallest: int = SMALLEST_BUFFER) -> int:
     """The smallest buffer, doubled until ``count`` rows fit."""
-    size = SMALLEST_BUFFER
+    size = smallest
     while size < count:
         size *= 2
     return size

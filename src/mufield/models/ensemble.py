@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
+from jaxtyping import Key as KeyType
 
 from .._types import Action, Key, Scalar, State
 from ..problem import GaussianNoise, Motion
@@ -26,6 +27,9 @@ from .networks import (
 )
 
 DIVERSITY = ("none", "bootstrap", "anchored")
+
+LEAST_NOISE = 0.01
+"""Noise in training, as a share of the farthest move; without any, the likelihood has no scale."""
 
 
 class EnsembleModel(AbstractModel):
@@ -104,7 +108,8 @@ class DeepEnsemble(AbstractModelFamily):
         diversity: How members come to differ. ``"none"``: by their random start alone.
             ``"bootstrap"``: each weighs the transitions at random. ``"anchored"``: each is tied
             to its own start, as strongly as a prior is, and sees targets with noise of its own;
-            for a linear model these members are draws from the posterior.
+            for a linear model these members are draws from the posterior. Where the noise is
+            learned, random weights take the place of the targets' noise.
         noise: ``"known"`` takes the noise's standard deviation from the problem where it has one;
             ``"learned"`` trains the variance head on the likelihood, as in the paper.
         prior_scale: Spread of the members before data, in units of the farthest move.
@@ -117,13 +122,13 @@ class DeepEnsemble(AbstractModelFamily):
     width: int = eqx.field(static=True, default=32)
     steps: int = eqx.field(static=True, default=500)
     learning_rate: float = eqx.field(static=True, default=0.02)
-    batch_size: int = eqx.field(static=True, default=512)
+    batch_size: int = eqx.field(static=True, default=128)
     adversarial: float = eqx.field(static=True, default=0.01)
     diversity: str = eqx.field(static=True, default="anchored")
     noise: str = eqx.field(static=True, default="known")
     prior_scale: float = eqx.field(static=True, default=1.0)
     mu: MuFeatures = eqx.field(static=True, default="none")
-    beta: float | str = eqx.field(static=True, default=3.0)
+    beta: float | str = eqx.field(static=True, default=2.0)
     recalibrate: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
@@ -215,10 +220,11 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
     start = draw_members(
         family.members, features, family.width, dim, family.prior_scale, start_key, dtype
     )
-    noise = None if data.known_noise is None else data.known_noise / data.scale
+    noise = None
+    if data.known_noise is not None:
+        noise = jnp.maximum(data.known_noise / data.scale, LEAST_NOISE)
     weights, targets = _views(family, data, noise, member_key)
     count = jnp.maximum(data.count, 1).astype(dtype)
-    full = rows <= family.batch_size
 
     def loss(member: Member, anchor: Member, sample: Sample, share: Scalar) -> Scalar:
         total = negative_log_likelihood(member, sample, noise)
@@ -234,30 +240,29 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
 
     optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))
 
-    def step(carry: tuple[Member, optax.OptState], step_key: Key) -> tuple[Any, None]:
+    def step(carry: tuple[Member, optax.OptState], chosen: Array | None) -> tuple[Any, None]:
         members, state = carry
-        if full:
-            sample = Sample(
-                jnp.broadcast_to(data.inputs, (family.members, *data.inputs.shape)),
-                targets,
-                weights,
-            )
-            share = jnp.ones((), dtype=dtype)
-        else:
-            chosen = jax.random.randint(step_key, (family.batch_size,), 0, data.count)
-            inputs = data.inputs[chosen]
-            sample = Sample(
-                jnp.broadcast_to(inputs, (family.members, *inputs.shape)),
-                targets[:, chosen],
-                weights[:, chosen],
-            )
+        inputs, aims, importance = data.inputs, targets, weights
+        share = jnp.ones((), dtype=dtype)
+        if chosen is not None:
+            inputs, aims, importance = inputs[chosen], aims[:, chosen], importance[:, chosen]
             share = count / family.batch_size
-        grads = jax.vmap(jax.grad(loss), in_axes=(0, 0, 0, None))(members, start, sample, share)
+
+        def gradient(member: Member, anchor: Member, aim: Array, weight: Array) -> Member:
+            found: Member = jax.grad(loss)(member, anchor, Sample(inputs, aim, weight), share)
+            return found
+
+        grads = jax.vmap(gradient)(members, start, aims, importance)
         updates, state = optimiser.update(grads, state)
         return (optax.apply_updates(members, updates), state), None
 
-    keys = jax.random.split(batch_key, family.steps)
-    (members, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), keys)
+    # All batches are drawn at once: small draws cost more than their share of a step.
+    batches = None
+    if rows > family.batch_size:
+        shape = (family.steps, family.batch_size)
+        batches = jax.random.randint(batch_key, shape, 0, jnp.maximum(data.count, 1))
+    first = (start, optimiser.init(start))
+    (members, _), _ = jax.lax.scan(step, first, batches, length=family.steps)
     # Without data there is nothing to train on: the prior stays as it was drawn.
     members = jax.tree.map(lambda new, old: jnp.where(data.count > 0, new, old), members, start)
     return EnsembleModel(
@@ -271,7 +276,9 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
 
 
 @eqx.filter_jit
-def _train_many(family: DeepEnsemble, data: EnsembleInputs, keys: Key) -> EnsembleModel:
+def _train_many(
+    family: DeepEnsemble, data: EnsembleInputs, keys: KeyType[Array, "runs"]
+) -> EnsembleModel:
     lifted: EnsembleModel = jax.vmap(lambda d, k: train(family, d, k))(data, keys)
     return lifted
 
@@ -291,27 +298,12 @@ def _views(
     shape = (family.members, *data.targets.shape)
     weights = jnp.broadcast_to(data.observed, shape)
     targets = jnp.broadcast_to(data.targets, shape)
-    if family.diversity == "bootstrap":
+    if family.diversity == "anchored" and noise is not None:
+        extra = noise * jax.random.normal(key, shape, dtype=data.targets.dtype)
+        targets = targets + jnp.where(weights > 0, extra, 0.0)
+    elif family.diversity != "none":
         # Exponential weights: the Bayesian bootstrap, which leaves no transition out entirely.
+        # Anchored members need it where the noise is learned: they would learn added noise too.
         drawn = jax.random.exponential(key, shape[:2], dtype=data.targets.dtype)
         weights = weights * drawn[..., None]
-    elif family.diversity == "anchored":
-        spread = _residual_scale(data) if noise is None else noise
-        extra = spread * jax.random.normal(key, shape, dtype=data.targets.dtype)
-        targets = targets + jnp.where(weights > 0, extra, 0.0)
     return weights, targets
-
-
-def _residual_scale(data: EnsembleInputs) -> Float[Array, "dim"]:
-    """A guess of unknown noise: the spread around a linear fit."""
-    ones = jnp.ones_like(data.inputs[:, :1])
-    design = jnp.concatenate([data.inputs, ones], axis=1)
-
-    def one(target: Array, weight: Array) -> Scalar:
-        weighted = design * weight[:, None]
-        ridge = 1e-3 * jnp.eye(design.shape[1], dtype=design.dtype)
-        solution = jnp.linalg.solve(weighted.T @ design + ridge, weighted.T @ target)
-        residual = weight * (target - design @ solution)
-        return jnp.sqrt(jnp.sum(residual**2) / jnp.maximum(jnp.sum(weight), 1.0))
-
-    return jax.vmap(one, in_axes=1)(data.targets, data.observed)

@@ -11,27 +11,21 @@ Rounded to single precision this form stays accurate: b is never longer than sqr
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 from scipy.linalg import cholesky, solve_triangular
 
-from .data import buffer_size
-from .kernels import AbstractKernel
+from .kernels import AbstractKernel, covariances, variances
 
 Matrix = Float[np.ndarray, "rows columns"]
 Points = Float[np.ndarray, "rows features"]
 
 LOST_INFORMATION = 1e-4
-"""Nats of the data's information, on each axis, that inducing points may lose."""
+"""Nats of the data's information, on each axis, that inducing points may lose; also the growth of
+the precision up to which a direction is left out of predictions."""
 
 ROUNDING = 1e-12
-"""Share of a prior variance below which differences are rounding."""
-
-NO_INFORMATION = 1e-7
-"""Growth of the precision along a direction below which data say nothing about it."""
+"""Share of a prior variance, or of a precision, below which differences are rounding."""
 
 
 class Rows(NamedTuple):
@@ -96,7 +90,7 @@ class ExactFactor:
             between = cross * self.rows.observed[:, axis, None] * seen
             own = corner * np.outer(seen, seen) + np.diag(np.where(seen, noise, 1.0))
             side = solve_triangular(self.lower[axis], between, lower=True).T
-            below = cholesky(own - side @ side.T, lower=True)
+            below = _factorised(own - side @ side.T)
             targets = np.where(seen, new.targets[:, axis], 0.0)
             lower[axis, n:, :n], lower[axis, n:, n:] = side, below
             rest = targets - side @ self.solved[axis]
@@ -140,6 +134,7 @@ class InducingFactor:
         pulled: Targets pulled back to the weights, of each axis.
         lost: Bound of the information that is lost on an axis: half of the variance that the
             points leave unexplained on the data, over lambda.
+        tolerance: What may be lost.
     """
 
     kernel: AbstractKernel
@@ -149,6 +144,7 @@ class InducingFactor:
     precision: Float[np.ndarray, "dim points points"]
     pulled: Float[np.ndarray, "dim points"]
     lost: float
+    tolerance: float
 
     @classmethod
     def of(
@@ -162,15 +158,16 @@ class InducingFactor:
         """Chooses at most ``size`` points among the data and takes all rows in."""
         least = float(np.min(noise))
         chosen = choose_points(kernel, rows.inputs, size, 2 * least * tolerance)
-        count, dim = len(chosen.index), len(noise)
+        count, dim = len(chosen.pivots), len(noise)
         start = cls(
             kernel,
             noise,
-            rows.inputs[chosen.index],
-            chosen.phi[chosen.index],
+            rows.inputs[chosen.pivots],
+            chosen.phi[chosen.pivots],
             np.broadcast_to(np.eye(count), (dim, count, count)),
             np.zeros((dim, count)),
             0.5 * chosen.left / least,
+            tolerance,
         )
         return start._take(chosen.phi, rows)
 
@@ -190,7 +187,8 @@ class InducingFactor:
         growth = np.maximum(values - 1.0, 0.0)
         # Largest first, so that all axes can be cut to one rank.
         values, growth, vectors = values[:, ::-1], growth[:, ::-1], vectors[:, :, ::-1]
-        rank = int(np.max(np.sum(growth > NO_INFORMATION, axis=1), initial=0))
+        least = max(self.tolerance, ROUNDING)
+        rank = int(np.max(np.sum(growth > least, axis=1), initial=0))
         values, growth, vectors = values[:, :rank], growth[:, :rank], vectors[:, :, :rank]
         root = np.sqrt(growth / values)
         whiten = np.empty((len(self.noise), rank, len(self.points)))
@@ -198,7 +196,7 @@ class InducingFactor:
             scaled = vectors[axis] * root[axis]
             whiten[axis] = solve_triangular(self.lower, scaled, lower=True, trans="T").T
         pulled = np.einsum("apr,ap->ar", vectors, self.pulled)
-        weights = pulled / np.sqrt(values * np.maximum(growth, NO_INFORMATION))
+        weights = pulled / np.sqrt(values * np.maximum(growth, least))
         return Whitened(self.points, whiten, weights)
 
     def _take(self, phi: Matrix, rows: Rows) -> "InducingFactor":
@@ -214,13 +212,14 @@ class InducingFactor:
             ),
             self.pulled + (phi.T @ (targets * weight)).T,
             self.lost,
+            self.tolerance,
         )
 
 
 class Chosen(NamedTuple):
     """Inducing points: their rows, phi of all rows, and the variance left, summed over rows."""
 
-    index: np.ndarray
+    pivots: np.ndarray
     phi: Matrix
     left: float
 
@@ -253,31 +252,11 @@ def choose_points(kernel: AbstractKernel, inputs: Points, size: int, enough: flo
     return Chosen(np.asarray(index, dtype=int), phi[:, : len(index)], float(np.sum(left)))
 
 
-def covariances(kernel: AbstractKernel, xs: Points, ys: Points) -> Matrix:
-    """Covariances of all pairs, in double precision."""
-    with jax.enable_x64(True):
-        found = _covariances(kernel, _padded(xs), _padded(ys))
-    return np.asarray(found)[: len(xs), : len(ys)]
-
-
-def variances(kernel: AbstractKernel, xs: Points) -> Float[np.ndarray, "rows"]:
-    """Prior variances, in double precision."""
-    with jax.enable_x64(True):
-        found = _variances(kernel, _padded(xs))
-    return np.array(found[: len(xs)])
-
-
-@eqx.filter_jit
-def _covariances(kernel: AbstractKernel, xs: Array, ys: Array) -> Array:
-    return kernel.matrix(xs, ys)
-
-
-@eqx.filter_jit
-def _variances(kernel: AbstractKernel, xs: Array) -> Array:
-    return jax.vmap(lambda x: kernel(x, x))(xs)
-
-
-def _padded(xs: Points) -> Array:
-    """Rows of zeros up to a size that rarely changes; a single row stays single."""
-    rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
-    return jnp.asarray(np.concatenate([xs, np.zeros((rows - len(xs), xs.shape[1]))]))
+def _factorised(matrix: Matrix) -> Matrix:
+    try:
+        return np.asarray(cholesky(matrix, lower=True))
+    except np.linalg.LinAlgError as error:
+        raise FloatingPointError(
+            "the covariance of the data is not positive definite; raise the noise, or check that "
+            f"the kernel is positive semi-definite ({error})"
+        ) from error

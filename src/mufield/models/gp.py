@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from .._types import Key
 from ..problem import GaussianNoise, Problem
+from ..space.grid import per_axis
 from .base import AbstractModelFamily
 from .data import PaddedTransitions, Transitions
 from .factor import LOST_INFORMATION, ExactFactor, InducingFactor, Rows
@@ -27,7 +28,7 @@ Factor = ExactFactor | InducingFactor
 
 
 class TheoryBeta(eqx.Module):
-    r"""The paper's scale of the confidence band (corollary ConfidenceInterval):
+    r"""The paper's scale of the confidence band (corollary ConfidenceInterval).
 
     $$\beta = B_f + \frac{\sigma}{\sqrt{\lambda}} \sqrt{2 (\log(1/\delta) + I)}$$
 
@@ -93,6 +94,8 @@ class GaussianProcess(AbstractModelFamily):
                 "noise must be 'known', 'learned', 'theory' or a standard deviation, got "
                 f"{self.noise!r}"
             )
+        if not isinstance(self.noise, str) and np.any(np.asarray(self.noise) < 0):
+            raise ValueError(f"the noise's standard deviation must be 0 or more, got {self.noise}")
         if self.hyperparameters not in ("marginal likelihood", "fixed"):
             raise ValueError(
                 "hyperparameters must be 'marginal likelihood' or 'fixed', got "
@@ -157,14 +160,14 @@ class GaussianProcess(AbstractModelFamily):
         key: Key,
     ) -> Hyperparameters:
         kernel = joint_kernel(features) if self.kernel is None else self.kernel
+        _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
         scaled = None if noise_std is None else noise_std / np.asarray(problem.max_move)
         noise = None if scaled is None else np.maximum(scaled**2, LEAST_NOISE)
         if self.hyperparameters == "fixed" and noise is not None:
             return Hyperparameters(kernel, noise)
-        limits = Limits(self.length_scales, self.variances)
-        if self.hyperparameters == "fixed":
-            limits = None
+        fitted = self.hyperparameters == "marginal likelihood"
+        limits = Limits(self.length_scales, self.variances) if fitted else None
         return most_likely(kernel, noise, rows, limits, key)
 
     def _factorise(self, found: Hyperparameters, rows: Rows) -> Factor:
@@ -184,7 +187,7 @@ class GaussianProcess(AbstractModelFamily):
     def _noise_std(self, problem: Problem) -> Float[np.ndarray, "dim"] | None:
         """The noise's standard deviation on each axis, or none if it must be learned."""
         if not isinstance(self.noise, str):
-            return np.broadcast_to(np.asarray(self.noise, dtype=float), (problem.grid.dim,))
+            return np.asarray(per_axis(self.noise, problem.grid.dim, float))
         if self.noise != "learned" and isinstance(problem.noise, GaussianNoise):
             return np.asarray(problem.noise.std, dtype=float)
         return None
@@ -215,10 +218,23 @@ def _inputs(features: FeatureMap, data: PaddedTransitions) -> Array:
     return features.rows(data)
 
 
+def _check_kernel(kernel: AbstractKernel, size: int) -> None:
+    point = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
+    try:
+        shape = jax.eval_shape(kernel, point, point).shape
+    except Exception as error:
+        raise ValueError(
+            f"the kernel could not be evaluated for vectors of {size} features, which state, "
+            f"action and mu have here; give it one length scale, or {size} of them: {error}"
+        ) from error
+    if shape != ():
+        raise ValueError(f"a kernel must return one number for a pair of points, got {shape}")
+
+
 def _check_finite(model: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(model):
         if not np.isfinite(np.asarray(leaf)).all():
-            raise ValueError(
+            raise FloatingPointError(
                 f"the fit is not finite in {jax.tree_util.keystr(path)}; raise the noise, or give "
                 "the kernel longer length scales"
             )

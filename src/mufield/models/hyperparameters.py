@@ -1,7 +1,7 @@
 """Kernel parameters by the marginal likelihood, in double precision."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -59,7 +59,7 @@ def most_likely(
     kernel: AbstractKernel,
     noise: Float[np.ndarray, "dim"] | None,
     rows: Rows,
-    limits: Limits,
+    limits: Limits | None,
     key: Key,
 ) -> Hyperparameters:
     """The parameters of greatest marginal likelihood, times a weak prior.
@@ -68,42 +68,31 @@ def most_likely(
         kernel: Where the search starts; the prior's centre.
         noise: lambda of each axis where it is known, else it is fitted too.
         rows: The data.
-        limits: How far parameters may move.
+        limits: How far the kernel's parameters may move; none keeps the kernel.
         key: Randomness of the subset.
     """
     dim = rows.targets.shape[1]
     learned = noise is None
-    noise = np.full(dim, NOISE_START) if noise is None else noise
+    start_noise = np.full(dim, NOISE_START) if noise is None else noise
     if not rows.observed.any():
-        return Hyperparameters(kernel, noise)
-    start, low, high, width = [], [], [], []
-    for path, leaf in free_parameters(kernel):
-        value = np.log(np.asarray(leaf, dtype=float)).reshape(-1)
-        if path.endswith("length_scale"):
-            bounds = [np.full_like(value, np.log(bound)) for bound in limits.length_scale]
-        else:
-            bounds = [value + np.log(bound) for bound in limits.variance]
-        start.append(np.clip(value, *bounds))
-        low.append(bounds[0])
-        high.append(bounds[1])
-        width.append(np.full_like(value, PRIOR_WIDTH))
+        return Hyperparameters(kernel, start_noise)
+    free = () if limits is None else free_parameters(kernel)
+    ranges = [] if limits is None else [_range(kernel, name, limits) for name in free]
     if learned:
-        start.append(np.log(noise))
-        low.append(np.full(dim, np.log(NOISE_BOUNDS[0])))
-        high.append(np.full(dim, np.log(NOISE_BOUNDS[1])))
-        width.append(np.full(dim, NOISE_PRIOR_WIDTH))
-    first, spread = np.concatenate(start), np.concatenate(width)
+        low, high = (np.full(dim, np.log(bound)) for bound in NOISE_BOUNDS)
+        ranges.append(_Range(np.log(start_noise), low, high, np.full(dim, NOISE_PRIOR_WIDTH)))
+    first, low, high, width = (np.concatenate(part) for part in zip(*ranges, strict=True))
     sample = _subset(rows, key)
 
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
         with jax.enable_x64(True):
-            arrays = [jnp.asarray(part) for part in (vector, noise, *sample)]
-            value, gradient = _log_likelihood(kernel, learned, *arrays)
-        away = (vector - first) / spread
+            arrays = [jnp.asarray(part) for part in (vector, start_noise, *sample)]
+            value, gradient = _log_likelihood(kernel, free, learned, *arrays)
+        away = (vector - first) / width
         total = -float(value) + 0.5 * float(away @ away)
-        return total, -np.asarray(gradient) + away / spread
+        return total, -np.asarray(gradient) + away / width
 
-    bounds = list(zip(np.concatenate(low), np.concatenate(high), strict=True))
+    bounds = list(zip(low, high, strict=True))
     found = minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS}
     )
@@ -112,20 +101,18 @@ def most_likely(
             f"the marginal likelihood is not finite (loss {found.fun}); raise the noise, or keep "
             "the kernel's parameters with hyperparameters='fixed'"
         )
-    if learned:
-        noise = np.exp(found.x[-dim:])
-    return Hyperparameters(_with_parameters(kernel, found.x, np), noise)
+    best = np.exp(found.x)
+    return Hyperparameters(
+        kernel=_with_parameters(kernel, free, best[:-dim] if learned else best),
+        noise=best[-dim:] if learned else start_noise,
+    )
 
 
-def free_parameters(kernel: AbstractKernel) -> list[tuple[str, Any]]:
-    """Names and values of the parameters that a fit changes."""
-    found = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(kernel):
-        name = jax.tree_util.keystr(path)
-        # A product's second variance could only be traded for the first one's.
-        if not (".second." in name and name.endswith(".variance")):
-            found.append((name, leaf))
-    return found
+def free_parameters(kernel: AbstractKernel) -> tuple[str, ...]:
+    """Names of the parameters that a fit changes."""
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(kernel)]
+    # A product's second variance could only be traded for the first one's.
+    return tuple(n for n in names if not (".second." in n and n.endswith(".variance")))
 
 
 def log_marginal_likelihood(
@@ -135,7 +122,7 @@ def log_marginal_likelihood(
     targets: Float[Array, "rows dim"],
     observed: Bool[Array, "rows dim"],
 ) -> Scalar:
-    """log p(y), summed over the axes; entries that were not observed do not count."""
+    """Logarithm of p(y), summed over the axes; entries that were not observed do not count."""
     covariance = kernel.matrix(inputs, inputs)
     each = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(covariance, noise, targets, observed)
     return jnp.sum(each[0])
@@ -144,6 +131,7 @@ def log_marginal_likelihood(
 @eqx.filter_jit
 def _log_likelihood(
     kernel: AbstractKernel,
+    free: tuple[str, ...],
     learned: bool,
     vector: Array,
     noise: Array,
@@ -154,7 +142,7 @@ def _log_likelihood(
     """The log likelihood and its gradient by the logarithms of the parameters."""
 
     def covariance_at(logs: Array) -> Array:
-        return _with_parameters(kernel, logs, jnp).matrix(inputs, inputs)
+        return _with_parameters(kernel, free, jnp.exp(logs)).matrix(inputs, inputs)
 
     dim = noise.shape[0]
     logs = vector[:-dim] if learned else vector
@@ -189,18 +177,37 @@ def _axis(
     return value, slopes, jnp.trace(slopes)
 
 
-def _with_parameters(kernel: AbstractKernel, logs: Any, numpy: Any) -> AbstractKernel:
-    """The kernel with the exponentials of ``logs`` in place of its free parameters."""
-    free = {name for name, _ in free_parameters(kernel)}
+class _Range(NamedTuple):
+    """Logarithms of a parameter's start and bounds, and the width of its prior."""
+
+    start: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    width: np.ndarray
+
+
+def _range(kernel: AbstractKernel, name: str, limits: Limits) -> _Range:
+    leaves = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(kernel)
+    }
+    value = np.log(np.asarray(leaves[name], dtype=float)).reshape(-1)
+    if name.endswith("length_scale"):
+        low, high = (np.full_like(value, np.log(bound)) for bound in limits.length_scale)
+    else:
+        low, high = (value + np.log(bound) for bound in limits.variance)
+    return _Range(np.clip(value, low, high), low, high, np.full_like(value, PRIOR_WIDTH))
+
+
+def _with_parameters(kernel: AbstractKernel, free: tuple[str, ...], values: Any) -> AbstractKernel:
+    """The kernel with ``values``, one after the other, in place of its free parameters."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernel)
     changed, used = [], 0
     for path, leaf in leaves:
         if jax.tree_util.keystr(path) in free:
             size = int(np.size(leaf))
-            changed.append(numpy.exp(logs[used : used + size]).reshape(np.shape(leaf)))
-            used += size
-        else:
-            changed.append(leaf)
+            leaf, used = values[used : used + size].reshape(np.shape(leaf)), used + size
+        changed.append(leaf)
     result: AbstractKernel = jax.tree.unflatten(structure, changed)
     return result
 
@@ -212,9 +219,4 @@ def _subset(rows: Rows, key: Key) -> Rows:
         chosen = np.sort(np.asarray(jax.random.choice(key, count, (MOST_ROWS,), replace=False)))
         rows = Rows(*(part[chosen] for part in rows))
     missing = buffer_size(len(rows.inputs)) - len(rows.inputs)
-    return Rows(
-        *(
-            np.concatenate([part, np.zeros_like(part[:1], shape=(missing, part.shape[1]))])
-            for part in rows
-        )
-    )
+    return Rows(*(np.pad(part, ((0, missing), (0, 0))) for part in rows))

@@ -6,9 +6,11 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Scalar
+from .data import buffer_size
 from .features import FeatureMap
 
 Point = Float[Array, "features"]
@@ -18,6 +20,10 @@ DEFAULT_LENGTH_SCALE = 2.0
 
 DEFAULT_VARIANCE = 0.5
 """Prior variance in units of the squared farthest move: two standard deviations cover it."""
+
+
+MOST_UNROLLED = 16
+"""Features up to which distances are written out term by term."""
 
 
 class AbstractKernel(eqx.Module):
@@ -167,7 +173,7 @@ class Select(AbstractKernel):
         """Covariance of the values at two points."""
         return self.kernel(self._seen(x), self._seen(y))
 
-    def _seen(self, x: Point) -> Point:
+    def _seen(self, x: Point) -> Float[Array, "seen"]:
         first, count = self.axes[0], len(self.axes)
         if self.axes == tuple(range(first, first + count)):
             return x[first : first + count]  # Slices have cheaper gradients than look-ups.
@@ -205,8 +211,55 @@ def joint_kernel(
     )
 
 
+def covariances(
+    kernel: AbstractKernel,
+    xs: Float[np.ndarray, "rows features"],
+    ys: Float[np.ndarray, "columns features"],
+) -> Float[np.ndarray, "rows columns"]:
+    """Covariances of all pairs, in double precision."""
+    with jax.enable_x64(True):
+        padded = _all_pairs(kernel, _padded(xs), _padded(ys))
+    found = np.asarray(padded)[: len(xs), : len(ys)]
+    if not np.isfinite(found).all():
+        raise ValueError(
+            f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
+            "positive and its values bounded"
+        )
+    return found
+
+
+def variances(
+    kernel: AbstractKernel, xs: Float[np.ndarray, "rows features"]
+) -> Float[np.ndarray, "rows"]:
+    """Prior variances, in double precision."""
+    with jax.enable_x64(True):
+        found = _variances(kernel, _padded(xs))
+    return np.array(found[: len(xs)])
+
+
+@eqx.filter_jit
+def _all_pairs(kernel: AbstractKernel, xs: Array, ys: Array) -> Array:
+    return kernel.matrix(xs, ys)
+
+
+@eqx.filter_jit
+def _variances(kernel: AbstractKernel, xs: Array) -> Array:
+    return jax.vmap(lambda x: kernel(x, x))(xs)
+
+
+def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
+    """Rows of zeros up to a size that rarely changes; a single row stays single."""
+    rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
+    return jnp.asarray(np.concatenate([xs, np.zeros((rows - len(xs), xs.shape[1]))]))
+
+
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
-    return jnp.sum(((x - y) / length_scale) ** 2)
+    if x.shape[0] > MOST_UNROLLED:
+        return jnp.sum(((x - y) / length_scale) ** 2)
+    # Over many points, a sum of a few long vectors runs faster than many short sums.
+    scale = jnp.broadcast_to(length_scale, x.shape)
+    terms = [((x[i] - y[i]) / scale[i]) ** 2 for i in range(x.shape[0])]
+    return sum(terms, start=jnp.zeros((), dtype=x.dtype))
 
 
 def _distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:

@@ -62,10 +62,13 @@ def draw_members(
         "mean_bias": (dim,),
         "variance_weight": (width, dim),
     }
-    keys = jax.random.split(key, len(shapes))
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    # One draw for all parts: every further one would take longer to compile than the loss.
+    drawn = jax.random.normal(key, (count, sum(sizes)), dtype=dtype)
+    cuts = jnp.split(drawn, np.cumsum(sizes)[:-1], axis=1)
     parts = {
-        name: spread[name] * jax.random.normal(part_key, (count, *shape), dtype=dtype)
-        for part_key, (name, shape) in zip(keys, shapes.items(), strict=True)
+        name: spread[name] * cut.reshape(count, *shape)
+        for cut, (name, shape) in zip(cuts, shapes.items(), strict=True)
     }
     return Member(**parts, variance_bias=jnp.zeros((count, dim), dtype=dtype))
 

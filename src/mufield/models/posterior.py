@@ -18,6 +18,9 @@ from .factor import ExactFactor, InducingFactor, Rows, Whitened
 from .features import FeatureMap
 from .kernels import AbstractKernel
 
+SMALLEST_HEAD = 16
+"""Points of the smallest head: planning pays for each of them in every cell at every step."""
+
 
 class Frame(eqx.Module):
     """What lies between a problem's moves and the scaled outputs of a Gaussian process.
@@ -53,8 +56,8 @@ class Head(eqx.Module):
     def of(cls, kernel: AbstractKernel, found: Whitened, dtype: Any) -> "Head":
         """Rounds to the precision of planning, padded to sizes that rarely change."""
         count, rank = len(found.points), found.weights.shape[1]
-        points = np.zeros((_bucket(count), found.points.shape[1]))
-        whiten = np.zeros((len(found.weights), _bucket(rank), len(points)))
+        points = np.zeros((buffer_size(count, SMALLEST_HEAD), found.points.shape[1]))
+        whiten = np.zeros((len(found.weights), buffer_size(rank, SMALLEST_HEAD), len(points)))
         weights = np.zeros(whiten.shape[:2])
         points[:count] = found.points
         whiten[:, :rank, :count] = found.whiten
@@ -118,17 +121,19 @@ class ExactPosterior(AbstractModel):
 
     def draw(self, key: Key) -> Motion:
         """A draw through weights on the data's points; on the host, outside of programs."""
+        return self.as_inducing().draw(key)
+
+    def as_inducing(self) -> "InducingPosterior":
+        """The same posterior with as many of the data for inducing points as it needs."""
+        used = np.asarray(self.observed).any(axis=1)
         rows = Rows(
-            np.asarray(self.head.points, dtype=float),
-            np.asarray(self.targets, dtype=float),
-            np.asarray(self.observed),
+            np.asarray(self.head.points, dtype=float)[used],
+            np.asarray(self.targets, dtype=float)[used],
+            np.asarray(self.observed)[used],
         )
-        used = rows.observed.any(axis=1)
-        rows = Rows(*(part[used] for part in rows))
-        factor = InducingFactor.of(
-            self.head.kernel, np.asarray(self.noise, dtype=float), rows, len(rows.inputs)
-        )
-        return InducingPosterior.of(factor, self.frame, 1.0).draw(key)
+        noise = np.asarray(self.noise, dtype=float)
+        factor = InducingFactor.of(self.head.kernel, noise, rows, len(rows.inputs))
+        return InducingPosterior.of(factor, self.frame, float(self.beta))
 
 
 class InducingPosterior(AbstractModel):
@@ -236,9 +241,6 @@ def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.sqrt(jnp.maximum(variance, floor))
 
 
-def _bucket(count: int) -> int:
-    return buffer_size(count)
-
-
 def _cast(kernel: AbstractKernel, dtype: Any) -> AbstractKernel:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
+    result: AbstractKernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
+    return result

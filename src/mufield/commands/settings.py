@@ -1,0 +1,105 @@
+"""The flags that say what a run is to be."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ..runs.config import (
+    FirstName,
+    ModelName,
+    OptimismName,
+    PlannerName,
+    Precision,
+    RunConfig,
+    parse_config,
+    read_settings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run is to be; what is left out has the default in brackets."""
+
+    config: Path | None = None
+    """JSON or TOML file with settings; flags go before it."""
+
+    options: tuple[str, ...] = ()
+    """Options of the environment, such as horizon=10."""
+
+    imports: Annotated[str | None, tyro.conf.arg(name="import")] = None
+    """Python file or module to import first, which registers your own system or problem."""
+
+    seed: int | None = None
+    """Seed of all randomness [0]."""
+
+    model: ModelName | None = None
+    """Statistical model [ensemble]."""
+
+    model_options: tuple[str, ...] = ()
+    """Settings of the model, such as beta=3 members=10 mu=local."""
+
+    planner: PlannerName | None = None
+    """Randomised policies by mirror ascent, or deterministic networks or tables [mirror]."""
+
+    planner_options: tuple[str, ...] = ()
+    """Settings of the planner, such as sweeps=60."""
+
+    optimism: OptimismName | None = None
+    """Kind of optimism [hallucinated]."""
+
+    scale: float | None = None
+    """Factor on the model's beta, or the bonus's weight [1]."""
+
+    first: FirstName | None = None
+    """Plan the first episode under the model's prior, or run a random policy [prior]."""
+
+    estimate_noise: bool = False
+    """Imagine the noise that the model estimates instead of the problem's."""
+
+    reference: float | None = None
+    """J of a reference plan, for the regret."""
+
+    precision: Precision | None = None
+    """Number format [that of JAX, float32 unless JAX_ENABLE_X64 is set]."""
+
+    def make(self, environment: str | None, **more: Any) -> RunConfig:
+        """The configuration: the file's settings, and the flags in place of them."""
+        from ..runs.precision import current_precision, set_precision
+
+        settings: dict[str, Any] = {"precision": current_precision()}
+        settings |= read_settings(self.config) if self.config else {}
+        flags: dict[str, Any] = {"environment": environment} | more
+        for name in ("imports", "seed", "model", "planner", "optimism", "scale", "first"):
+            flags[name] = getattr(self, name)
+        flags |= {"reference": self.reference, "precision": self.precision}
+        flags["estimate_noise"] = self.estimate_noise or None
+        settings |= {name: value for name, value in flags.items() if value is not None}
+        for name in ("options", "model_options", "planner_options"):
+            given = _pairs(getattr(self, name), name)
+            settings[name] = dict(settings.get(name, {})) | given
+        if "environment" not in settings:
+            raise ValueError(
+                "expected the name of an environment, got none; `mufield list` shows them"
+            )
+        config = parse_config(settings, str(self.config or "the command line"))
+        set_precision(config.precision)
+        return config
+
+
+def _pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
+    """``key=value`` words; values are JSON where they can be, else text."""
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise ValueError(
+                f"--{name.replace('_', '-')}: expected words such as horizon=10, got {text!r}"
+            )
+        try:
+            pairs[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            pairs[key.replace("-", "_")] = value
+    return pairs

@@ -1,0 +1,165 @@
+"""From a run's configuration to its problem, its system and its learner."""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from ..environments.registry import find, make_known
+from ..episode import AbstractSystem
+from ..learning.gradient import GradientPlanner
+from ..learning.m3ucrl import M3UCRL
+from ..learning.mirror import MirrorPlanner
+from ..learning.plan import AbstractPlanner
+from ..models.base import AbstractModelFamily
+from ..models.ensemble import DeepEnsemble
+from ..models.gp import GaussianProcess
+from ..problem import Problem
+from .config import RunConfig
+from .precision import check_precision
+
+FAMILIES: dict[str, type[AbstractModelFamily]] = {
+    "ensemble": DeepEnsemble,
+    "gp": GaussianProcess,
+}
+PLANNERS: dict[str, tuple[type[AbstractPlanner], dict[str, Any]]] = {
+    "mirror": (MirrorPlanner, {}),
+    "network": (GradientPlanner, {"policy": "network"}),
+    "table": (GradientPlanner, {"policy": "table"}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What a configuration stands for.
+
+    Attributes:
+        config: The configuration.
+        problem: What is known.
+        system: The simulator; none for a real system.
+        learner: The learner.
+    """
+
+    config: RunConfig
+    problem: Problem
+    system: AbstractSystem | None
+    learner: M3UCRL
+
+
+def build(config: RunConfig) -> Setup:
+    """Builds a run's problem, system and learner."""
+    check_precision(config)
+    import_users(config.imports)
+    known = make_known(config.environment, **config.options)
+    problem = known if isinstance(known, Problem) else known.problem
+    learner = M3UCRL(
+        problem,
+        _family(config),
+        _planner(config),
+        optimism=config.optimism,
+        scale=config.scale,
+        first=config.first,
+        estimate_noise=config.estimate_noise,
+    )
+    return Setup(config, problem, known if isinstance(known, AbstractSystem) else None, learner)
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """The configuration with all defaults written out, because those of the code may change."""
+    import_users(config.imports)
+    known = find(config.environment).options
+    own = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
+    settings, fixed = _settings(_planner(config)), PLANNERS[config.planner][1]
+    return dataclasses.replace(
+        config,
+        options=_plain(own | config.options),
+        model_options=_settings(_family(config)),
+        planner_options={name: settings[name] for name in settings if name not in fixed},
+    )
+
+
+def import_users(source: str | None) -> Path | None:
+    """Imports a user's file or module, once; returns the file that was imported."""
+    if source is None:
+        return None
+    if not source.endswith(".py"):
+        try:
+            found = importlib.import_module(source).__file__
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{source}.".startswith(f"{error.name}."):
+                raise
+            raise ValueError(
+                f"cannot import {source!r}: there is no such module; name a .py file, or a module "
+                "that Python finds"
+            ) from error
+        return None if found is None else Path(found)
+    path = Path(source).expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"cannot import {path}: there is no such file")
+    name = f"_mufield_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return path
+
+
+def _family(config: RunConfig) -> AbstractModelFamily:
+    family = FAMILIES[config.model]
+    return family(**_checked(family, config.model_options, f"the model {config.model!r}"))
+
+
+def _planner(config: RunConfig) -> AbstractPlanner:
+    planner, fixed = PLANNERS[config.planner]
+    name = f"the planner {config.planner!r}"
+    return planner(**_checked(planner, config.planner_options, name, tuple(fixed)), **fixed)
+
+
+def _checked(
+    kind: type[Any], options: dict[str, Any], name: str, fixed: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The options in the types that the settings have; raises if there is no such setting."""
+    known = {each.name: each.type for each in dataclasses.fields(kind) if each.name not in fixed}
+    unknown = sorted(options.keys() - known.keys())
+    if unknown:
+        raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    return {key: _of_type(known[key], value, f"{name}: {key}") for key, value in options.items()}
+
+
+def _of_type(kind: Any, value: Any, name: str) -> Any:
+    if value is None:  # a default that JSON knows as null
+        return None
+    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{name} must be of the type {kind}, got {value!r}; correct it") from error
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    return _plain({each.name: getattr(module, each.name) for each in dataclasses.fields(module)})
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """What JSON can hold, as it comes back from there."""
+    kept = {}
+    for name, value in values.items():
+        try:
+            kept[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            continue  # such as functions: they are the code's own and cannot be set from outside
+    return kept

@@ -1,0 +1,138 @@
+"""What describes a run completely. No JAX here, so that the command line's help comes at once."""
+
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+FORMAT = 1
+"""Of run directories; those of later versions are refused."""
+
+ModelName = Literal["ensemble", "gp"]
+PlannerName = Literal["mirror", "network", "table"]
+OptimismName = Literal["hallucinated", "shared", "bonus", "thompson", "greedy"]
+FirstName = Literal["prior", "random"]
+Precision = Literal["float32", "float64"]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What describes a run completely.
+
+    Attributes:
+        environment: Name of a registered system, or of the problem of a real one.
+        options: Its keyword arguments.
+        imports: A Python file or module to import first, which registers the user's own problem.
+        seed: Seed of all randomness.
+        agents: Agents that a simulator tracks in each episode.
+        episodes: Number of episodes that the run is to have; more may follow.
+        model: The statistical model.
+        model_options: Its settings.
+        planner: ``"mirror"`` for randomised policies, ``"network"`` or ``"table"`` for
+            deterministic ones.
+        planner_options: Its settings.
+        optimism: Kind of optimism.
+        scale: Factor on the model's beta, or the bonus's weight.
+        first: How the first episode is planned.
+        estimate_noise: Whether the imagined noise is the model's estimate.
+        reference: J of a reference plan, for the regret.
+        precision: Number format of all computations.
+        label: Tells runs apart that share all else.
+        format: Version of the run directory.
+    """
+
+    # Read by pydantic where a file is checked.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"allow_inf_nan": False}
+
+    environment: str
+    options: dict[str, Any] = field(default_factory=dict)
+    imports: str | None = None
+    seed: int = 0
+    agents: int = 1
+    episodes: int = 30
+    model: ModelName = "ensemble"
+    model_options: dict[str, Any] = field(default_factory=dict)
+    planner: PlannerName = "mirror"
+    planner_options: dict[str, Any] = field(default_factory=dict)
+    optimism: OptimismName = "hallucinated"
+    scale: float = 1.0
+    first: FirstName = "prior"
+    estimate_noise: bool = False
+    reference: float | None = None
+    precision: Precision = "float32"
+    label: str = ""
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for name, least in (("agents", 1), ("episodes", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"{name} must be {least} or more, got {getattr(self, name)}; correct it"
+                )
+
+    @property
+    def identity(self) -> str:
+        """Stands for the run in its policy files; equal for runs that must come out equal."""
+        document = asdict(replace(self, episodes=1))
+        text = json.dumps(document, sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def document(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return document
+
+
+def parse_config(document: Any, source: str) -> RunConfig:
+    """Reads a configuration; raises ValueError that names the source and the field."""
+    from pydantic import TypeAdapter, ValidationError
+
+    if isinstance(document, dict):
+        later = document.get("format", FORMAT)
+        if isinstance(later, int) and later > FORMAT:
+            raise ValueError(
+                f"{source} was written by a newer mufield, in version {later} of the format, and "
+                f"this one reads up to {FORMAT}; upgrade mufield"
+            )
+        unknown = sorted(document.keys() - {each.name for each in fields(RunConfig)})
+        if unknown:
+            raise ValueError(
+                f"{source}: there is no setting {', '.join(unknown)}; there are "
+                f"{', '.join(each.name for each in fields(RunConfig))}"
+            )
+    try:
+        return TypeAdapter(RunConfig).validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(key) for key in first["loc"]) or "its contents"
+        raise ValueError(
+            f"{source}: {where} is wrong ({first['msg']}), got {first['input']!r}; correct it"
+        ) from error
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a JSON or TOML file, not checked yet."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file of settings {path}")
+    text = path.read_text(encoding="utf-8")
+    try:
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}; correct it"
+        ) from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: expected settings by name, got {type(document).__name__}")
+    return document
+
+
+def read_config(directory: Path) -> RunConfig:
+    """The configuration of a run."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no run in {directory}; begin one with `mufield learn` or `mufield new`"
+        )
+    return parse_config(read_settings(path), str(path))

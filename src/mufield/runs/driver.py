@@ -1,0 +1,237 @@
+"""A run that goes on: ask, run, tell, with everything on disk before the next step.
+
+A state is always made from what is on disk, whether or not the run was interrupted. So a run
+that was killed and goes on does the same computations as one that was not.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from .._progress import progress_bar
+from ..episode import Episode
+from ..learning.m3ucrl import RUN, LearnerState, PlanError
+from ..learning.metrics import EpisodeMetrics, measure
+from ..learning.plan import Plan
+from ..models.data import Transitions
+from .build import Setup, build, import_users, resolve
+from .config import RunConfig
+from .episode_checks import Asked
+from .store import RunStore, content_of
+
+
+class Session:
+    """An open run: its files and its learner, kept in step.
+
+    Attributes:
+        store: The files.
+        setup: Problem, system and learner.
+        data: The transitions so far.
+        ends: Number of transitions after each episode.
+    """
+
+    def __init__(self, store: RunStore, setup: Setup):
+        """Reads the data of all episodes so far."""
+        self.store = store
+        self.setup = setup
+        self.data = Transitions.empty(setup.problem)
+        self.ends: tuple[int, ...] = ()
+        for told in store.told:
+            self._append(told.episode)
+        self._state: LearnerState | None = None
+        self._plan: Plan | None = None
+
+    @property
+    def state(self) -> LearnerState:
+        """The learner's state; the model is fitted when it is first needed."""
+        if self._state is None:
+            began = time.perf_counter()
+            learner = self.setup.learner
+            key = jax.random.key(self.store.config.seed)
+            last = self._read_plan(self.store.episodes) if self.ends else None
+            self._state = learner.restore(
+                key,
+                self.data,
+                self.ends,
+                None if last is None else last.memory,
+                None if last is None else last.profile,
+            )
+            jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
+            self.store.note_seconds(self.episode, fit=time.perf_counter() - began)
+        return self._state
+
+    @property
+    def episode(self) -> int:
+        """Number of the next episode."""
+        return self.store.episodes + 1
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next episode is planned, but not told."""
+        return self.store.has_plan(self.episode)
+
+    def ask(self) -> Plan:
+        """The plan of the next episode: the one on disk, or a new one that is then there."""
+        if self._plan is None:
+            if not self.pending:
+                state, began = self.state, time.perf_counter()
+                try:
+                    plan = self.setup.learner.ask(state)
+                except PlanError as error:
+                    raise ValueError(
+                        f"the run {self.store.directory} cannot plan episode {self.episode}: "
+                        f"{error}"
+                    ) from error
+                self.store.note_seconds(self.episode, plan=time.perf_counter() - began)
+                self.store.write_plan(plan)
+            # From disk even if it was just made, as after an interruption.
+            self._plan = self._read_plan(self.episode)
+        return self._plan
+
+    def asked(self) -> Asked:
+        """What the episode that is told next must answer; raises if nothing was asked."""
+        if not self.pending:
+            told = self.store.episodes
+            raise ValueError(
+                f"the run {self.store.directory} expects no episode: "
+                + (f"episode {told} was told already; " if told else "")
+                + f"run `mufield ask {self.store.directory}` first, then its policy, and tell that"
+            )
+        return Asked(
+            problem=self.setup.problem,
+            profile=self.ask().profile,
+            run=self.store.config.identity,
+            episode=self.episode,
+            policy=self.store.plan_id(self.episode),
+        )
+
+    def tell(
+        self, episode: Episode, *, source: dict[str, Any] | None = None, repeated: bool = True
+    ) -> EpisodeMetrics:
+        """Makes an episode part of the run; raises, and changes nothing, if it is unfit.
+
+        Args:
+            episode: What was observed under the plan of the last `ask`.
+            source: Where it comes from, for the record.
+            repeated: Whether it may be the same as an earlier one, number for number.
+        """
+        self.asked()
+        data = self.data.append(episode)  # raises if it is unfit
+        if not repeated:
+            self._check_new(episode, source or {})
+        config = self.store.config
+        best = self.store.rows[-1]["best"] if self.store.told else None
+        metrics = measure(self.state, self.ask(), episode, best=best, reference=config.reference)
+        self.store.write_episode(episode, metrics, source or {"from": "simulator"})
+        self.data, self.ends = data, (*self.ends, len(data))
+        self._state = self._plan = None
+        return metrics
+
+    def step(self) -> EpisodeMetrics:
+        """One episode of the closed loop."""
+        system = self.setup.system
+        if system is None:
+            raise ValueError(
+                f"the run {self.store.directory} is of a real system, which cannot be run here; "
+                "use `mufield ask` and `mufield tell`"
+            )
+        plan, number, began = self.ask(), self.episode, time.perf_counter()
+        key = self.state.key_for(RUN)
+        episode = system.run(plan.profile, key, agents=self.store.config.agents)
+        metrics = self.tell(episode)
+        self.store.note_seconds(number, run=time.perf_counter() - began)
+        return metrics
+
+    def _check_new(self, episode: Episode, source: dict[str, Any]) -> None:
+        content, file = content_of(episode), source.get("sha256")
+        for number, told in enumerate(self.store.told, start=1):
+            if told.content == content or (file and file == told.source.get("sha256")):
+                raise ValueError(
+                    f"this episode was told already, as episode {number}; tell the one that the "
+                    "last policy gave, or pass --repeated if the system really did the same again"
+                )
+
+    def _read_plan(self, number: int) -> Plan:
+        return self.store.read_plan(number, self._template)
+
+    @cached_property
+    def _template(self) -> Any:
+        learner = self.setup.learner
+        return eqx.filter_eval_shape(
+            learner.planner.first_memory, learner.imagination, jax.random.key(0)
+        )
+
+    def _append(self, episode: Episode) -> None:
+        self.data = self.data.append(episode)
+        self.ends = (*self.ends, len(self.data))
+
+
+def new_run(directory: Path, config: RunConfig) -> Setup:
+    """Begins a run; raises before anything is written if the configuration is wrong."""
+    full = resolve(config)
+    if full.imports is not None and full.imports.endswith(".py"):
+        # So that the run can be resumed from anywhere.
+        full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
+    setup = build(full)
+    RunStore.create(directory, full, import_users(full.imports))
+    return setup
+
+
+@contextmanager
+def open_run(directory: Path, setup: Setup | None = None) -> Iterator[Session]:
+    """Opens a run for as long as the block lasts; other processes are kept out.
+
+    Args:
+        directory: The run.
+        setup: What its configuration stands for, if that was built already.
+    """
+    with RunStore.writing(directory) as store:
+        if setup is None or setup.config.identity != store.config.identity:
+            setup = build(store.config)
+        yield Session(store, setup)
+
+
+def learn_run(
+    directory: Path,
+    episodes: int | None = None,
+    *,
+    setup: Setup | None = None,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Goes on with a run on a simulator until it has a number of episodes.
+
+    Args:
+        directory: A run of `new_run`, however it ended last time.
+        episodes: Number of episodes in all; by default what the run is to have.
+        setup: What `new_run` returned, if that was just now.
+        progress: Whether to show a bar with the figures of the last episode.
+
+    Returns:
+        The metrics of all episodes.
+    """
+    if episodes is not None and episodes < 1:
+        raise ValueError(f"expected at least one episode, got {episodes}")
+    with open_run(directory, setup) as session:
+        store = session.store
+        if episodes is not None:
+            store.set_target(episodes)
+        total = store.config.episodes
+        with progress_bar("learning", total, shown=progress) as report:
+            while store.episodes < total:
+                session.step()
+                report(store.episodes, **_figures(store.rows[-1]))
+        return store.rows
+
+
+def _figures(row: dict[str, Any]) -> dict[str, float]:
+    """What the bar shows."""
+    names = {"J": "value", "optimistic": "optimistic", "best": "best", "beta": "beta"}
+    names |= {"spread": "spread", "reference": "reference"}
+    return {name: row[key] for name, key in names.items() if row[key] is not None}

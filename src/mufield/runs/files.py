@@ -1,0 +1,138 @@
+"""Files that are written whole or not at all, and that say so when they were damaged."""
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from ..policies.files import digest, save_policy
+
+_ENTRY = "mufield"  # a single entry: the order of several would differ from process to process
+_TEMPORARY = ".mufield-*.tmp"
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file at one stroke: after a crash there is the old file or the new one."""
+    # In the same directory, as only there can it take the old file's place at one stroke.
+    temporary = path.parent / f".mufield-{secrets.token_hex(8)}.tmp"
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Writes a document that people may read."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, f"{text}\n".encode())
+
+
+def read_json(path: Path) -> Any:
+    """Reads a document; raises ValueError with the file's name if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, f"it is no JSON: {error}") from error
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one line of JSON for each row, unless the file says the same already."""
+    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+    if not path.exists() or path.read_bytes() != data:
+        write_bytes(path, data)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows that can be read; lines that were torn by a crash are left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+    """Writes arrays and a JSON document about them, with a checksum of both."""
+    # safetensors takes the memory as it lies, so it must be contiguous.
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    text = json.dumps(document, allow_nan=False)
+    entry = json.dumps({"document": text, "sha256": digest(text, plain)})
+    write_bytes(path, to_safetensors(plain, metadata={_ENTRY: entry}))
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Reads what `write_arrays` wrote; raises ValueError with the file's name if it is damaged."""
+    try:
+        with safe_open(path, framework="np") as file:
+            entry = json.loads((file.metadata() or {})[_ENTRY])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if entry["sha256"] != digest(entry["document"], arrays):
+            raise damaged(path, "its contents do not match its checksum")
+        document: dict[str, Any] = json.loads(entry["document"])
+    except FileNotFoundError:
+        raise damaged(path, "it is missing") from None
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise damaged(path, f"it is cut short or no file of a run: {error}") from error
+    return arrays, document
+
+
+def write_policy(path: Path, policy: Any, info: dict[str, Any]) -> None:
+    """`save_policy`, with the same bytes for the same policy in every process."""
+    draft = path.parent / f".mufield-{secrets.token_hex(8)}.tmp"
+    try:
+        save_policy(draft, policy, info=info)
+        data = draft.read_bytes()
+    finally:
+        draft.unlink(missing_ok=True)
+    # safetensors orders the entries of the header at random.
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    write_bytes(path, len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what writers that were killed left behind; only while nobody else writes."""
+    for left in directory.rglob(_TEMPORARY):
+        left.unlink(missing_ok=True)
+
+
+def damaged(path: Path, what: str) -> ValueError:
+    """The error for a file that cannot be used."""
+    return ValueError(
+        f"cannot use {path}: {what}; restore the file from a copy, or begin a new run"
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    """Makes a rename last through a power failure, where the system can."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,144 @@
+"""Tables from CSV and Parquet files, as columns by name."""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length.
+
+    Attributes:
+        path: The file.
+        columns: The values of each column, as they were written.
+        first_row: What the file calls its first row: lines of a CSV file count the header.
+        word: ``"line"`` or ``"row"``.
+    """
+
+    path: Path
+    columns: dict[str, list[Any]]
+    first_row: int
+    word: str
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def where(self, row: int, column: str) -> str:
+        """The place of a value, for errors."""
+        return f"{self.path}, {self.word} {row + self.first_row}, column {column}"
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raises unless there are these columns and at least one row."""
+        wanted = list(names)
+        missing = [name for name in wanted if name not in self.columns]
+        if missing:
+            raise ValueError(
+                f"{self.path}: expected the columns {', '.join(wanted)}, but "
+                f"{', '.join(missing)} is missing among {', '.join(self.columns)}; "
+                "`mufield tell --help` lists all columns"
+            )
+        if len(self) == 0:
+            raise ValueError(f"{self.path}: expected at least one row, got none; check the file")
+
+    def numbers(self, column: str) -> np.ndarray:
+        """A column of finite numbers."""
+        stored = self.columns[column]
+        try:
+            values = np.array(stored, dtype=float)
+        except (TypeError, ValueError):
+            values = np.array([_number(value) for value in stored])
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{self.where(row, column)}: expected a finite number, got {stored[row]!r}; "
+                "repair it, or leave the whole episode out"
+            )
+        return values
+
+    def integers(self, column: str) -> np.ndarray:
+        """A column of whole numbers."""
+        values = self.numbers(column)
+        odd = values != np.round(values)
+        if odd.any():
+            row = int(np.argmax(odd))
+            raise ValueError(
+                f"{self.where(row, column)}: expected a whole number, got "
+                f"{self.columns[column][row]!r}; repair it"
+            )
+        return values.astype(np.int64)
+
+    def labels(self, column: str) -> list[str]:
+        """A column of names; whole numbers are written without a point."""
+        return [label(value) for value in self.columns[column]]
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def label(value: Any) -> str:
+    """A name, whatever it was stored as: 3, 3.0 and "3" are the same."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def read_table(path: Path) -> Table:
+    """Reads a .csv or .parquet file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; name a .csv or .parquet file")
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        return _read_csv(path)
+    if suffix in (".parquet", ".pq"):
+        return _read_parquet(path)
+    raise ValueError(f"expected a .csv or .parquet file, got {path}; write it as one of them")
+
+
+def _read_csv(path: Path) -> Table:
+    try:
+        # Spreadsheets put a byte order mark in front.
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8: {error}; write it again") from error
+    while lines and not any(cell.strip() for cell in lines[-1]):
+        lines.pop()
+    if not lines:
+        raise ValueError(f"{path}: expected a line with the columns' names, got an empty file")
+    names = [name.strip() for name in lines[0]]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{path}: the column {twice} appears more than once; leave one out")
+    for number, line in enumerate(lines[1:], start=2):
+        if len(line) != len(names):
+            raise ValueError(
+                f"{path}, line {number}: expected {len(names)} values separated by commas, got "
+                f"{len(line)}; the file may be cut short"
+            )
+    columns = {name: [line[i] for line in lines[1:]] for i, name in enumerate(names)}
+    return Table(path, columns, first_row=2, word="line")
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "Parquet files need pyarrow; install it with: pip install 'mufield[parquet]', or "
+            "write the episode as CSV"
+        ) from error
+    try:
+        columns = parquet.read_table(path).to_pydict()
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{path} is no Parquet file: {error}; write it again") from error
+    return Table(path, columns, first_row=1, word="row")

@@ -1,0 +1,135 @@
+"""How far a model's confidence can be trusted: coverage, and its band beside the truth."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from .curves import COLOURS, MARKERS, MOST_MARKERS
+
+BAND_OPACITY = 0.25
+
+Line = Float[Array | np.ndarray, "_"]
+
+
+def calibration_figure(
+    curves: Mapping[str, tuple[Line, Line]],
+    *,
+    title: str | None = None,
+    x_label: str = "expected coverage",
+    y_label: str = "observed coverage",
+) -> Figure:
+    """Draws observed against expected coverage; a model below the diagonal is overconfident.
+
+    Args:
+        curves: Expected and observed shares, between 0 and 1, by the models' names.
+        title: What stands above the curves.
+        x_label: What the expected shares are.
+        y_label: What the observed shares are.
+    """
+    if not curves:
+        raise ValueError("expected at least one curve to draw, got none")
+    figure = Figure(figsize=(5.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=1.2, label="calibrated")
+    for index, (name, (expected, observed)) in enumerate(curves.items()):
+        x, y = np.asarray(expected, dtype=float), np.asarray(observed, dtype=float)
+        if x.ndim != 1 or not x.size or x.shape != y.shape:
+            raise ValueError(
+                f"the curve {name!r} must be two vectors of one length, got the shapes "
+                f"{x.shape} and {y.shape}"
+            )
+        if not ((x >= 0) & (x <= 1) & (y >= 0) & (y <= 1)).all():
+            raise ValueError(
+                f"coverages are shares between 0 and 1, but the curve {name!r} runs from "
+                f"{min(x.min(), y.min()):g} to {max(x.max(), y.max()):g}; divide percentages by 100"
+            )
+        axes.plot(
+            x,
+            y,
+            color=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)] if len(x) <= MOST_MARKERS else "",
+            markersize=4,
+            label=name,
+        )
+    axes.set(xlabel=x_label, ylabel=y_label, title=title or "", aspect="equal")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def slice_figure(
+    position: Line,
+    truth: Line,
+    models: Mapping[str, tuple[Line, Line]],
+    *,
+    x_label: str,
+    y_label: str,
+    points: tuple[Line, Line] | None = None,
+    points_label: str = "moves seen nearby",
+    title: str | None = None,
+) -> Figure:
+    """Draws models' means and bands along a line, one panel for each, and the truth in all.
+
+    Args:
+        position: Places along a line through the space of states and actions.
+        truth: One axis of the true motion at the places.
+        models: Mean and half the width of the band at the places, by the models' names.
+        x_label: What changes along the line.
+        y_label: What the models predict, with its unit.
+        points: Observed moves near the line: their places and what was observed.
+        points_label: What the legend calls them.
+        title: What stands above all panels.
+    """
+    if not models:
+        raise ValueError("expected at least one model to draw, got none")
+    x = _values("position", position, None)
+    right = _values("truth", truth, x.shape)
+    figure = Figure(figsize=(4.6 * len(models), 4.0), layout="constrained")
+    panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
+    for index, (name, (mean, half_width)) in enumerate(models.items()):
+        axes = panels[index]
+        middle = _values(f"the mean of {name!r}", mean, x.shape)
+        half = _values(f"the band of {name!r}", half_width, x.shape)
+        if half.min() < 0:
+            raise ValueError(f"the band of {name!r} must not be negative, got {half.min():g}")
+        colour = COLOURS[index % len(COLOURS)]
+        if points is not None:
+            seen = [np.asarray(part, dtype=float) for part in points]
+            axes.scatter(*seen, s=9, color="0.55", linewidth=0, label=points_label, zorder=1)
+        axes.fill_between(
+            x,
+            middle - half,
+            middle + half,
+            color=colour,
+            alpha=BAND_OPACITY,
+            linewidth=0,
+            label="band",
+            zorder=2,
+        )
+        axes.plot(x, middle, color=colour, label="mean", zorder=3)
+        axes.plot(x, right, color="black", linestyle="--", linewidth=1.2, label="truth", zorder=4)
+        axes.set(xlabel=x_label, title=name)
+        axes.margins(x=0.02)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        # Moves may lie anywhere, so the legend covers what is below it.
+        axes.legend(edgecolor="none", framealpha=0.85)
+    panels[0].set_ylabel(y_label)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _values(name: str, values: Line, shape: tuple[int, ...] | None) -> Float[np.ndarray, "points"]:
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or not array.size or (shape is not None and array.shape != shape):
+        wanted = "a vector" if shape is None else f"a vector of {shape[0]} values"
+        raise ValueError(f"{name} must be {wanted}, got the shape {array.shape}")
+    return array

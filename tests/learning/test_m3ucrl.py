@@ -1,0 +1,183 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import FAMILY, MIRROR, NETWORK, TABLE, SureFamily, corridor
+
+from mufield import MoveFlow, random_policy
+from mufield.learning.m3ucrl import M3UCRL, RUN, PlanError
+from mufield.learning.metrics import measure
+from mufield.learning.mirror import MirrorPlanner
+from mufield.learning.run import learn, learn_many
+
+KEY = jax.random.key(3)
+
+
+def one_episode(learner, state):
+    plan = learner.ask(state)
+    episode = corridor().run(plan.profile, state.key_for(RUN))
+    return plan, episode, learner.tell(state, episode, plan)
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return M3UCRL(corridor().problem, FAMILY, MIRROR)
+
+
+@pytest.mark.parametrize(
+    ("planner", "optimism"),
+    [
+        (MIRROR, "hallucinated"),
+        (MIRROR, "bonus"),
+        (MIRROR, "thompson"),
+        (MIRROR, "greedy"),
+        (TABLE, "hallucinated"),
+        (NETWORK, "hallucinated"),
+        (NETWORK, "shared"),
+        (NETWORK, "greedy"),
+    ],
+)
+def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
+    learner = M3UCRL(corridor().problem, SureFamily(), planner, optimism=optimism)
+    state = learner.init(KEY)
+    for count in (1, 2):
+        plan, episode, state = one_episode(learner, state)
+        assert state.episode == count
+        assert len(state.data) == 4 * count
+        # No trace of eta: the system has one action axis, and refuses others.
+        assert episode.actions.shape[-1] == 1
+        assert (float(plan.control) > 0) == (optimism in ("hallucinated", "shared"))
+        assert np.isfinite(float(plan.value))
+
+
+def test_optimism_never_expects_less_than_the_mean_does():
+    value = {}
+    for optimism in ("hallucinated", "greedy"):
+        planner = MirrorPlanner(points=5, sweeps=80)
+        learner = M3UCRL(corridor().problem, SureFamily(gain=0.3), planner, optimism=optimism)
+        value[optimism] = float(learner.ask(learner.init(KEY)).value)
+    assert value["hallucinated"] > value["greedy"] + 0.1
+
+
+def test_with_a_perfect_model_the_plan_earns_what_it_expects():
+    learner = M3UCRL(corridor().problem, SureFamily(spread=0.0), MIRROR)
+    plan = learner.ask(learner.init(KEY))
+    found = corridor().evaluate(plan.profile)
+    assert float(plan.value) == pytest.approx(float(found.value), rel=1e-9)
+    np.testing.assert_allclose(plan.mass, found.mass, atol=1e-12)
+
+
+def test_a_run_is_a_function_of_its_seed(learner):
+    first = learn(corridor(), learner, episodes=2, seed=5, progress=False)
+    again = learn(corridor(), learner, episodes=2, seed=5, progress=False)
+    other = learn(corridor(), learner, episodes=2, seed=6, progress=False)
+    assert first.metrics == again.metrics
+    assert first.metrics != other.metrics
+
+
+def test_seeds_side_by_side_learn_as_alone(learner):
+    together = learn_many(corridor(), learner, seeds=[5, 6], episodes=2, progress=False)
+    alone = learn(corridor(), learner, episodes=2, seed=6, progress=False)
+    assert together[1].metrics[0].value == pytest.approx(alone.metrics[0].value, rel=1e-6)
+    assert together[1].metrics[1].value == pytest.approx(alone.metrics[1].value, rel=1e-6)
+
+
+def test_learning_ends_near_the_best_plan():
+    flow, motion = corridor().reveal()
+    from mufield import MirrorAscent, spread_actions
+
+    moves = MoveFlow(flow, motion, spread_actions((-1.0,), (1.0,), 5, border=True))
+    best = float(MirrorAscent(sweeps=100).solve(moves).value)
+    learner = M3UCRL(corridor().problem, FAMILY, MirrorPlanner(points=5, sweeps=40))
+    result = learn(corridor(), learner, episodes=6, progress=False, reference=best)
+    random = float(corridor().evaluate(random_policy(corridor().problem)).value)
+    assert result.metrics[-1].best > random + 0.8 * (best - random)
+    assert result.metrics[-1].regret == pytest.approx(best - result.metrics[-1].value)
+    assert result.metrics[-1].spread < result.metrics[0].spread
+
+
+def test_the_first_episode_can_be_random(learner):
+    shy = M3UCRL(corridor().problem, SureFamily(), MIRROR, first="random")
+    state = shy.init(KEY)
+    plan, episode, after = one_episode(shy, state)
+    assert plan.note == "the uniform random policy"
+    assert measure(state, plan, episode).optimistic is None
+    assert shy.ask(after).note == ""
+
+
+def test_restoring_fits_the_same_model(learner):
+    plan, _, state = one_episode(learner, learner.init(KEY))
+    back = learner.restore(KEY, state.data, state.ends, plan.memory, plan.profile)
+    assert eqx.tree_equal(back.model, state.model)
+    assert eqx.tree_equal(learner.ask(back), learner.ask(state))
+
+
+def test_an_episode_with_nan_is_refused_and_changes_nothing(learner):
+    state = learner.init(KEY)
+    _, episode, _ = one_episode(learner, state)
+    broken = eqx.tree_at(
+        lambda e: e.next_states, episode, episode.next_states.at[0, 2].set(jnp.nan)
+    )
+    with pytest.raises(ValueError, match="agent 0, step 2"):
+        learner.tell(state, broken)
+    assert state.episode == 0
+    assert len(state.data) == 0
+
+
+class Diverging(MirrorPlanner):
+    """Plans well before any data, then not at all."""
+
+    def plan(self, prepared, imagination, model, memory, key):
+        plan = super().plan(prepared, imagination, model, memory, key)
+        return eqx.tree_at(lambda p: p.value, plan, plan.value / (model.spread - 0.1))
+
+
+def test_a_plan_that_is_not_finite_gives_way_to_the_last_good_policy():
+    learner = M3UCRL(corridor().problem, SureFamily(spread=0.2), Diverging(points=3, sweeps=2))
+    state = learner.init(KEY)
+    plan, _, state = one_episode(learner, state)
+    broken = eqx.tree_at(lambda s: s.model.spread, state, jnp.asarray(0.1))
+    fallback = learner.ask(broken)
+    assert "last good policy" in fallback.note
+    assert eqx.tree_equal(fallback.profile, plan.profile)
+    nothing_yet = eqx.tree_at(lambda s: s.model.spread, learner.init(KEY), jnp.asarray(0.1))
+    with pytest.raises(PlanError, match="no earlier policy"):
+        learner.ask(nothing_yet)
+
+
+def test_a_fit_that_fails_gives_way_to_that_of_fewer_episodes():
+    learner = M3UCRL(corridor().problem, SureFamily(fails_from=6), MIRROR)
+    state = learner.init(KEY)
+    for _ in range(2):
+        _, _, state = one_episode(learner, state)
+    assert state.episode == 2
+    assert "not finite; going on with that to 1" in state.notes[0]
+    hopeless = M3UCRL(corridor().problem, SureFamily(), MIRROR)
+    hopeless.family = SureFamily(fails_from=0)
+    with pytest.raises(PlanError, match="not even the prior"):
+        hopeless.tell(state, corridor().run(random_policy(corridor().problem), KEY))
+
+
+def test_a_band_that_is_too_narrow_is_warned_of():
+    notes = {}
+    for name, family in {
+        "wrong": SureFamily(gain=-1.0, spread=1e-3),
+        "right": SureFamily(gain=1.0, spread=1e-3),
+    }.items():
+        learner = M3UCRL(corridor().problem, family, MIRROR)
+        state = learner.init(KEY)
+        plan = learner.ask(state)
+        episode = corridor().run(random_policy(corridor().problem), KEY, agents=20)
+        row = measure(state, plan, episode)
+        notes[name] = row.notes
+        assert row.coverage is not None
+    assert "too narrow" in notes["wrong"][0]
+    assert notes["right"] == ()
+
+
+def test_bad_options_are_named():
+    with pytest.raises(ValueError, match="first must be"):
+        M3UCRL(corridor().problem, SureFamily(), MIRROR, first="last")
+    with pytest.raises(ValueError, match="at least one seed"):
+        learn_many(corridor(), seeds=[], episodes=1)

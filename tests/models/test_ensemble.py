@@ -1,0 +1,308 @@
+"""Deep ensembles: members, masks, priors, noise, and what may be compiled when."""
+
+import dataclasses
+import logging
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from toy import LINE, PLANE, toy_episode, toy_problem
+
+from mufield import uniform
+from mufield.models.calibration import BAND, predict_rows
+from mufield.models.data import SMALLEST_BUFFER, Transitions
+from mufield.models.ensemble import DIVERSITY, DeepEnsemble, train
+from mufield.models.networks import (
+    Sample,
+    adversarial_inputs,
+    draw_members,
+    negative_log_likelihood,
+)
+from mufield.space.measure import seen_from
+
+PROBLEM = toy_problem(PLANE, noise=0.1, horizon=20)
+SMALL = DeepEnsemble(members=3, width=8, steps=60, learning_rate=0.03, batch_size=32)
+"""Small and trained a little, because most tests ask what reaches the fit, not how good it is."""
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return episodes(3)
+
+
+@pytest.fixture(scope="module")
+def fits(data):
+    """Fits of each kind of diversity, and the prior; fitted once, for compiling takes longest."""
+    found = {kind: dataclasses.replace(SMALL, diversity=kind).fit(data, KEY) for kind in DIVERSITY}
+    return found | {"prior": SMALL.fit(Transitions.empty(PROBLEM), KEY)}
+
+
+@pytest.fixture(scope="module")
+def model(fits):
+    return fits[SMALL.diversity]
+
+
+def episodes(count, problem=PROBLEM):
+    return Transitions.of(problem, [toy_episode(problem, seed) for seed in range(count)])
+
+
+def same(first, second):
+    """Whether two fits have the same members, bit for bit."""
+    return eqx.tree_equal(first.members, second.members)
+
+
+def error_of(model, data):
+    """Root mean square error of the mean, noise included."""
+    found = predict_rows(model, data)
+    return float(np.sqrt(np.mean(found.error[found.observed] ** 2)))
+
+
+@eqx.filter_jit
+def predict(model, states, actions, mass):
+    grid = model.features.grid
+
+    def one(state, action):
+        return model.predict(state, action, seen_from(grid, mass, state))
+
+    return jax.vmap(one)(states, actions)
+
+
+def anywhere(count=50, grid=PLANE):
+    rng = np.random.default_rng(5)
+    states = rng.uniform(0.1, 3.9, size=(count, grid.dim))
+    actions = rng.uniform(-1, 1, size=(count, grid.dim))
+    return jnp.asarray(states), jnp.asarray(actions), uniform(grid)
+
+
+@pytest.mark.parametrize("diversity", DIVERSITY)
+def test_members_differ_and_learn_whatever_makes_them_differ(data, fits, diversity):
+    model = fits[diversity]
+    weights = np.asarray(model.members.mean_weight)
+    for first in range(3):
+        for second in range(first):
+            assert np.abs(weights[first] - weights[second]).max() > 0.1
+    assert (predict(model, *anywhere()).epistemic > 1e-3).all()
+    assert error_of(model, data) < 0.5 * error_of(fits["prior"], data)
+
+
+def test_each_kind_of_diversity_gives_other_members(fits):
+    for first in range(3):
+        for second in range(first):
+            assert not same(fits[DIVERSITY[first]], fits[DIVERSITY[second]])
+
+
+@pytest.mark.parametrize("noise", [None, jnp.array([0.1, 0.2])], ids=["learned", "known"])
+def test_the_adversarial_step_raises_the_loss_and_stays_small(data, noise):
+    inputs = SMALL.prepare(data)
+    members = draw_members(5, 4, 8, 2, 1.0, KEY, jnp.dtype("float64"))
+    sample = Sample(inputs.inputs, inputs.targets, inputs.observed)
+
+    def losses(member):
+        moved = adversarial_inputs(member, sample, noise, 0.01)
+        away = jnp.max(jnp.abs(moved - sample.inputs))
+        changed = negative_log_likelihood(member, sample._replace(inputs=moved), noise)
+        return negative_log_likelihood(member, sample, noise), changed, away
+
+    before, after, away = jax.jit(jax.vmap(losses))(members)
+    assert (after > before).all()
+    # One hundredth of the range [-1, 1].
+    assert np.asarray(away) == pytest.approx(0.02)
+
+
+def test_adversarial_examples_reach_the_fit(data, model):
+    assert not same(dataclasses.replace(SMALL, adversarial=0.0).fit(data, KEY), model)
+
+
+@pytest.fixture(params=["known noise", "learned noise", "all rows at once"], scope="module")
+def variant(request):
+    """Ways to train that treat rows and axes differently."""
+    changes = {
+        "known noise": {},
+        "learned noise": {"noise": "learned"},
+        "all rows at once": {"batch_size": SMALLEST_BUFFER},
+    }
+    return dataclasses.replace(SMALL, **changes[request.param])
+
+
+def test_axes_that_a_wall_stopped_have_no_influence_at_all(data, variant):
+    assert 5 < (~data.observed).sum() < 60
+    before = variant.fit(data, KEY)
+    elsewhere = np.where(data.observed, data.next_states, 4.0 - data.next_states)
+    assert same(variant.fit(dataclasses.replace(data, next_states=elsewhere), KEY), before)
+
+    # The axes that were observed do matter, so equality above is no accident.
+    elsewhere = np.where(data.observed, data.next_states + 1e-6, data.next_states)
+    assert not same(variant.fit(dataclasses.replace(data, next_states=elsewhere), KEY), before)
+
+
+def test_rows_that_only_fill_the_buffer_have_no_influence_at_all(data, variant):
+    inputs = variant.prepare(data)
+    count = len(data)
+    assert inputs.inputs.shape[0] > count
+    before = train(variant, inputs, KEY)
+    spoiled = eqx.tree_at(lambda data: data.inputs, inputs, inputs.inputs.at[count:].set(0.7))
+    assert same(train(variant, spoiled, KEY), before)
+    spoiled = eqx.tree_at(lambda data: data.inputs, inputs, inputs.inputs.at[count - 1 :].set(0.7))
+    assert not same(train(variant, spoiled, KEY), before)
+
+
+@pytest.mark.parametrize("noise", ["known", "learned"])
+def test_without_data_the_prior_is_wide_and_finite(noise):
+    family = dataclasses.replace(SMALL, noise=noise, recalibrate=True, beta="empirical")
+    model = family.fit(Transitions.empty(PROBLEM), KEY)
+    found = predict(model, *anywhere())
+    for part in (found.mean, found.epistemic, found.aleatoric):
+        assert np.isfinite(part).all()
+    # Of the order of the farthest move, which is 1 here.
+    assert 0.4 < np.mean(found.epistemic) < 1.6
+    assert np.min(found.epistemic) > 0.02
+    assert float(model.beta) == BAND
+
+
+def test_the_prior_is_as_wide_as_asked_for(fits):
+    narrow = dataclasses.replace(SMALL, prior_scale=0.25).fit(Transitions.empty(PROBLEM), KEY)
+    wide = predict(fits["prior"], *anywhere()).epistemic
+    assert np.asarray(predict(narrow, *anywhere()).epistemic) == pytest.approx(
+        0.25 * np.asarray(wide)
+    )
+
+
+def test_twenty_transitions_are_enough_to_learn_something(fits):
+    one, more = episodes(1), episodes(4)
+    model, prior = SMALL.fit(one, KEY), fits["prior"]
+    unseen = more.rows(np.arange(20, 80))
+    assert len(one) == 20
+    assert error_of(model, unseen) < 0.6 * error_of(prior, unseen)
+    assert np.mean(predict(model, *anywhere()).epistemic) < 0.8 * np.mean(
+        predict(prior, *anywhere()).epistemic
+    )
+
+
+def test_a_problem_without_noise_is_learned_too():
+    problem = toy_problem(noise=0.0)
+    data = episodes(3, problem)
+    model = SMALL.fit(data, KEY)
+    assert error_of(model, data) < 0.15
+    assert (predict_rows(model, data).aleatoric == 0).all()
+
+
+def test_predictions_can_be_differentiated(model):
+    mass = uniform(PLANE)
+    states, actions, _ = anywhere(5)
+
+    def one(state, action):
+        # The cell is found by a look-up without a derivative, so it stays where it is.
+        mu = seen_from(PLANE, mass, jnp.array([0.5, 0.5]))
+        found = model.predict(state, action, mu)
+        return found.mean, found.epistemic
+
+    check_grads(jax.jit(jax.vmap(one)), (states, actions), order=1, atol=1e-6, rtol=1e-6, eps=1e-7)
+
+
+def test_members_that_agree_have_a_finite_derivative(model):
+    alike = eqx.tree_at(
+        lambda m: m.members,
+        model,
+        jax.tree.map(lambda leaf: jnp.repeat(leaf[:1], 3, axis=0), model.members),
+    )
+    mu = seen_from(PLANE, uniform(PLANE), jnp.array([0.5, 0.5]))
+
+    def spread(state):
+        return alike.predict(state, jnp.zeros(2), mu).epistemic.sum()
+
+    value, slope = jax.value_and_grad(spread)(jnp.array([0.5, 0.5]))
+    assert 0 <= value < 1e-6
+    assert np.isfinite(slope).all()
+
+
+def test_known_noise_is_reported_as_it_is(model):
+    assert np.asarray(predict(model, *anywhere()).aleatoric) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("std", [0.1, 0.3])
+def test_learned_noise_is_near_the_truth_with_enough_data(std):
+    problem = toy_problem(LINE, noise=std, horizon=500)
+    data = Transitions.of(problem, [toy_episode(problem, 0)])
+    family = DeepEnsemble(members=3, width=16, noise="learned")
+    # Away from the borders, where censoring takes the far side of the noise away.
+    found = predict(family.fit(data, KEY), *anywhere(grid=LINE)).aleatoric
+    assert np.mean(found) == pytest.approx(std, rel=0.2)
+
+
+def test_the_same_key_gives_the_same_model_and_another_one_does_not(data, model):
+    assert same(SMALL.fit(data, KEY), model)
+    assert not same(SMALL.fit(data, jax.random.key(1)), model)
+
+
+def compiled(caplog, action):
+    """Names of what was compiled, or fetched from the cache of programs, during an action."""
+    caplog.clear()
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        jax.block_until_ready(action())
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
+
+
+def test_nothing_is_compiled_again_while_the_data_stay_in_one_buffer(caplog):
+    # Settings that no other test uses, so that the first fit has to compile.
+    family = dataclasses.replace(SMALL, width=7, steps=2)
+    problem = toy_problem(PLANE, horizon=SMALLEST_BUFFER // 2)
+    one, two, three = (episodes(count, problem) for count in (1, 2, 3))
+    assert any("train" in line for line in compiled(caplog, lambda: family.fit(one, KEY)))
+    assert compiled(caplog, lambda: family.fit(two, KEY)) == []
+    # The third one needs a larger buffer.
+    assert any("train" in line for line in compiled(caplog, lambda: family.fit(three, KEY)))
+
+
+def test_a_draw_is_the_motion_of_one_member(model):
+    states, actions, mass = anywhere(4)
+    drawn = set()
+    for seed in range(12):
+        motion = model.draw(jax.random.key(seed))
+        ends = [
+            motion(state, action, seen_from(PLANE, mass, state))
+            for state, action in zip(states, actions, strict=True)
+        ]
+        drawn.add(np.stack(ends).tobytes())
+    assert len(drawn) == 3
+
+
+def test_recalibration_only_widens_the_spread(data, model):
+    wider = dataclasses.replace(SMALL, recalibrate=True).fit(data, KEY)
+    assert same(wider, model)
+    assert (np.asarray(wider.widening) >= 1).all()
+    assert (np.asarray(wider.widening) > 1).any()  # so badly trained members are overconfident
+    raw, widened = (predict(each, *anywhere()) for each in (model, wider))
+    assert np.array_equal(raw.mean, widened.mean)
+    assert np.asarray(widened.epistemic) == pytest.approx(
+        np.asarray(raw.epistemic) * np.asarray(wider.widening)
+    )
+
+
+def test_beta_is_a_number_or_comes_from_held_out_folds(data):
+    assert float(dataclasses.replace(SMALL, beta=1.5).fit(data, KEY).beta) == 1.5
+    empirical = float(dataclasses.replace(SMALL, beta="empirical").fit(data, KEY).beta)
+    assert BAND <= empirical <= 10 * BAND
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"diversity": "dropout"}, r"one of \('none', 'bootstrap', 'anchored'\), got 'dropout'"),
+        ({"noise": "unknown"}, "'known' or 'learned', got 'unknown'"),
+        ({"members": 1}, "at least two members, got 1"),
+        ({"beta": "theory"}, "a number or 'empirical', got 'theory'"),
+    ],
+)
+def test_bad_options_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        DeepEnsemble(**options)
+
+
+def test_training_that_diverges_says_so(data):
+    with pytest.raises(FloatingPointError, match="learning rate of 1e\\+200; lower it"):
+        dataclasses.replace(SMALL, learning_rate=1e200).fit(data, KEY)

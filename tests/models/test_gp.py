@@ -1,0 +1,292 @@
+"""Gaussian processes: the fit as a whole."""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import LINE, PLANE, RING, toy_episode, toy_problem
+
+import mufield
+from mufield import Grid
+from mufield.models.data import Transitions
+from mufield.models.factor import ExactFactor, InducingFactor
+from mufield.models.gp import GaussianProcess, TheoryBeta
+from mufield.models.kernels import Linear, SquaredExponential, joint_kernel
+from mufield.models.posterior import ExactPosterior, InducingPosterior
+from mufield.space.measure import seen_from
+
+KEY = jax.random.key(0)
+
+
+def toy_data(grid=PLANE, agents=2, seeds=(0,), **options):
+    problem = toy_problem(grid, **options)
+    return Transitions.of(problem, [toy_episode(problem, seed, agents) for seed in seeds])
+
+
+@eqx.filter_jit
+def predictions(model, states, actions, mass):
+    grid = model.frame.features.grid
+    return jax.vmap(lambda s, a: model.predict(s, a, seen_from(grid, mass, s)))(states, actions)
+
+
+def everywhere(problem, count=40, seed=9):
+    rng = np.random.default_rng(seed)
+    grid = problem.grid
+    states = jnp.asarray(rng.uniform(grid.lower, grid.upper, size=(count, grid.dim)))
+    actions = jnp.asarray(rng.uniform(-1, 1, size=(count, problem.actions.dim)))
+    return states, actions, problem.initial
+
+
+@pytest.mark.parametrize("inducing", [0, 256])
+@pytest.mark.parametrize("hyperparameters", ["fixed", "marginal likelihood"])
+def test_without_data_the_model_is_the_prior(inducing, hyperparameters):
+    problem = toy_problem(PLANE, max_move=(0.5, 2.0))
+    family = GaussianProcess(inducing=inducing, hyperparameters=hyperparameters)
+    model = family.fit(Transitions.empty(problem), KEY)
+    where = everywhere(problem)
+    found = predictions(model, *where)
+    np.testing.assert_array_equal(found.mean, where[0])
+    expected = np.broadcast_to(np.sqrt(0.5) * np.array([0.5, 2.0]), (40, 2))
+    np.testing.assert_allclose(found.epistemic, expected, rtol=1e-12)
+    assert float(model.information_gain) == 0.0
+
+
+def test_a_fit_is_a_function_of_its_arguments():
+    data = toy_data(seeds=(0, 1))
+    first, second = (GaussianProcess().fit(data, KEY) for _ in range(2))
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_inducing_points_are_used_where_they_say_the_same_and_exactness_elsewhere():
+    data = toy_data(agents=4)
+    smooth, rough = (SquaredExponential(scale, 0.5) for scale in (8.0, 0.05))
+    family = GaussianProcess(kernel=smooth, hyperparameters="fixed", inducing=64)
+    assert isinstance(family.fit(data, KEY), InducingPosterior)
+    family = dataclasses.replace(family, kernel=rough)
+    assert isinstance(family.fit(data, KEY), ExactPosterior)
+    family = dataclasses.replace(family, exact_points=50)
+    assert isinstance(family.fit(data, KEY), InducingPosterior)
+    family = dataclasses.replace(family, inducing=0)
+    with pytest.raises(ValueError, match="more than exact_points"):
+        family.fit(data, KEY)
+
+
+def test_both_posteriors_say_the_same_of_the_same_data():
+    data = toy_data()
+    exact, inducing = (GaussianProcess(inducing=size).fit(data, KEY) for size in (0, 256))
+    where = everywhere(data.problem)
+    one, other = predictions(exact, *where), predictions(inducing, *where)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-4)
+    np.testing.assert_allclose(one.epistemic, other.epistemic, rtol=1e-2, atol=1e-4)
+    assert float(exact.information_gain) == pytest.approx(
+        float(inducing.information_gain), rel=1e-4
+    )
+
+
+def test_the_shorter_way_round_a_ring_is_learned():
+    data = toy_data(RING, agents=10, max_move=0.1, noise=0.02)
+    model = GaussianProcess().fit(data, KEY)
+    states, actions, mass = everywhere(data.problem)
+    found = predictions(model, states, actions, mass)
+    assert float(jnp.max(jnp.abs(found.mean - states - 0.08 * actions))) < 0.03
+
+
+def test_censored_moves_have_no_influence():
+    data = toy_data(agents=3)
+    assert not data.observed.all()
+    # Another end of a censored move, with the flags kept.
+    moved = np.where(data.observed, data.next_states, data.next_states + 0.7)
+    other = dataclasses.replace(data, next_states=moved)
+    where = everywhere(data.problem)
+    for inducing in (0, 256):
+        family = GaussianProcess(inducing=inducing)
+        one, two = (predictions(family.fit(d, KEY), *where) for d in (data, other))
+        np.testing.assert_array_equal(one.mean, two.mean)
+        np.testing.assert_array_equal(one.epistemic, two.epistemic)
+
+
+def test_noise_comes_from_the_problem_the_data_or_the_user():
+    data = toy_data(agents=10, noise=(0.1, 0.3))
+    known = GaussianProcess().fit(data, KEY)
+    where = everywhere(data.problem)
+    np.testing.assert_allclose(predictions(known, *where).aleatoric[0], [0.1, 0.3])
+    learned = GaussianProcess(noise="learned").fit(data, KEY)
+    np.testing.assert_allclose(predictions(learned, *where).aleatoric[0], [0.1, 0.3], rtol=0.2)
+    given = GaussianProcess(noise=(0.2, 0.4)).fit(data, KEY)
+    np.testing.assert_allclose(predictions(given, *where).aleatoric[0], [0.2, 0.4])
+    fixed = GaussianProcess(noise="learned", hyperparameters="fixed").factor(data, KEY)
+    np.testing.assert_allclose(np.sqrt(fixed.noise), [0.1, 0.3], rtol=0.25)
+    np.testing.assert_array_equal(fixed.kernel.length_scale, 2.0)
+
+
+def test_noise_of_the_discrete_rooms_is_learned():
+    system = mufield.make("discrete-rooms", noise_intensity=0.3)
+    policy = mufield.random_policy(system.problem)
+    data = Transitions.of(system.problem, [system.run(policy, KEY, agents=10)])
+    # A push comes with probability 0.3 and is one of up to five moves, two of them on an axis.
+    np.testing.assert_allclose(GaussianProcess().factor(data, KEY).noise, 0.12, rtol=0.4)
+
+
+def test_theory_sets_lambda_to_outputs_times_horizon():
+    data = toy_data(horizon=20)
+    factor = GaussianProcess(noise="theory").factor(data, KEY)
+    np.testing.assert_array_equal(factor.noise, [40.0, 40.0])
+
+
+def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
+    kernel = SquaredExponential(1.0, 0.5)
+    family = GaussianProcess(
+        kernel=kernel,
+        hyperparameters="fixed",
+        noise="theory",
+        beta=TheoryBeta(norm_bound=1.5, delta=0.05),
+        inducing=0,
+    )
+    betas = []
+    for count in range(3):
+        data = toy_data(LINE, agents=1, seeds=range(count), noise=0.2, max_move=0.5)
+        model = family.fit(data, KEY)
+        rows = family.rows(data)
+        seen = rows.observed[:, 0]
+        gram = kernel.matrix(jnp.asarray(rows.inputs[seen]), jnp.asarray(rows.inputs[seen]))
+        gain = 0.5 * np.linalg.slogdet(np.eye(seen.sum()) + np.asarray(gram) / 20)[1]
+        expected = 1.5 + 0.4 / math.sqrt(20) * math.sqrt(2 * (math.log(20) + gain))
+        assert float(model.beta) == pytest.approx(expected, rel=1e-12)
+        assert float(model.information_gain) == pytest.approx(gain, rel=1e-9)
+        betas.append(float(model.beta))
+    assert betas == sorted(betas)
+    assert betas[0] < betas[-1]
+
+
+@pytest.mark.parametrize("inducing", [0, 256])
+def test_predictions_have_the_slopes_of_finite_differences(inducing):
+    data = toy_data()
+    model = GaussianProcess(inducing=inducing, mu="embedding").fit(data, KEY)
+    grid = data.problem.grid
+
+    @jax.jit
+    def total(state, action, mass):
+        found = model.predict(state, action, seen_from(grid, mass, state))
+        return jnp.sum(found.mean * jnp.array([1.0, -2.0])) + jnp.sum(found.epistemic)
+
+    state, action = jnp.array([1.3, 2.6]), jnp.array([0.3, -0.4])
+    mass = jnp.asarray(data.mass[0])
+    slopes = jax.grad(total, argnums=(0, 1, 2))(state, action, mass)
+    for place, slope in enumerate(slopes):
+        for axis in range(2):
+            arguments = [state, action, mass]
+            ends = []
+            for step in (1e-5, -1e-5):
+                arguments[place] = [state, action, mass][place].at[axis].add(step)
+                ends.append(float(total(*arguments)))
+            assert float(slope[axis]) == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-6)
+
+
+def test_parameters_stay_within_their_bounds():
+    data = toy_data(LINE, agents=10, noise=0.02)
+    family = GaussianProcess(length_scales=(1.9, 2.1), variances=(0.9, 1.1))
+    kernel = family.factor(data, KEY).kernel
+    slack = 1e-9
+    assert np.all(kernel.length_scale >= 1.9 - slack)
+    assert np.all(kernel.length_scale <= 2.1 + slack)
+    assert 0.45 - slack <= float(kernel.variance) <= 0.55 + slack
+    # The bounds bind: freed, the parameters go farther.
+    free = GaussianProcess().factor(data, KEY).kernel
+    assert np.any((free.length_scale < 1.9) | (free.length_scale > 2.1))
+
+
+def test_the_prior_does_not_collapse_when_noise_hides_the_motion():
+    data = toy_data(RING, agents=1, max_move=0.05, noise=0.2)
+    kernel = GaussianProcess().factor(data, KEY).kernel
+    assert float(kernel.variance) >= 0.25 * 0.5
+
+
+def test_a_product_trades_no_variances():
+    data = toy_data()
+    kernel = GaussianProcess(mu="embedding").factor(data, KEY).kernel
+    assert float(kernel.second.kernel.variance) == 1.0
+    assert float(kernel.first.kernel.variance) != 0.5
+
+
+def test_the_motion_of_the_swarm_is_learned_from_a_few_episodes():
+    system = mufield.make("swarm")
+    problem, policy = system.problem, mufield.random_policy(system.problem)
+    episodes = [system.run(policy, jax.random.key(seed), agents=2) for seed in range(3)]
+    model = GaussianProcess().fit(Transitions.of(problem, episodes), KEY)
+    states, _, mass = everywhere(problem, 200)
+    actions = jnp.asarray(np.random.default_rng(1).uniform(-7, 7, size=(200, 1)))
+    found = predictions(model, states, actions, mass)
+    truth = states + actions / 200
+    error = jnp.sqrt(jnp.mean((found.mean - truth) ** 2))
+    before = jnp.sqrt(jnp.mean((states - truth) ** 2))
+    assert float(error) < 0.4 * float(before)
+    inside = jnp.abs(found.mean - truth) <= 2 * found.epistemic
+    assert float(jnp.mean(inside)) > 0.9
+
+
+def test_predictions_in_single_precision_are_near_those_in_double():
+    data = toy_data(agents=20, noise=0.1)
+    model = GaussianProcess().fit(data, KEY)
+    single = jax.tree.map(
+        lambda leaf: leaf.astype("float32") if eqx.is_inexact_array(leaf) else leaf, model
+    )
+    where = everywhere(data.problem)
+    double = predictions(model, *where)
+    rounded = predictions(single, *(part.astype("float32") for part in where))
+    assert rounded.mean.dtype == "float32"
+    off = np.abs(np.asarray(rounded.mean - double.mean)) / np.asarray(double.epistemic)
+    assert off.max() < 0.01
+    np.testing.assert_allclose(rounded.epistemic, double.epistemic, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "guess"}, "noise must be"),
+        ({"noise": -0.1}, "noise"),
+        ({"hyperparameters": "best"}, "hyperparameters must be"),
+        ({"beta": "theory"}, "beta must be"),
+        ({"length_scales": (2.0, 1.0)}, "length_scales must be"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        GaussianProcess(**options)
+
+
+def test_a_kernel_of_another_size_is_refused():
+    family = GaussianProcess(kernel=SquaredExponential(jnp.ones(3)))
+    with pytest.raises(ValueError, match="vectors of 4 features"):
+        family.fit(toy_data(), KEY)
+
+
+def test_a_kernel_that_is_not_finite_is_refused():
+    family = GaussianProcess(
+        kernel=Linear(1e308, 1.0) * Linear(1e308, 1.0), hyperparameters="fixed"
+    )
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        family.fit(toy_data(), KEY)
+
+
+def test_rows_are_added_without_a_new_fit():
+    grid = Grid.box(0.0, 4.0, 4)
+    problem = toy_problem(grid)
+    family = GaussianProcess(hyperparameters="fixed")
+    parts = [Transitions.of(problem, [toy_episode(problem, seed)]) for seed in range(2)]
+    whole = Transitions.of(problem, [toy_episode(problem, seed) for seed in range(2)])
+    for inducing, kind in ((0, ExactFactor), (256, InducingFactor)):
+        chosen = dataclasses.replace(family, inducing=inducing)
+        factor = chosen.factor(parts[0], KEY).extend(chosen.rows(parts[1]))
+        fresh = chosen.factor(whole, KEY)
+        assert isinstance(factor, kind)
+        assert factor.information_gain == pytest.approx(fresh.information_gain, rel=1e-3)
+
+
+def test_the_default_kernel_keeps_the_prior_variance_below_one():
+    features = GaussianProcess().fit(Transitions.empty(toy_problem()), KEY).frame.features
+    assert float(joint_kernel(features).variance) <= 1.0

@@ -1,0 +1,325 @@
+"""Posteriors of Gaussian processes, against tinygp and by the laws that they obey."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tinygp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_kernels import PAIRS, SCALES
+from toy import LINE, toy_problem
+
+from mufield.models.factor import ExactFactor, InducingFactor, Rows
+from mufield.models.features import FeatureMap
+from mufield.models.hyperparameters import (
+    Limits,
+    _log_likelihood,
+    free_parameters,
+    log_marginal_likelihood,
+    most_likely,
+)
+from mufield.models.kernels import Linear, Matern32, SquaredExponential, covariances
+from mufield.models.posterior import ExactPosterior, Frame, Head, InducingPosterior, safe_root
+from mufield.space.measure import seen_from
+
+NOISE = np.array([0.05, 0.2])
+KERNEL = SquaredExponential(SCALES, 0.6)
+QUERIES = jnp.asarray(np.random.default_rng(5).uniform(-1.5, 1.5, size=(30, 3)))
+
+
+def rows_of(count, seed=0, hidden=0.2):
+    """Inputs, smooth targets with noise, and some entries that were not observed."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.uniform(-1, 1, size=(count, 3))
+    clean = np.stack([np.sin(2 * inputs[:, 0]) + inputs[:, 1], inputs[:, 2] ** 2], axis=1)
+    targets = clean + rng.normal(size=clean.shape) * np.sqrt(NOISE)
+    # As many on each axis, so that tinygp's programs serve both.
+    observed = rng.permuted(np.arange(count)[:, None].repeat(2, 1) >= hidden * count, axis=0)
+    return Rows(inputs, targets, observed)
+
+
+ROWS = rows_of(50)
+
+
+@eqx.filter_jit
+def evaluate(head, queries):
+    return jax.vmap(head)(queries)
+
+
+def head_of(factor, dtype="float64"):
+    return Head.of(factor.kernel, factor.whitened(), dtype)
+
+
+def factors(kernel=KERNEL, rows=ROWS):
+    return {
+        "exact": ExactFactor.of(kernel, NOISE, rows),
+        "inducing": InducingFactor.of(kernel, NOISE, rows, 64, tolerance=1e-9),
+        "few inducing": InducingFactor.of(kernel, NOISE, rows, 10),
+    }
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_exact_posterior_equals_tinygps(name):
+    ours, theirs = PAIRS[name]
+    mean, variance = evaluate(head_of(ExactFactor.of(ours, NOISE, ROWS)), QUERIES)
+
+    @jax.jit
+    def condition(inputs, targets, noise):
+        process = tinygp.GaussianProcess(theirs, inputs, diag=noise)
+        found = process.condition(targets, QUERIES, diag=0.0).gp
+        return found.loc, found.variance
+
+    for axis, noise in enumerate(NOISE):
+        seen = ROWS.observed[:, axis]
+        expected = condition(ROWS.inputs[seen], ROWS.targets[seen, axis], noise)
+        np.testing.assert_allclose(mean[:, axis], expected[0], atol=1e-8)
+        np.testing.assert_allclose(variance[:, axis], expected[1], atol=1e-8)
+
+
+def test_inducing_posteriors_tend_to_the_exact_one():
+    exact = evaluate(head_of(ExactFactor.of(KERNEL, NOISE, ROWS)), QUERIES)
+    gaps = []
+    for size in (5, 10, 20, 50):
+        factor = InducingFactor.of(KERNEL, NOISE, ROWS, size, tolerance=0.0)
+        found = evaluate(head_of(factor), QUERIES)
+        gaps.append(max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(exact, found, strict=True)))
+    assert gaps[1] < gaps[0]
+    assert gaps[2] < gaps[1]
+    assert gaps[3] < 1e-6
+
+
+def test_a_choice_of_points_that_ends_early_loses_no_more_than_it_may():
+    exact = ExactFactor.of(KERNEL, NOISE, ROWS)
+    factor = InducingFactor.of(KERNEL, NOISE, ROWS, 50, tolerance=1e-2)
+    assert len(factor.points) < 50
+    assert 0 <= factor.lost <= 1e-2
+    lost = exact.information_gain - factor.information_gain
+    assert -1e-9 <= lost <= 2 * 1e-2
+
+
+@pytest.mark.parametrize("kind", ["exact", "inducing"])
+def test_entries_that_were_not_observed_have_no_influence(kind):
+    changed = Rows(ROWS.inputs, np.where(ROWS.observed, ROWS.targets, 1e6), ROWS.observed)
+    one = evaluate(head_of(factors()[kind]), QUERIES)
+    other = evaluate(head_of(factors(rows=changed)[kind]), QUERIES)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_row_without_observations_on_an_axis_is_as_good_as_absent():
+    hidden = ROWS.observed.copy()
+    hidden[:10, 0] = False
+    exact = ExactFactor.of(KERNEL, NOISE, Rows(ROWS.inputs, ROWS.targets, hidden))
+    shorter = ExactFactor.of(KERNEL, NOISE, Rows(*(part[10:] for part in ROWS)))
+    one, other = evaluate(head_of(exact), QUERIES), evaluate(head_of(shorter), QUERIES)
+    np.testing.assert_allclose(one[0][:, 0], other[0][:, 0], atol=1e-12)
+    np.testing.assert_allclose(one[1][:, 0], other[1][:, 0], atol=1e-12)
+
+
+def test_adding_rows_equals_a_fresh_factor():
+    first, second = (Rows(*(part[cut] for part in ROWS)) for cut in (slice(30), slice(30, 50)))
+    grown = ExactFactor.of(KERNEL, NOISE, first).extend(second)
+    fresh = ExactFactor.of(KERNEL, NOISE, ROWS)
+    np.testing.assert_allclose(grown.lower, fresh.lower, atol=1e-9)
+    np.testing.assert_allclose(grown.solved, fresh.solved, atol=1e-9)
+    old = ExactFactor.of(KERNEL, NOISE, first).lower
+    np.testing.assert_array_equal(grown.lower[:, :30, :30], old)
+    assert grown.information_gain == pytest.approx(fresh.information_gain, abs=1e-9)
+
+
+def test_adding_rows_to_inducing_points_equals_taking_them_at_once():
+    first, second = (Rows(*(part[cut] for part in ROWS)) for cut in (slice(30), slice(30, 50)))
+    start = InducingFactor.of(KERNEL, NOISE, first, 20)
+    grown = start.extend(second)
+    # By hand: the same points, all rows.
+    phi = np.linalg.solve(start.lower, covariances(KERNEL, start.points, ROWS.inputs)).T
+    for axis, noise in enumerate(NOISE):
+        seen = phi[ROWS.observed[:, axis]]
+        expected = np.eye(len(start.points)) + seen.T @ seen / noise
+        np.testing.assert_allclose(grown.precision[axis], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["exact", "inducing"])
+def test_more_data_never_give_less_information(kind):
+    gains = []
+    for count in (0, 10, 30, 50):
+        gains.append(factors(rows=Rows(*(part[:count] for part in ROWS)))[kind].information_gain)
+    assert gains[0] == 0.0
+    assert gains == sorted(gains)
+
+
+def test_the_information_gain_is_that_of_the_definition():
+    expected = 0.0
+    for axis, noise in enumerate(NOISE):
+        inputs = ROWS.inputs[ROWS.observed[:, axis]]
+        gram = covariances(KERNEL, inputs, inputs)
+        expected += 0.5 * np.linalg.slogdet(np.eye(len(inputs)) + gram / noise)[1]
+    exact, inducing = factors()["exact"], factors()["inducing"]
+    assert exact.information_gain == pytest.approx(expected, rel=1e-10)
+    assert inducing.information_gain == pytest.approx(expected, rel=1e-6)
+
+
+@eqx.filter_jit
+def stds_and_slopes(head, queries):
+    def std(z):
+        return jnp.sum(safe_root(head(z)[1]))
+
+    def both(z):
+        return safe_root(head(z)[1]), jax.grad(std)(z), jax.grad(lambda z: head(z)[0][0])(z)
+
+    return jax.vmap(both)(queries)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    spacing=st.sampled_from([0.0, 1e-12, 1e-7, 1e-3]),
+    noise=st.sampled_from([1e-4, 1e-2, 4.0]),
+    kind=st.sampled_from(["exact", "inducing"]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    build=st.sampled_from([SquaredExponential, Matern32]),
+)
+@settings(max_examples=40)
+def test_near_duplicates_give_no_negative_variance_and_finite_slopes(
+    seed, spacing, noise, kind, dtype, build
+):
+    rng = np.random.default_rng(seed)
+    base = rng.uniform(-1, 1, size=(4, 3))
+    inputs = base[rng.integers(4, size=40)] + spacing * rng.normal(size=(40, 3))
+    rows = Rows(inputs, rng.normal(size=(40, 2)), rng.random((40, 2)) > 0.1)
+    lambdas = np.full(2, noise)
+    kernel = build(SCALES, 0.6)
+    if kind == "exact":
+        factor = ExactFactor.of(kernel, lambdas, rows)
+    else:
+        factor = InducingFactor.of(kernel, lambdas, rows, 64)
+    queries = jnp.asarray(np.concatenate([inputs[:20], rng.normal(size=(10, 3))]), dtype)
+    std, *slopes = stds_and_slopes(head_of(factor, dtype), queries)
+    assert std.dtype == dtype
+    assert bool(jnp.all(std > 0))
+    assert all(bool(jnp.all(jnp.isfinite(slope))) for slope in slopes)
+    # No more than the prior's.
+    assert float(jnp.max(std)) <= np.sqrt(0.6) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["exact", "inducing", "few inducing"])
+def test_the_std_is_lipschitz_in_the_kernel_metric(kind):
+    """Lemma sigmaLipschitz, on each axis."""
+    factor = factors()[kind]
+    std = np.sqrt(np.asarray(evaluate(head_of(factor), QUERIES)[1]))
+    prior = covariances(KERNEL, np.asarray(QUERIES), np.asarray(QUERIES))
+    metric = np.sqrt(2 * 0.6 - 2 * prior + 1e-15)
+    apart = np.abs(std[:, None] - std[None]).max(axis=-1)
+    assert np.all(apart <= metric + 1e-7)
+
+
+def small_frame(grid):
+    problem = toy_problem(grid)
+    features = FeatureMap(problem)
+    return problem, Frame(features, jnp.ones(grid.dim), jnp.full(grid.dim, 0.1))
+
+
+@pytest.mark.parametrize("kind", ["exact", "inducing", "few inducing"])
+def test_draws_have_the_posteriors_mean_and_covariance(kind):
+    problem, frame = small_frame(LINE)
+    rng = np.random.default_rng(3)
+    inputs = rng.uniform(-1, 1, size=(20, 2))
+    rows = Rows(inputs, np.sin(3 * inputs[:, :1]), np.ones((20, 1), dtype=bool))
+    kernel, noise = SquaredExponential(0.8, 0.6), np.array([0.1])
+    if kind == "exact":
+        model = ExactPosterior.of(ExactFactor.of(kernel, noise, rows), frame, 2.0)
+        drawn = model.as_inducing()
+        assert callable(model.draw(jax.random.key(0)))
+    else:
+        size = 4 if kind == "few inducing" else 20
+        model = InducingPosterior.of(InducingFactor.of(kernel, noise, rows, size), frame, 2.0)
+        drawn = model
+    states = jnp.array([[0.5], [0.7], [3.9]])
+    actions = jnp.array([[0.2], [0.3], [-0.9]])
+
+    mu = seen_from(LINE, problem.initial, states[0])
+
+    def at_all(function):
+        return jax.vmap(lambda s, a: function(s, a, mu))(states, actions)
+
+    found = at_all(model.predict)
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    samples = np.asarray(jax.jit(jax.vmap(lambda key: at_all(drawn.draw(key))[:, 0]))(keys))
+    std = np.asarray(found.epistemic[:, 0])
+    assert np.max(np.abs(samples.mean(axis=0) - np.asarray(found.mean[:, 0])) / std) < 0.03
+    np.testing.assert_allclose(samples.std(axis=0), std, rtol=0.03)
+    if kind != "few inducing":
+        z = jax.vmap(lambda s, a: frame.features(s, a, mu))(states, actions)
+        k = covariances(kernel, rows.inputs, np.asarray(z))
+        gram = covariances(kernel, rows.inputs, rows.inputs) + noise * np.eye(20)
+        prior = covariances(kernel, np.asarray(z), np.asarray(z))
+        expected = prior - k.T @ np.linalg.solve(gram, k)
+        np.testing.assert_allclose(np.cov(samples.T), expected, atol=0.03 * std.max() ** 2)
+
+
+def test_the_log_likelihood_and_its_slope_equal_tinygps():
+    kernel = SquaredExponential(SCALES, 0.6) + Linear(0.3, 0.2)
+    free = free_parameters(kernel)
+    logs = jnp.log(jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(kernel)]))
+
+    def theirs(logs):
+        scales, variance, slope, bias, noise = (
+            jnp.exp(part) for part in (logs[:3], logs[3], logs[4], logs[5], logs[6:])
+        )
+        covariance = (
+            variance * tinygp.transforms.Linear(1 / scales, tinygp.kernels.ExpSquared())
+            + slope * tinygp.kernels.DotProduct()
+            + tinygp.kernels.Constant(bias)
+        )
+        total = 0.0
+        for axis in range(2):
+            seen = ROWS.observed[:, axis]
+            process = tinygp.GaussianProcess(
+                covariance, jnp.asarray(ROWS.inputs[seen]), diag=noise[axis]
+            )
+            total += process.log_probability(jnp.asarray(ROWS.targets[seen, axis]))
+        return total
+
+    vector = jnp.concatenate([logs, jnp.log(jnp.asarray(NOISE))])
+    arrays = [jnp.asarray(part) for part in ROWS]
+    value, slopes = _log_likelihood(kernel, free, True, vector, jnp.asarray(NOISE), *arrays)
+    expected, expected_slopes = jax.jit(jax.value_and_grad(theirs))(vector)
+    assert float(value) == pytest.approx(float(expected), rel=1e-9)
+    np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-7, atol=1e-7)
+    plain = log_marginal_likelihood(kernel, jnp.asarray(NOISE), *arrays)
+    assert float(plain) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_the_parameters_found_are_better_than_their_neighbours():
+    limits = Limits((0.01, 100.0), (0.01, 100.0))
+    found = most_likely(KERNEL, None, ROWS, limits, jax.random.key(0))
+    arrays = [jnp.asarray(part) for part in ROWS]
+    value = jax.jit(lambda k, n: log_marginal_likelihood(k, n, *arrays))
+
+    def posterior(kernel, noise):
+        """The likelihood times the priors, which sit at the start."""
+        away = np.log(kernel.length_scale / KERNEL.length_scale)
+        total = float(value(kernel, noise)) - 0.5 * float(np.sum(away**2))
+        total -= 0.5 * float(np.log(kernel.variance / KERNEL.variance) ** 2)
+        return total - 0.5 * float(np.sum((np.log(noise / 0.1) / 3) ** 2))
+
+    best = posterior(found.kernel, found.noise)
+    assert best > posterior(KERNEL, np.full(2, 0.1))
+    for factor in (0.9, 1.1):
+        for axis in range(3):
+            scales = np.array(found.kernel.length_scale)
+            scales[axis] *= factor
+            assert posterior(SquaredExponential(scales, found.kernel.variance), found.noise) < best
+        other = SquaredExponential(found.kernel.length_scale, found.kernel.variance * factor)
+        assert posterior(other, found.noise) < best
+        assert posterior(found.kernel, found.noise * factor) < best
+
+
+def test_many_rows_are_fitted_on_a_random_subset():
+    rows = rows_of(600)
+    one, same = (
+        most_likely(KERNEL, NOISE, rows, Limits(), jax.random.key(seed)) for seed in (0, 0)
+    )
+    np.testing.assert_array_equal(one.kernel.length_scale, same.kernel.length_scale)
+    assert np.any(one.kernel.length_scale != KERNEL.length_scale)

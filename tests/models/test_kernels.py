@@ -1,0 +1,117 @@
+"""Kernels, against tinygp and by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tinygp
+from helpers import walking_problem
+
+from mufield import Grid
+from mufield.models.features import FeatureMap
+from mufield.models.kernels import (
+    Linear,
+    Matern32,
+    Matern52,
+    Product,
+    Select,
+    SquaredExponential,
+    Sum,
+    joint_kernel,
+)
+
+SCALES = jnp.array([0.7, 1.5, 3.0])
+L2 = tinygp.kernels.distance.L2Distance()
+
+
+def scaled(kernel):
+    return tinygp.transforms.Linear(1 / SCALES, kernel)
+
+
+PAIRS = {
+    "squared exponential": (
+        SquaredExponential(SCALES, 0.6),
+        0.6 * scaled(tinygp.kernels.ExpSquared()),
+    ),
+    "one length scale": (SquaredExponential(1.3), tinygp.kernels.ExpSquared(1.3)),
+    "matern 3/2": (Matern32(SCALES, 0.6), 0.6 * scaled(tinygp.kernels.Matern32(distance=L2))),
+    "matern 5/2": (Matern52(SCALES, 0.6), 0.6 * scaled(tinygp.kernels.Matern52(distance=L2))),
+    "linear": (
+        Linear(0.4, 0.2),
+        0.4 * tinygp.kernels.DotProduct() + tinygp.kernels.Constant(0.2),
+    ),
+    "sum": (
+        SquaredExponential(SCALES) + Linear(0.4, 0.2),
+        scaled(tinygp.kernels.ExpSquared())
+        + 0.4 * tinygp.kernels.DotProduct()
+        + tinygp.kernels.Constant(0.2),
+    ),
+    "product of selections": (
+        Select(SquaredExponential(0.5), (0, 2)) * Select(Matern52(2.0), (1,)),
+        tinygp.transforms.Transform(lambda x: x[::2], tinygp.kernels.ExpSquared(0.5))
+        * tinygp.transforms.Transform(lambda x: x[1:2], tinygp.kernels.Matern52(2.0)),
+    ),
+}
+
+POINTS = np.random.default_rng(0).normal(size=(12, 3))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_kernels_equal_tinygps(name):
+    ours, theirs = PAIRS[name]
+    found, expected = jax.jit(
+        lambda xs: (ours.matrix(xs, xs[:5]), theirs(xs, xs[:5])),
+    )(jnp.asarray(POINTS))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradients_equal_finite_differences(name):
+    kernel = jax.jit(lambda x, y: PAIRS[name][0](x, y))
+    x, y = jnp.asarray(POINTS[0]), jnp.asarray(POINTS[1])
+    step = 1e-6 * jnp.eye(3)
+    differences = [(kernel(x + e, y) - kernel(x - e, y)) / 2e-6 for e in step]
+    np.testing.assert_allclose(jax.grad(kernel)(x, y), jnp.stack(differences), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", [SquaredExponential, Matern32, Matern52])
+def test_gradients_at_distance_zero_are_zero_and_small_nearby(kernel, dtype):
+    k = jax.tree.map(lambda leaf: leaf.astype(dtype), kernel(SCALES))
+    x = jnp.asarray(POINTS[0], dtype)
+    assert float(k(x, x)) == 1.0
+    np.testing.assert_array_equal(jax.grad(k)(x, x), jnp.zeros(3, dtype))
+    scales = jax.grad(lambda kernel: kernel(x, x))(k)
+    np.testing.assert_array_equal(scales.length_scale, jnp.zeros(3, dtype))
+    for distance in (1e-30, 1e-20, 1e-6):
+        slope = jax.jit(jax.grad(k))(jnp.full(3, distance, dtype), jnp.zeros(3, dtype))
+        assert bool(jnp.all(jnp.isfinite(slope)))
+        assert float(jnp.max(jnp.abs(slope))) < 1e-4
+
+
+@pytest.mark.parametrize("build", [SquaredExponential, Matern32, Matern52, Linear])
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan])
+def test_parameters_must_be_positive(build, value):
+    with pytest.raises(ValueError, match="must be positive"):
+        build(value)
+
+
+def test_joint_kernel_without_mu_has_one_length_scale_for_each_own_feature():
+    features = FeatureMap(walking_problem(Grid.box(0.0, 1.0, (3, 4), periodic=(True, False))))
+    kernel = joint_kernel(features)
+    assert isinstance(kernel, SquaredExponential)
+    assert kernel.length_scale.shape == (features.size,) == (5,)
+
+
+def test_joint_kernel_multiplies_a_kernel_between_distributions():
+    problem = walking_problem(Grid.box(0.0, 1.0, (3, 4)))
+    features = FeatureMap(problem, "embedding")
+    kernel = joint_kernel(features, mu_length_scale=0.5)
+    assert isinstance(kernel, Product)
+    assert not isinstance(kernel, Sum)
+    rng = np.random.default_rng(1)
+    x, y = jnp.asarray(rng.normal(size=(2, features.size)))
+    own, of_mu = features.own_size, 0.5
+    by_hand = 0.5 * np.exp(-0.5 * np.sum((x - y)[:own] ** 2) / 4)
+    by_hand *= np.exp(-0.5 * np.sum((x - y)[own:] ** 2) / of_mu**2)
+    assert float(kernel(x, y)) == pytest.approx(float(by_hand), rel=1e-12)

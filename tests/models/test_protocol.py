@@ -1,0 +1,101 @@
+"""A model of a third party, in about twenty lines, goes wherever ours go."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import PLANE, toy_episode, toy_problem
+
+from mufield import uniform
+from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
+from mufield.models.calibration import LEVELS, empirical_beta, held_out, predict_rows, recalibration
+from mufield.models.data import Transitions
+from mufield.models.features import FeatureMap
+from mufield.space.measure import seen_from
+
+KEY = jax.random.key(0)
+
+
+class LinearModel(AbstractModel):
+    features: FeatureMap
+    weights: jax.Array  # dim, features
+    covariance: jax.Array  # dim, features, features
+    noise: jax.Array
+    beta: jax.Array
+
+    def predict(self, state, action, mu):
+        z = self.features(state, action, mu)
+        variance = jnp.einsum("i,dij,j->d", z, self.covariance, z)
+        return Prediction(state + self.weights @ z, jnp.sqrt(variance), self.noise)
+
+
+class BayesianLinearRegression(AbstractModelFamily):
+    mu: str = eqx.field(static=True, default="none")
+
+    def fit(self, data, key):
+        features, grid = FeatureMap(data.problem, self.mu), data.problem.grid
+        rows, noise = data.padded(), jnp.asarray(data.problem.noise.std)
+        design = features.rows(rows)
+        moved = grid.displacement(rows.states, rows.next_states)
+
+        def one(target, weight, std):  # one axis; what was not observed weighs nothing
+            precision = (design.T * weight) @ design / std**2 + jnp.eye(features.size)
+            covariance = jnp.linalg.inv(precision)
+            return covariance @ (design.T @ (weight * target)) / std**2, covariance
+
+        weights, covariance = jax.vmap(one)(moved.T, rows.observed.T.astype(float), noise)
+        return LinearModel(features, weights, covariance, noise, jnp.asarray(2.0))
+
+
+@pytest.fixture(scope="module")
+def data():
+    problem = toy_problem(PLANE, noise=(0.1, 0.3), horizon=150)
+    return Transitions.of(problem, [toy_episode(problem, seed) for seed in range(2)])
+
+
+def one_prediction(model):
+    state = jnp.array([1.5, 2.5])
+    mu = seen_from(PLANE, uniform(PLANE), state)
+    return model.predict(state, jnp.array([1.0, -0.5]), mu), mu, state
+
+
+def test_it_learns_the_motion(data):
+    found, _, state = one_prediction(BayesianLinearRegression().fit(data, KEY))
+    # Censoring at the border bends the truth a little.
+    assert np.asarray(found.mean - state) == pytest.approx([0.8, -0.4], abs=0.1)
+    assert (found.epistemic < 0.05).all()
+
+
+def test_without_data_it_is_the_prior(data):
+    model = BayesianLinearRegression().fit(Transitions.empty(data.problem), KEY)
+    found, _, state = one_prediction(model)
+    assert np.array_equal(found.mean, state)
+    assert (found.epistemic > 0.5).all()
+
+
+def test_its_held_out_coverage_can_be_reported(data):
+    held = held_out(BayesianLinearRegression(), data, KEY)
+    assert held.coverage() == pytest.approx(np.stack([LEVELS, LEVELS]), abs=0.1)
+    assert recalibration(held).widening.shape == (2,)
+
+
+def test_its_predictions_of_rows_stand_beside_the_moves(data):
+    found = predict_rows(BayesianLinearRegression().fit(data, KEY), data)
+    assert found.error.shape == (300, 2)
+    assert found.aleatoric[0].tolist() == [0.1, 0.3]
+    assert np.std(found.error, axis=0, where=found.observed) == pytest.approx([0.1, 0.3], rel=0.15)
+
+
+def test_it_gets_an_empirical_beta(data):
+    assert empirical_beta(BayesianLinearRegression(), data, KEY) >= 2.0
+
+
+def test_it_draws_motions_without_a_line_of_its_own(data):
+    model = BayesianLinearRegression().fit(data, KEY)
+    found, mu, state = one_prediction(model)
+    drawn = np.stack(
+        [model.draw(jax.random.key(seed))(state, jnp.array([1.0, -0.5]), mu) for seed in range(200)]
+    )
+    assert drawn.mean(axis=0) == pytest.approx(np.asarray(found.mean), abs=0.01)
+    assert drawn.std(axis=0) == pytest.approx(np.asarray(found.epistemic), rel=0.2)

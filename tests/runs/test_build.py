@@ -1,0 +1,73 @@
+"""From configurations to learners, and systems of the user's own."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mufield import Problem, make
+from mufield.environments import registry
+from mufield.environments.registry import find, make_known
+from mufield.runs.build import build, resolve
+from mufield.runs.config import RunConfig, parse_config
+
+FLEET = """
+from mufield import Box, Grid, Problem, log_mass, register, uniform
+
+@register("{name}", "lorries on a road")
+def fleet(*, horizon: int = 3):
+    grid = Grid.box(0.0, 4.0, 4)
+    return Problem(
+        grid=grid, actions=Box(-1.0, 1.0), horizon=horizon, initial=uniform(grid), noise=0.2,
+        reward=lambda state, action, mu: -log_mass(mu.here), max_move=1.0,
+    )
+"""
+
+
+@pytest.mark.parametrize("model", ["ensemble", "gp"])
+@pytest.mark.parametrize("planner", ["mirror", "network", "table"])
+def test_all_defaults_are_written_out_and_can_be_read(model, planner):
+    config = resolve(RunConfig(environment="swarm", model=model, planner=planner))
+    assert config.options["horizon"] == 200
+    assert "beta" in config.model_options
+    assert "sweeps" in config.planner_options
+    back = parse_config(json.loads(json.dumps(config.document())), "memory")
+    assert back == config
+    assert resolve(back) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {"size": 3}}, "'swarm' has no option size; it has cells"),
+        ({"model_options": {"size": 3}}, "'ensemble' has no option size; it has members"),
+        ({"model_options": {"members": "many"}}, "members must be of the type"),
+        ({"planner_options": {"policy": "table"}, "planner": "network"}, "no option policy"),
+        ({"environment": "nowhere"}, "no system is named 'nowhere'"),
+        ({"imports": "no_such_module"}, "no such module"),
+        ({"precision": "float32"}, "computes in float32, but JAX is set to float64"),
+    ],
+)
+def test_a_wrong_setting_is_named(changes, message):
+    config = RunConfig(environment="swarm", precision="float64")
+    with pytest.raises(ValueError, match=message):
+        build(resolve(replace(config, **changes)))
+
+
+def test_a_users_file_registers_the_problem_of_a_real_fleet(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    path = tmp_path / "my_fleet.py"
+    path.write_text(FLEET.format(name="fleet-of-test-build"))
+    config = RunConfig(
+        environment="fleet-of-test-build",
+        imports=str(path),
+        options={"horizon": 5},
+    )
+    problem = make_known("fleet-of-test-build", **resolve(config).options)
+    assert isinstance(problem, Problem)
+    assert problem.horizon == 5
+    assert find("fleet-of-test-build").options == {"horizon": 3}
+    with pytest.raises(ValueError, match="is a real system"):
+        make("fleet-of-test-build")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        resolve(replace(config, imports=str(tmp_path / "other.py")))

@@ -1,0 +1,204 @@
+"""The commands about runs, with a simulator standing in for the fleet between ask and tell."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from fleet import mass_rows, rows_of, write
+
+from mufield import cli, load_policy
+from mufield.environments import registry
+from mufield.learning.m3ucrl import RUN
+from mufield.runs import driver
+from mufield.runs.build import build
+from mufield.runs.driver import learn_run
+from mufield.runs.store import RunStore
+
+FLEET = """
+from mufield import Box, Grid, Problem, log_mass, register, uniform
+
+# Not inside the function: equal problems then share their compiled programs.
+def spread(state, action, mu):
+    return -log_mass(mu.here)
+
+@register("lorries", "lorries on a road")
+def lorries(*, horizon: int = 3):
+    grid = Grid.box(0.0, 4.0, 4)
+    return Problem(
+        grid=grid, actions=Box(-1.0, 1.0), horizon=horizon, initial=uniform(grid), noise=0.2,
+        reward=spread, max_move=1.0,
+    )
+"""
+
+
+def flags(config):
+    """The command line that stands for a configuration."""
+    words = [config.environment, "--precision", "float64"]
+    for name in ("options", "model_options", "planner_options"):
+        words += [f"--{name.replace('_', '-')}"]
+        words += [f"{key}={json.dumps(value)}" for key, value in getattr(config, name).items()]
+    return words
+
+
+@pytest.fixture
+def mufield(capsys, small, monkeypatch):
+    """Runs a command; returns what it printed as JSON, or the one line of its error."""
+
+    def build_once(config):
+        same = replace(small.config, label=config.label, episodes=config.episodes)
+        return replace(small, config=config) if config == same else build(config)
+
+    monkeypatch.setattr(driver, "build", build_once)
+
+    def run(*words, fails=False):
+        code = cli.main([*map(str, words), *([] if fails else ["--json"])])
+        printed = capsys.readouterr()
+        assert code == (2 if fails else 0), printed.err
+        return printed.err.strip() if fails else json.loads(printed.out)
+
+    return run
+
+
+def files_of(directory):
+    return {p: p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != "lock"}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
+    mufield, tmp_path, small, begin, suffix
+):
+    begin(tmp_path / "closed")
+    learn_run(tmp_path / "closed", setup=small, progress=False)
+    wanted = RunStore(tmp_path / "closed")
+
+    run = tmp_path / "run"
+    began = mufield("new", run, *flags(small.config), "--label", "")
+    assert began["run"] == small.config.identity
+    state = small.learner.init(jax.random.key(0))
+    for number in (1, 2):
+        asked = mufield("ask", run, "--out", tmp_path / "next.policy")
+        assert asked["episode"] == number
+        policy = load_policy(tmp_path / "next.policy")
+        key = jax.random.fold_in(jax.random.fold_in(state.key, number - 1), RUN)
+        episode = small.system.run(policy, key)
+        rows = rows_of(episode)
+        for row, stop in zip(rows, episode.stopped.reshape(-1, 2).tolist(), strict=True):
+            row |= {"stopped_0": int(stop[0]), "stopped_1": int(stop[1])}
+            row |= {name: asked[name] for name in ("run", "episode", "policy")}
+        path = write(tmp_path / f"{number}{suffix}", rows)
+        mass = write(tmp_path / f"m{number}{suffix}", mass_rows(small.problem.grid, episode.mass))
+        told = mufield("tell", run, path, "--mass", mass, "--policy", tmp_path / "next.policy")
+        for name in ("value", "optimistic", "spread", "w1_end", "coverage", "best"):
+            assert told[name] == pytest.approx(wanted.rows[number - 1][name], rel=1e-6)
+    found = RunStore(run)
+    for mine, other in zip(found.told, wanted.told, strict=True):
+        for name in ("states", "actions", "next_states", "stopped", "mass", "rewards"):
+            np.testing.assert_allclose(
+                getattr(mine.episode, name), getattr(other.episode, name), atol=1e-9
+            )
+    assert mufield("show", run) == found.rows
+
+
+def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(mufield, tmp_path, small):
+    run = tmp_path / "run"
+    mufield("new", run, *flags(small.config))
+    first = tmp_path / "1.csv"
+    write(first, rows_of(small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))))
+    assert "expects no episode: run `mufield ask" in mufield("tell", run, first, fails=True)
+    asked = mufield("ask", run)
+    assert mufield("ask", run) == asked  # the same until it is told
+
+    def refused(*words):
+        before = files_of(run)
+        message = mufield("tell", run, *words, fails=True)
+        assert message.startswith("error: ")
+        assert "\n" not in message
+        after = files_of(run)
+        changed = {path.name for path in after if after[path] != before.get(path)}
+        assert changed <= {"timings.jsonl"}
+        return message
+
+    rows = rows_of(small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0)))
+    other = write(tmp_path / "other.csv", [row | {"run": "other"} for row in rows])
+    assert "belong to another run" in refused(other)
+    assert "is not the policy" in refused(first, "--policy", old_policy(tmp_path, small))
+    assert "no agent 9" in refused(first, "--agents", "9")
+    assert "there is no file" in refused(tmp_path / "none.csv")
+    rows[0]["state_0"], rows[0]["state_1"] = 1.5, 1.5
+    assert "inside a wall" in refused(write(tmp_path / "wall.csv", rows))
+
+    mufield("tell", run, first)
+    assert "episode 1 was told already; run `mufield ask" in refused(first)
+    mufield("ask", run)
+    assert "told already, as episode 1" in refused(first)
+    assert mufield("tell", run, first, "--repeated")["episode"] == 2
+
+
+def old_policy(tmp_path, small):
+    from mufield import random_policy, save_policy
+
+    path = tmp_path / "old.policy"
+    save_policy(path, random_policy(small.problem), info={"id": "old"})
+    return path
+
+
+def test_learn_resume_and_show(mufield, tmp_path, small, capsys):
+    run = tmp_path / "run"
+    rows = mufield("learn", *flags(small.config), "--out", run, "--episodes", 1)
+    assert [row["episode"] for row in rows] == [1]
+    assert mufield("resume", run) == rows
+    rows = mufield("resume", run, "--episodes", 2)
+    assert [row["episode"] for row in rows] == [1, 2]
+    assert cli.main(["show", str(run)]) == 0
+    table = capsys.readouterr().out
+    for word in ("episode", "optimistic", "coverage", "best.policy", f"{rows[1]['value']:.4f}"):
+        assert word in table
+    message = mufield("learn", *flags(small.config), "--out", run, fails=True)
+    assert "holds a run already; go on with `mufield resume" in message
+
+
+def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    (tmp_path / "my_fleet.py").write_text(FLEET)
+    (tmp_path / "settings.toml").write_text(
+        'environment = "lorries"\nmodel_options = {members = 2, width = 4, steps = 2}\n'
+        f'imports = "{tmp_path}/my_fleet.py"\nplanner_options = {{points = 3, sweeps = 2}}\n'
+    )
+    run = tmp_path / "run"
+    mufield("new", run, "--config", tmp_path / "settings.toml", "--first", "random")
+    assert json.loads((run / "config.json").read_text())["label"]
+    assert mufield("ask", run)["note"] == "the uniform random policy"
+    assert "is of a real system" in mufield("resume", run, fails=True)
+    rows = [
+        {"agent": name, "step": step, "state_0": at, "action_0": 0.5, "next_0": at + 0.5}
+        for name, start in (("red", 0.2), ("blue", 2.2))
+        for step, at in enumerate((start, start + 0.5, start + 1.0))
+    ]
+    told = mufield("tell", run, write(tmp_path / "e.csv", rows), "--agents", "red")
+    assert told["value"] == pytest.approx(3 * np.log(2))
+    assert (told["transitions"], told["optimistic"]) == (0, None)
+    assert mufield("ask", run)["episode"] == 2
+    (tmp_path / "my_fleet.py").write_text(FLEET + "# changed\n")
+    assert cli.main(["ask", str(run)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("learn", "--out", "x"), "expected the name of an environment"),
+        (("learn", "swarm", "--out", "x", "--options", "horizon"), "--options: expected words"),
+        (("learn", "swarm", "--out", "x", "--options", "size=3"), "has no option size"),
+        (("learn", "swarm", "--out", "x", "--agents", "0"), "agents must be 1 or more"),
+        (("learn", "swarm", "--out", "x", "--config", "no.toml"), "no file of settings no.toml"),
+        (("ask", "nowhere"), "there is no run in nowhere"),
+        (("tell", "nowhere", "e.csv"), "there is no run in nowhere"),
+        (("resume", "nowhere"), "there is no run in nowhere"),
+        (("show", "nowhere"), "there is no run in nowhere"),
+    ],
+)
+def test_mistakes_are_reported_in_one_line(mufield, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in mufield(*words, fails=True)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,185 @@
+"""A run that is killed at any moment goes on to the same end, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from mufield.runs import files
+from mufield.runs.build import build, resolve
+from mufield.runs.driver import learn_run, open_run
+from mufield.runs.store import RunStore
+
+PROGRAM = "import sys; from mufield.cli import main; sys.exit(main())"
+
+
+class Crash(BaseException):
+    """Not an Exception, so that nothing handles it."""
+
+
+def outcome(directory):
+    """All that must not depend on interruptions."""
+    kept = [directory / "metrics.jsonl", *sorted(directory.rglob("*.policy"))]
+    kept += sorted((directory / "plans").iterdir()) + sorted((directory / "episodes").iterdir())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in kept}
+
+
+@pytest.fixture(scope="module")
+def whole(small, tmp_path_factory):
+    """The run without interruption."""
+    directory = tmp_path_factory.mktemp("whole")
+    RunStore.create(directory, small.config)
+    learn_run(directory, setup=small, progress=False)
+    return outcome(directory)
+
+
+def crashing_replace(monkeypatch, after):
+    """Makes the process die in place of the next but ``after`` rename, its draft half written."""
+    real, calls = os.replace, []
+
+    def replace(source, target):
+        calls.append(target)
+        if len(calls) > after:
+            torn = os.path.join(os.path.dirname(target), ".mufield-dead.tmp")
+            with open(source, "rb") as whole, open(torn, "wb") as half:
+                half.write(whole.read()[:-7])
+            raise Crash
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    return calls
+
+
+def test_a_crash_between_any_two_writes_changes_nothing(small, whole, tmp_path, monkeypatch, begin):
+    writes = 0
+    while True:
+        directory = tmp_path / str(writes)
+        begin(directory)
+        with monkeypatch.context() as patch:
+            crashing_replace(patch, writes)
+            try:
+                learn_run(directory, setup=small, progress=False)
+            except Crash:
+                crashed = True
+            else:
+                crashed = False
+        learn_run(directory, setup=small, progress=False)
+        assert outcome(directory) == whole
+        assert not list(directory.rglob("*.tmp"))
+        if not crashed:
+            break
+        writes += 1
+    assert writes > 15  # or the crashes were not where they were meant
+
+
+def test_a_run_that_crashes_at_every_second_write_still_ends(
+    small, whole, tmp_path, monkeypatch, begin
+):
+    begin(tmp_path)
+    for allowed in range(1, 60):
+        with monkeypatch.context() as patch:
+            crashing_replace(patch, 1 + allowed // 2)
+            try:
+                learn_run(tmp_path, setup=small, progress=False)
+            except Crash:
+                continue
+        break
+    assert outcome(tmp_path) == whole
+
+
+def test_a_crash_while_a_run_begins_leaves_room_for_it(small, tmp_path, monkeypatch):
+    for after in (0, 1):
+        directory = tmp_path / str(after)
+        with monkeypatch.context() as patch:
+            crashing_replace(patch, after)
+            with pytest.raises(Crash):
+                RunStore.create(directory, small.config)
+        with pytest.raises(FileNotFoundError, match="no run in"):
+            RunStore(directory)
+        assert RunStore.create(directory, small.config).episodes == 0
+
+
+def test_torn_and_lost_metrics_are_written_again(small, whole, tmp_path, begin):
+    begin(tmp_path)
+    learn_run(tmp_path, setup=small, progress=False)
+    path = tmp_path / "metrics.jsonl"
+    for damage in (path.read_bytes()[:-9], b"", b"nonsense\n"):
+        path.write_bytes(damage)
+        (tmp_path / "best.policy").write_bytes(damage)
+        learn_run(tmp_path, setup=small, progress=False)
+        assert outcome(tmp_path) == whole
+
+
+def test_torn_timings_are_left_out(tmp_path):
+    path = tmp_path / "timings.jsonl"
+    files.write_lines(path, [{"episode": 1, "fit": 0.5}])
+    path.write_bytes(path.read_bytes() + b'{"episode": 1, "pl')
+    assert files.read_lines(path) == [{"episode": 1, "fit": 0.5}]
+
+
+@pytest.mark.slow
+def test_what_a_planner_remembers_survives(small, tmp_path, begin):
+    """The gradient planner starts from its last plan; mirror ascent remembers nothing."""
+    settings = {"steps": 1, "table_steps": 1, "sweeps": 1, "points": 2}
+    changes = {"planner": "table", "planner_options": settings}
+    setup = build(resolve(replace(small.config, **changes)))
+    for name in ("whole", "pieces"):
+        begin(tmp_path / name, **changes | {"planner_options": setup.config.planner_options})
+    learn_run(tmp_path / "whole", setup=setup, progress=False)
+    for episodes in (1, 2):
+        with open_run(tmp_path / "pieces", setup) as session:
+            session.ask()
+        learn_run(tmp_path / "pieces", episodes, setup=setup, progress=False)
+    assert outcome(tmp_path / "pieces") == outcome(tmp_path / "whole")
+    arrays, _ = files.read_arrays(tmp_path / "whole/plans/0002.safetensors")
+    assert [name for name in arrays if name.startswith("memory.")]
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments_changes_nothing(small, tmp_path, begin):
+    config, episodes = small.config, 6
+    begin(tmp_path / "whole", episodes=episodes)
+    learn_run(tmp_path / "whole", setup=small, progress=False)
+    run = tmp_path / "run"
+    first = ["learn", config.environment, "--out", str(run), "--episodes", str(episodes)]
+    first += ["--precision", "float64"]
+    for flag in ("options", "model_options", "planner_options"):
+        first += [f"--{flag.replace('_', '-')}"]
+        first += [f"{name}={value}" for name, value in getattr(config, flag).items()]
+    draw = random.Random(0)
+    # Each is killed a little after it has planned or been told something: as it computes or writes.
+    for command, sign in (
+        (first, "plans/0001.safetensors"),
+        (["resume", str(run)], "timings.jsonl"),
+    ):
+        process = start(*command)
+        wait_for(run / sign, process, newer=time.time())
+        time.sleep(draw.uniform(0.0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    last = start("resume", str(run), "--json")
+    printed, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors
+    assert f'"episode": {episodes}' in printed.decode()
+    assert outcome(run) == outcome(tmp_path / "whole")
+
+
+def start(*arguments):
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def wait_for(path, process, newer):
+    """Waits until a file is written, or the process ends."""
+    while process.poll() is None and not (path.exists() and path.stat().st_mtime >= newer):
+        time.sleep(0.002)

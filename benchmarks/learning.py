@@ -30,7 +30,7 @@ import numpy as np
 from _report import Report, duration
 
 import mufield
-from mufield import DeepEnsemble, GaussianProcess, GradientPlanner, M3UCRL, MirrorAscent, MoveFlow
+from mufield import M3UCRL, DeepEnsemble, GaussianProcess, GradientPlanner, MirrorAscent, MoveFlow
 from mufield.learning.run import LearnResult, learn_many
 from mufield.planning.bptt import BPTT
 from mufield.planning.known import plan_network, plan_table

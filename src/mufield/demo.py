@@ -1,4 +1,4 @@
-"""The demonstration: how two policies spread a population over four rooms."""
+"""The demonstration: a population learns to spread over four rooms."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 from rich.console import Console
@@ -15,40 +14,26 @@ from rich.progress import Progress
 from rich.table import Table
 
 from . import viz
-from ._types import Action, Scalar, State
 from .environments.four_rooms import four_rooms
+from .flow.moves import MoveFlow
 from .flow.objective import Rollout
-from .policies.randomised import UniformRandom, spread_actions
+from .learning.m3ucrl import M3UCRL
+from .learning.run import LearnResult, learn
+from .planning.known import plan_table
+from .planning.mirror import MirrorAscent
+from .policies.randomised import random_policy, spread_actions
 from .problem import Box
 from .space.grid import Grid
-from .space.measure import MeanField, entropy
+from .space.measure import entropy
 from .systems import SimulatedSystem
 
 PANELS = (0, 5, 10, 20)
 """Steps of the still pictures."""
 
-STRIDE = 0.7
-"""Longest move of the hand-made policy. Longer ones make neighbours swap places for ever."""
+EPISODES = 15
 
-
-def leave_the_crowd(state: State, mu: MeanField, step: object = None) -> Action:
-    """A hand-made policy, neither learned nor optimal: go where there are fewer others.
-
-    On each axis an agent compares the two neighbouring cells with its own and walks towards the
-    emptier one, the farther the emptier it is. Walls look as full as the agent's own cell. Moves
-    of less than a cell split the population of a cell, because the noise decides who arrives.
-    """
-
-    def crowd(point: State) -> Scalar:
-        return jnp.where(mu.grid.index_of(point) < 0, mu.here, mu.at(point))
-
-    def along(axis: Float[Array, "dim"]) -> Scalar:
-        behind, ahead = crowd(state - axis), crowd(state + axis)
-        # An empty cell has no crowd to leave; its agents do not count either.
-        emptiness = 1.0 - jnp.minimum(behind, ahead) / jnp.maximum(mu.here, 1e-12)
-        return jnp.where(ahead <= behind, STRIDE, -STRIDE) * jnp.maximum(emptiness, 0.0)
-
-    return jax.vmap(along)(jnp.diag(jnp.asarray(mu.grid.cell_size, dtype=state.dtype)))
+PAPER_LEARNED, PAPER_KNOWN = 77.86, 78.26
+"""J that the paper reports: after 30 episodes, and with known motion."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,30 +53,49 @@ class Shown:
         return len(self.rollout.mass)
 
 
-def run(output_dir: Path) -> int:
-    """Shows the flows of a random and of a hand-made policy; nothing is learned yet.
+@dataclass(frozen=True)
+class References:
+    """What can be reached when the motion is known.
+
+    Attributes:
+        table: J of the best deterministic plan found.
+        lower: J of the best randomised plan found.
+        upper: Certified: no randomised policy on the same moves earns more.
+    """
+
+    table: float
+    lower: float
+    upper: float
+
+
+def run(output_dir: Path, *, episodes: int = EPISODES, learner: M3UCRL | None = None) -> int:
+    """Learns the four rooms, compares with what is possible, and draws what happened.
 
     Args:
         output_dir: Directory for the pictures; made if it does not exist.
+        episodes: Number of episodes.
+        learner: The learner; the default one if none is given.
 
     Returns:
         The exit code, 0.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     console = Console()
+    system = four_rooms()
+    grid = system.problem.grid
+    console.print("The motion is unknown; every episode is one run of the whole population.")
+    references = _references(system)
+    result = learn(
+        system, learner or M3UCRL(system.problem), episodes=episodes, reference=references.lower
+    )
+    shown = [
+        _show(system, "uniform random", random_policy(system.problem)),
+        _show(system, f"learned, {episodes} episodes", result.profile),
+    ]
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("computing the flows", total=None)
-        system = four_rooms()
-        grid = system.problem.grid
-        box = system.problem.actions
-        assert isinstance(box, Box)
-        shown = [
-            _show(system, "uniform random", UniformRandom(spread_actions(box.lower, box.upper, 9))),
-            _show(system, "hand-made", leave_the_crowd),
-        ]
-        bar.update(task, description="drawing")
+        task = bar.add_task("drawing", total=None)
         flows = [viz.NamedFlow(one.name, one.rollout.mass, one.arrows) for one in shown]
-        stills = _draw_stills(output_dir, grid, flows, shown)
+        stills = _draw_stills(output_dir, grid, flows, shown, result, references)
         film = viz.animate_flow(
             output_dir / "flow.mp4",
             grid,
@@ -99,11 +103,23 @@ def run(output_dir: Path) -> int:
             titles=[f"h = {step} of {system.problem.horizon}" for step in range(len(shown[0]))],
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _print_entropies(console, grid, shown)
+    _print_episodes(console, result)
     _print_rooms(console, grid, shown)
+    _print_values(console, result, references, shown[0])
     for path in (film, *stills):
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
+
+
+def _references(system: SimulatedSystem) -> References:
+    """Plans with the true motion, which the learner never sees."""
+    flow, motion = system.reveal()
+    box = system.problem.actions
+    assert isinstance(box, Box)
+    moves = MoveFlow(flow, motion, spread_actions(box.lower, box.upper, 9, border=True))
+    best = MirrorAscent(sweeps=400, bracket=0.05).solve(moves, progress=True)
+    table = plan_table(flow, motion, jax.random.key(0), progress=True)
+    return References(float(table.value), float(best.value), float(best.upper))
 
 
 def _show(system: SimulatedSystem, name: str, policy: Any) -> Shown:
@@ -112,28 +128,70 @@ def _show(system: SimulatedSystem, name: str, policy: Any) -> Shown:
 
 
 def _draw_stills(
-    output_dir: Path, grid: Grid, flows: Sequence[viz.NamedFlow], shown: Sequence[Shown]
-) -> tuple[Path, Path]:
-    curves, fields = output_dir / "entropy.png", output_dir / "fields.png"
+    output_dir: Path,
+    grid: Grid,
+    flows: Sequence[viz.NamedFlow],
+    shown: Sequence[Shown],
+    result: LearnResult,
+    references: References,
+) -> tuple[Path, ...]:
+    paths = tuple(output_dir / f"{name}.png" for name in ("learning", "entropy", "fields"))
+    viz.curve_figure(
+        {
+            "realised by the population": np.array([row.value for row in result.metrics]),
+            "expected by the optimistic plan": np.array(
+                [math.nan if row.optimistic is None else row.optimistic for row in result.metrics]
+            ),
+        },
+        x_label="episode",
+        y_label="total reward J (nats)",
+        reference={
+            "optimum with known motion": references.lower,
+            f"paper, after 30 episodes: {PAPER_LEARNED}": PAPER_LEARNED,
+        },
+        first_x=1,
+    ).savefig(paths[0], dpi=120)
     viz.curve_figure(
         {one.name: one.entropies for one in shown},
         x_label="step h",
         y_label="entropy of the population (nats)",
         reference={f"maximum, log {grid.n_cells}": math.log(grid.n_cells)},
-    ).savefig(curves, dpi=120)
-    viz.field_figure(grid, flows, PANELS).savefig(fields, dpi=120)
-    return curves, fields
+    ).savefig(paths[1], dpi=120)
+    viz.field_figure(grid, flows, PANELS).savefig(paths[2], dpi=120)
+    return paths
 
 
-def _print_entropies(console: Console, grid: Grid, shown: Sequence[Shown]) -> None:
-    most = math.log(grid.n_cells)
-    table = Table(title="Entropy of the population (nats)", show_footer=True)
-    table.add_column("step h", footer="total J", justify="right")
-    for one in shown:
-        table.add_column(one.name, footer=f"{float(one.rollout.value):.2f}", justify="right")
-    table.add_column(f"maximum, log {grid.n_cells}", footer="", justify="right")
-    for step, values in enumerate(zip(*(one.entropies for one in shown), strict=True)):
-        table.add_row(str(step), *(f"{value:z.3f}" for value in values), f"{most:.3f}")
+def _print_episodes(console: Console, result: LearnResult) -> None:
+    table = Table(title="What was learned, episode by episode")
+    for name in ("episode", "J", "expected", "spread", "W1 at the end", "coverage"):
+        table.add_column(name, justify="right")
+    for row in result.metrics:
+        table.add_row(
+            str(row.episode),
+            f"{row.value:.2f}",
+            *("-" if x is None else f"{x:.2f}" for x in (row.optimistic, row.spread, row.w1_end)),
+            "-" if row.coverage is None else f"{row.coverage:.0%}",
+        )
+    console.print(table)
+
+
+def _print_values(
+    console: Console, result: LearnResult, references: References, random: Shown
+) -> None:
+    values = [row.value for row in result.metrics]
+    passed = next((row.episode for row in result.metrics if row.value >= PAPER_LEARNED), None)
+    table = Table("policy", title="Total reward J")
+    table.add_column("J", justify="right")
+    table.add_row("uniform random", f"{float(random.rollout.value):.2f}")
+    table.add_row("paper, learned in 30 episodes", f"{PAPER_LEARNED:.2f}")
+    table.add_row("paper, known motion", f"{PAPER_KNOWN:.2f}")
+    table.add_row("known motion, one action for each cell", f"{references.table:.2f}")
+    table.add_row(
+        "known motion, certified optimum", f"{references.lower:.2f} to {references.upper:.2f}"
+    )
+    table.add_row(f"learned in {len(values)} episodes", f"{values[-1]:.2f}")
+    if passed is not None:
+        table.add_row("the paper's result was passed in episode", str(passed))
     console.print(table)
 
 

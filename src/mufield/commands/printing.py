@@ -75,4 +75,4 @@ def _cell(value: Any) -> str:
         return "; ".join(value)
     if value is None:
         return "–"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

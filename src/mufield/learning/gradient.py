@@ -153,7 +153,10 @@ class GradientPlanner(AbstractPlanner):
             mean = jnp.einsum("hkm,kma->hka", state.weights, moves.actions)
             start = table_start(flow.problem, mean)
         # A model that knows nothing is the same to all sides: at rest its gradient is zero.
-        return jax.tree.map(lambda x: x + SHAKE * jax.random.normal(key, x.shape, x.dtype), start)
+        shaken: Profile = jax.tree.map(
+            lambda x: x + SHAKE * jax.random.normal(key, x.shape, x.dtype), start
+        )
+        return shaken
 
     def _at_rest(self, imagination: Imagination) -> Profile:
         problem = imagination.flow.problem

@@ -56,8 +56,8 @@ class Head(eqx.Module):
     def of(cls, kernel: AbstractKernel, found: Whitened, dtype: Any) -> "Head":
         """Rounds to the precision of planning, padded to sizes that rarely change."""
         count, rank = len(found.points), found.weights.shape[1]
-        points = np.zeros((buffer_size(count, SMALLEST_HEAD), found.points.shape[1]))
-        whiten = np.zeros((len(found.weights), buffer_size(rank, SMALLEST_HEAD), len(points)))
+        points = np.zeros((_head_size(count), found.points.shape[1]))
+        whiten = np.zeros((len(found.weights), _head_size(rank), len(points)))
         weights = np.zeros(whiten.shape[:2])
         points[:count] = found.points
         whiten[:, :rank, :count] = found.whiten
@@ -239,6 +239,13 @@ def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:
     """Root of a variance that rounding may have made negative; its derivative stays finite."""
     floor = jnp.finfo(variance.dtype).eps
     return jnp.sqrt(jnp.maximum(variance, floor))
+
+
+def _head_size(count: int) -> int:
+    """A power of two or one and a half times it, so that one point more costs at most half."""
+    size = buffer_size(count, SMALLEST_HEAD)
+    smaller = 3 * size // 4
+    return smaller if size > SMALLEST_HEAD and count <= smaller else size
 
 
 def _cast(kernel: AbstractKernel, dtype: Any) -> AbstractKernel:

@@ -24,7 +24,7 @@ from ..models.data import Transitions
 from .build import Setup, build, import_users, resolve
 from .config import RunConfig
 from .episode_checks import Asked
-from .store import RunStore, content_of
+from .store import RunStore, check_vacant, content_of
 
 
 class Session:
@@ -175,6 +175,7 @@ class Session:
 
 def new_run(directory: Path, config: RunConfig) -> Setup:
     """Begins a run; raises before anything is written if the configuration is wrong."""
+    check_vacant(directory)  # at once, as building takes seconds
     full = resolve(config)
     if full.imports is not None and full.imports.endswith(".py"):
         # So that the run can be resumed from anywhere.

@@ -90,7 +90,7 @@ class RunStore:
         """Begins a run in a directory that is new or empty."""
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory):
-            _check_vacant(directory)
+            check_vacant(directory)
             files.remove_leftovers(directory)
             for part in PARTS:
                 (directory / part).mkdir(exist_ok=True)
@@ -271,7 +271,10 @@ def content_of(episode: Episode) -> str:
     return digest("", {name: np.asarray(getattr(episode, name)) for name in OBSERVED})
 
 
-def _check_vacant(directory: Path) -> None:
+def check_vacant(directory: Path) -> None:
+    """Raises if a directory holds a run or anything else."""
+    if not directory.exists():
+        return
     if (directory / "config.json").exists():
         raise ValueError(
             f"{directory} holds a run already; go on with `mufield resume {directory}`, or choose "

@@ -26,7 +26,7 @@ def test_code_block_runs(number, tmp_path):
 
 
 def test_there_is_code_and_an_own_system_takes_about_twenty_lines():
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 4
     lines = [line for line in BLOCKS[0].splitlines() if line.strip()]
     assert len(lines) <= 25
 

@@ -56,8 +56,8 @@ class Ask:
     def __call__(self) -> int:
         """Plan, unless that was done already, and print where the policy is."""
         prepare(self.run)
+        from .._atomic import write_bytes
         from ..runs.driver import open_run
-        from ..runs.files import write_bytes
 
         with open_run(self.run) as session:
             print_changes(session.store.changes)

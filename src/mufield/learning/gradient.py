@@ -65,10 +65,10 @@ class GradientPlanner(AbstractPlanner):
     """
 
     policy: str = eqx.field(static=True, default="network")
-    steps: int = eqx.field(static=True, default=200)
+    steps: int = eqx.field(static=True, default=100)
     learning_rate: float | None = eqx.field(static=True, default=None)
     table_steps: int = eqx.field(static=True, default=100)
-    fit_steps: int = eqx.field(static=True, default=300)
+    fit_steps: int = eqx.field(static=True, default=200)
     width: int = eqx.field(static=True, default=32)
     depth: int = eqx.field(static=True, default=2)
     encoder: str = eqx.field(static=True, default="none")

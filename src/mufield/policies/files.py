@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import reprlib
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
+from .._atomic import write_bytes
 from ..space.measure import MASS_TOLERANCE
 from .base import AbstractPolicy, FunctionPolicy, Profile
 from .document import VERSION, Document, Layout, describe_kind, leaf_name, parse_document
@@ -56,7 +56,19 @@ def save_policy(
                 "differently; build it with mufield's own functions"
             )
         data = to_safetensors(arrays, metadata={_ENTRY: text, _DIGEST: digest(text, arrays)})
-    _write(Path(path), data)
+    write_bytes(Path(path), _with_sorted_header(data))
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """The same file with its header in order: safetensors orders it at random.
+
+    Equal policies then have equal bytes, whichever process wrote them.
+    """
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def load_policy(
@@ -219,20 +231,6 @@ def _blaming(what: str) -> Iterator[None]:
         ) from error
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    # In the same directory, as only there can it take the old file's place at one stroke.
-    temporary = path.parent / f".mufield-{secrets.token_hex(8)}.tmp"
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _leaves(tree: Any) -> dict[str, Any]:

@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import secrets
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,26 +10,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from ..policies.files import digest, save_policy
+from .._atomic import write_bytes
+from ..policies.files import digest
 
 _ENTRY = "mufield"  # a single entry: the order of several would differ from process to process
 _TEMPORARY = ".mufield-*.tmp"
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file at one stroke: after a crash there is the old file or the new one."""
-    # In the same directory, as only there can it take the old file's place at one stroke.
-    temporary = path.parent / f".mufield-{secrets.token_hex(8)}.tmp"
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -93,22 +75,6 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, document
 
 
-def write_policy(path: Path, policy: Any, info: dict[str, Any]) -> None:
-    """`save_policy`, with the same bytes for the same policy in every process."""
-    draft = path.parent / f".mufield-{secrets.token_hex(8)}.tmp"
-    try:
-        save_policy(draft, policy, info=info)
-        data = draft.read_bytes()
-    finally:
-        draft.unlink(missing_ok=True)
-    # safetensors orders the entries of the header at random.
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    write_bytes(path, len(text).to_bytes(8, "little") + text + data[8 + size :])
-
-
 def file_digest(path: Path) -> str:
     """SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -125,14 +91,3 @@ def damaged(path: Path, what: str) -> ValueError:
     return ValueError(
         f"cannot use {path}: {what}; restore the file from a copy, or begin a new run"
     )
-
-
-def _sync_directory(directory: Path) -> None:
-    """Makes a rename last through a power failure, where the system can."""
-    if sys.platform == "win32":
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -26,11 +26,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .._atomic import write_bytes
 from ..episode import Episode
 from ..learning.metrics import EpisodeMetrics
 from ..learning.plan import Plan
 from ..policies.base import Profile
-from ..policies.files import digest, load_policy
+from ..policies.files import digest, load_policy, save_policy
 from . import files
 from .config import RunConfig, read_config
 from .lock import locked
@@ -147,7 +148,7 @@ class RunStore:
         number = self.episodes + 1
         policy = self.path("policies", number)
         about = {"run": self.config.identity, "episode": number, "id": self.plan_id(number)}
-        files.write_policy(policy, plan.profile, about)
+        save_policy(policy, plan.profile, info=about)
         arrays = {name: getattr(plan, name) for name in ("mass", "value", "control", "spread")}
         files.write_arrays(
             self.path("plans", number),
@@ -220,7 +221,7 @@ class RunStore:
                 raise files.damaged(source, "it is missing")
             data = source.read_bytes()
             if not copy.exists() or copy.read_bytes() != data:
-                files.write_bytes(copy, data)
+                write_bytes(copy, data)
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Keeps how long something took."""

@@ -107,7 +107,7 @@ def network(report: Report, quick: bool, store: Path | None) -> None:
     flow, motion = system.reveal()
     known = float(plan_network(flow, motion, jax.random.key(0)).value)
     seeds, episodes = (1, 2) if quick else (10, 30)
-    learner = M3UCRL(system.problem, DeepEnsemble(beta=1.0), GradientPlanner())
+    learner = M3UCRL(system.problem, DeepEnsemble(beta=1.0), GradientPlanner(), scale=1.0)
     began = time.perf_counter()
     results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, reference=known)
     values = curves(results)
@@ -176,7 +176,7 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
     """A Gaussian process and gradient ascent on tables: the reward wants fine actions."""
     family = GaussianProcess(exact_points=0, mu="local" if motion == "congested" else "none")
     planner = GradientPlanner(policy="table", steps=50)
-    return M3UCRL(system.problem, family, planner, first="random", scale=0.5)
+    return M3UCRL(system.problem, family, planner, first="random", scale=0.3)
 
 
 def optimism(report: Report, quick: bool, store: Path | None) -> None:

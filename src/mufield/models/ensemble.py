@@ -128,7 +128,7 @@ class DeepEnsemble(AbstractModelFamily):
     noise: str = eqx.field(static=True, default="known")
     prior_scale: float = eqx.field(static=True, default=1.0)
     mu: MuFeatures = eqx.field(static=True, default="none")
-    beta: float | str = eqx.field(static=True, default=2.0)
+    beta: float | str = eqx.field(static=True, default=3.0)
     recalibrate: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:

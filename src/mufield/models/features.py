@@ -144,10 +144,13 @@ def _embedding(problem: Problem) -> Float[Array, "cells embedded"]:
     over the width, which keeps models Lipschitz in mu (assumption Kernel).
     """
     grid = problem.grid
-    width = 0.25 * np.asarray(grid.extent)
-    centres = jnp.asarray(grid.centres)
-    between = np.asarray(grid.displacement(centres[:, None], centres[None]), dtype=float)
-    gram = np.exp(-0.5 * np.sum((between / width) ** 2, axis=-1))
+    gram = np.ones((grid.n_cells, grid.n_cells))
+    for axis, extent in enumerate(grid.extent):
+        apart = grid.centres[:, None, axis] - grid.centres[None, :, axis]
+        # On a wrapped axis the sum over turns, so that the kernel stays positive definite.
+        turns = np.arange(-2, 3) if grid.periodic[axis] else np.zeros(1)
+        each = (apart[..., None] + turns * extent) / (0.25 * extent)
+        gram *= np.exp(-0.5 * each**2).sum(axis=-1)
     values, vectors = np.linalg.eigh(gram)
     keep = np.argsort(values)[::-1][:EMBEDDING_SIZE]
     root = vectors[:, keep] * np.sqrt(np.maximum(values[keep], 0.0))

@@ -86,7 +86,7 @@ class GaussianProcess(AbstractModelFamily):
     variances: tuple[float, float] = eqx.field(static=True, default=(0.25, 4.0))
     exact_points: int = eqx.field(static=True, default=2000)
     inducing: int = eqx.field(static=True, default=256)
-    beta: float | str | TheoryBeta = 2.0
+    beta: float | str | TheoryBeta = 3.0
 
     def __check_init__(self) -> None:
         if isinstance(self.noise, str) and self.noise not in ("known", "learned", "theory"):

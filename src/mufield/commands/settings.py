@@ -51,7 +51,7 @@ class Settings:
     """Kind of optimism [hallucinated]."""
 
     scale: float | None = None
-    """Factor on the model's beta, or the bonus's weight [0.5]."""
+    """Factor on the model's beta, or the bonus's weight [2/3]."""
 
     first: FirstName | None = None
     """Plan the first episode under the model's prior, or run a random policy [prior]."""

@@ -78,7 +78,7 @@ class M3UCRL:
         planner: AbstractPlanner | None = None,
         *,
         optimism: str = "hallucinated",
-        scale: float = 0.5,
+        scale: float = 2 / 3,
         first: str = "prior",
         estimate_noise: bool = False,
     ):
@@ -90,8 +90,8 @@ class M3UCRL:
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: ``"hallucinated"``, ``"shared"``, ``"bonus"``, ``"thompson"`` or
                 ``"greedy"``; see `Imagination`.
-            scale: Factor on the model's beta, or the bonus's weight. The default plans with half
-                of the band: a band that holds the truth nearly everywhere is wider than what pays
+            scale: Factor on the model's beta, or the bonus's weight. The default plans with two
+                thirds of the band: one that holds the truth nearly everywhere is wider than pays
                 to explore, and with all of it learning is slower (`benchmarks/learning.py`).
             first: ``"prior"`` or ``"random"``.
             estimate_noise: Whether the noise of the imagined flow is the model's estimate.

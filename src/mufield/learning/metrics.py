@@ -6,7 +6,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import binom
 
 from ..episode import Episode
 from ..models.calibration import predict_rows
@@ -117,6 +116,8 @@ def measure(
 
 def _coverage(state: LearnerState, episode: Episode) -> tuple[float | None, str]:
     """Coverage of the episode's moves by the model before it, and a warning if it is too low."""
+    from scipy.special import bdtr  # slow to import
+
     problem = state.data.problem
     told = predict_rows(state.model, Transitions.empty(problem).append(episode))
     count = int(told.observed.sum())
@@ -127,7 +128,7 @@ def _coverage(state: LearnerState, episode: Episode) -> tuple[float | None, str]
     inside = told.quantiles(widening) <= LEVEL
     hits = int((inside & told.observed).sum())
     warning = ""
-    if binom.cdf(hits, count, LEVEL) < SUSPICIOUS:
+    if bdtr(hits, count, LEVEL) < SUSPICIOUS:
         warning = (
             f"the confidence band is too narrow: {hits} of {count} moves lie inside the "
             f"{LEVEL:.0%} interval; raise beta or recalibrate the model"

@@ -9,8 +9,6 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy.optimize import isotonic_regression
-from scipy.stats import norm
 
 from .._types import Action, Key, State
 from ..space.grid import Grid
@@ -48,8 +46,10 @@ class HeldOut(eqx.Module):
 
     def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows dim"]:
         """Predictive probability of a smaller error in size: uniform on [0, 1] if calibrated."""
+        from scipy.special import ndtr  # slow to import
+
         spread = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
-        return np.asarray(2 * norm.cdf(np.abs(self.error) / np.maximum(spread, 1e-30)) - 1)
+        return np.asarray(2 * ndtr(np.abs(self.error) / np.maximum(spread, 1e-30)) - 1)
 
     def coverage(
         self, levels: tuple[float, ...] = LEVELS, widening: float = 1.0
@@ -115,6 +115,8 @@ def recalibration(held: HeldOut) -> Recalibration:
     quantile is known here, so the map is mended through the epistemic spread alone; with noise
     that dominates, stretching the whole predictive distribution would blame the model for chance.
     """
+    from scipy.optimize import isotonic_regression  # slow to import
+
     levels = np.linspace(0.05, 0.95, 19)
     dim = held.error.shape[1]
     raw = held.coverage(tuple(levels))

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.optimize import minimize
 
 from .._types import Key, Scalar
 from .data import buffer_size
@@ -91,6 +90,8 @@ def most_likely(
         away = (vector - first) / width
         total = -float(value) + 0.5 * float(away @ away)
         return total, -np.asarray(gradient) + away / width
+
+    from scipy.optimize import minimize  # slow to import
 
     bounds = list(zip(low, high, strict=True))
     found = minimize(

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.linalg import solve_triangular
 
 from .._types import Action, Key, Scalar, State
 from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, Prediction
 from .data import buffer_size
-from .factor import ExactFactor, InducingFactor, Rows, Whitened
+from .factor import ExactFactor, InducingFactor, Rows, Whitened, solve_triangular
 from .features import FeatureMap
 from .kernels import AbstractKernel
 

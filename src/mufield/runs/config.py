@@ -57,7 +57,7 @@ class RunConfig:
     planner: PlannerName = "mirror"
     planner_options: dict[str, Any] = field(default_factory=dict)
     optimism: OptimismName = "hallucinated"
-    scale: float = 0.5
+    scale: float = 2 / 3
     first: FirstName = "prior"
     estimate_noise: bool = False
     reference: float | None = None

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from .._types import Action, Key, Scalar, State
 from ..flow.objective import Flow
 from ..models.base import AbstractModel
-from ..planning.hallucinate import HallucinatedMotion, hallucinated
+from ..planning.hallucinate import HallucinatedMotion, hallucinated, within_reach
 from ..policies.randomised import spread_actions
 from ..problem import Box, Motion, Problem, Reward
 from ..space.measure import MeanField, seen_from
@@ -24,7 +24,7 @@ class MeanMotion(eqx.Module):
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
         """Where an agent is expected to aim."""
-        return _cut(state, self.model.predict(state, action, mu).mean, self.max_move)
+        return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
 class DrawnMotion(eqx.Module):
@@ -36,7 +36,7 @@ class DrawnMotion(eqx.Module):
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
         """Where an agent aims in the drawn world."""
-        return _cut(state, self.model.draw(self.key)(state, action, mu), self.max_move)
+        return within_reach(state, self.model.draw(self.key)(state, action, mu), self.max_move)
 
 
 class BonusReward(eqx.Module):
@@ -145,8 +145,3 @@ class Imagination(eqx.Module):
         found = jax.vmap(lambda s: jax.vmap(lambda a: one(s, a))(tried))(centres)
         # Windows of the flow were cut for the problem's noise.
         return jnp.minimum(jnp.mean(found, axis=(0, 1)), self.flow.noise_std)
-
-
-def _cut(state: State, end: State, max_move: tuple[float, ...]) -> State:
-    farthest = jnp.asarray(max_move, dtype=state.dtype)
-    return state + jnp.clip(end - state, -farthest, farthest)

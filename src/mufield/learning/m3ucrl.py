@@ -55,7 +55,7 @@ class LearnerState(eqx.Module):
 
     def key_for(self, use: int) -> Key:
         """The randomness of the next episode for one use."""
-        return jax.random.fold_in(jax.random.fold_in(self.key, self.episode), use)
+        return _key_after(self.key, self.episode, use)
 
 
 class M3UCRL:
@@ -111,13 +111,11 @@ class M3UCRL:
     def init(self, key: Key) -> LearnerState:
         """The state before the first episode."""
         data = Transitions.empty(self.problem)
-        fit_key = jax.random.fold_in(jax.random.fold_in(key, 0), FIT)
-        memory_key = jax.random.fold_in(jax.random.fold_in(key, 0), PLAN)
         return LearnerState(
             data=data,
             ends=(),
-            model=self.family.fit(data, fit_key),
-            memory=self.planner.first_memory(self.imagination, memory_key),
+            model=self.family.fit(data, _key_after(key, 0, FIT)),
+            memory=self.planner.first_memory(self.imagination, _key_after(key, 0, PLAN)),
             profile=None,
             key=key,
         )
@@ -282,6 +280,7 @@ def _checked(plan: Plan, state: LearnerState) -> Plan:
 
 
 def _key_after(key: Key, episodes: int, use: int) -> Key:
+    """A run's randomness after a number of episodes, for one use."""
     return jax.random.fold_in(jax.random.fold_in(key, episodes), use)
 
 

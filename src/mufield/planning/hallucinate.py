@@ -51,9 +51,13 @@ class HallucinatedMotion(eqx.Module):
         action, eta = joint[: self.action_dim], joint[self.action_dim :]
         found = self.model.predict(state, action, mu)
         beta = (self.scale * self.model.beta).astype(state.dtype)
-        moved = found.mean - state + beta * found.epistemic * eta
-        farthest = jnp.asarray(self.max_move, dtype=state.dtype)
-        return state + jnp.clip(moved, -farthest, farthest)
+        return within_reach(state, found.mean + beta * found.epistemic * eta, self.max_move)
+
+
+def within_reach(state: State, end: State, max_move: tuple[float, ...]) -> State:
+    """Where an agent aims, cut to the farthest move on each axis."""
+    farthest = jnp.asarray(max_move, dtype=state.dtype)
+    return state + jnp.clip(end - state, -farthest, farthest)
 
 
 def hallucinated(problem: Problem) -> Problem:

@@ -90,6 +90,24 @@ def test_axes_that_a_wall_stopped_are_not_observed():
     assert not data.observed.all()  # or the line above would say nothing
 
 
+def test_stopped_axes_know_on_which_side_the_wall_was():
+    data = Transitions.of(PROBLEM, [EPISODE])
+    assert not data.side[data.observed].any()
+    low, high = np.asarray(PROBLEM.grid.lower), np.asarray(PROBLEM.grid.upper)
+    at_low, at_high = np.isclose(data.next_states, low), np.isclose(data.next_states, high)
+    assert (at_low & ~data.observed).any()  # or the lines below would say little
+    assert (at_high & ~data.observed).any()
+    assert (data.side[at_low & ~data.observed] == -1).all()
+    assert (data.side[at_high & ~data.observed] == 1).all()
+
+
+def test_an_agent_that_rests_inside_its_cell_was_stopped_on_no_known_side():
+    data = Transitions.of(PROBLEM, [EPISODE])
+    centres = np.minimum(np.floor(data.next_states), 3.0) + 0.5
+    moved = dataclasses.replace(data, next_states=centres, observed=np.zeros_like(data.observed))
+    assert not moved.side.any()
+
+
 def test_some_rows_keep_their_moments():
     data = Transitions.of(PROBLEM, [EPISODE])
     some = data.rows(np.array([7, 2]))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from scipy.stats import norm
 from toy import LINE, PLANE, toy_episode, toy_problem
 
 from mufield import uniform
@@ -19,6 +20,7 @@ from mufield.models.networks import (
     Sample,
     adversarial_inputs,
     draw_members,
+    log_normal_cdf,
     negative_log_likelihood,
 )
 from mufield.space.measure import seen_from
@@ -100,7 +102,7 @@ def test_each_kind_of_diversity_gives_other_members(fits):
 def test_the_adversarial_step_raises_the_loss_and_stays_small(data, noise):
     inputs = SMALL.prepare(data)
     members = draw_members(5, 4, 8, 2, 1.0, KEY, jnp.dtype("float64"))
-    sample = Sample(inputs.inputs, inputs.targets, inputs.observed)
+    sample = Sample(inputs.inputs, inputs.targets, inputs.side, inputs.observed)
 
     def losses(member):
         moved = adversarial_inputs(member, sample, noise, 0.01)
@@ -129,7 +131,8 @@ def variant(request):
     return dataclasses.replace(SMALL, **changes[request.param])
 
 
-def test_axes_that_a_wall_stopped_have_no_influence_at_all(data, variant):
+def test_masked_axes_have_no_influence_at_all(data, variant):
+    variant = dataclasses.replace(variant, stopped="masked")
     assert 5 < (~data.observed).sum() < 60
     before = variant.fit(data, KEY)
     elsewhere = np.where(data.observed, data.next_states, 4.0 - data.next_states)
@@ -138,6 +141,60 @@ def test_axes_that_a_wall_stopped_have_no_influence_at_all(data, variant):
     # The axes that were observed do matter, so equality above is no accident.
     elsewhere = np.where(data.observed, data.next_states + 1e-6, data.next_states)
     assert not same(variant.fit(dataclasses.replace(data, next_states=elsewhere), KEY), before)
+
+
+def test_the_loss_is_the_density_where_seen_and_the_mass_beyond_the_wall_where_stopped():
+    member = jax.tree.map(lambda x: x[0], draw_members(1, 4, 8, 2, 1.0, KEY, jnp.dtype("float64")))
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.normal(size=(6, 4)), rng.normal(size=(6, 2))
+    side = np.array([[0, 0], [1, 0], [0, -1], [-1, 1], [0, 0], [1, -1]], dtype=float)
+    weights = np.ones((6, 2))
+    weights[4] = 0.0
+    noise = np.array([0.3, 0.7])
+    mean = np.asarray(member(jnp.asarray(inputs))[0])
+    seen = norm.logpdf(targets, mean, noise) + 0.5 * np.log(2 * np.pi)
+    above, below = norm.logsf(targets, mean, noise), norm.logcdf(targets, mean, noise)
+    expected = -np.sum(weights * np.select([side == 0, side > 0], [seen, above], below))
+    sample = Sample(*(jnp.asarray(part) for part in (inputs, targets, side, weights)))
+    assert float(negative_log_likelihood(member, sample, jnp.asarray(noise))) == pytest.approx(
+        expected
+    )
+
+
+def test_the_logarithm_of_the_normal_distribution_function_and_its_slope():
+    x = np.linspace(-40, 10, 501)
+    assert np.asarray(log_normal_cdf(jnp.asarray(x))) == pytest.approx(norm.logcdf(x), rel=1e-4)
+    slope = jax.vmap(jax.grad(log_normal_cdf))(jnp.asarray(x))
+    exact = np.exp(norm.logpdf(x) - norm.logcdf(x))
+    assert np.asarray(slope) == pytest.approx(exact, rel=1e-3, abs=1e-12)
+    single = log_normal_cdf(jnp.asarray(x, dtype=jnp.float32))
+    assert np.asarray(single) == pytest.approx(norm.logcdf(x), rel=1e-4, abs=1e-6)
+
+
+def test_walls_do_not_seem_to_push_agents_away():
+    """Agents that want to stay, next to a wall: those that noise pushed into it count too."""
+    problem = toy_problem(LINE, noise=0.3, horizon=100)
+    start = np.full(100, 0.15)
+    wanted = start + 0.3 * np.random.default_rng(0).normal(size=100)
+    stopped = wanted < 0
+    data = Transitions(
+        problem=problem,
+        states=start[:, None],
+        actions=np.zeros((100, 1)),
+        next_states=np.where(stopped, 1e-6, wanted)[:, None],
+        observed=~stopped[:, None],
+        mass=np.full((1, problem.grid.n_cells), 1.0 / problem.grid.n_cells),
+        moment=np.zeros(100, dtype=np.int64),
+    )
+    place = (jnp.array([[0.15]]), jnp.zeros((1, 1)), uniform(LINE))
+    found = {
+        kind: float(
+            predict(dataclasses.replace(SMALL, stopped=kind).fit(data, KEY), *place).mean[0, 0]
+        )
+        for kind in ("censored", "masked")
+    }
+    assert found["censored"] == pytest.approx(0.15, abs=0.09)  # three standard errors
+    assert found["masked"] > 0.25
 
 
 def test_rows_that_only_fill_the_buffer_have_no_influence_at_all(data, variant):

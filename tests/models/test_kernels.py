@@ -18,6 +18,7 @@ from mufield.models.kernels import (
     SquaredExponential,
     Sum,
     joint_kernel,
+    steered_kernel,
 )
 
 SCALES = jnp.array([0.7, 1.5, 3.0])
@@ -115,3 +116,22 @@ def test_joint_kernel_multiplies_a_kernel_between_distributions():
     by_hand = 0.5 * np.exp(-0.5 * np.sum((x - y)[:own] ** 2) / 4)
     by_hand *= np.exp(-0.5 * np.sum((x - y)[own:] ** 2) / of_mu**2)
     assert float(kernel(x, y)) == pytest.approx(float(by_hand), rel=1e-12)
+
+
+def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
+    problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
+    features = FeatureMap(problem, "local")
+    gain, variation, drift = 1.0, 0.01, 1e-4
+    kernel = steered_kernel(features, gain, variation, drift)
+    rng = np.random.default_rng(1)
+    z = jnp.asarray(rng.normal(size=features.size))
+    # Features: sine and cosine of the periodic axis, the other axis, two actions, mu.
+    rest, full = z.at[3:5].set(0.0), z.at[3:5].set(jnp.array([1.0, 0.0]))
+    assert float(kernel(rest, rest)) == pytest.approx(2 * drift)
+    assert float(kernel(full, full)) == pytest.approx(gain + variation + 2 * drift)
+    # Half of the action is half of the move, up to the drift.
+    half = full.at[3].set(0.5)
+    assert float(kernel(full, half)) == pytest.approx(0.5 * (gain + variation) + 2 * drift)
+    # Far away the common gain is left.
+    far = full.at[5].add(100.0)
+    assert float(kernel(full, far)) == pytest.approx(gain + drift)

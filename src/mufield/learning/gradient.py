@@ -23,6 +23,9 @@ from .plan import AbstractPlanner, Plan, joint_set, mean_spread
 SHAKE = 0.1
 """Random shift of new starts, before their actions are squashed."""
 
+TRIAL = 0.25
+"""Share of the steps after which the worse of two starts is given up."""
+
 
 class JointPolicy(AbstractPolicy):
     """An action policy and a control policy, both deterministic, side by side."""
@@ -47,9 +50,9 @@ class JointPolicy(AbstractPolicy):
 class GradientPlanner(AbstractPlanner):
     """Deterministic policies by gradient ascent through the flow, the paper's class.
 
-    Each plan climbs from two starts side by side: the last plan, and a new one. The new one
-    comes from mirror ascent over joint moves where the model does not see mu, because random
-    starts end in local optima; else it is at rest.
+    Each plan climbs from two starts side by side, the last plan and a new one, and after a while
+    goes on with the better alone. The new one comes from mirror ascent over joint moves where the
+    model does not see mu, because random starts end in local optima; else it is at rest.
 
     Attributes:
         policy: ``"network"``, one for each step, or ``"table"``, an action for each cell and step.
@@ -121,7 +124,10 @@ class GradientPlanner(AbstractPlanner):
                 steps=self.fit_steps,
             )
         rate = self.learning_rate or (0.1 if self.policy == "table" else 3e-3)
-        joint, value = BPTT(steps=self.steps, learning_rate=rate).climb(flow, motion, [memory, new])
+        trial = max(1, round(TRIAL * self.steps))
+        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, [memory, new])
+        rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
+        joint, value = rest.climb(flow, motion, [joint])
         rollout = flow.rollout(joint, motion)
         profile = self._deployed(imagination, joint)
         q = imagination.problem.actions.dim

@@ -14,6 +14,12 @@ from ..space.measure import MASS_TOLERANCE
 SMALLEST_BUFFER = 256
 """Rows of the smallest buffer; larger ones double, so that programs are rarely compiled anew."""
 
+AT_FACE = 0.25
+"""Farthest that a stopped agent may be from the face of a cell that stopped it, in cells."""
+
+AT_REST = 1e-4
+"""Moves up to this size have no direction, in cells."""
+
 
 class Transitions(eqx.Module):
     """Observed moves of tracked agents, in double precision on the host.
@@ -23,8 +29,8 @@ class Transitions(eqx.Module):
         states: Where agents were.
         actions: What they did.
         next_states: Where they came to rest.
-        observed: Axes on which no wall stopped them; on the others the displacement is censored
-            and must not be learned as motion.
+        observed: Axes on which no wall stopped them; on the others the displacement is censored:
+            it must not be learned as motion, but tells that the agent wanted to go farther.
         mass: Distributions of the population at the moments of the moves.
         moment: Row of ``mass`` for each move.
     """
@@ -97,6 +103,25 @@ class Transitions(eqx.Module):
         return self.rows(np.arange(count))
 
     @property
+    def side(self) -> Int[np.ndarray, "rows dim"]:
+        """Where a wall stopped an agent, the direction it was stopped in, 1 or -1; else 0.
+
+        It is the direction of the move, or for an agent that stood at the wall already, the side
+        of its cell that it stands at. Zero also where it stands at none, as in the discrete
+        rooms: nothing is known then.
+        """
+        grid = self.problem.grid
+        size, extent = np.asarray(grid.cell_size), np.asarray(grid.extent)
+        moved = self.next_states - self.states
+        moved = moved - np.asarray(grid.periodic) * extent * np.round(moved / extent)
+        place = (self.next_states - np.asarray(grid.lower)) / size
+        # The upper border belongs to the last cell.
+        inside = place - np.minimum(np.floor(place), np.asarray(grid.shape) - 1)
+        at_face = (inside > 1.0 - AT_FACE).astype(int) - (inside < AT_FACE).astype(int)
+        towards = np.where(np.abs(moved) > AT_REST * size, np.sign(moved).astype(int), at_face)
+        return np.where(self.observed | (at_face == 0), 0, towards)
+
+    @property
     def padded_shape(self) -> tuple[int, int]:
         """Sizes of the buffers: of transitions, and of distributions."""
         return buffer_size(len(self)), buffer_size(len(self.mass))
@@ -117,6 +142,8 @@ class Transitions(eqx.Module):
 
         observed = np.zeros((rows, problem.grid.dim), dtype=bool)
         observed[: len(self)] = self.observed
+        side = np.zeros((rows, problem.grid.dim), dtype=np.int32)
+        side[: len(self)] = self.side
         moment = np.zeros(rows, dtype=np.int32)
         moment[: len(self)] = self.moment
         return PaddedTransitions(
@@ -124,6 +151,7 @@ class Transitions(eqx.Module):
             actions=fill(self.actions, rest, rows),
             next_states=fill(self.next_states, corner, rows),
             observed=jnp.asarray(observed),
+            side=jnp.asarray(side),
             mass=fill(self.mass, even, moments),
             moment=jnp.asarray(moment),
             count=jnp.asarray(len(self), dtype=jnp.int32),
@@ -137,6 +165,7 @@ class PaddedTransitions(eqx.Module):
     actions: Float[Array, "rows action_dim"]
     next_states: Float[Array, "rows dim"]
     observed: Bool[Array, "rows dim"]
+    side: Int[Array, "rows dim"]
     mass: Float[Array, "moments cells"]
     moment: Int[Array, "rows"]
     count: Int[Array, ""]

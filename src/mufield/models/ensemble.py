@@ -89,6 +89,7 @@ class EnsembleInputs(eqx.Module):
     features: FeatureMap
     inputs: Float[Array, "rows features"]
     targets: Float[Array, "rows dim"]
+    side: Float[Array, "rows dim"]
     observed: Float[Array, "rows dim"]
     count: Int[Array, ""]
     scale: Float[Array, "dim"]
@@ -112,6 +113,9 @@ class DeepEnsemble(AbstractModelFamily):
             learned, random weights take the place of the targets' noise.
         noise: ``"known"`` takes the noise's standard deviation from the problem where it has one;
             ``"learned"`` trains the variance head on the likelihood, as in the paper.
+        stopped: What the axes that a wall stopped tell. ``"censored"``: that the agent aimed beyond
+            the wall. ``"masked"``: nothing; then moves near walls are those whose noise pointed
+            away from them, and the model learns that walls push.
         prior_scale: Spread of the members before data, in units of the farthest move.
         mu: How the population enters the features.
         beta: Scale of the confidence band; ``"empirical"`` takes it from held-out folds.
@@ -126,6 +130,7 @@ class DeepEnsemble(AbstractModelFamily):
     adversarial: float = eqx.field(static=True, default=0.01)
     diversity: str = eqx.field(static=True, default="anchored")
     noise: str = eqx.field(static=True, default="known")
+    stopped: str = eqx.field(static=True, default="censored")
     prior_scale: float = eqx.field(static=True, default=1.0)
     mu: MuFeatures = eqx.field(static=True, default="none")
     beta: float | str = eqx.field(static=True, default=3.0)
@@ -136,6 +141,8 @@ class DeepEnsemble(AbstractModelFamily):
             raise ValueError(f"diversity must be one of {DIVERSITY}, got {self.diversity!r}")
         if self.noise not in ("known", "learned"):
             raise ValueError(f"noise must be 'known' or 'learned', got {self.noise!r}")
+        if self.stopped not in ("censored", "masked"):
+            raise ValueError(f"stopped must be 'censored' or 'masked', got {self.stopped!r}")
         if self.members < 2:
             raise ValueError(f"an ensemble needs at least two members, got {self.members}")
         if isinstance(self.beta, str) and self.beta != "empirical":
@@ -186,6 +193,7 @@ class DeepEnsemble(AbstractModelFamily):
             FeatureMap(problem, self.mu),
             jnp.asarray(problem.max_move, dtype=dtype),
             jnp.asarray(known.std, dtype=dtype) if known and self.noise == "known" else None,
+            self.stopped == "censored",
         )
 
 
@@ -195,15 +203,18 @@ def _inputs(
     features: FeatureMap,
     scale: Float[Array, "dim"],
     known_noise: Float[Array, "dim"] | None,
+    censored: bool,
 ) -> EnsembleInputs:
     moved = features.grid.displacement(data.states, data.next_states)
     real = jnp.arange(data.states.shape[0]) < data.count
-    observed = data.observed & real[:, None]
+    side = data.side if censored else jnp.zeros_like(data.side)
+    observed = (data.observed | (side != 0)) & real[:, None]
     return EnsembleInputs(
         features=features,
         inputs=features.rows(data),
-        # Zero where censored, so that nothing of it can reach the fit.
+        # Zero where nothing is known, so that nothing of it can reach the fit.
         targets=jnp.where(observed, moved / scale, 0.0),
+        side=side.astype(scale.dtype),
         observed=observed.astype(scale.dtype),
         count=data.count,
         scale=scale,
@@ -242,14 +253,16 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
 
     def step(carry: tuple[Member, optax.OptState], chosen: Array | None) -> tuple[Any, None]:
         members, state = carry
-        inputs, aims, importance = data.inputs, targets, weights
+        inputs, side, aims, importance = data.inputs, data.side, targets, weights
         share = jnp.ones((), dtype=dtype)
         if chosen is not None:
-            inputs, aims, importance = inputs[chosen], aims[:, chosen], importance[:, chosen]
+            inputs, side = inputs[chosen], side[chosen]
+            aims, importance = aims[:, chosen], importance[:, chosen]
             share = count / family.batch_size
 
         def gradient(member: Member, anchor: Member, aim: Array, weight: Array) -> Member:
-            found: Member = jax.grad(loss)(member, anchor, Sample(inputs, aim, weight), share)
+            sample = Sample(inputs, aim, side, weight)
+            found: Member = jax.grad(loss)(member, anchor, sample, share)
             return found
 
         grads = jax.vmap(gradient)(members, start, aims, importance)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -18,11 +19,16 @@ from .data import PaddedTransitions, Transitions
 from .factor import LOST_INFORMATION, ExactFactor, InducingFactor, Rows
 from .features import FeatureMap, MuFeatures
 from .hyperparameters import Hyperparameters, Limits, most_likely
-from .kernels import AbstractKernel, joint_kernel
+from .kernels import AbstractKernel, joint_kernel, steered_kernel
 from .posterior import ExactPosterior, Frame, InducingPosterior
 
 LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: below it single precision could not tell data apart."""
+
+PRIORS: dict[str, Callable[[FeatureMap], AbstractKernel]] = {
+    "smooth": joint_kernel,
+    "steered": steered_kernel,
+}
 
 Factor = ExactFactor | InducingFactor
 
@@ -63,7 +69,9 @@ class GaussianProcess(AbstractModelFamily):
     one.
 
     Attributes:
-        kernel: The kernel on features; by default `joint_kernel`.
+        kernel: The kernel on features; none takes that of ``prior``.
+        prior: What is known of the motion beforehand: ``"smooth"`` (`joint_kernel`) or
+            ``"steered"`` (`steered_kernel`), moves nearly proportional to the action.
         mu: How the population enters the features.
         noise: ``"known"`` takes the noise's standard deviation from the problem where it is
             Gaussian and else learns it; ``"learned"`` fits it; ``"theory"`` sets lambda = p H of
@@ -79,6 +87,7 @@ class GaussianProcess(AbstractModelFamily):
     """
 
     kernel: AbstractKernel | None = None
+    prior: str = eqx.field(static=True, default="smooth")
     mu: MuFeatures = eqx.field(static=True, default="none")
     noise: str | float | tuple[float, ...] = eqx.field(static=True, default="known")
     hyperparameters: str = eqx.field(static=True, default="marginal likelihood")
@@ -89,6 +98,8 @@ class GaussianProcess(AbstractModelFamily):
     beta: float | str | TheoryBeta = 3.0
 
     def __check_init__(self) -> None:
+        if self.prior not in PRIORS:
+            raise ValueError(f"prior must be one of {tuple(PRIORS)}, got {self.prior!r}")
         if isinstance(self.noise, str) and self.noise not in ("known", "learned", "theory"):
             raise ValueError(
                 "noise must be 'known', 'learned', 'theory' or a standard deviation, got "
@@ -159,7 +170,7 @@ class GaussianProcess(AbstractModelFamily):
         noise_std: Float[np.ndarray, "dim"] | None,
         key: Key,
     ) -> Hyperparameters:
-        kernel = joint_kernel(features) if self.kernel is None else self.kernel
+        kernel = PRIORS[self.prior](features) if self.kernel is None else self.kernel
         _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
         scaled = None if noise_std is None else noise_std / np.asarray(problem.max_move)

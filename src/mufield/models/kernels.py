@@ -46,8 +46,8 @@ class AbstractKernel(eqx.Module):
         return Product(self, other)
 
 
-class SquaredExponential(AbstractKernel):
-    """Smooth functions: variance * exp(-d^2 / 2), d the distance in length scales.
+class AbstractStationary(AbstractKernel):
+    """Kernels of the distance alone, in length scales.
 
     Attributes:
         length_scale: One for all features, or one for each.
@@ -62,53 +62,39 @@ class SquaredExponential(AbstractKernel):
         self.length_scale = _positive(length_scale, "length_scale")
         self.variance = _positive(variance, "variance")
 
-    def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
-        return self.variance * jnp.exp(-0.5 * _squared_distance(x, y, self.length_scale))
-
-
-class Matern32(AbstractKernel):
-    """Functions with one derivative: variance * (1 + q) exp(-q), q = sqrt(3) d.
-
-    Attributes:
-        length_scale: One for all features, or one for each.
-        variance: Variance of the values.
-    """
-
-    length_scale: Float[Array, "*features"]
-    variance: Scalar
-
-    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        """Builds the kernel."""
-        self.length_scale = _positive(length_scale, "length_scale")
-        self.variance = _positive(variance, "variance")
+    @abstractmethod
+    def correlation(self, squared: Scalar) -> Scalar:
+        """Correlation of the values at two points, by their squared distance."""
 
     def __call__(self, x: Point, y: Point) -> Scalar:
         """Covariance of the values at two points."""
-        q = math.sqrt(3.0) * _distance(x, y, self.length_scale)
-        return self.variance * (1 + q) * jnp.exp(-q)
+        return self.variance * self.correlation(_squared_distance(x, y, self.length_scale))
 
 
-class Matern52(AbstractKernel):
-    """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d.
+class SquaredExponential(AbstractStationary):
+    """Smooth functions: variance * exp(-d^2 / 2), d the distance in length scales."""
 
-    Attributes:
-        length_scale: One for all features, or one for each.
-        variance: Variance of the values.
-    """
+    def correlation(self, squared: Scalar) -> Scalar:
+        """exp(-d^2 / 2)."""
+        return jnp.exp(-0.5 * squared)
 
-    length_scale: Float[Array, "*features"]
-    variance: Scalar
 
-    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        """Builds the kernel."""
-        self.length_scale = _positive(length_scale, "length_scale")
-        self.variance = _positive(variance, "variance")
+class Matern32(AbstractStationary):
+    """Functions with one derivative: variance * (1 + q) exp(-q), q = sqrt(3) d."""
 
-    def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
-        q = math.sqrt(5.0) * _distance(x, y, self.length_scale)
-        return self.variance * (1 + q + q**2 / 3) * jnp.exp(-q)
+    def correlation(self, squared: Scalar) -> Scalar:
+        """(1 + q) exp(-q)."""
+        q = math.sqrt(3.0) * _root(squared)
+        return (1 + q) * jnp.exp(-q)
+
+
+class Matern52(AbstractStationary):
+    """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d."""
+
+    def correlation(self, squared: Scalar) -> Scalar:
+        """(1 + q + q^2 / 3) exp(-q)."""
+        q = math.sqrt(5.0) * _root(squared)
+        return (1 + q + q**2 / 3) * jnp.exp(-q)
 
 
 class Linear(AbstractKernel):
@@ -204,11 +190,44 @@ def joint_kernel(
     first = SquaredExponential(scales, variance)
     if size == own:
         return first
-    second = SquaredExponential(jnp.asarray(mu_length_scale, dtype=float))
+    second = SquaredExponential(jnp.asarray(mu_length_scale, dtype=float), 1.0)
     return Product(
         Select(first, tuple(range(own))),
         Select(second, tuple(range(own, size))),
     )
+
+
+def steered_kernel(
+    features: FeatureMap,
+    gain: ArrayLike = 1.0,
+    variation: ArrayLike = 0.01,
+    drift: ArrayLike = 1e-4,
+    length_scale: ArrayLike = 1.0,
+) -> AbstractKernel:
+    """A kernel on (s, a, mu) for agents that actions steer: moves are nearly proportional to them.
+
+    The gain on the action is nearly the same everywhere and varies slowly with state and mu, and
+    an agent that rests hardly drifts. Where the noise is much larger than the moves, as in the
+    swarm, this prior saves most of the data that a kernel without it needs.
+
+    Actions count from the middle of their box. Variances are in units of the squared farthest
+    move, for actions at the border of the box.
+
+    Args:
+        features: The feature map.
+        gain: Variance of the common gain.
+        variation: Variance of its changes with state and mu.
+        drift: Variance of the motion without an action, common and by place.
+        length_scale: How far such changes reach, in features: one for all, or one for each.
+    """
+    actions = tuple(range(features.own_size - len(features.lower), features.own_size))
+    others = tuple(axis for axis in range(features.size) if axis not in actions)
+    scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (len(others),))
+    common = Select(Linear(gain, drift), actions)
+    local = Product(
+        Select(Linear(variation, drift), actions), Select(SquaredExponential(scales, 1.0), others)
+    )
+    return Sum(common, local)
 
 
 def covariances(
@@ -262,12 +281,11 @@ def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"
     return sum(terms, start=jnp.zeros((), dtype=x.dtype))
 
 
-def _distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
-    """The distance, with derivative zero where it is zero.
+def _root(squared: Scalar) -> Scalar:
+    """The root, with derivative zero at zero.
 
     There the root has none; in the kernels its factor is zero.
     """
-    squared = _squared_distance(x, y, length_scale)
     apart = squared > 0
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, squared, 1.0)), 0.0)
 

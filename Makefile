@@ -54,8 +54,9 @@ BENCHMARKS = $(filter-out benchmarks/peers_% benchmarks/_%,$(sort $(wildcard ben
 bench: venv  ## Run every benchmark in its quick form
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python $$script --quick; done
 
-peers: $(PEERS_STAMP)  ## Compare with MFGLib and OpenSpiel in an environment of their own
+peers: $(PEERS_STAMP)  ## Compare with MFGLib, OpenSpiel and SB3 in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers_flow.py
+	$(PEERS)/bin/python benchmarks/peers_rl.py
 
 # torch comes first, alone and with plain pip, so that nobody downloads CUDA by accident.
 # MFGLib 0.3 caps rich below our pin; with it, pip would quietly fall back to MFGLib 0.1.
@@ -63,8 +64,8 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet torch==2.13.0
 	grep -v '^rich==' constraints.txt > $(PEERS)/constraints.txt
-	$(PEERS)/bin/python -m pip install --quiet mfglib==0.3.0 open_spiel -e . \
-	  -c $(PEERS)/constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet mfglib==0.3.0 open_spiel 'stable-baselines3>=2.9' \
+	  -e '.[gymnasium]' -c $(PEERS)/constraints.txt
 	@touch $@
 
 clean:  ## Remove the environments, caches and build products

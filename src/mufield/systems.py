@@ -9,15 +9,23 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import _types
-from ._types import Key, Mass, Scalar, State
+from ._types import Action, Key, Mass, Scalar, State
 from .episode import AbstractSystem, Episode
 from .flow.neighbours import legal_ends, unit_steps
 from .flow.objective import Flow, Rollout
 from .policies.base import AbstractPolicy, Profile, as_profile
 from .policies.randomised import spread_actions
-from .problem import Box, GaussianNoise, Motion, NeighbourNoise, Problem, check_function
+from .problem import (
+    Box,
+    GaussianNoise,
+    Motion,
+    NeighbourNoise,
+    Noise,
+    Problem,
+    check_function,
+)
 from .space.grid import Grid
-from .space.measure import MASS_TOLERANCE, sample, seen_from
+from .space.measure import MASS_TOLERANCE, MeanField, sample, seen_from
 from .space.move import Move, move
 
 
@@ -39,7 +47,7 @@ class SimulatedSystem(AbstractSystem):
             problem: What the learner may know.
             motion: The true law of motion of one agent, ``(state, action, mu) -> next state``.
         """
-        _check_motion(problem, motion)
+        check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
         self._flow = Flow(problem)
@@ -79,28 +87,51 @@ def agent_step(
     problem: Problem, motion: Motion, policy: AbstractPolicy, state: State, mass: Mass, key: Key
 ) -> tuple[Array, Move]:
     """One agent's action and move in continuous space: decide, aim, add noise, meet walls."""
-    grid = problem.grid
     action_key, noise_key = jax.random.split(key)
-    mu = seen_from(grid, mass, state)
+    mu = seen_from(problem.grid, mass, state)
     action = policy.law(state, mu).sample(action_key)
+    draws = noise_draws(problem.grid, problem.noise, noise_key, (), state.dtype)
+    return action, agent_move(problem.grid, problem.noise, motion, state, action, mu, draws)
+
+
+def noise_draws(
+    grid: Grid, noise: Noise, key: Key, shape: tuple[int, ...], dtype: Any
+) -> Float[Array, "*agents draws"]:
+    """The random numbers that `agent_move` needs, for agents in any shape."""
+    if isinstance(noise, GaussianNoise):
+        return jax.random.normal(key, (*shape, grid.dim), dtype=dtype)
+    return jax.random.gumbel(key, (*shape, len(unit_steps(grid.dim))), dtype=dtype)
+
+
+def agent_move(
+    grid: Grid,
+    noise: Noise,
+    motion: Motion,
+    state: State,
+    action: Action,
+    mu: MeanField,
+    draws: Float[Array, "draws"],
+) -> Move:
+    """One agent's move after it has decided, a pure function of the noise's random numbers."""
     # The shorter way round on periodic axes, as in the flow.
     wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
     aim = state + grid.displacement(state, wanted)
-    if isinstance(problem.noise, GaussianNoise):
-        std = jnp.asarray(problem.noise.std, dtype=state.dtype)
-        aim = aim + std * jax.random.normal(noise_key, (grid.dim,), dtype=state.dtype)
-        return action, move(grid, state, aim)
-    moved = move(grid, state, aim)
-    return action, _pushed(grid, problem.noise, moved, noise_key)
+    if isinstance(noise, GaussianNoise):
+        std = jnp.asarray(noise.std, dtype=state.dtype)
+        return move(grid, state, aim + std * draws)
+    return _pushed(grid, noise, move(grid, state, aim), draws)
 
 
-def _pushed(grid: Grid, noise: NeighbourNoise, moved: Move, key: Key) -> Move:
+def _pushed(
+    grid: Grid, noise: NeighbourNoise, moved: Move, draws: Float[Array, "directions"]
+) -> Move:
     """The second move of the discrete rooms' noise."""
     steps = unit_steps(grid.dim)
     legal = jnp.asarray(legal_ends(grid, steps) >= 0)[moved.index]
     weights = noise.intensity * legal / jnp.sum(legal)
     weights = weights.at[0].add(1.0 - noise.intensity)
-    step = jnp.asarray(steps)[jax.random.categorical(key, jnp.log(weights))]
+    # The largest of logarithms of weights and Gumbel draws has the weights as probabilities.
+    step = jnp.asarray(steps)[jnp.argmax(jnp.log(weights) + draws)]
     size = jnp.asarray(grid.cell_size, dtype=moved.position.dtype)
     pushed = move(grid, moved.position, moved.position + step * size)
     # Agents of the discrete rooms stand in the middle of their cells.
@@ -238,7 +269,7 @@ def _check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> Non
         )
 
 
-def _check_motion(problem: Problem, motion: Motion) -> None:
+def check_motion(problem: Problem, motion: Motion) -> None:
     """Raises if the motion has the wrong shape, is not finite, or goes beyond ``max_move``."""
     grid = problem.grid
     check_function(problem, motion, "the motion", (grid.dim,))

@@ -57,11 +57,6 @@ class AbstractStationary(AbstractKernel):
     length_scale: Float[Array, "*features"]
     variance: Scalar
 
-    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        """Builds the kernel."""
-        self.length_scale = _positive(length_scale, "length_scale")
-        self.variance = _positive(variance, "variance")
-
     @abstractmethod
     def correlation(self, squared: Scalar) -> Scalar:
         """Correlation of the values at two points, by their squared distance."""
@@ -74,6 +69,11 @@ class AbstractStationary(AbstractKernel):
 class SquaredExponential(AbstractStationary):
     """Smooth functions: variance * exp(-d^2 / 2), d the distance in length scales."""
 
+    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.length_scale = _positive(length_scale, "length_scale")
+        self.variance = _positive(variance, "variance")
+
     def correlation(self, squared: Scalar) -> Scalar:
         """exp(-d^2 / 2)."""
         return jnp.exp(-0.5 * squared)
@@ -81,6 +81,11 @@ class SquaredExponential(AbstractStationary):
 
 class Matern32(AbstractStationary):
     """Functions with one derivative: variance * (1 + q) exp(-q), q = sqrt(3) d."""
+
+    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.length_scale = _positive(length_scale, "length_scale")
+        self.variance = _positive(variance, "variance")
 
     def correlation(self, squared: Scalar) -> Scalar:
         """(1 + q) exp(-q)."""
@@ -90,6 +95,11 @@ class Matern32(AbstractStationary):
 
 class Matern52(AbstractStationary):
     """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d."""
+
+    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
+        """Builds the kernel."""
+        self.length_scale = _positive(length_scale, "length_scale")
+        self.variance = _positive(variance, "variance")
 
     def correlation(self, squared: Scalar) -> Scalar:
         """(1 + q + q^2 / 3) exp(-q)."""
@@ -190,7 +200,7 @@ def joint_kernel(
     first = SquaredExponential(scales, variance)
     if size == own:
         return first
-    second = SquaredExponential(jnp.asarray(mu_length_scale, dtype=float), 1.0)
+    second = SquaredExponential(jnp.asarray(mu_length_scale, dtype=float))
     return Product(
         Select(first, tuple(range(own))),
         Select(second, tuple(range(own, size))),
@@ -225,7 +235,7 @@ def steered_kernel(
     scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (len(others),))
     common = Select(Linear(gain, drift), actions)
     local = Product(
-        Select(Linear(variation, drift), actions), Select(SquaredExponential(scales, 1.0), others)
+        Select(Linear(variation, drift), actions), Select(SquaredExponential(scales), others)
     )
     return Sum(common, local)
 

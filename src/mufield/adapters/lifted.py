@@ -1,0 +1,207 @@
+"""The mean-field problem as a Gymnasium environment whose state is the whole population.
+
+The lifted decision process of lemma DistMDP: the state is mu, the action a policy for all agents,
+the next state Phi(mu, pi) and the reward r-hat(mu, pi). Nothing in it is random.
+"""
+
+import math
+import re
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, UInt8
+
+from .._types import Mass, Scalar
+from ..environments.registry import catalogue
+from ..episode import AbstractSystem
+from ..flow.objective import Flow
+from ..policies.base import Profile
+from ..problem import Motion
+from .picture import picture
+from .policy_code import PolicyCode
+from .simulator import as_simulated, compile_with
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ImportError as error:
+    raise ImportError(
+        "mufield.adapters.lifted needs Gymnasium; install it with pip install 'mufield[gymnasium]'"
+    ) from error
+
+SLACK = 1e-5
+"""How far rounding may carry a number beyond -1 or 1."""
+
+Numbers = Float[np.ndarray, "..."]
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A trained model as Stable-Baselines3 has it."""
+
+    def predict(self, observation: Any, *, deterministic: bool) -> tuple[Any, Any]:
+        """The action for an observation, and the model's state, which is not used."""
+
+
+class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
+    """One episode of an infinite population, step by step.
+
+    An observation is the mass of every free cell, then the share of the episode that is over.
+    An action is a vector of numbers in [-1, 1] that `PolicyCode` reads as the policy of one step.
+    The reward is r-hat; if the problem pays the last distribution, the last step brings that too,
+    so that the sum of the rewards is J. Episodes end after the problem's horizon.
+
+    Attributes:
+        system: The system.
+        code: How actions stand for policies.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's type)
+
+    def __init__(
+        self,
+        system: str | AbstractSystem,
+        *,
+        policy: str = "cells",
+        resolution: int = 4,
+        render_mode: str | None = None,
+        **options: Any,
+    ):
+        """Builds the environment.
+
+        Args:
+            system: A simulated system, or the name of a registered one.
+            policy: ``"cells"`` has an action for every cell; ``"coarse"`` has them on a few points
+                and interpolates, which is far less to learn.
+            resolution: Points on each axis, for ``"coarse"``.
+            render_mode: ``"rgb_array"`` for pictures from `render`.
+            **options: Options of a system that is given by name.
+        """
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self.system = as_simulated(system, options)
+        self.render_mode = render_mode
+        self._problem = self.system.problem
+        self.code = PolicyCode(self._problem, policy, resolution)
+        flow, motion = self.system.reveal()
+        self._advance = compile_with(_advance, flow, motion, self.code)
+        self._end_reward = compile_with(_end_reward, flow)
+        cells = self._problem.grid.n_cells
+        self.observation_space = spaces.Box(0.0, 1.0, (cells + 1,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (self.code.size,), np.float32)
+        self._mass = self._problem.initial
+        self._step = self._problem.horizon
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Numbers, dict[str, Any]]:
+        """Starts an episode from the initial distribution; seed and options change nothing."""
+        super().reset(seed=seed)
+        self._mass, self._step = self._problem.initial, 0
+        return self._observation(self._mass, 0), {}
+
+    def step(self, action: Numbers) -> tuple[Numbers, float, bool, bool, dict[str, Any]]:
+        """Lets the whole population make one move."""
+        if self._step >= self._problem.horizon:
+            raise gymnasium.error.ResetNeeded(
+                f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
+            )
+        self._mass, paid = self._advance(self._mass, self._checked(action, ()))
+        self._step += 1
+        over = self._step == self._problem.horizon
+        reward = float(paid)
+        if over and self._problem.pay_end:
+            reward += float(self._end_reward(self._mass))
+        if not math.isfinite(reward):
+            raise ValueError(
+                "expected a finite reward, got NaN or infinity: check the system's motion and "
+                f"reward for the distribution after step {self._step}"
+            )
+        return self._observation(self._mass, self._step), reward, over, False, {}
+
+    def render(self) -> UInt8[np.ndarray, "height width 3"] | None:
+        """The current distribution as an image, with ``render_mode="rgb_array"``."""
+        return None if self.render_mode is None else picture(self._problem.grid, self._mass)
+
+    def profile(self, actions: ArrayLike) -> Profile:
+        """The mufield profile of an episode's actions, for `evaluate`, `run` and `save_policy`.
+
+        Args:
+            actions: One action of this environment for each step.
+        """
+        horizon = self._problem.horizon
+        numbers = jnp.asarray(self._checked(actions, (horizon,)))
+        return Profile.stacked(self.code.policy(numbers), horizon)
+
+    def policy_profile(self, model: Predictor) -> Profile:
+        """The mufield profile of a trained model: what it does along its own flow.
+
+        The flow is not random, so the profile earns what the model earns. It does not look at mu:
+        from another initial distribution the model itself might act differently. The episode
+        that this environment is in is left as it is.
+
+        Args:
+            model: Anything with ``predict(observation, deterministic=True)``, which returns an
+                action and a state; for example a model of Stable-Baselines3.
+        """
+        mass, chosen = self._problem.initial, []
+        for step in range(self._problem.horizon):
+            seen = self._observation(mass, step)
+            chosen.append(self._checked(model.predict(seen, deterministic=True)[0], ()))
+            mass, _ = self._advance(mass, chosen[-1])
+        return self.profile(np.stack(chosen))
+
+    def _observation(self, mass: Mass, step: int) -> Numbers:
+        seen = np.append(np.asarray(mass), step / self._problem.horizon)
+        return np.asarray(np.clip(seen, 0.0, 1.0), dtype=np.float32)
+
+    def _checked(self, action: ArrayLike, steps: tuple[int, ...]) -> Numbers:
+        numbers = np.asarray(action, dtype=self._problem.initial.dtype)
+        if numbers.shape != (*steps, self.code.size):
+            raise ValueError(
+                f"an action must have the shape {(*steps, self.code.size)}, got {numbers.shape}"
+            )
+        if not np.all(np.abs(numbers) <= 1.0 + SLACK):
+            raise ValueError(
+                "an action must be of numbers between -1 and 1, got numbers from "
+                f"{numbers.min()} to {numbers.max()}; clip them, for example with "
+                "gymnasium.wrappers.ClipAction"
+            )
+        return numbers
+
+
+def register_environments() -> list[str]:
+    """Makes every system of the catalogue known to `gymnasium.make`; returns their names.
+
+    The system ``four-rooms`` becomes ``mufield/FourRooms-v0``. Keyword arguments of
+    `gymnasium.make` are those of `LiftedEnv` and the system's own. Call it again after
+    registering a system of your own.
+    """
+    known = []
+    for entry in catalogue():
+        words = re.split(r"[^0-9A-Za-z]+", entry.name)
+        name = f"mufield/{''.join(word[:1].upper() + word[1:] for word in words)}-v0"
+        known.append(name)
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name, entry_point=f"{__name__}:LiftedEnv", kwargs={"system": entry.name}
+            )
+        elif gymnasium.registry[name].kwargs.get("system") != entry.name:
+            raise ValueError(
+                f"the system {entry.name!r} would be {name}, which is taken by another; register "
+                "it under another name"
+            )
+    return known
+
+
+def _advance(
+    flow: Flow, motion: Motion, code: PolicyCode, mass: Mass, numbers: Float[Array, "size"]
+) -> tuple[Mass, Scalar]:
+    """Phi and r-hat of one step."""
+    law = code.policy(numbers).at_cells(flow.problem.grid, mass)
+    return flow.step(mass, law, motion), flow.reward(mass, law)
+
+
+def _end_reward(flow: Flow, mass: Mass) -> Scalar:
+    return flow.end_reward(mass)

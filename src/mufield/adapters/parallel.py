@@ -1,0 +1,249 @@
+"""A finite population as a PettingZoo environment: every agent decides for itself.
+
+Agents move as tracked agents of a `SimulatedSystem` do, in continuous space; mu is the histogram
+of the agents themselves. As their number grows, the average over agents of the summed rewards
+tends to J of the mean-field problem, up to the size of the cells.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from .._types import States
+from ..episode import AbstractSystem
+from ..problem import Box
+from ..space.measure import histogram
+from .picture import picture
+from .population import Told, end_rewards, move_all, start
+from .simulator import as_simulated, compile_with
+
+try:
+    from gymnasium import spaces
+    from pettingzoo import ParallelEnv
+except ImportError as error:
+    raise ImportError(
+        "mufield.adapters.parallel needs PettingZoo; install it with "
+        "pip install 'mufield[pettingzoo]'"
+    ) from error
+
+Numbers = Float[np.ndarray, "..."]
+
+
+class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no annotations
+    """One episode of finitely many agents, each with its own action and reward.
+
+    An observation is the agent's position, scaled to [0, 1] on each axis; what it sees of mu;
+    and the share of the episode that is over. An action is one of the problem's box, or the number
+    of one of its options, which stand for distributions over moves. The reward is r(s, a, mu);
+    if the problem pays the last distribution, the last step brings that too, with the action
+    nearest to zero. All agents are done after the problem's horizon.
+
+    Attributes:
+        system: The system.
+        possible_agents: Names of all agents.
+        agents: Names of those whose episode is not over: all or none.
+        observation_spaces: Space of each agent's observations.
+        action_spaces: Space of each agent's actions.
+        state_space: Space of what `state` returns.
+    """
+
+    metadata = {  # noqa: RUF012 (PettingZoo's type)
+        "name": "mufield_population_v0",
+        "render_modes": ["rgb_array"],
+        "render_fps": 4,
+        "is_parallelizable": True,
+    }
+
+    def __init__(
+        self,
+        system: str | AbstractSystem,
+        *,
+        agents: int = 100,
+        observe: str = "mu",
+        render_mode: str | None = None,
+        **options: Any,
+    ):
+        """Builds the environment.
+
+        Args:
+            system: A simulated system, or the name of a registered one.
+            agents: Number of agents.
+            observe: What agents see of mu: ``"mu"`` is the mass of every free cell, ``"local"``
+                that of the agent's own, ``"position"`` nothing.
+            render_mode: ``"rgb_array"`` for pictures from `render`.
+            **options: Options of a system that is given by name.
+        """
+        whole = isinstance(agents, int | np.integer) and not isinstance(agents, bool)
+        if not whole or agents < 1:
+            raise ValueError(f"agents must be a whole number of at least 1, got {agents!r}")
+        if observe not in ("mu", "local", "position"):
+            raise ValueError(f"observe must be 'mu', 'local' or 'position', got {observe!r}")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self.system = as_simulated(system, options)
+        self.render_mode = render_mode
+        self._observe = observe
+        self._problem = self.system.problem
+        motion = self.system.reveal()[1]
+        self._start = compile_with(lambda problem, key: start(problem, key, agents), self._problem)
+        self._move = compile_with(move_all, self._problem, motion)
+        self._end_rewards = compile_with(end_rewards, self._problem)
+        self._make_spaces(agents)
+        self.agents: list[str] = []
+        self._random = np.random.default_rng()
+        self._step = 0
+        self._mass = self._problem.initial
+
+    def _make_spaces(self, agents: int) -> None:
+        grid = self._problem.grid
+        seen = {"mu": grid.n_cells, "local": 1, "position": 0}[self._observe]
+        observations = spaces.Box(0.0, 1.0, (grid.dim + seen + 1,), np.float32)
+        self.possible_agents = [f"agent_{i}" for i in range(agents)]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, observations)
+        # Apart, because libraries seed each agent's.
+        self.action_spaces = {name: self._actions() for name in self.possible_agents}
+        self.state_space = spaces.Box(0.0, 1.0, (grid.n_cells + 1,), np.float32)
+
+    def _actions(self) -> Any:
+        actions = self._problem.actions
+        if isinstance(actions, Box):
+            low, high = (np.asarray(b, dtype=np.float32) for b in (actions.lower, actions.upper))
+            return spaces.Box(low, high, dtype=np.float32)
+        return spaces.Discrete(int(actions.options.shape[0]))
+
+    def observation_space(self, agent: str) -> Any:
+        """The space of an agent's observations."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        """The space of an agent's actions."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Numbers], dict[str, dict[str, Any]]]:
+        """Draws all agents from the initial distribution.
+
+        Args:
+            seed: Seed of this episode and, through it, of the next ones.
+            options: Not used.
+        """
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        key = jax.random.key(int(self._random.integers(2**31)))
+        start_key, self._key = jax.random.split(key)
+        self._step = 0
+        self.agents = list(self.possible_agents)
+        self._place(self._start(start_key))
+        return self._observations(), {name: {} for name in self.agents}
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[
+        dict[str, Numbers],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Lets every agent make one move; all see the same mu, that before the moves."""
+        self._check_names(actions)
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        told = self._told(actions)
+        ends, rewards = self._move(self._states, self._mass, told, self._key, self._step)
+        self._place(ends)
+        self._step += 1
+        over = self._step == self._problem.horizon
+        if over and self._problem.pay_end:
+            rewards = rewards + self._end_rewards(self._states, self._mass)
+        names = self.agents
+        paid = dict(zip(names, np.asarray(rewards).tolist(), strict=True))
+        seen = self._observations()
+        self.agents = [] if over else names
+        return (
+            seen,
+            paid,
+            dict.fromkeys(names, over),
+            dict.fromkeys(names, False),
+            {name: {} for name in names},
+        )
+
+    def state(self) -> Numbers:
+        """What a central critic may see: the mass of every free cell and the time."""
+        whole = np.append(np.asarray(self._mass), self._time)
+        return whole.astype(np.float32)
+
+    def render(self) -> UInt8[np.ndarray, "height width 3"] | None:
+        """The agents' distribution as an image, with ``render_mode="rgb_array"``."""
+        return None if self.render_mode is None else picture(self._problem.grid, self._mass)
+
+    @property
+    def _time(self) -> float:
+        return self._step / self._problem.horizon
+
+    def _place(self, states: States) -> None:
+        self._states = states
+        self._mass = histogram(self._problem.grid, states)
+
+    def _observations(self) -> dict[str, Numbers]:
+        grid = self._problem.grid
+        states, mass = np.asarray(self._states), np.asarray(self._mass)
+        own = np.clip((states - np.asarray(grid.lower)) / np.asarray(grid.extent), 0.0, 1.0)
+        parts = [own, np.full((len(states), 1), self._time)]
+        if self._observe == "mu":
+            parts.insert(1, np.broadcast_to(mass, (len(states), grid.n_cells)))
+        elif self._observe == "local":
+            parts.insert(1, mass[np.asarray(grid.index_of(self._states))][:, None])
+        return dict(zip(self.agents, np.concatenate(parts, axis=1).astype(np.float32), strict=True))
+
+    def _check_names(self, actions: Mapping[str, Any]) -> None:
+        if actions and not self.agents:
+            raise ValueError(
+                f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
+            )
+        odd = sorted(actions.keys() ^ set(self.agents))
+        if odd:
+            raise ValueError(
+                f"expected one action for each of the {len(self.agents)} agents in `agents`, got "
+                f"{len(actions)}; {odd[0]!r} is missing or unknown"
+            )
+
+    def _told(self, actions: Mapping[str, Any]) -> Told:
+        given = [actions[name] for name in self.agents]
+        known = self._problem.actions
+        dtype = self._problem.initial.dtype
+        if isinstance(known, Box):
+            vectors = self._checked_vectors(np.asarray(given, dtype=dtype), known)
+            return Told(jnp.asarray(vectors[:, None]), jnp.ones((len(given), 1), dtype=dtype))
+        choice = self._checked_choice(np.asarray(given), int(known.options.shape[0]))
+        moves = jnp.broadcast_to(known.moves, (len(given), *known.moves.shape))
+        return Told(moves, known.options[choice])
+
+    def _checked_vectors(self, vectors: np.ndarray, box: Box) -> Float[np.ndarray, "agents dim"]:
+        if vectors.shape != (len(self.agents), box.dim):
+            raise ValueError(
+                f"each action must have the shape {(box.dim,)}, got {vectors.shape[1:]}"
+            )
+        inside = np.asarray(box.contains(jnp.asarray(vectors)))
+        if not inside.all():
+            first = int(np.argmin(inside))
+            raise ValueError(
+                f"the action {vectors[first]} of {self.agents[first]} is outside "
+                f"{box.describe()}; clip or squash it"
+            )
+        return vectors
+
+    def _checked_choice(self, choice: np.ndarray, options: int) -> Int[np.ndarray, "agents"]:
+        whole = choice.dtype.kind in "iu" and choice.shape == (len(self.agents),)
+        if not whole or choice.min() < 0 or choice.max() >= options:
+            raise ValueError(
+                f"each action must be a whole number from 0 to {options - 1}, the number of an "
+                f"option; got {choice.min()} to {choice.max()} of the type {choice.dtype} and the "
+                f"shape {choice.shape[1:]}"
+            )
+        return choice

@@ -1,0 +1,101 @@
+"""Vectors of numbers as policies of the whole population, for learners that know only vectors."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..policies.randomised import RandomisedPolicy
+from ..policies.tabular import TabularPolicy
+from ..problem import Box, MoveSet, Problem
+from ..space.grid import Grid
+
+LOGIT_RANGE = 5.0
+"""Logit that the number 1 stands for: one option can outweigh another 22,000 times."""
+
+
+class PolicyCode(eqx.Module):
+    """How a vector of numbers in [-1, 1] stands for the policy of one step.
+
+    A box of actions is mapped affinely: each point of the table holds one action. Of a set of
+    moves each point holds logits, whose softmax mixes the options.
+
+    Attributes:
+        actions: What agents can do.
+        blend: How cells mix the points of a coarse table; None if each cell has its own point.
+        points: Number of points.
+    """
+
+    actions: Box | MoveSet
+    blend: Float[Array, "cells points"] | None
+    points: int = eqx.field(static=True)
+
+    def __init__(self, problem: Problem, policy: str, resolution: int):
+        """Builds the code: ``"cells"``, or ``"coarse"`` with ``resolution`` points an axis."""
+        if policy not in ("cells", "coarse"):
+            raise ValueError(f"policy must be 'cells' or 'coarse', got {policy!r}")
+        whole = isinstance(resolution, int | np.integer) and not isinstance(resolution, bool)
+        if not whole or resolution < 1:
+            raise ValueError(f"resolution must be a whole number of at least 1, got {resolution!r}")
+        self.actions = problem.actions
+        self.blend = None
+        self.points = problem.grid.n_cells
+        if policy == "coarse":
+            blend = interpolation(problem.grid, resolution)
+            self.blend = jnp.asarray(blend, dtype=problem.initial.dtype)
+            self.points = blend.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Numbers for each point."""
+        if isinstance(self.actions, Box):
+            return self.actions.dim
+        return int(self.actions.options.shape[0])
+
+    @property
+    def size(self) -> int:
+        """Numbers for a whole step."""
+        return self.points * self.width
+
+    def policy(self, numbers: Float[Array, "*steps size"]) -> TabularPolicy | RandomisedPolicy:
+        """The policy of one step, or, with one more axis, of all steps to be stacked."""
+        steps = numbers.shape[:-1]
+        table = numbers.reshape(*steps, self.points, self.width)
+        if self.blend is not None:
+            table = jnp.einsum("cp,...pw->...cw", self.blend, table)
+        if isinstance(self.actions, Box):
+            lower, upper = (
+                jnp.asarray(bound, dtype=table.dtype)
+                for bound in (self.actions.lower, self.actions.upper)
+            )
+            return TabularPolicy(actions=lower + (upper - lower) * 0.5 * (table + 1.0))
+        moves = self.actions.moves
+        return RandomisedPolicy(
+            actions=jnp.broadcast_to(moves, (*steps, *moves.shape)),
+            weights=jax.nn.softmax(LOGIT_RANGE * table) @ self.actions.options,
+        )
+
+
+def interpolation(grid: Grid, resolution: int) -> Float[np.ndarray, "cells points"]:
+    """Weights with which each cell mixes ``resolution`` points on each axis, linearly.
+
+    The outermost points are the centres of the outermost cells; on periodic axes the points are
+    evenly spaced around. Walls do not matter: neighbours on two sides of one act alike.
+    """
+    blend = np.ones((grid.n_cells, 1))
+    for axis, count in enumerate(grid.shape):
+        cell = grid.free_cells[:, axis]
+        if grid.periodic[axis]:
+            place = cell * resolution / count
+        else:
+            place = cell * (resolution - 1) / max(1, count - 1)
+        # The last cell belongs to the interval before the last point, where there is one.
+        last = resolution - 1 if grid.periodic[axis] else max(0, resolution - 2)
+        left = np.minimum(np.floor(place).astype(int), last)
+        share = place - left
+        rows, along = np.arange(grid.n_cells), np.zeros((grid.n_cells, resolution))
+        along[rows, left] = 1.0 - share
+        along[rows, (left + 1) % resolution] += share
+        blend = (blend[:, :, None] * along[:, None, :]).reshape(grid.n_cells, -1)
+    return blend

@@ -1,0 +1,46 @@
+"""What the adapters share: a system that can be stepped, and programs compiled for it."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from ..environments.registry import make
+from ..episode import AbstractSystem
+from ..systems import SimulatedSystem
+
+
+def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> SimulatedSystem:
+    """The system, or the registered system of that name built with the options."""
+    if isinstance(system, str):
+        system = make(system, **options)
+    elif options:
+        raise ValueError(
+            f"the options {', '.join(sorted(options))} are for systems given by name; build the "
+            "system with them, or pass its name"
+        )
+    if not isinstance(system, SimulatedSystem):
+        raise ValueError(
+            "expected a SimulatedSystem, whose motion can be computed step by step, or the name "
+            f"of one; got {type(system).__name__}"
+        )
+    return system
+
+
+def compile_with(function: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
+    """Compiles ``function(*fixed, *arguments)`` as a function of the arguments, all arrays.
+
+    What is fixed is taken apart only once; `equinox.filter_jit` would do it at every call, which
+    takes longer than a step of a small system.
+    """
+    arrays, rest = eqx.partition(fixed, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+
+    @jax.jit
+    def run(leaves: list[Any], *arguments: Any) -> Any:
+        whole = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+        return function(*whole, *arguments)
+
+    return partial(run, leaves)

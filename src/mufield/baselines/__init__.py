@@ -1,0 +1,1 @@
+"""Rivals from the literature, to compare with; nothing else imports them."""

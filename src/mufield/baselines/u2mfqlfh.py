@@ -1,0 +1,192 @@
+"""U2-MF-QL-FH: unified two-timescale mean-field Q-learning, finite horizon.
+
+Angiuli, Fouque, Lauriere, "Reinforcement learning for mean field games, with applications to
+economics" (2021): the model-free rival of App. "Comparison to model-free reinforcement learning"
+(label appendix:comparison). One agent walks through the discrete rooms, episode after episode, and
+learns a table of Q-values and an estimate nu_h of the population's distribution at each step h.
+In episode k = 1, 2, ..., at step h and in the cell x:
+
+    nu_h     <- nu_h + rho_nu (delta_x - nu_h)                   rho_nu = (1 + k)^-omega_nu
+    o         = argmax Q_h(x, .); any option with probability epsilon
+    x'        ~ the option's law of the next cell
+    Q_h(x, o) <- Q_h(x, o) + rho_Q (-log nu_h(x) + max Q_{h+1}(x', .) - Q_h(x, o))
+                                                                 rho_Q = (1 + n_h(x, o))^-omega_Q
+
+Here n counts the updates of an entry before this one, so the first of them replaces what was
+there. Q starts from 0, nu from the even distribution; of equally good options the first is taken.
+At the last step -log nu_H(x') stands for max Q_H, or 0 if the last distribution is not paid.
+
+With the paper's omega_nu = 0.05 the rate rho_nu is still 0.45 after ten million episodes, so nu is
+no average: it remembers two or three episodes. Right after the update nu_h(x) >= rho_nu, so no
+step pays more than omega_nu log(1 + k), which is 0.81, where an even population is paid
+log 104 = 4.64.
+
+Without noise, single moves lead a population that starts in one cell from cell to cell as a
+whole: then every greedy policy of the Standard formulation has J = 0.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, UInt64
+
+from ..policies.base import Profile
+from ..policies.randomised import option_policy
+from ..problem import MoveSet
+from ..systems import SimulatedSystem
+from .loop import Memory, Rates, compiled
+from .world import World, tabulate
+
+_WORD = 64
+_LOW = (1 << _WORD) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class QState:
+    """Where the learning is.
+
+    Attributes:
+        q: Q_h(x, o).
+        visits: How often each entry of it was updated.
+        weights: The distributions nu_h, divided by `scale`.
+        scale: Shrinks in every episode, so that not every weight has to.
+        episodes: Number of episodes done.
+        earned: Sum of all rewards -log nu_h(x_h) that the agent saw in them.
+        generator: State of the random numbers (PCG64).
+    """
+
+    q: Float[np.ndarray, "steps cells options"]
+    visits: Int[np.ndarray, "steps cells options"]
+    weights: Float[np.ndarray, "steps_and_end cells"]
+    scale: float
+    episodes: int
+    earned: float
+    generator: UInt64[np.ndarray, "4"]
+
+    @property
+    def nu(self) -> Float[np.ndarray, "steps_and_end cells"]:
+        """The estimated distributions nu_0, ..., nu_H."""
+        return self.scale * self.weights
+
+
+class U2MFQLFH:
+    """The algorithm: `init`, `advance` and what its state says.
+
+    Attributes:
+        system: The system it learns in.
+        world: The same as tables.
+        rates: omega_Q, omega_nu and epsilon.
+    """
+
+    system: SimulatedSystem
+    world: World
+    rates: Rates
+
+    def __init__(
+        self,
+        system: SimulatedSystem,
+        *,
+        omega_q: float = 0.7,
+        omega_nu: float = 0.05,
+        epsilon: float = 0.15,
+    ):
+        """Tabulates a system; the defaults are the paper's.
+
+        Args:
+            system: A system of finitely many options, whose reward is -log mu.
+            omega_q: How fast the learning rate of Q falls.
+            omega_nu: How fast that of the distributions falls; smaller than ``omega_q`` for
+                mean-field control.
+            epsilon: Share of random choices.
+        """
+        for name, omega in (("omega_q", omega_q), ("omega_nu", omega_nu)):
+            if not 0 < omega <= 1:
+                raise ValueError(f"{name} must be more than 0 and at most 1, got {omega}")
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon must be between 0 and 1, got {epsilon}")
+        self.system = system
+        self.world = tabulate(system)
+        self.rates = Rates(float(omega_q), float(omega_nu), float(epsilon))
+
+    def init(self, seed: int) -> QState:
+        """The state before the first episode."""
+        steps, cells, options = self.world.shape
+        return QState(
+            q=np.zeros((steps, cells, options)),
+            visits=np.zeros((steps, cells, options), dtype=np.int64),
+            weights=np.full((steps + 1, cells), 1.0 / cells),
+            scale=1.0,
+            episodes=0,
+            earned=0.0,
+            generator=_to_words(np.random.PCG64(seed)),
+        )
+
+    def advance(self, state: QState, episodes: int) -> QState:
+        """The state after more episodes; how they are cut into calls makes no difference."""
+        if episodes < 0:
+            raise ValueError(f"expected a number of episodes of at least 0, got {episodes}")
+        memory = Memory(state.q.copy(), state.visits.copy(), state.weights.copy())
+        source = _from_words(state.generator)
+        scale, earned = compiled()(
+            self.world,
+            self.rates,
+            memory,
+            np.random.Generator(source),
+            state.episodes,
+            episodes,
+            state.scale,
+            state.earned,
+        )
+        return replace(
+            state,
+            **memory._asdict(),
+            scale=scale,
+            episodes=state.episodes + int(episodes),
+            earned=earned,
+            generator=_to_words(source),
+        )
+
+    def profile(self, state: QState) -> Profile:
+        """The greedy policies: the best option of each step and cell."""
+        actions = self.system.problem.actions
+        assert isinstance(actions, MoveSet)
+        choice = jnp.asarray(state.q.argmax(axis=-1), dtype=jnp.int32)
+        return Profile.stacked(option_policy(actions, choice), self.world.horizon)
+
+    def estimate(self, state: QState) -> float:
+        """The Q-table's own word on J: max Q_0(x, .) averaged over the initial distribution."""
+        initial = np.asarray(self.system.problem.initial, dtype=float)
+        return float(initial @ state.q[0].max(axis=-1))
+
+    def settings(self) -> dict[str, Any]:
+        """What a state belongs to, as JSON has it."""
+        steps, cells, options = self.world.shape
+        return {
+            "steps": steps,
+            "cells": cells,
+            "options": options,
+            "pay_end": self.world.pay_end,
+            **self.rates._asdict(),
+            "tables": self.world.fingerprint(),
+        }
+
+
+def _to_words(source: np.random.PCG64) -> UInt64[np.ndarray, "4"]:
+    """The state of the random numbers; they are doubles only, which leave no half-used words."""
+    numbers = source.state["state"]
+    halves = [(n >> _WORD, n & _LOW) for n in (numbers["state"], numbers["inc"])]
+    return np.array(halves, dtype=np.uint64).ravel()
+
+
+def _from_words(words: UInt64[np.ndarray, "4"]) -> np.random.PCG64:
+    high, low, high_step, low_step = (int(word) for word in words)
+    source = np.random.PCG64(0)
+    source.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high << _WORD | low, "inc": high_step << _WORD | low_step},
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    return source

@@ -1,0 +1,167 @@
+"""A system with finitely many cells and options, as tables that a sampler can draw from."""
+
+import hashlib
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._types import Mass
+from ..flow.dependence import depends_on_mu
+from ..flow.objective import Flow
+from ..policies.base import ActionLaw
+from ..problem import Motion, MoveSet, Problem
+from ..space.measure import density, log_mass
+from ..systems import SimulatedSystem
+
+REWARD_TOLERANCE = 1e-3
+"""How far a reward may be from -log mu and still count as it."""
+
+CONCENTRATIONS = (0.5, 1.0, 10.0)
+"""Of the random distributions at which the reward is looked at: from peaked to even."""
+
+
+class World(NamedTuple):
+    """What a simulator of one-step transitions draws from.
+
+    Attributes:
+        starts: Cumulative distribution of the first cell.
+        ends: Cells that an option can lead to, from each cell.
+        chances: Cumulative probabilities of these cells; 1 from the last possible one on.
+        pay_end: Whether the last distribution is paid.
+        horizon: Number of moves H.
+        log_volume: Logarithm of a cell's volume, by which a mass becomes a density.
+    """
+
+    starts: Float[np.ndarray, "cells"]
+    ends: Int[np.ndarray, "cells options branches"]
+    chances: Float[np.ndarray, "cells options branches"]
+    pay_end: bool
+    horizon: int
+    log_volume: float
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Numbers of steps, cells and options: the shape of a table of Q-values."""
+        return self.horizon, self.ends.shape[0], self.ends.shape[1]
+
+    def fingerprint(self) -> str:
+        """A checksum, so that a file can say which world it belongs to."""
+        total = hashlib.sha256()
+        for part in self:
+            values = np.asarray(part)
+            total.update(f"{values.dtype.name}{values.shape}".encode() + values.tobytes())
+        return total.hexdigest()
+
+
+def tabulate(system: SimulatedSystem) -> World:
+    """Writes the law of the next cell, for every cell and option, into tables.
+
+    The tables are those of the flow, so agents that are drawn from them are distributed as the
+    population. They stand for the simulator that a model-free method is given; what it learns
+    from are the samples alone.
+
+    Raises:
+        ValueError: If the actions are not finitely many, the motion depends on mu, or the reward
+            is not -log of the density at the agent.
+    """
+    problem = system.problem
+    flow, motion = system.reveal()
+    if not isinstance(problem.actions, MoveSet):
+        raise ValueError(
+            "tabular Q-learning needs finitely many options, a MoveSet, got "
+            f"{problem.actions.describe()}; use a discrete system, for example discrete-rooms"
+        )
+    if depends_on_mu(problem, motion):
+        raise ValueError(
+            "expected a motion that does not depend on mu, got one that does; its next cell "
+            "cannot be tabulated"
+        )
+    _check_reward(flow, problem.actions)
+    laws = np.asarray(_next_cells(flow, motion, problem.actions.options), dtype=float)
+    ends, chances = _branches(np.moveaxis(laws, 0, 1))
+    return World(
+        starts=_cumulative(np.asarray(problem.initial, dtype=float)),
+        ends=ends,
+        chances=chances,
+        pay_end=problem.pay_end,
+        horizon=problem.horizon,
+        log_volume=float(np.log(problem.grid.cell_volume)),
+    )
+
+
+@eqx.filter_jit
+def _next_cells(
+    flow: Flow, motion: Motion, options: Float[Array, "options moves"]
+) -> Float[Array, "options cells next_cells"]:
+    problem = flow.problem
+    cells = jnp.eye(problem.grid.n_cells, dtype=problem.initial.dtype)
+
+    def of_option(weights: Array) -> Array:
+        law = _everywhere(problem, weights)
+        # One cell after the other: all at once would take memory of their third power.
+        rows: Array = jax.lax.map(lambda mass: flow.step(mass, law, motion), cells)
+        return rows
+
+    laws: Array = jax.lax.map(of_option, options.astype(problem.initial.dtype))
+    return laws
+
+
+def _everywhere(problem: Problem, weights: Float[Array, "moves"]) -> ActionLaw:
+    """The same draw from the moves in every cell."""
+    assert isinstance(problem.actions, MoveSet)
+    moves = problem.actions.moves.astype(problem.initial.dtype)
+    n = problem.grid.n_cells
+    return ActionLaw(
+        actions=jnp.broadcast_to(moves, (n, *moves.shape)),
+        weights=jnp.broadcast_to(weights, (n, *weights.shape)),
+    )
+
+
+def _branches(
+    laws: Float[np.ndarray, "cells options next_cells"],
+) -> tuple[Int[np.ndarray, "cells options branches"], Float[np.ndarray, "cells options branches"]]:
+    """The cells that have some probability, and their cumulative probabilities."""
+    width = int((laws > 0).sum(axis=-1).max())
+    # Stable, so that cells of equal rank keep their order: possible ones first.
+    ends = np.argsort(laws <= 0, axis=-1, kind="stable")[..., :width]
+    chances = _cumulative(np.take_along_axis(laws, ends, axis=-1))
+    return np.ascontiguousarray(ends), chances
+
+
+def _cumulative(weights: Float[np.ndarray, "... entries"]) -> Float[np.ndarray, "... entries"]:
+    """Cumulative probabilities; exactly 1 from the last possible entry on."""
+    sums = np.cumsum(weights, axis=-1)
+    nothing_left = np.cumsum(weights[..., ::-1], axis=-1)[..., ::-1] - weights <= 0
+    return np.where(nothing_left, 1.0, sums / sums[..., -1:])
+
+
+def _check_reward(flow: Flow, actions: MoveSet) -> None:
+    """Raises unless the reward is -log of the density at the agent."""
+    problem = flow.problem
+    law = _everywhere(problem, jnp.ones(actions.moves.shape[0], dtype=problem.initial.dtype))
+    rng = np.random.default_rng(0)
+    for concentration in CONCENTRATIONS:
+        drawn = rng.dirichlet(np.full(problem.grid.n_cells, concentration))
+        mass = jnp.asarray(drawn, dtype=problem.initial.dtype)
+        got, wanted = (np.asarray(r) for r in _rewards(flow, mass, law))
+        wrong = ~(np.abs(got - wanted) <= REWARD_TOLERANCE)
+        if wrong.any():
+            cell, move = (int(i) for i in np.argwhere(wrong)[0])
+            raise ValueError(
+                "expected the reward -log mu(s), as in the discrete rooms, got "
+                f"{got[cell, move]:.6g} instead of {wanted[cell, move]:.6g} for the move "
+                f"{np.asarray(actions.moves[move]).tolist()} in the cell "
+                f"{problem.grid.free_cells[cell].tolist()}; other rewards are not supported"
+            )
+
+
+@eqx.filter_jit
+def _rewards(flow: Flow, mass: Mass, law: ActionLaw) -> tuple[Array, Array]:
+    """Rewards of all cells and moves, and what they should be."""
+    rewards = flow.rewards(mass, law)
+    crowding = -log_mass(density(flow.problem.grid, mass))
+    return rewards, jnp.broadcast_to(crowding[:, None], rewards.shape)

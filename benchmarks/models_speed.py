@@ -67,7 +67,7 @@ def prepare(family: DeepEnsemble, data: EnsembleInputs) -> OneByOne:
     features, dim = data.inputs.shape[1], data.targets.shape[1]
     dtype = data.inputs.dtype
     starts = draw_members(
-        family.members, features, family.width, dim, family.prior_scale, start_key, dtype
+        family.members, features, family.width, dim, family.prior, start_key, dtype
     )
     weights, targets = views(family, data, data.known_noise / data.scale, member_key)
     shape = (family.steps, family.batch_size)
@@ -91,7 +91,7 @@ def step_of_one(family: DeepEnsemble, data: EnsembleInputs) -> tuple[Callable[..
         total = negative_log_likelihood(member, sample, noise)
         total = 0.5 * (total + negative_log_likelihood(member, other, noise))
         total = total * count / family.batch_size
-        return (total + distance_from(anchor, member, family.prior_scale)) / count
+        return (total + distance_from(anchor, member, family.prior)) / count
 
     def step(
         carry: tuple[Member, Any],
@@ -101,7 +101,7 @@ def step_of_one(family: DeepEnsemble, data: EnsembleInputs) -> tuple[Callable[..
         chosen: jax.Array,
     ) -> tuple[Member, Any]:
         member, state = carry
-        sample = Sample(data.inputs[chosen], targets[chosen], weights[chosen])
+        sample = Sample(data.inputs[chosen], targets[chosen], data.side[chosen], weights[chosen])
         gradient = jax.grad(loss)(member, anchor, sample)
         updates, state = optimiser.update(gradient, state)
         return optax.apply_updates(member, updates), state

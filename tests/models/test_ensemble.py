@@ -17,6 +17,7 @@ from mufield.models.calibration import BAND, predict_rows
 from mufield.models.data import SMALLEST_BUFFER, Transitions
 from mufield.models.ensemble import DIVERSITY, DeepEnsemble, train
 from mufield.models.networks import (
+    MemberPrior,
     Sample,
     adversarial_inputs,
     draw_members,
@@ -30,6 +31,7 @@ SMALL = DeepEnsemble(members=3, width=8, steps=60, learning_rate=0.03, batch_siz
 """Small and trained a little, because most tests ask what reaches the fit, not how good it is."""
 
 KEY = jax.random.key(0)
+PRIOR = MemberPrior(1.0, 0.4)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_each_kind_of_diversity_gives_other_members(fits):
 @pytest.mark.parametrize("noise", [None, jnp.array([0.1, 0.2])], ids=["learned", "known"])
 def test_the_adversarial_step_raises_the_loss_and_stays_small(data, noise):
     inputs = SMALL.prepare(data)
-    members = draw_members(5, 4, 8, 2, 1.0, KEY, jnp.dtype("float64"))
+    members = draw_members(5, 4, 8, 2, PRIOR, KEY, jnp.dtype("float64"))
     sample = Sample(inputs.inputs, inputs.targets, inputs.side, inputs.observed)
 
     def losses(member):
@@ -144,7 +146,8 @@ def test_masked_axes_have_no_influence_at_all(data, variant):
 
 
 def test_the_loss_is_the_density_where_seen_and_the_mass_beyond_the_wall_where_stopped():
-    member = jax.tree.map(lambda x: x[0], draw_members(1, 4, 8, 2, 1.0, KEY, jnp.dtype("float64")))
+    members = draw_members(1, 4, 8, 2, PRIOR, KEY, jnp.dtype("float64"))
+    member = jax.tree.map(lambda x: x[0], members)
     rng = np.random.default_rng(0)
     inputs, targets = rng.normal(size=(6, 4)), rng.normal(size=(6, 2))
     side = np.array([[0, 0], [1, 0], [0, -1], [-1, 1], [0, 0], [1, -1]], dtype=float)
@@ -328,8 +331,10 @@ def test_a_draw_is_the_motion_of_one_member(model):
     assert len(drawn) == 3
 
 
-def test_recalibration_only_widens_the_spread(data, model):
-    wider = dataclasses.replace(SMALL, recalibrate=True).fit(data, KEY)
+def test_recalibration_only_widens_the_spread(data):
+    plain = dataclasses.replace(SMALL, diversity="none", curvature=1.0)
+    model = plain.fit(data, KEY)
+    wider = dataclasses.replace(plain, recalibrate=True).fit(data, KEY)
     assert same(wider, model)
     assert (np.asarray(wider.widening) >= 1).all()
     assert (np.asarray(wider.widening) > 1).any()  # so badly trained members are overconfident
@@ -363,3 +368,23 @@ def test_bad_options_are_refused(options, said):
 def test_training_that_diverges_says_so(data):
     with pytest.raises(FloatingPointError, match="learning rate of 1e\\+200; lower it"):
         dataclasses.replace(SMALL, learning_rate=1e200).fit(data, KEY)
+
+
+def test_without_curvature_members_are_linear_and_with_nothing_else_they_are_plain_networks():
+    line = jnp.linspace(-1.0, 1.0, 21)[:, None] * jnp.ones((1, 4))
+
+    def bends(curvature):
+        members = draw_members(50, 4, 32, 2, MemberPrior(1.0, curvature), KEY, jnp.dtype("float64"))
+        values = jax.vmap(lambda member: member(line)[0])(members)
+        return float(jnp.std(jnp.diff(values, 2, axis=1))), float(jnp.std(values[:, -1]))
+
+    assert bends(0.0)[0] < 1e-3 < 0.01 < bends(1.0)[0]
+    # The spread at the border of the features is the same, within the draws.
+    spreads = [bends(curvature)[1] for curvature in (0.0, 0.4, 1.0)]
+    assert max(spreads) < 2.5 * min(spreads)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5])
+def test_curvature_is_a_share(value):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        DeepEnsemble(curvature=value)

@@ -19,6 +19,7 @@ from .data import PaddedTransitions, Transitions
 from .features import FeatureMap, MuFeatures
 from .networks import (
     Member,
+    MemberPrior,
     Sample,
     adversarial_inputs,
     distance_from,
@@ -117,6 +118,8 @@ class DeepEnsemble(AbstractModelFamily):
             the wall. ``"masked"``: nothing; then moves near walls are those whose noise pointed
             away from them, and the model learns that walls push.
         prior_scale: Spread of the members before data, in units of the farthest move.
+        curvature: Share of that spread that is not linear in state and action, from 0 to 1. Few
+            data are enough for the linear part; 1 is a network without it, as in the paper.
         mu: How the population enters the features.
         beta: Scale of the confidence band; ``"empirical"`` takes it from held-out folds.
         recalibrate: Whether held-out folds may widen the spread of each axis.
@@ -132,6 +135,7 @@ class DeepEnsemble(AbstractModelFamily):
     noise: str = eqx.field(static=True, default="known")
     stopped: str = eqx.field(static=True, default="censored")
     prior_scale: float = eqx.field(static=True, default=1.0)
+    curvature: float = eqx.field(static=True, default=0.4)
     mu: MuFeatures = eqx.field(static=True, default="none")
     beta: float | str = eqx.field(static=True, default=3.0)
     recalibrate: bool = eqx.field(static=True, default=False)
@@ -143,6 +147,8 @@ class DeepEnsemble(AbstractModelFamily):
             raise ValueError(f"noise must be 'known' or 'learned', got {self.noise!r}")
         if self.stopped not in ("censored", "masked"):
             raise ValueError(f"stopped must be 'censored' or 'masked', got {self.stopped!r}")
+        if not 0 <= self.curvature <= 1:
+            raise ValueError(f"curvature must be between 0 and 1, got {self.curvature}")
         if self.members < 2:
             raise ValueError(f"an ensemble needs at least two members, got {self.members}")
         if isinstance(self.beta, str) and self.beta != "empirical":
@@ -177,6 +183,11 @@ class DeepEnsemble(AbstractModelFamily):
             one = jax.tree.map(lambda leaf, i=index: leaf[i], models)
             found.append(_checked(self, replace(one, beta=beta)))
         return found
+
+    @property
+    def prior(self) -> MemberPrior:
+        """What the networks are like before data."""
+        return MemberPrior(self.prior_scale, self.curvature)
 
     @property
     def _raw(self) -> "DeepEnsemble":
@@ -228,9 +239,8 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
     start_key, member_key, batch_key = jax.random.split(key, 3)
     rows, features = data.inputs.shape
     dim, dtype = data.targets.shape[1], data.inputs.dtype
-    start = draw_members(
-        family.members, features, family.width, dim, family.prior_scale, start_key, dtype
-    )
+    prior = family.prior
+    start = draw_members(family.members, features, family.width, dim, prior, start_key, dtype)
     noise = None
     if data.known_noise is not None:
         noise = jnp.maximum(data.known_noise / data.scale, LEAST_NOISE)
@@ -246,7 +256,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
             total = 0.5 * (total + other)
         total = total * share
         if family.diversity == "anchored":
-            total = total + distance_from(anchor, member, family.prior_scale)
+            total = total + distance_from(anchor, member, prior)
         return total / count
 
     optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))

@@ -15,12 +15,15 @@ from .._types import Key, Scalar
 SMALLEST_VARIANCE = 1e-6
 """Floor of the learned variance, in units of the squared target scale."""
 
+LEAST_SHARE = 1e-3
+"""A part of the prior that is switched off keeps this share of the spread, to divide by."""
+
 FAR_TAIL = -6.0
 """Where the normal distribution function's series takes over."""
 
 
 class Member(eqx.Module):
-    """One network: a hidden layer, a mean head and a variance head.
+    """One network: a hidden layer, a mean head with a linear way past it, and a variance head.
 
     All arrays of an ensemble carry a leading axis for the members.
     """
@@ -28,6 +31,7 @@ class Member(eqx.Module):
     hidden_weight: Float[Array, "*members features width"]
     hidden_bias: Float[Array, "*members width"]
     mean_weight: Float[Array, "*members width dim"]
+    skip_weight: Float[Array, "*members features dim"]
     mean_bias: Float[Array, "*members dim"]
     variance_weight: Float[Array, "*members width dim"]
     variance_bias: Float[Array, "*members dim"]
@@ -35,35 +39,46 @@ class Member(eqx.Module):
     def __call__(self, features: Float[Array, "... features"]) -> tuple[Array, Array]:
         """Mean and variance of the scaled displacement."""
         hidden = jax.nn.leaky_relu(features @ self.hidden_weight + self.hidden_bias)
-        mean = hidden @ self.mean_weight + self.mean_bias
+        mean = hidden @ self.mean_weight + features @ self.skip_weight + self.mean_bias
         raw = hidden @ self.variance_weight + self.variance_bias
         return mean, jax.nn.softplus(raw) + SMALLEST_VARIANCE
 
 
-def prior_spread(features: int, width: int, scale: float) -> dict[str, float]:
-    """Standard deviation of each part of a network before data.
+class MemberPrior(NamedTuple):
+    """What networks are like before data.
 
-    Chosen so that the mean's spread is of the order of ``scale`` for inputs of the order of one.
+    Attributes:
+        scale: Spread of the mean for inputs of the order of one.
+        curvature: Share of it that the hidden layer has, from 0 to 1; the rest is linear.
     """
-    return {
-        "hidden_weight": 1 / float(np.sqrt(features)),
-        "hidden_bias": 0.5,
-        "mean_weight": scale / float(np.sqrt(width / 2)),
-        "mean_bias": 0.1 * scale,
-        "variance_weight": 0.1 / float(np.sqrt(width)),
-        "variance_bias": 1.0,
-    }
+
+    scale: float
+    curvature: float
+
+    def spread(self, features: int, width: int) -> dict[str, float]:
+        """Standard deviation of each part of a network."""
+        linear = float(np.sqrt(max(1.0 - self.curvature**2, 0.0)))
+        return {
+            "hidden_weight": 1 / float(np.sqrt(features)),
+            "hidden_bias": 0.5,
+            "mean_weight": max(self.curvature, LEAST_SHARE) * self.scale / np.sqrt(width / 2),
+            "skip_weight": max(linear, LEAST_SHARE) * self.scale / np.sqrt(features / 3),
+            "mean_bias": 0.1 * self.scale,
+            "variance_weight": 0.1 / float(np.sqrt(width)),
+            "variance_bias": 1.0,
+        }
 
 
 def draw_members(
-    count: int, features: int, width: int, dim: int, scale: float, key: Key, dtype: jnp.dtype
+    count: int, features: int, width: int, dim: int, prior: MemberPrior, key: Key, dtype: jnp.dtype
 ) -> Member:
     """Networks drawn from the prior; their variance heads start level."""
-    spread = prior_spread(features, width, scale)
+    spread = prior.spread(features, width)
     shapes = {
         "hidden_weight": (features, width),
         "hidden_bias": (width,),
         "mean_weight": (width, dim),
+        "skip_weight": (features, dim),
         "mean_bias": (dim,),
         "variance_weight": (width, dim),
     }
@@ -78,10 +93,10 @@ def draw_members(
     return Member(**parts, variance_bias=jnp.zeros((count, dim), dtype=dtype))
 
 
-def distance_from(anchor: Member, member: Member, scale: float) -> Scalar:
+def distance_from(anchor: Member, member: Member, prior: MemberPrior) -> Scalar:
     """Minus the logarithm of the prior's density, centred at the anchor."""
     features, width = member.hidden_weight.shape
-    spread = prior_spread(features, width, scale)
+    spread = prior.spread(features, width)
     total = jnp.zeros((), dtype=member.mean_bias.dtype)
     for name, std in spread.items():
         apart = (getattr(member, name) - getattr(anchor, name)) / std

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from .commands.compare import Compare
 from .commands.fleet import Ask, New, Tell
 from .commands.simulated import Learn, Resume, Show
 
@@ -107,6 +108,7 @@ Command = (
     | Annotated[Learn, tyro.conf.subcommand("learn")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[New, tyro.conf.subcommand("new")]
     | Annotated[Ask, tyro.conf.subcommand("ask")]
     | Annotated[Tell, tyro.conf.subcommand("tell")]

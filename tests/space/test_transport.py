@@ -80,3 +80,14 @@ def test_bad_questions_are_refused():
     flat = np.full(6400, 1 / 6400)
     with pytest.raises(ValueError, match="coarser grid"):
         wasserstein(big, flat, flat)
+
+
+def test_distributions_that_hardly_differ_are_solved_and_their_distance_scales():
+    grid = Grid.from_map(FOUR_ROOMS)
+    rng = np.random.default_rng(3)
+    base = rng.dirichlet(np.full(grid.n_cells, 0.05))
+    other = rng.dirichlet(np.full(grid.n_cells, 0.05))
+    whole = wasserstein(grid, base, other)
+    for share in (1e-3, 1e-6, 1e-9):
+        near = (1 - share) * base + share * other
+        assert wasserstein(grid, base, near) == pytest.approx(share * whole, rel=1e-5)

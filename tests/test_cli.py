@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +38,16 @@ def test_help_names_the_commands_and_imports_no_jax() -> None:
     assert "list" in done.stdout
     assert "demo" in done.stdout
     assert done.stderr.strip() == "no jax"
+
+
+def test_the_help_of_train_ends_with_settings_that_can_be_read() -> None:
+    done = run("train", "--help")
+
+    assert done.returncode == 0
+    assert done.stderr.strip() == "no jax"
+    example = done.stdout.partition("# run.toml")[2].partition("\n")[2]
+    settings = tomllib.loads(textwrap.dedent(example))
+    assert settings["model"] == {"name": "gp", "beta": 2.0}
 
 
 def test_version_is_printed_without_a_command() -> None:

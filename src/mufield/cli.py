@@ -9,38 +9,33 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
+from .commands.catalogue import List
 from .commands.compare import Compare
 from .commands.fleet import Ask, New, Tell
-from .commands.simulated import Learn, Resume, Show
+from .commands.overview import Runs
+from .commands.pictures import Animate, Plot
+from .commands.printing import print_table
+from .commands.report import Report, Watch
+from .commands.reproduce import Reproduce
+from .commands.settings import EXAMPLE
+from .commands.simulated import Resume, Show, Train
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+PIPE_CLOSED = 141
 
 # The extra that brings each optional package.
-EXTRAS = {"matplotlib": "viz", "imageio_ffmpeg": "viz", "PIL": "viz", "pyarrow": "parquet"}
-
-
-@dataclass(frozen=True)
-class List:
-    """List the environments."""
-
-    json: bool = False
-    """Print JSON instead of a table."""
-
-    def __call__(self) -> int:
-        """Print each environment's name and summary."""
-        from mufield.environments import catalogue
-
-        rows = [{"name": entry.name, "summary": entry.summary} for entry in catalogue()]
-        if self.json:
-            print(json.dumps(rows, indent=2, ensure_ascii=False))
-        else:
-            _print_table(rows)
-        return 0
+EXTRAS = {
+    "matplotlib": "viz",
+    "imageio_ffmpeg": "viz",
+    "PIL": "viz",
+    "pyarrow": "parquet",
+    "tensorboardX": "tensorboard",
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,10 @@ class Run:
         if self.json:
             print(json.dumps(row, indent=2))
         else:
-            _print_table([{"name": key, "summary": str(value)} for key, value in row.items()])
+            print_table(
+                [{"name": key, "value": value} for key, value in row.items()],
+                texts=("name", "value"),
+            )
         return 0
 
 
@@ -105,10 +103,16 @@ Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Learn, tyro.conf.subcommand("learn")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Plot, tyro.conf.subcommand("plot")]
+    | Annotated[Animate, tyro.conf.subcommand("animate")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[New, tyro.conf.subcommand("new")]
     | Annotated[Ask, tyro.conf.subcommand("ask")]
     | Annotated[Tell, tyro.conf.subcommand("tell")]
@@ -135,7 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; those of the process by default.
 
     Returns:
-        The exit code: 0 for success, 2 for a mistake of the user's.
+        The exit code: 0 for success, 2 for what the user can mend, 130 after Ctrl-C. A fault of
+        ours is raised; Python then exits with 1.
     """
     # Must happen before NumPy is imported: on busy cores the threads of OpenBLAS only get in
     # each other's way.
@@ -144,17 +149,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--version" in arguments:  # the parser would ask for a command first
         return _print_version()
     try:
-        parsed = _parse(arguments)
+        code = _run(_parse(arguments))
+        sys.stdout.flush()
+        return code
     except SystemExit as leave:  # after help, or after a mistake was reported
-        return leave.code if isinstance(leave.code, int) else USAGE_ERROR
-    return _run(parsed)
+        left = leave.code or 0
+        if left == 0 and arguments[0] in ("train", "new"):
+            print(EXAMPLE, end="")
+        return left if isinstance(left, int) else USAGE_ERROR
+    except BrokenPipeError:  # such as `mufield list | head -1`
+        # Or Python would complain when it empties its buffers at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
 
 
 def _parse(arguments: list[str]) -> Arguments:
     return tyro.cli(
         Arguments,
         prog="mufield",
-        description="Policies for a very large population whose law of motion is unknown.",
+        description="Policies for a very large population whose law of motion is unknown. "
+        "Exit codes: 0 success, 2 a mistake that the message says how to mend, 130 Ctrl-C.",
         args=arguments,
         # Flags may follow the command, `--debug` needs no `--no-debug`, and `demo` no prefix.
         config=(
@@ -171,6 +185,8 @@ def _run(arguments: Arguments) -> int:
         return arguments.command()
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError) as error:
         message = _explain(error)
         if arguments.debug or message is None:
@@ -195,13 +211,3 @@ def _print_version() -> int:
 
     print(f"mufield {version('mufield')}")
     return 0
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "summary", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row["name"], row["summary"])
-    Console().print(table)

@@ -40,7 +40,7 @@ class Episode(eqx.Module):
 class AbstractSystem(eqx.Module):
     """A population that can be run for one episode under a policy profile.
 
-    A real fleet, a black-box simulator and [`SimulatedSystem`][] all look the same to a learner:
+    A real fleet, a black-box simulator and `SimulatedSystem` all look the same to a learner:
     it sees `problem` and the episodes, never the motion.
     """
 

@@ -1,12 +1,14 @@
 """The commands about runs, with a simulator standing in for the fleet between ask and tell."""
 
 import json
+import sys
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from fleet import mass_rows, rows_of, write
+from processes import flags
 
 from mufield import cli, load_policy
 from mufield.environments import registry
@@ -33,22 +35,13 @@ def lorries(*, horizon: int = 3):
 """
 
 
-def flags(config):
-    """The command line that stands for a configuration."""
-    words = [config.environment, "--precision", "float64"]
-    for name in ("options", "model_options", "planner_options"):
-        words += [f"--{name.replace('_', '-')}"]
-        words += [f"{key}={json.dumps(value)}" for key, value in getattr(config, name).items()]
-    return words
-
-
 @pytest.fixture
 def mufield(capsys, small, monkeypatch):
     """Runs a command; returns what it printed as JSON, or the one line of its error."""
 
-    def build_once(config):
+    def build_once(config, imports=None):
         same = replace(small.config, label=config.label, episodes=config.episodes)
-        return replace(small, config=config) if config == same else build(config)
+        return replace(small, config=config) if config == same else build(config, imports)
 
     monkeypatch.setattr(driver, "build", build_once)
 
@@ -144,9 +137,9 @@ def old_policy(tmp_path, small):
     return path
 
 
-def test_learn_resume_and_show(mufield, tmp_path, small, capsys):
+def test_train_resume_and_show(mufield, tmp_path, small, capsys):
     run = tmp_path / "run"
-    rows = mufield("learn", *flags(small.config), "--out", run, "--episodes", 1)
+    rows = mufield("train", *flags(small.config), "--out", run, "--episodes", 1)
     assert [row["episode"] for row in rows] == [1]
     assert mufield("resume", run) == rows
     rows = mufield("resume", run, "--episodes", 2)
@@ -155,7 +148,7 @@ def test_learn_resume_and_show(mufield, tmp_path, small, capsys):
     table = capsys.readouterr().out
     for word in ("episode", "optimistic", "coverage", "best.policy", f"{rows[1]['value']:.5g}"):
         assert word in table
-    message = mufield("learn", *flags(small.config), "--out", run, fails=True)
+    message = mufield("train", *flags(small.config), "--out", run, fails=True)
     assert "holds a run already; go on with `mufield resume" in message
 
 
@@ -187,18 +180,84 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("learn", "--out", "x"), "expected the name of an environment"),
-        (("learn", "swarm", "--out", "x", "--options", "horizon"), "--options: expected words"),
-        (("learn", "swarm", "--out", "x", "--options", "size=3"), "has no option size"),
-        (("learn", "swarm", "--out", "x", "--agents", "0"), "agents must be 1 or more"),
-        (("learn", "swarm", "--out", "x", "--config", "no.toml"), "no file of settings no.toml"),
+        (("train", "--out", "x"), "expected the name of an environment"),
+        (("train", "swarm"), "expected a directory for the run, got none; add --out"),
+        (("train", "swarm", "--out", "x", "--options", "horizon"), "--options: expected words"),
+        (("train", "swarm", "--out", "x", "--options", "size=3"), "has no option size"),
+        (("train", "swarm", "--out", "x", "--agents", "0"), "agents must be 1 or more"),
+        (("train", "swarm", "--out", "x", "--config", "no.toml"), "no file of settings no.toml"),
         (("ask", "nowhere"), "there is no run in nowhere"),
         (("tell", "nowhere", "e.csv"), "there is no run in nowhere"),
         (("resume", "nowhere"), "there is no run in nowhere"),
         (("show", "nowhere"), "there is no run in nowhere"),
+        (("plot", "nowhere"), "there is no run in nowhere"),
+        (("plot",), "expected the directory of a run"),
+        (("animate", "nowhere"), "there is no run in nowhere"),
+        (("runs", "nowhere"), "there is no directory nowhere"),
+        (("runs", "--where", "sed=1"), "no setting sed; there are environment"),
+        (("list", "--import", "none.py"), "there is no such file"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(mufield, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     assert message in mufield(*words, fails=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_print_config_prints_settings_that_mean_the_same(mufield, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        'seed = 3\n[environment]\nname = "four-rooms"\nhorizon = 4\n'
+        '[model]\nname = "gp"\nbeta = 2.5\n[planner]\nsweeps = 7\n'
+    )
+    words = ("train", "--config", "mine.toml", "--seed", "5", "--model-options", "mu=local")
+    printed = mufield(*words, "--print-config")
+    assert (printed["seed"], printed["environment"], printed["model"]) == (5, "four-rooms", "gp")
+    assert printed["model_options"]["beta"] == 2.5
+    assert printed["model_options"]["mu"] == "local"
+    assert printed["options"]["noise_std"] == 0.25  # a default
+    assert printed["planner_options"]["sweeps"] == 7
+    assert cli.main([*words, "--print-config"]) == 0
+    (tmp_path / "all.toml").write_text(capsys.readouterr().out)
+    assert mufield("train", "--config", "all.toml", "--print-config") == printed
+
+
+def test_a_users_file_may_import_its_neighbours_and_mistakes_in_it_are_one_line(
+    mufield, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    (tmp_path / "lorry_words.py").write_text('SUMMARY = "lorries from next door"\n')
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from lorry_words import SUMMARY\n"
+        + FLEET.replace('"lorries", "lorries on a road"', '"next-door", SUMMARY')
+    )
+    before = list(sys.path)
+    listed = mufield("list", "--import", mine)
+    assert {"name": "next-door", "summary": "lorries from next door"} in listed
+    assert sys.path == before
+    wrong = tmp_path / "wrong.py"
+    for code, message in (
+        ("x = 1\ny = 1 / 0\n", "ZeroDivisionError: division by zero (line 2); correct"),
+        ("import nothing_of_the_kind\n", "No module named 'nothing_of_the_kind' (line 1)"),
+        ("def f(:\n", "SyntaxError"),
+    ):
+        wrong.write_text(code)
+        assert message in mufield("list", "--import", wrong, fails=True)
+
+
+def test_a_run_moves_with_its_users_file(mufield, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "my_lorries.py").write_text(FLEET.replace('"lorries"', '"moving"'))
+    small = ("--model-options", "members=2", "width=4", "steps=2", "--first", "random")
+    imports = ("--import", here / "my_lorries.py", *small)
+    mufield("new", here / "run", "moving", *imports, "--planner-options", "points=3", "sweeps=2")
+    here.rename(there)
+    message = mufield("ask", there / "run", fails=True).splitlines()[-1]
+    assert "there is no such file; say with --import where it is" in message
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    registry._ENTRIES.pop("moving")
+    asked = mufield("ask", there / "run", "--import", there / "my_lorries.py")
+    assert asked["episode"] == 1

@@ -3,19 +3,16 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
+from processes import flags, start, wait_for
 
 from mufield.runs import files
 from mufield.runs.build import build, resolve
 from mufield.runs.driver import learn_run, open_run
 from mufield.runs.store import RunStore
-
-PROGRAM = "import sys; from mufield.cli import main; sys.exit(main())"
 
 
 class Crash(BaseException):
@@ -24,7 +21,11 @@ class Crash(BaseException):
 
 def outcome(directory):
     """All that must not depend on interruptions."""
-    kept = [directory / "metrics.jsonl", *sorted(directory.rglob("*.policy"))]
+    kept = [
+        directory / "metrics.jsonl",
+        directory / "metrics.parquet",
+        *sorted(directory.rglob("*.policy")),
+    ]
     kept += sorted((directory / "plans").iterdir()) + sorted((directory / "episodes").iterdir())
     return {str(path.relative_to(directory)): path.read_bytes() for path in kept}
 
@@ -146,15 +147,11 @@ def test_kill_9_at_random_moments_changes_nothing(small, tmp_path, begin):
     begin(tmp_path / "whole", episodes=episodes)
     learn_run(tmp_path / "whole", setup=small, progress=False)
     run = tmp_path / "run"
-    first = ["learn", config.environment, "--out", str(run), "--episodes", str(episodes)]
-    first += ["--precision", "float64"]
-    for flag in ("options", "model_options", "planner_options"):
-        first += [f"--{flag.replace('_', '-')}"]
-        first += [f"{name}={value}" for name, value in getattr(config, flag).items()]
+    first = ["train", *flags(config), "--out", run, "--episodes", episodes]
     draw = random.Random(0)
     # Past its compilations an episode takes about a tenth of a second; so each process is killed
     # somewhere in its first few episodes.
-    for command in (first, ["resume", str(run)]):
+    for command in (first, ["resume", run]):
         done = len(list(run.glob("episodes/*.safetensors")))
         process = start(*command)
         wait_for(run / f"episodes/{done + 1:04d}.safetensors", process)
@@ -163,24 +160,8 @@ def test_kill_9_at_random_moments_changes_nothing(small, tmp_path, begin):
         _, errors = process.communicate()
         assert process.returncode == -signal.SIGKILL, errors
         assert done < len(list(run.glob("episodes/*.safetensors"))) < episodes
-    last = start("resume", str(run), "--json")
+    last = start("resume", run, "--json")
     printed, errors = last.communicate(timeout=120)
     assert last.returncode == 0, errors
     assert f'"episode": {episodes}' in printed.decode()
     assert outcome(run) == outcome(tmp_path / "whole")
-
-
-def start(*arguments):
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
-
-
-def wait_for(path, process):
-    """Waits until a file is there, or the process has ended."""
-    while process.poll() is None and not path.exists():
-        time.sleep(0.002)

@@ -39,8 +39,8 @@ def test_a_run_holds_what_its_listing_says(run):
             ("episodes", "safetensors"),
         )
     }
-    others = {"config.json", "versions.json", "metrics.jsonl", "timings.jsonl", "lock"}
-    assert names == each | others | {"last.policy", "best.policy"}
+    others = {"config.json", "versions.json", "metrics.jsonl", "metrics.parquet", "timings.jsonl"}
+    assert names == each | others | {"last.policy", "best.policy", "lock"}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["episode"] for row in rows] == [1, 2]
     assert rows == RunStore(run).rows
@@ -164,6 +164,28 @@ def test_configurations_come_back_from_files(tmp_path, small):
     expected = RunConfig(environment="swarm", seed=3, options={"horizon": 10})
     assert parse_config(read_settings(path), str(path)) == expected
     assert parse_config(small.config.document(), "memory") == small.config
+
+
+def test_the_environment_the_model_and_the_planner_may_be_tables(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'seed = 3\n[environment]\nname = "swarm"\nhorizon = 10\n'
+        '[model]\nname = "gp"\nbeta = 2.0\n[planner]\nsweeps = 7\n'
+    )
+    assert read_settings(path) == {
+        "seed": 3,
+        "environment": "swarm",
+        "options": {"horizon": 10},
+        "model": "gp",
+        "model_options": {"beta": 2.0},
+        "planner_options": {"sweeps": 7},
+    }
+    path.write_text('[model]\nname = "gp"\n[model_options]\nbeta = 2.0\n')
+    with pytest.raises(ValueError, match=r"in \[model\] and in model_options; write them in one"):
+        read_settings(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"run\.toml is not TOML"):
+        read_settings(path)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import tyro
 
+from .flags import Environment, ImportFlag, flag
 from .printing import prepare, print_answer, print_changes, print_rows
 from .settings import Settings
+from .waiting import waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +20,11 @@ class New(Settings):
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run; new or empty."""
 
-    environment: Annotated[str | None, tyro.conf.Positional] = None
+    environment: Environment = None
     """Name of the system or problem; --import brings your own."""
 
-    label: str | None = None
-    """Tells runs apart that share all else [drawn at random]."""
+    label: Annotated[str | None, flag("NAME", "drawn at random")] = None
+    """Tells runs apart that share all else."""
 
     json: bool = False
     """Print JSON."""
@@ -47,8 +49,11 @@ class Ask:
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run."""
 
-    out: Path | None = None
+    out: Annotated[Path | None, flag("FILE")] = None
     """File to copy the policy to; it is in the run's directory in any case."""
+
+    imports: ImportFlag = None
+    """Where your own Python file is now, if it is not where it was when the run began."""
 
     json: bool = False
     """Print JSON."""
@@ -59,7 +64,7 @@ class Ask:
         from .._atomic import write_bytes
         from ..runs.driver import open_run
 
-        with open_run(self.run) as session:
+        with waiting("planning"), open_run(self.run, imports=self.imports) as session:
             print_changes(session.store.changes)
             plan, asked = session.ask(), session.asked()
             path = session.store.path("policies", asked.episode)
@@ -91,15 +96,18 @@ class Tell:
     ... (1 where a wall or border stopped it on that axis; else found from contact with walls);
     reward; run, episode and policy (as `mufield ask` prints them; compared)."""
 
-    mass: Path | None = None
+    mass: Annotated[Path | None, flag("FILE", "that of the agents in the episode's file")] = None
     """File of the population's distributions, with the columns step (0, ..., horizon), cell_0,
-    cell_1, ... (from 0) and mass [that of the agents in the episode's file]."""
+    cell_1, ... (from 0) and mass."""
 
-    agents: str = ""
-    """Agents to learn from, such as 0,3 [all]."""
+    agents: Annotated[str, flag("NAMES", "all")] = ""
+    """Agents to learn from, such as 0,3."""
 
-    policy: Path | None = None
+    policy: Annotated[Path | None, flag("FILE")] = None
     """The policy file that was run, to check that it is the one that was asked for."""
+
+    imports: ImportFlag = None
+    """Where your own Python file is now, if it is not where it was when the run began."""
 
     repeated: bool = False
     """Take an episode that equals an earlier one."""
@@ -113,7 +121,7 @@ class Tell:
         from ..runs.driver import open_run
         from ..runs.episode_file import tell_file
 
-        with open_run(self.run) as session:
+        with waiting("checking"), open_run(self.run, imports=self.imports) as session:
             print_changes(session.store.changes)
             chosen = [name.strip() for name in self.agents.split(",") if name.strip()]
             tell_file(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ COLUMNS = {
     "notes": "notes",
 }
 """What the table shows of the metrics."""
+
+WIDE = 1000
+"""Characters in a line where there is no terminal."""
 
 
 def prepare(directory: Path) -> None:
@@ -51,23 +55,34 @@ def print_rows(rows: list[dict[str, Any]], directory: Path, *, as_json: bool) ->
     if as_json:
         print(json.dumps(rows, indent=2))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
     if not rows:
         print(f"{directory} has no episode yet")
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "notes" else "right")
-    for row in rows:
-        table.add_row(*(_cell(row[key]) for key in COLUMNS.values()))
-    console = Console()
-    console.print(table)
-    console.print(
-        f"policies: {directory / 'last.policy'}, {directory / 'best.policy'}", soft_wrap=True
+    print_table(
+        [{name: row[key] for name, key in COLUMNS.items()} for row in rows], texts=("notes",)
     )
+    print(f"policies: {directory / 'last.policy'}, {directory / 'best.policy'}")
     return 0
+
+
+def print_table(rows: Sequence[dict[str, Any]], *, texts: Sequence[str]) -> None:
+    """Prints a table; the columns of texts stand to the left, others to the right.
+
+    Where there is no terminal, lines are as long as they need to be, so that programs can read
+    them.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name in texts else "right", overflow="fold")
+    for row in rows:
+        # Brackets in names are no markup.
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console.print(table, highlight=False)
 
 
 def _cell(value: Any) -> str:

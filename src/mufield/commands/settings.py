@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from ..runs.config import (
     FirstName,
     ModelName,
@@ -17,53 +15,80 @@ from ..runs.config import (
     parse_config,
     read_settings,
 )
+from .flags import ImportFlag, choice, flag
+
+EXAMPLE = """\
+settings may also stand in a file; flags go before it:
+
+  mufield train --config run.toml --seed 4 --out my-run
+
+  # run.toml; `mufield train four-rooms --print-config` writes all there is
+  seed = 3
+  episodes = 20
+  optimism = "hallucinated"
+
+  [environment]
+  name = "four-rooms"
+  horizon = 10
+
+  [model]
+  name = "gp"
+  beta = 2.0
+
+  [planner]
+  name = "mirror"
+  sweeps = 60
+"""
+"""Stands below the help of the commands that begin a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run is to be; what is left out has the default in brackets."""
+    """What a run is to be; flags that are left out are None."""
 
-    config: Path | None = None
-    """JSON or TOML file with settings; flags go before it."""
+    config: Annotated[Path | None, flag("FILE")] = None
+    """JSON or TOML file with settings; flags go before it. An example stands below."""
 
-    options: tuple[str, ...] = ()
+    options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
     """Options of the environment, such as horizon=10."""
 
-    imports: Annotated[str | None, tyro.conf.arg(name="import")] = None
+    imports: ImportFlag = None
     """Python file or module to import first, which registers your own system or problem."""
 
-    seed: int | None = None
-    """Seed of all randomness [0]."""
+    seed: Annotated[int | None, flag("INT", "0")] = None
+    """Seed of all randomness."""
 
-    model: ModelName | None = None
-    """Statistical model [ensemble]."""
+    model: Annotated[ModelName | None, choice(ModelName, "ensemble")] = None
+    """Statistical model."""
 
-    model_options: tuple[str, ...] = ()
+    model_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
     """Settings of the model, such as beta=3 members=10 mu=local."""
 
-    planner: PlannerName | None = None
-    """Randomised policies by mirror ascent, or deterministic networks or tables [mirror]."""
+    planner: Annotated[PlannerName | None, choice(PlannerName, "mirror")] = None
+    """Randomised policies by mirror ascent, or deterministic networks or tables."""
 
-    planner_options: tuple[str, ...] = ()
+    planner_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
     """Settings of the planner, such as sweeps=60."""
 
-    optimism: OptimismName | None = None
-    """Kind of optimism [hallucinated]."""
+    optimism: Annotated[OptimismName | None, choice(OptimismName, "hallucinated")] = None
+    """Kind of optimism."""
 
-    scale: float | None = None
-    """Factor on the model's beta, or the bonus's weight [2/3]."""
+    scale: Annotated[float | None, flag("FLOAT", "2/3")] = None
+    """Factor on the model's beta, or the bonus's weight."""
 
-    first: FirstName | None = None
-    """Plan the first episode under the model's prior, or run a random policy [prior]."""
+    first: Annotated[FirstName | None, choice(FirstName, "prior")] = None
+    """Plan the first episode under the model's prior, or run a random policy."""
 
     estimate_noise: bool = False
     """Imagine the noise that the model estimates instead of the problem's."""
 
-    reference: float | None = None
+    reference: Annotated[float | None, flag("FLOAT")] = None
     """J of a reference plan, for the regret."""
 
-    precision: Precision | None = None
-    """Number format [that of JAX, float32 unless JAX_ENABLE_X64 is set]."""
+    precision: Annotated[
+        Precision | None, choice(Precision, "that of JAX, float32 unless JAX_ENABLE_X64 is set")
+    ] = None
+    """Number format."""
 
     def make(self, environment: str | None, **more: Any) -> RunConfig:
         """The configuration: the file's settings, and the flags in place of them."""

@@ -1,30 +1,40 @@
-"""``learn``, ``resume`` and ``show``: runs on simulators."""
+"""``train``, ``resume`` and ``show``: runs on simulators."""
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from .config_text import print_config
+from .flags import Environment, ImportFlag, flag
 from .printing import prepare, print_changes, print_rows
 from .settings import Settings
+from .waiting import resumable, waiting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learn(Settings):
+class Train(Settings):
     """Learn on a simulator, episode by episode; all is kept in the run's directory."""
 
-    environment: Annotated[str | None, tyro.conf.Positional] = None
+    environment: Environment = None
     """Name of the environment; `mufield list` shows them."""
 
-    out: Path
+    out: Annotated[Path | None, flag("DIR", "none, required")] = None
     """Directory of the run; new or empty."""
 
-    episodes: int | None = None
-    """Number of episodes [30]."""
+    episodes: Annotated[int | None, flag("INT", "30")] = None
+    """Number of episodes."""
 
-    agents: int | None = None
-    """Number of agents that are tracked in each episode [1]."""
+    agents: Annotated[int | None, flag("INT", "1")] = None
+    """Number of agents that are tracked in each episode."""
+
+    tensorboard: bool = False
+    """Write the metrics as TensorBoard events, too, into the run's directory."""
+
+    print_config: bool = False
+    """Print all settings as TOML, with --json as JSON, and leave; --out is not needed."""
 
     json: bool = False
     """Print the metrics as JSON instead of a table."""
@@ -32,10 +42,18 @@ class Learn(Settings):
     def __call__(self) -> int:
         """Begin the run and go on to its end."""
         config = self.make(self.environment, episodes=self.episodes, agents=self.agents)
-        from ..runs.driver import learn_run, new_run
+        if self.print_config:
+            return print_config(config, as_json=self.json)
+        if self.out is None:
+            raise ValueError("expected a directory for the run, got none; add --out my-run")
+        _check_extra(self.tensorboard)
+        with resumable(self.out):
+            from ..runs.driver import learn_run, new_run
 
-        setup = new_run(self.out, config)
-        return print_rows(learn_run(self.out, setup=setup), self.out, as_json=self.json)
+            with waiting("preparing the run"):
+                setup = new_run(self.out, config)
+            rows = learn_run(self.out, setup=setup, tensorboard=self.tensorboard)
+        return print_rows(rows, self.out, as_json=self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +63,31 @@ class Resume:
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run."""
 
-    episodes: int | None = None
-    """Number of episodes in all [what the run was begun with]."""
+    episodes: Annotated[int | None, flag("INT", "what the run was begun with")] = None
+    """Number of episodes in all."""
+
+    imports: ImportFlag = None
+    """Where your own Python file is now, if it is not where it was when the run began."""
+
+    tensorboard: bool = False
+    """Write the metrics of all episodes as TensorBoard events, too."""
 
     json: bool = False
     """Print the metrics as JSON instead of a table."""
 
     def __call__(self) -> int:
         """Go on to the end."""
-        prepare(self.run)
-        from ..runs.driver import learn_run
-        from ..runs.store import RunStore
+        with resumable(self.run):
+            prepare(self.run)
+            _check_extra(self.tensorboard)
+            from ..runs.driver import learn_run
+            from ..runs.store import RunStore
 
-        print_changes(RunStore(self.run).changes)
-        return print_rows(learn_run(self.run, self.episodes), self.run, as_json=self.json)
+            print_changes(RunStore(self.run).changes)
+            rows = learn_run(
+                self.run, self.episodes, imports=self.imports, tensorboard=self.tensorboard
+            )
+        return print_rows(rows, self.run, as_json=self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,3 +106,9 @@ class Show:
         from ..runs.store import RunStore
 
         return print_rows(RunStore(self.run).rows, self.run, as_json=self.json)
+
+
+def _check_extra(tensorboard: bool) -> None:
+    """Raises before anything is computed if the package is not installed."""
+    if tensorboard:
+        importlib.import_module("tensorboardX")

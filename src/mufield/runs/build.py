@@ -1,18 +1,13 @@
 """From a run's configuration to its problem, its system and its learner."""
 
 import dataclasses
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..environments.registry import find, make_known
+from ..environments.registry import Known, find, make_known
 from ..episode import AbstractSystem
 from ..learning.gradient import GradientPlanner
 from ..learning.m3ucrl import M3UCRL
@@ -23,6 +18,7 @@ from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
 from ..problem import Problem
 from .config import RunConfig
+from .imports import import_users as import_users
 from .precision import check_precision
 
 FAMILIES: dict[str, type[AbstractModelFamily]] = {
@@ -53,12 +49,16 @@ class Setup:
     learner: M3UCRL
 
 
-def build(config: RunConfig) -> Setup:
-    """Builds a run's problem, system and learner."""
+def build(config: RunConfig, imports: str | None = None) -> Setup:
+    """Builds a run's problem, system and learner.
+
+    Args:
+        config: The configuration.
+        imports: The user's own file, if it is no longer where the configuration says.
+    """
     check_precision(config)
-    import_users(config.imports)
-    known = make_known(config.environment, **config.options)
-    problem = known if isinstance(known, Problem) else known.problem
+    known = _known(config, imports)
+    problem = _problem(known)
     learner = M3UCRL(
         problem,
         _family(config),
@@ -69,6 +69,11 @@ def build(config: RunConfig) -> Setup:
         estimate_noise=config.estimate_noise,
     )
     return Setup(config, problem, known if isinstance(known, AbstractSystem) else None, learner)
+
+
+def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
+    """What is known of a run's system; faster than all of `build`."""
+    return _problem(_known(config, imports))
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -85,37 +90,13 @@ def resolve(config: RunConfig) -> RunConfig:
     )
 
 
-def import_users(source: str | None) -> Path | None:
-    """Imports a user's file or module, once; returns the file that was imported."""
-    if source is None:
-        return None
-    if not source.endswith(".py"):
-        try:
-            found = importlib.import_module(source).__file__
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{source}.".startswith(f"{error.name}."):
-                raise
-            raise ValueError(
-                f"cannot import {source!r}: there is no such module; name a .py file, or a module "
-                "that Python finds"
-            ) from error
-        return None if found is None else Path(found)
-    path = Path(source).expanduser().resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"cannot import {path}: there is no such file")
-    name = f"_mufield_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return path
+def _known(config: RunConfig, imports: str | None) -> Known:
+    import_users(config.imports if imports is None else imports)
+    return make_known(config.environment, **config.options)
+
+
+def _problem(known: Known) -> Problem:
+    return known if isinstance(known, Problem) else known.problem
 
 
 def _family(config: RunConfig) -> AbstractModelFamily:

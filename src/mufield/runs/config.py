@@ -4,11 +4,15 @@ import hashlib
 import json
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 FORMAT = 1
 """Of run directories; those of later versions are refused."""
+
+TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
+"""What a file of settings may hold as a table: ``name`` and, beside it, the options."""
 
 ModelName = Literal["ensemble", "gp"]
 PlannerName = Literal["mirror", "network", "table"]
@@ -85,9 +89,16 @@ class RunConfig:
         return document
 
 
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter  # slow to import, and to build
+
+    return TypeAdapter(RunConfig)
+
+
 def parse_config(document: Any, source: str) -> RunConfig:
     """Reads a configuration; raises ValueError that names the source and the field."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     if isinstance(document, dict):
         later = document.get("format", FORMAT)
@@ -103,7 +114,8 @@ def parse_config(document: Any, source: str) -> RunConfig:
                 f"{', '.join(each.name for each in fields(RunConfig))}"
             )
     try:
-        return TypeAdapter(RunConfig).validate_python(document)
+        config: RunConfig = _adapter().validate_python(document)
+        return config
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(key) for key in first["loc"]) or "its contents"
@@ -113,11 +125,15 @@ def parse_config(document: Any, source: str) -> RunConfig:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a JSON or TOML file, not checked yet."""
+    """The settings of a JSON or TOML file, not checked yet.
+
+    The environment, the model and the planner may be tables, ``[model]`` with ``name`` and the
+    options; they come back as ``model`` and ``model_options``.
+    """
     if not path.exists():
         raise FileNotFoundError(f"there is no file of settings {path}")
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except ValueError as error:
         raise ValueError(
@@ -125,7 +141,25 @@ def read_settings(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected settings by name, got {type(document).__name__}")
-    return document
+    return _without_tables(document, path)
+
+
+def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    flat = dict(document)
+    for name, options in TABLES.items():
+        table = flat.get(name)
+        if not isinstance(table, dict):
+            continue
+        if options in flat:
+            raise ValueError(
+                f"{path}: the options of the {name} stand in [{name}] and in {options}; write "
+                "them in one place"
+            )
+        own = dict(table)
+        flat |= {name: own.pop("name", None), options: own}
+        if flat[name] is None:  # the default, or what a flag says
+            del flat[name]
+    return flat
 
 
 def read_config(directory: Path) -> RunConfig:
@@ -133,6 +167,6 @@ def read_config(directory: Path) -> RunConfig:
     path = directory / "config.json"
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no run in {directory}; begin one with `mufield learn` or `mufield new`"
+            f"there is no run in {directory}; begin one with `mufield train` or `mufield new`"
         )
     return parse_config(read_settings(path), str(path))

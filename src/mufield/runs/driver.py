@@ -21,9 +21,11 @@ from ..learning.m3ucrl import RUN, LearnerState, PlanError
 from ..learning.metrics import EpisodeMetrics, measure
 from ..learning.plan import Plan
 from ..models.data import Transitions
-from .build import Setup, build, import_users, resolve
+from .build import Setup, build, resolve
 from .config import RunConfig
 from .episode_checks import Asked
+from .events import Watcher, event_writer
+from .imports import import_users
 from .store import RunStore, check_vacant, content_of
 
 
@@ -186,16 +188,19 @@ def new_run(directory: Path, config: RunConfig) -> Setup:
 
 
 @contextmanager
-def open_run(directory: Path, setup: Setup | None = None) -> Iterator[Session]:
+def open_run(
+    directory: Path, setup: Setup | None = None, *, imports: str | None = None
+) -> Iterator[Session]:
     """Opens a run for as long as the block lasts; other processes are kept out.
 
     Args:
         directory: The run.
         setup: What its configuration stands for, if that was built already.
+        imports: The user's own file, if it is no longer where it was when the run began.
     """
     with RunStore.writing(directory) as store:
         if setup is None or setup.config.identity != store.config.identity:
-            setup = build(store.config)
+            setup = build(store.config, imports)
         yield Session(store, setup)
 
 
@@ -204,6 +209,8 @@ def learn_run(
     episodes: int | None = None,
     *,
     setup: Setup | None = None,
+    imports: str | None = None,
+    tensorboard: bool = False,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Goes on with a run on a simulator until it has a number of episodes.
@@ -212,6 +219,8 @@ def learn_run(
         directory: A run of `new_run`, however it ended last time.
         episodes: Number of episodes in all; by default what the run is to have.
         setup: What `new_run` returned, if that was just now.
+        imports: The user's own file, if it is no longer where it was when the run began.
+        tensorboard: Whether to write all metrics as TensorBoard events, too.
         progress: Whether to show a bar with the figures of the last episode.
 
     Returns:
@@ -219,7 +228,10 @@ def learn_run(
     """
     if episodes is not None and episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
-    with open_run(directory, setup) as session:
+    with (
+        open_run(directory, setup, imports=imports) as session,
+        _watcher(session.store, tensorboard) as watch,
+    ):
         store = session.store
         if episodes is not None:
             store.set_target(episodes)
@@ -227,8 +239,21 @@ def learn_run(
         with progress_bar("learning", total, shown=progress) as report:
             while store.episodes < total:
                 session.step()
+                watch(store.rows[-1])
                 report(store.episodes, **_figures(store.rows[-1]))
         return store.rows
+
+
+@contextmanager
+def _watcher(store: RunStore, tensorboard: bool) -> Iterator[Watcher]:
+    """Yields what is called with the metrics of each episode; it knows those so far."""
+    if not tensorboard:
+        yield lambda row: None
+        return
+    with event_writer(store.directory) as write:
+        for row in store.rows:
+            write(row)
+        yield write
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float]:

@@ -7,9 +7,11 @@ policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
 metrics.jsonl     one row for each episode, the same whenever the run is repeated
+metrics.parquet   the same by columns; only with the extra ``parquet``
 timings.jsonl     seconds, which differ from run to run
 last.policy       a copy of the last episode's policy
 best.policy       a copy of the policy with the highest J so far
+tensorboard/      events, if they were asked for
 ```
 
 The first five are the run; a plan counts once its file is there, and so does an episode. The
@@ -36,6 +38,7 @@ from . import files
 from .config import RunConfig, read_config
 from .lock import locked
 from .memory import fill_tree, tree_arrays
+from .metrics_file import write_columns
 from .precision import check_precision
 from .versions import changes_since, versions
 
@@ -213,6 +216,7 @@ class RunStore:
     def derive(self) -> None:
         """Writes what follows from the episodes, where it is missing or differs."""
         files.write_lines(self.directory / "metrics.jsonl", self.rows)
+        write_columns(self.directory / "metrics.parquet", self.rows)
         if not self.told:
             return
         for name, number in (("last", self.episodes), ("best", self.best)):

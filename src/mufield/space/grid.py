@@ -26,7 +26,7 @@ class Grid:
     the space (distributions, values) have one entry for every *free* cell, in row-major order of
     the cells' coordinates: ``grid.free_cells[k]`` are the coordinates of entry ``k``.
 
-    Use [`Grid.box`][] or [`Grid.from_map`][] to build one.
+    Use `Grid.box` or `Grid.from_map` to build one.
     """
 
     lower: tuple[float, ...]
@@ -106,7 +106,7 @@ class Grid:
         lower: PerAxis = 0.0,
         periodic: bool | Sequence[bool] = False,
     ) -> "Grid":
-        """Builds a grid from an ASCII drawing; [`parse_map`][] says how drawings are read."""
+        """Builds a grid from an ASCII drawing; `parse_map` says how drawings are read."""
         walls = parse_map(drawing)
         dim = walls.ndim
         low = per_axis(lower, dim, float)

@@ -1,0 +1,114 @@
+"""``runs``: which runs there are."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from ..runs.config import ModelName, PlannerName, RunConfig
+from .flags import choice, flag
+from .printing import print_table
+from .settings import _pairs
+
+Order = Literal["directory", "best", "last", "episodes"]
+
+TEXTS = ("directory", "environment", "model", "planner", "optimism", "state", "began")
+"""Columns that stand to the left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List runs: what they are, how far they are and what they earned."""
+
+    directories: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("DIR", ". and runs")] = ()
+    """Directories to look in and below."""
+
+    environment: Annotated[str | None, flag("NAME")] = None
+    """Only runs of this environment."""
+
+    model: Annotated[ModelName | None, choice(ModelName, "all")] = None
+    """Only runs with this model."""
+
+    planner: Annotated[PlannerName | None, choice(PlannerName, "all")] = None
+    """Only runs with this planner."""
+
+    seed: Annotated[int | None, flag("INT")] = None
+    """Only runs with this seed."""
+
+    where: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
+    """Only runs with these settings, such as optimism=greedy options.horizon=10
+    model_options.beta=3."""
+
+    unfinished: bool = False
+    """Only runs that have episodes to go or wait for one to be told."""
+
+    sort: Order = "directory"
+    """Order; figures begin with the highest."""
+
+    depth: int = 5
+    """How many directories deep to look."""
+
+    json: bool = False
+    """Print JSON instead of a table, with all settings."""
+
+    def __call__(self) -> int:
+        """Look at the runs and print them."""
+        from ..runs.overview import find_runs, matches, summarise
+
+        wanted = self._wanted()
+        for directory in self.directories:
+            if not directory.is_dir():
+                raise ValueError(f"there is no directory {directory}; name one to look in")
+        places = self.directories or (Path("."), Path("runs"))
+        runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
+        runs = [run for run in runs if matches(run.config, wanted)]
+        if self.unfinished:
+            runs = [run for run in runs if run.state in ("unfinished", "waiting for tell")]
+        rows = _sorted([run.row() for run in runs], self.sort)
+        if self.json:
+            print(json.dumps(rows, indent=2, ensure_ascii=False))
+            return 0
+        if not rows:
+            print(f"no such run in {' or '.join(map(str, places))}")
+            return 0
+        print_table([_cells(row) for row in rows], texts=TEXTS)
+        return 0
+
+    def _wanted(self) -> list[tuple[str, Any]]:
+        """The settings that runs must have."""
+        pairs = list(_pairs(self.where, "where").items())
+        known = [each.name for each in fields(RunConfig)]
+        for name, _ in pairs:
+            if name.partition(".")[0] not in known:
+                raise ValueError(f"--where: no setting {name}; there are {', '.join(known)}")
+        for name in ("environment", "model", "planner", "seed"):
+            value = getattr(self, name)
+            pairs += [] if value is None else [(name, value)]
+        return pairs
+
+
+def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:
+    by_name = sorted(rows, key=lambda row: str(row["directory"]))
+    if order == "directory":
+        return by_name
+    known = [row for row in by_name if row[order] is not None]
+    unknown = [row for row in by_name if row[order] is None]
+    return sorted(known, key=lambda row: -float(row[order])) + unknown
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """What the table shows of a run."""
+    from datetime import datetime
+
+    names = ("directory", "environment", "model", "planner", "optimism", "seed")
+    target = "?" if row["target"] is None else row["target"]
+    began = row["began"] and datetime.fromisoformat(row["began"]).astimezone()
+    return {name: row[name] for name in names} | {
+        "episodes": f"{row['episodes']}/{target}",
+        "best J": row["best"],
+        "last J": row["last"],
+        "state": f"{row['state']}: {row['reason']}" if row["reason"] else row["state"],
+        "began": began and f"{began:%Y-%m-%d %H:%M}",
+    }

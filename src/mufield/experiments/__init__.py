@@ -1,0 +1,1 @@
+"""The paper's figures and numbers, by one command. Reading order: budget, jobs, catalogue, work."""

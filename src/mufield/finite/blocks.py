@@ -1,0 +1,225 @@
+"""One step of a block of agents, compiled; only counts and sums leave the block."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .._types import Action, CellIndex, Key, Mass, Scalar, State
+from ..policies.base import AbstractPolicy, ActionLaw, Profile
+from ..policies.randomised import RandomisedPolicy, UniformRandom
+from ..policies.tabular import SquashedTable, TabularPolicy
+from ..problem import Motion, Noise, Problem
+from ..space.measure import MeanField
+from ..systems import agent_move, noise_draws
+from .choice import CellLaws, drawn, find
+
+BY_CELL = (RandomisedPolicy, UniformRandom, TabularPolicy, SquashedTable)
+"""Policies under which all agents of a cell have the same law, whatever mu is."""
+
+
+class World(eqx.Module):
+    """What moves agents; the same for populations of all sizes, so that they share programs."""
+
+    problem: Problem
+    motion: Motion
+    noise: Noise
+    lost: float = eqx.field(static=True)
+    centred: bool = eqx.field(static=True)
+
+
+class Moment(NamedTuple):
+    """A step: its number and randomness, mu as it is, and mu as policies see it."""
+
+    step: Int[Array, ""]
+    key: Key
+    now: Mass
+    seen: Mass
+
+
+class Block(NamedTuple):
+    """Some of the agents: where they are, in which cells, and how many of them in each cell."""
+
+    position: Float[Array, "agents dim"]
+    cell: Int[Array, "agents"]
+    counts: Int[Array, "cells"]
+
+
+class Moves(NamedTuple):
+    """One step of some agents."""
+
+    states: Float[Array, "*agents dim"]
+    actions: Float[Array, "*agents action_dim"]
+    next_states: Float[Array, "*agents dim"]
+    stopped: Bool[Array, "*agents dim"]
+
+
+class Advanced(NamedTuple):
+    """A block after a step.
+
+    Attributes:
+        block: The agents.
+        earned: Sum of their rewards.
+        tracked: Moves of those that are tracked.
+        valid: Whether all actions are in the action space and all positions finite.
+        suspect: The first move that is not, if there is one.
+    """
+
+    block: Block
+    earned: float
+    tracked: Moves
+    valid: Bool[Array, ""]
+    suspect: Moves
+
+
+def way_of(world: World, profile: Profile, moment: Moment) -> CellLaws | AbstractPolicy:
+    """How agents decide: by tables of all cells where these say it all."""
+    if not (world.centred or type(profile.shared) in BY_CELL):
+        return _policy(profile, moment.step)
+    law = _at_cells(profile, moment.step, world.problem, moment.seen)
+    return CellLaws.build(law, np.asarray(moment.now) > 0)
+
+
+@eqx.filter_jit
+def _policy(profile: Profile, step: Int[Array, ""]) -> AbstractPolicy:
+    return profile.at(step)
+
+
+@eqx.filter_jit
+def _at_cells(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Mass) -> ActionLaw:
+    return profile.at(step).at_cells(problem.grid, mass)
+
+
+@eqx.filter_jit
+def begin(
+    world: World,
+    initial: Float[Array, "1 width"],
+    key: Key,
+    number: Int[Array, ""],
+    size: int,
+) -> Block:
+    """Draws agents: a cell by its mass, then, unless they are centred, a place inside the cell.
+
+    `mufield.sample` does the same with a random number for each cell and agent.
+    """
+    grid, dtype = world.problem.grid, world.problem.initial.dtype
+    cell_key, place_key = jax.random.split(jax.random.fold_in(key, number))
+    chances = jax.random.uniform(cell_key, (size,), dtype=dtype)
+    cell = jax.vmap(lambda chance: find(initial, 0, chance))(chances)
+    position = jnp.asarray(grid.centres, dtype=dtype)[cell]
+    if not world.centred:
+        inside = jax.random.uniform(place_key, (size, grid.dim), dtype=dtype)
+        # A rounding error away from the upper edge, so that the position stays in its cell.
+        inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
+        position = position + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=dtype)
+    return Block(position, cell, _counts(world, cell, jnp.ones((), dtype=bool)))
+
+
+def advance(
+    world: World,
+    way: CellLaws | AbstractPolicy,
+    moment: Moment,
+    life_key: Key,
+    number: Int[Array, ""],
+    block: Block,
+    watched: int,
+) -> Advanced:
+    """Moves a block of agents, of which the first ``watched`` are tracked."""
+    done, rewards = _advance(world, way, moment, life_key, number, block, watched)
+    # On the host: in double precision, and compiled sums of logarithms are many times slower.
+    return done._replace(earned=float(np.sum(np.asarray(rewards), dtype=np.float64)))
+
+
+@eqx.filter_jit
+def _advance(
+    world: World,
+    way: CellLaws | AbstractPolicy,
+    moment: Moment,
+    life_key: Key,
+    number: Int[Array, ""],
+    block: Block,
+    watched: int,
+) -> tuple[Advanced, Float[Array, "agents"]]:
+    """The block after the step, with what each agent earned."""
+    problem, grid = world.problem, world.problem.grid
+    size, dtype = block.cell.shape[0], block.position.dtype
+    centres = jnp.asarray(grid.centres, dtype=dtype)
+    choice_key, noise_key = jax.random.split(jax.random.fold_in(moment.key, number))
+
+    def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
+        mu = MeanField(mass=moment.now, here=moment.now[cell], grid=grid)
+        if isinstance(way, CellLaws):
+            action = way.draw(cell, chance)
+        else:
+            seen = MeanField(mass=moment.seen, here=moment.seen[cell], grid=grid)
+            action = drawn(way.law(state, seen), chance)
+        _check_action(problem, action)
+        moved = agent_move(grid, world.noise, world.motion, state, action, mu, draws)
+        valid = problem.actions.contains(action) & jnp.all(jnp.isfinite(moved.position))
+        return action, moved, problem.reward(centres[cell], action, mu), valid
+
+    actions, moved, rewards, valid = jax.vmap(one)(
+        block.position,
+        block.cell,
+        jax.random.uniform(choice_key, (size,), dtype=dtype),
+        noise_draws(grid, world.noise, noise_key, (size,), dtype),
+    )
+    moves = Moves(block.position, actions, moved.position, moved.stopped)
+    here, later = _present(world, moment.step, jax.random.fold_in(life_key, number), size, watched)
+    position = centres[moved.index] if world.centred else moved.position
+    suspect = jnp.argmin(valid)
+    done = Advanced(
+        block=Block(position, moved.index, _counts(world, moved.index, later)),
+        earned=0.0,
+        tracked=jax.tree.map(lambda values: values[:watched], moves),
+        valid=valid[suspect],
+        suspect=jax.tree.map(lambda values: values[suspect], moves),
+    )
+    return done, jnp.where(here, rewards, 0.0)
+
+
+def _present(
+    world: World, step: Int[Array, ""], key: Key, size: int, watched: int
+) -> tuple[Bool[Array, "*agents"], Bool[Array, "*agents"]]:
+    """Which agents have not dropped out at a step and at the next one.
+
+    Their lifetimes are drawn from the same key at each step: that is cheaper than to keep them.
+    """
+    if world.lost == 0:
+        return jnp.ones((), dtype=bool), jnp.ones((), dtype=bool)
+    life = jax.random.uniform(key, (size,))
+    spared = jnp.arange(size) < watched
+    kept = 1.0 - world.lost
+    return (life < kept**step) | spared, (life < kept ** (step + 1)) | spared
+
+
+def _counts(
+    world: World, cell: Int[Array, "agents"], present: Bool[Array, "*agents"]
+) -> Int[Array, "cells"]:
+    cells = world.problem.grid.n_cells
+    return jnp.zeros(cells, dtype=jnp.int32).at[cell].add(present.astype(jnp.int32))
+
+
+def _check_action(problem: Problem, action: Action) -> None:
+    """Raises, while tracing, if a policy's actions have another size than the action space."""
+    if action.shape != (problem.actions.dim,):
+        raise ValueError(
+            f"the policy must return an action of shape {(problem.actions.dim,)} for one agent, "
+            f"got {action.shape}"
+        )
+
+
+@eqx.filter_jit
+def end_reward(problem: Problem, mass: Mass) -> Scalar:
+    """The average reward of agents at rest; those of a cell earn the same."""
+    grid = problem.grid
+    rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+
+    def one(state: State, here: Scalar) -> Scalar:
+        return jnp.asarray(problem.reward(state, rest, MeanField(mass=mass, here=here, grid=grid)))
+
+    return jnp.sum(mass * jax.vmap(one)(centres, mass))

@@ -1,0 +1,282 @@
+"""N agents as a system: the population's ``mu`` is the histogram of its own agents."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .. import _types
+from .._types import Key, Mass
+from ..episode import AbstractSystem, Episode
+from ..policies.base import AbstractPolicy, Profile, as_profile
+from ..problem import GaussianNoise, Motion, NeighbourNoise, Noise, Problem
+from ..systems import SimulatedSystem, check_motion
+from .blocks import Advanced, Block, Moment, Moves, World, advance, begin, end_reward, way_of
+from .choice import CellLaws, cumulated
+
+BLOCK = 1 << 16
+"""Agents that one compiled call moves; what it needs on the way is small beside a population."""
+
+
+class Evaluation(eqx.Module):
+    """What a population earned in several episodes.
+
+    Attributes:
+        rewards: Average reward of the agents at each paid step.
+        mass: The histograms mu_0, ..., mu_H.
+    """
+
+    rewards: Float[Array, "episodes paid_steps"]
+    mass: Float[Array, "episodes steps_and_end cells"]
+
+    @property
+    def values(self) -> Float[Array, "episodes"]:
+        """Each episode's total reward J."""
+        return jnp.sum(self.rewards, axis=1)
+
+
+class FiniteSystem(AbstractSystem):
+    r"""A population of N agents, each of which moves as a tracked agent does.
+
+    At every step ``mu`` is the histogram of the agents' positions. All of them see it, decide,
+    and move by `mufield.systems.agent_move`. A step earns the average
+
+    $$\frac{1}{N} \sum_i r(c(s_i), a_i, \mu^N)$$
+
+    of the rewards at the centres $c$ of the agents' cells, because r-hat (eq. integratedReward)
+    takes them there too. At the end, if that is paid, agents rest.
+
+    With more and more agents J tends to a limit. If agents are ``centred``, and in the discrete
+    rooms always, that is the J of the flow. Otherwise it is another by what the cells cost in
+    exactness: the flow moves the mass of a cell from its centre, agents move from where they are.
+
+    Attributes:
+        problem: What the learner may know; nothing of the options below.
+        agents: Number of agents N.
+        stale: The ``mu`` that policies see is that of so many steps ago, or the first one.
+            Motion and reward are of the present.
+        lost: Probability with which an agent drops out during each step. From then on it is
+            neither counted in ``mu`` nor paid. Agents that `run` tracks never drop out.
+        noise_factor: The noise is so many times what the problem says: the standard deviation
+            of Gaussian noise, the intensity of the discrete rooms' noise.
+        centred: Whether agents start from the centre of their cell at each step, as the mass of
+            the flow does.
+    """
+
+    problem: Problem
+    agents: int = eqx.field(static=True)
+    stale: int = eqx.field(static=True)
+    lost: float = eqx.field(static=True)
+    noise_factor: float = eqx.field(static=True)
+    centred: bool = eqx.field(static=True)
+    _motion: Motion
+
+    def __init__(
+        self,
+        problem: Problem,
+        motion: Motion,
+        *,
+        agents: int,
+        stale: int = 0,
+        lost: float = 0.0,
+        noise_factor: float = 1.0,
+        centred: bool = False,
+    ):
+        """Checks the options, and the motion by evaluating it once, then builds the system."""
+        _check_options(agents, stale, lost)
+        _scaled(problem.noise, noise_factor)
+        check_motion(problem, motion)
+        self.problem = problem
+        self.agents = agents
+        self.stale = stale
+        self.lost = float(lost)
+        self.noise_factor = float(noise_factor)
+        # Those of the discrete rooms stand in the middle of their cells anyway.
+        self.centred = centred or isinstance(problem.noise, NeighbourNoise)
+        self._motion = motion
+
+    @classmethod
+    def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":
+        """N agents in place of an infinite population; options as in the class."""
+        return cls(system.problem, system.reveal()[1], agents=agents, **options)
+
+    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
+        """Runs one episode and tracks the first ``agents`` of the N.
+
+        Raises if an agent's action is outside the action space or a result is not finite.
+        """
+        if not 1 <= agents <= self.agents:
+            raise ValueError(
+                f"at least one and at most all of the {self.agents} agents can be tracked, got "
+                f"{agents}; track fewer, or build a larger population"
+            )
+        with _pool() as pool:
+            course = _play(self, as_profile(policy, self.problem.horizon), key, agents, pool)
+        path = Moves(*(jnp.stack(steps, axis=1) for steps in zip(*course.tracked, strict=True)))
+        return Episode(**path._asdict(), mass=course.mass, rewards=course.rewards)
+
+    def evaluate(self, policy: Any, key: Key, *, episodes: int = 1) -> Evaluation:
+        """What several episodes earn; no agent's path is kept.
+
+        Episode i is the one that `run` plays with the i-th key of
+        ``jax.random.split(key, episodes)``, but for tracked agents, which never drop out.
+        """
+        if episodes < 1:
+            raise ValueError(f"at least one episode must be run, got {episodes}")
+        profile = as_profile(policy, self.problem.horizon)
+        with _pool() as pool:
+            courses = [_play(self, profile, k, 0, pool) for k in jax.random.split(key, episodes)]
+        return Evaluation(
+            rewards=jnp.stack([course.rewards for course in courses]),
+            mass=jnp.stack([course.mass for course in courses]),
+        )
+
+
+def _check_options(agents: int, stale: int, lost: float) -> None:
+    if isinstance(agents, bool) or not isinstance(agents, int) or agents < 1:
+        raise ValueError(f"agents must be a whole number of at least 1, got {agents!r}")
+    if isinstance(stale, bool) or not isinstance(stale, int) or stale < 0:
+        raise ValueError(f"stale must be a whole number of steps, 0 or more, got {stale!r}")
+    if not 0 <= lost < 1:
+        raise ValueError(f"lost must be a share of at least 0 and less than 1, got {lost}")
+
+
+def _scaled(noise: Noise, factor: float) -> Noise:
+    if not (math.isfinite(factor) and factor >= 0):
+        raise ValueError(f"noise_factor must be 0 or more, got {factor}")
+    if isinstance(noise, GaussianNoise):
+        return GaussianNoise(tuple(factor * std for std in noise.std))
+    if noise.intensity * factor > 1:
+        raise ValueError(
+            f"noise_factor {factor} makes a probability of {noise.intensity * factor} of the "
+            f"noise intensity {noise.intensity}; choose at most {1 / noise.intensity:g}"
+        )
+    return NeighbourNoise(noise.intensity * factor)
+
+
+# One episode: only counts, sums and tracked agents come from the blocks to the host.
+
+
+class _Course(NamedTuple):
+    """One episode; ``tracked`` has one entry for each step."""
+
+    mass: _types.Flow
+    rewards: Float[Array, "paid_steps"]
+    tracked: list[Moves]
+
+
+def _pool() -> ThreadPoolExecutor:
+    """A thread for each core: compiled calls do not hold the interpreter's lock."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores)
+
+
+def _play(
+    system: FiniteSystem, profile: Profile, key: Key, tracked: int, pool: Executor
+) -> _Course:
+    problem, dtype = system.problem, system.problem.initial.dtype
+    start_key, step_key = jax.random.split(key)
+    population = _Population(system, start_key, tracked, pool)
+    mass: list[Mass] = []
+    rewards: list[float] = []
+    paths: list[Moves] = []
+    for step in range(problem.horizon):
+        mass.append(population.histogram(step))
+        moment = Moment(
+            step=_number(step),
+            key=jax.random.fold_in(step_key, step),
+            now=mass[-1],
+            seen=mass[max(0, step - system.stale)],
+        )
+        done = population.advance(way_of(population.world, profile, moment), moment)
+        for each in done:
+            _check(problem, each, step)
+        rewards.append(sum(each.earned for each in done) / population.present)
+        if tracked:
+            watched = [each.tracked for each in done if len(each.tracked.states)]
+            paths.append(Moves(*(jnp.concatenate(parts) for parts in zip(*watched, strict=True))))
+    mass.append(population.histogram(problem.horizon))
+    if problem.pay_end:
+        rewards.append(float(end_reward(problem, mass[-1])))
+    if not np.isfinite(rewards).all():
+        raise ValueError(
+            "the episode is not finite: the reward returned NaN or infinity for a state, action "
+            "or distribution that the policy led to"
+        )
+    return _Course(jnp.asarray(np.stack(mass)), jnp.asarray(rewards, dtype=dtype), paths)
+
+
+class _Population:
+    """The agents of one episode, in blocks that threads share out among them.
+
+    Attributes:
+        world: What moves the agents.
+        present: How many of them the last histogram counts.
+    """
+
+    def __init__(self, system: FiniteSystem, key: Key, tracked: int, pool: Executor):
+        problem = system.problem
+        noise = _scaled(problem.noise, system.noise_factor)
+        self.world = World(problem, system._motion, noise, system.lost, system.centred)
+        self.present = system.agents
+        self._pool = pool
+        start_key, self._life_key = jax.random.split(key)
+        # Of the same size, or nearly so, because each size is compiled for itself.
+        count = math.ceil(system.agents / BLOCK)
+        sizes = [system.agents // count + (i < system.agents % count) for i in range(count)]
+        self._watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
+        self._numbers = [_number(block) for block in range(count)]
+        initial = cumulated(np.asarray(problem.initial, dtype=float)[None])
+        start = jnp.asarray(initial, dtype=problem.initial.dtype)
+        self._blocks: list[Block] = self._in_blocks(
+            partial(begin, self.world, start, start_key), sizes
+        )
+
+    def histogram(self, step: int) -> Mass:
+        """The distribution of the agents that have not dropped out."""
+        counts = np.sum([np.asarray(block.counts) for block in self._blocks], axis=0)
+        self.present = int(counts.sum())
+        if self.present == 0:
+            raise ValueError(
+                f"all agents dropped out before step {step}; take more agents or a smaller share "
+                f"of lost ones than {self.world.lost}"
+            )
+        return jnp.asarray(counts / self.present, dtype=self.world.problem.initial.dtype)
+
+    def advance(self, way: CellLaws | AbstractPolicy, moment: Moment) -> list[Advanced]:
+        """Moves all agents."""
+        step = partial(advance, self.world, way, moment, self._life_key)
+        done: list[Advanced] = self._in_blocks(step, self._blocks, self._watched)
+        self._blocks = [each.block for each in done]
+        return done
+
+    def _in_blocks(self, function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
+        return list(self._pool.map(function, self._numbers, *columns))
+
+
+def _number(number: int) -> Int[Array, ""]:
+    return jnp.asarray(number, dtype=jnp.int32)
+
+
+def _check(problem: Problem, done: Advanced, step: int) -> None:
+    """Raises if an agent left the action space or the finite numbers."""
+    if bool(done.valid):
+        return
+    state, action = np.asarray(done.suspect.states), np.asarray(done.suspect.actions)
+    if not bool(problem.actions.contains(done.suspect.actions)):
+        raise ValueError(
+            f"the policy's action {action} at step {step} in the state {state} is outside "
+            f"{problem.actions.describe()}; clip or squash it"
+        )
+    raise ValueError(
+        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
+        f"{state} and the action {action} at step {step}"
+    )

@@ -1,0 +1,187 @@
+// From a run's metrics to curves, tiles and tables.
+
+const QUANTITIES = [
+  { key: "value", name: "realised", dash: "solid", marker: "circle", colour: "--c0" },
+  { key: "optimistic", name: "optimistic plan", dash: "dashed", marker: "square", colour: "--c1" },
+  { key: "best", name: "best so far", dash: "dotted", marker: "", colour: "--c2" },
+];
+
+const DIAGNOSTICS = [
+  { title: "Optimism gap", unit: "optimistic − realised J", lines: [{ key: "optimism", name: "gap" }], from: 0 },
+  { title: "Spread", unit: "std along the plan, in farthest moves", lines: [{ key: "spread", name: "spread" }], from: 0 },
+  { title: "Hallucinated control", unit: "mean |η| along the plan", lines: [{ key: "control", name: "|η|" }], from: 0 },
+  { title: "Imagined to realised flow", unit: "W1, in units of the space", from: 0,
+    lines: [{ key: "w1_middle", name: "half-way", dash: "dashed" }, { key: "w1_end", name: "end" }] },
+  { title: "Confidence band", unit: "β", lines: [{ key: "beta", name: "β" }], from: 0 },
+  { title: "Transitions", unit: "that the plan was based on", lines: [{ key: "transitions", name: "transitions" }], from: 0 },
+  { title: "Time", unit: "seconds", seconds: true, from: 0 },
+];
+
+const PARTS = [
+  { key: "fit", name: "fit" }, { key: "plan", name: "plan" }, { key: "run", name: "run and measure" },
+];
+
+const column = (run, key) => run.rows.flatMap((row) => (isNumber(row[key]) ? [[row.episode, row[key]]] : []));
+
+const runColour = (index) => COLOURS[index % COLOURS.length];
+const runMarker = (index) => MARKERS[index % MARKERS.length];
+
+/** J by episode: colours stand for quantities of one run, or for runs. */
+function learningCurves(runs, shown) {
+  const several = runs.length > 1;
+  const series = runs.flatMap((run, index) => QUANTITIES.filter((one) => shown.has(one.key)).map((one) => ({
+    name: several ? `${run.name}, ${one.name}` : one.name,
+    colour: several ? runColour(index) : one.colour,
+    dash: one.dash,
+    marker: several && one.marker ? runMarker(index) : one.marker,
+    points: column(run, one.key),
+  })));
+  return { series, references: referencesOf(runs) };
+}
+
+function referencesOf(runs) {
+  const values = new Map();
+  for (const run of runs) {
+    const value = run.config?.reference;
+    if (isNumber(value)) values.set(value, [...(values.get(value) ?? []), run.name]);
+  }
+  return [...values].map(([value, names]) => ({
+    name: runs.length > 1 && values.size > 1 ? `reference of ${names.join(", ")}` : "reference", value,
+  }));
+}
+
+/** Coverage of each episode as marks, and of all moves so far as a line. */
+function coverageCurves(runs, level) {
+  const series = runs.flatMap((run, index) => {
+    let [inside, all] = [0, 0];
+    const [single, pooled] = [[], []];
+    run.rows.forEach((row, i) => {
+      if (!isNumber(row.coverage)) return;
+      const count = run.moves[i];
+      const hits = Math.round(row.coverage * count);
+      [inside, all] = [inside + hits, all + count];
+      single.push([row.episode, row.coverage, `${hits} of ${count}`]);
+      if (all) pooled.push([row.episode, inside / all, `${figure(inside)} of ${figure(all)}`]);
+    });
+    const name = runs.length > 1 ? `${run.name}, ` : "";
+    const look = { colour: runColour(index), marker: runMarker(index) };
+    return [{ ...look, name: `${name}this episode`, points: single, onlyMarkers: true },
+      { ...look, marker: "", name: `${name}all so far`, points: pooled }];
+  });
+  return { series, references: [{ name: `${Math.round(100 * level)} %`, value: level }] };
+}
+
+function diagnosticCurves(runs, panel) {
+  const several = runs.length > 1;
+  if (panel.seconds) return { series: runs.flatMap((run, index) => secondsOf(run, index, several)) };
+  const series = runs.flatMap((run, index) => panel.lines.map((line, i) => ({
+    name: several ? `${run.name}${panel.lines.length > 1 ? `, ${line.name}` : ""}` : line.name,
+    colour: several ? runColour(index) : COLOURS[panel.lines.length > 1 ? 1 - i : 0],
+    marker: several ? runMarker(index) : MARKERS[panel.lines.length > 1 ? 1 - i : 0],
+    dash: line.dash,
+    points: column(run, line.key),
+  })));
+  return { series };
+}
+
+/** Seconds of the parts of one run's episodes, or the sums of several runs. */
+function secondsOf(run, index, several) {
+  const points = (pick) => run.rows.flatMap((row) => {
+    const value = pick(run.seconds[row.episode] ?? {});
+    return isNumber(value) ? [[row.episode, value]] : [];
+  });
+  const sum = (parts) => (Object.keys(parts).length ? Object.values(parts).reduce((a, b) => a + b) : null);
+  if (several) return [{ name: run.name, colour: runColour(index), marker: runMarker(index), points: points(sum) }];
+  return PARTS.map(({ key, name }, i) => ({
+    name, colour: COLOURS[i], marker: MARKERS[i], dash: ["dotted", "dashed", "solid"][i], points: points((parts) => parts[key]),
+  }));
+}
+
+function tilesOf(run, several) {
+  const last = run.rows.at(-1);
+  const total = Object.values(run.seconds).flatMap(Object.values).reduce((a, b) => a + b, 0);
+  const best = last && run.rows.find((row) => row.value === last.best);
+  const tiles = [
+    [several ? `episodes, ${run.name}` : "episodes", `${run.rows.length} of ${run.config?.episodes ?? "?"}`],
+    ["best J" + (best ? `, episode ${best.episode}` : ""), figure(last?.best)],
+    ["last J", figure(last?.value)],
+    isNumber(last?.regret) ? ["last regret", figure(last.regret)] : ["last W1 at end", figure(last?.w1_end)],
+    ["last optimism gap", figure(last?.optimism)],
+    ["last coverage", percent(last?.coverage)],
+    ["transitions", figure(last?.transitions)],
+    ["time", duration(total)],
+  ];
+  return tiles.map(([name, value]) => html("div", { className: "tile" }, html("b", {}, value), html("span", {}, name)));
+}
+
+function duration(seconds) {
+  if (seconds < 60) return `${figure(Number(seconds.toFixed(1)))} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+function notesOf(runs) {
+  const items = runs.flatMap((run) => run.rows.flatMap((row) => (row.notes ?? []).map((note) => {
+    const who = runs.length > 1 ? `${run.name}, episode ${row.episode}` : `Episode ${row.episode}`;
+    return html("li", {}, html("b", {}, `${who}: `), note);
+  })));
+  return items.length ? html("ul", {}, ...items) : html("p", { className: "quiet" }, "None.");
+}
+
+const SETTINGS = [
+  ["Run", ({ config }) => {
+    const { options, model_options: model, planner_options: planner, ...rest } = config ?? {};
+    return rest;
+  }],
+  ["Environment", ({ config }) => config?.options],
+  ["Model", ({ config }) => config?.model_options],
+  ["Planner", ({ config }) => config?.planner_options],
+];
+
+/** One column for each run; what differs between runs is marked. */
+function comparisonTable(title, runs, pick) {
+  const columns = runs.map((run) => flatten(pick(run)));
+  const keys = [...new Set(columns.flatMap((one) => [...one.keys()]))];
+  const names = runs.length > 1 ? runs.map((run) => html("th", { scope: "col" }, run.name)) : [];
+  const head = names.length ? [html("thead", {}, html("tr", {}, html("td"), ...names))] : [];
+  const body = keys.map((key) => {
+    const values = columns.map((one) => one.get(key) ?? "–");
+    const row = html("tr", { className: new Set(values).size > 1 ? "differs" : "" });
+    row.append(html("th", { scope: "row" }, key), ...values.map(settingCell));
+    return row;
+  });
+  return html("div", {}, html("h3", {}, title), html("table", {}, ...head, html("tbody", {}, ...body)));
+}
+
+function settingCell(text) {
+  // Maps are drawings.
+  return html("td", {}, text.includes("\n") ? html("pre", {}, text.replace(/^\n+|\n+$/g, "")) : text);
+}
+
+function flatten(values, prefix = "") {
+  const found = new Map();
+  for (const [name, value] of Object.entries(values ?? {})) {
+    if (value && typeof value === "object" && !Array.isArray(value)) {
+      for (const [key, inner] of flatten(value, `${prefix}${name}.`)) found.set(key, inner);
+    } else found.set(prefix + name, settingText(value));
+  }
+  return found;
+}
+
+function settingText(value) {
+  if (typeof value === "string") return value || "–";
+  return value === null ? "–" : isNumber(value) ? String(Number(value.toPrecision(6))) : JSON.stringify(value);
+}
+
+const ROW_COLUMNS = [
+  ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["best", "best"],
+  ["beta", "β"], ["spread", "spread"], ["control", "|η|"], ["w1_middle", "W1 half-way"], ["w1_end", "W1 end"],
+  ["coverage", "coverage"], ["transitions", "transitions"], ["regret", "regret"],
+];
+
+function rowsTable(run) {
+  const heads = ROW_COLUMNS.map(([, name]) => html("th", { scope: "col", className: "number" }, name));
+  const body = run.rows.map((row) => html("tr", {}, ...ROW_COLUMNS.map(([key]) =>
+    html("td", { className: "number" }, figure(row[key])))));
+  return html("table", {}, html("thead", {}, html("tr", {}, ...heads)), html("tbody", {}, ...body));
+}

@@ -1,0 +1,279 @@
+"""What the page shows of a run, read from its directory.
+
+Whoever learns writes files whole or not at all, so they can be read at any time; but a run may
+begin, go on or begin anew between two readings. What cannot be read is said on the page.
+"""
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..learning.metrics import LEVEL
+from ..runs import files
+from ..runs.build import build_problem
+from ..runs.config import RunConfig, parse_config
+from .scene import Scene
+from .selection import Selection, select
+
+FORMAT = 1
+MOST_CACHED = 400
+"""Flows that are kept ready for the page; older ones are computed again."""
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of an episode's file.
+
+    Attributes:
+        stamp: Stands for the file as it was.
+        row: Its row of the metrics.
+        moves: How many moves could be compared with the model's interval, axis by axis.
+    """
+
+    stamp: Stamp
+    row: dict[str, Any]
+    moves: int
+
+
+class RunReader:
+    """Reads a run again and again, but each file only when it changed.
+
+    Attributes:
+        directory: The run's directory; it need not exist yet.
+        name: What the page calls it.
+    """
+
+    def __init__(self, directory: Path, name: str | None = None, imports: str | None = None):
+        """Reads nothing yet.
+
+        Args:
+            directory: The run's directory.
+            name: What the page calls it; by default the directory's name.
+            imports: The user's own file, if it is no longer where the configuration says.
+        """
+        self.directory = directory
+        self.name = name or directory.resolve().name
+        self._imports = imports
+        self._read: dict[int, _Read] = {}
+        self._scene: tuple[str, Scene | str] | None = None
+        self._flows: dict[tuple[int, Stamp], dict[str, Any]] = {}
+        self._lock = threading.Lock()  # flows are asked for by several threads
+        self._closed = False
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes when the run was last read."""
+        return len(self._read)
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Differs whenever anything that the page shows has changed."""
+        paths = [self.directory / name for name in ("config.json", "versions.json")]
+        paths += [self.directory / "timings.jsonl", *self._files("plans"), *self._files("episodes")]
+        return tuple((path.name, _stamp(path)) for path in paths)
+
+    def document(self) -> dict[str, Any]:
+        """The run without its flows."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "directory": str(self.directory),
+            "config": None,
+            "versions": {},
+            "rows": [],
+            "moves": [],
+            "stamps": [],
+            "seconds": {},
+            "planned": False,
+            "message": "",
+        }
+        try:
+            config = self._config()
+            if config is None:
+                self._read = {}
+                return found | {"message": "There is no run here yet."}
+            found |= {"config": config.document(), "identity": config.identity}
+            found |= {"versions": self._versions(), "seconds": self._seconds()}
+            read, found["message"] = self._episodes()
+            found["rows"] = [each.row for each in read]
+            found["moves"] = [each.moves for each in read]
+            found["stamps"] = ["-".join(map(str, each.stamp)) for each in read]
+            found["planned"] = _path(self.directory, "plans", len(read) + 1).exists()
+            if not read:
+                found["message"] = found["message"] or "There is no episode yet."
+        except (ValueError, OSError) as error:
+            found["message"] = _line(error)
+        return found
+
+    def scene(self) -> Scene | str:
+        """The stage of the run's flows, or why there is none."""
+        try:
+            config = self._config()
+        except (ValueError, OSError) as error:
+            return _line(error)
+        if config is None:
+            return "There is no run here yet."
+        if self._scene is None or self._scene[0] != config.identity:
+            self._scene = (config.identity, self._build(config))
+        return self._scene[1]
+
+    def flow(self, episode: int, stride: int = 1) -> dict[str, Any]:
+        """The flow of an episode and its space; only a message if it cannot be drawn."""
+        with self._lock:
+            path = _path(self.directory, "episodes", episode)
+            key = (episode, _stamp(path))
+            if key not in self._flows:
+                if self._closed:
+                    return {"message": "The server is about to end."}
+                found = self._compute(path, episode, stride)
+                if "message" in found:  # perhaps it can be drawn the next time
+                    return found
+                while len(self._flows) >= MOST_CACHED:
+                    self._flows.pop(next(iter(self._flows)))
+                self._flows[key] = found
+            return self._flows[key]
+
+    def close(self) -> None:
+        """Waits for the flow that is being computed, and computes no other."""
+        with self._lock:
+            self._closed = True
+
+    def selection(self, rows: Sequence[dict[str, Any]]) -> Selection:
+        """Which episodes and steps fit into a file; all of them unless the space is large."""
+        scene = self.scene()
+        if isinstance(scene, str):
+            return Selection((), 1)
+        values = [row["value"] for row in rows]
+        return select(values, scene.problem.horizon, scene.bytes_of_step)
+
+    def _compute(self, path: Path, episode: int, stride: int) -> dict[str, Any]:
+        scene = self.scene()
+        if isinstance(scene, str):
+            return {"message": scene}
+        try:
+            masses = np.asarray(files.read_arrays(path)[0]["mass"], dtype=float)
+            if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
+                return {"message": f"The distributions of {path.name} are those of another space."}
+            flow = scene.episode(masses, _path(self.directory, "policies", episode), stride)
+        except (ValueError, OSError, KeyError) as error:
+            return {"message": _line(error)}
+        return {"space": scene.document(), **flow}
+
+    def _build(self, config: RunConfig) -> Scene | str:
+        try:
+            return Scene(build_problem(config, self._imports))
+        except Exception as error:  # the user's own function may raise anything
+            return f"The flow cannot be drawn: {_line(error)}"
+
+    def _config(self) -> RunConfig | None:
+        path = self.directory / "config.json"
+        try:
+            return parse_config(files.read_json(path), str(path))
+        except FileNotFoundError:
+            return None
+
+    def _versions(self) -> dict[str, Any]:
+        path = self.directory / "versions.json"
+        found = files.read_json(path) if path.exists() else {}
+        return found if isinstance(found, dict) else {}
+
+    def _seconds(self) -> dict[str, dict[str, float]]:
+        """Seconds by episode and part; the last count where a part was done again."""
+        seconds: dict[str, dict[str, float]] = {}
+        for line in files.read_lines(self.directory / "timings.jsonl"):
+            parts = {k: v for k, v in line.items() if isinstance(v, float | int) and k != "episode"}
+            seconds.setdefault(str(line.get("episode")), {}).update(parts)
+        return seconds
+
+    def _episodes(self) -> tuple[list[_Read], str]:
+        """The episodes from the first on up to one that cannot be read, and why it cannot."""
+        kept: dict[int, _Read] = {}
+        message = ""
+        for number, path in enumerate(self._files("episodes"), start=1):
+            if int(path.stem) != number:
+                message = f"{_path(self.directory, 'episodes', number)} is missing."
+                break
+            stamp, known = _stamp(path), self._read.get(number)
+            try:
+                if known is None or known.stamp != stamp:
+                    known = _read_episode(path, stamp)
+                kept[number] = known
+            except (ValueError, OSError) as error:
+                message = _line(error)
+                break
+        self._read = kept
+        return list(kept.values()), message
+
+    def _files(self, part: str) -> list[Path]:
+        found = (self.directory / part).glob("[0-9]*.safetensors")
+        return sorted((path for path in found if path.stem.isdigit()), key=lambda p: int(p.stem))
+
+
+def make_readers(directories: Sequence[Path], imports: str | None = None) -> list[RunReader]:
+    """One reader for each directory, under names that tell them apart."""
+    if not directories:
+        raise ValueError("expected the directory of at least one run, got none")
+    names = [directory.resolve().name for directory in directories]
+    return [
+        RunReader(directory, name if names.count(name) == 1 else str(directory), imports)
+        for directory, name in zip(directories, names, strict=True)
+    ]
+
+
+def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, Any]:
+    """All runs without their flows, which a live page asks for one by one."""
+    runs = [reader.document() for reader in readers]
+    return {"format": FORMAT, "live": live, "level": LEVEL, "runs": runs}
+
+
+def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
+    """All runs with their flows, as a file holds them."""
+    found = snapshot(readers, live=False)
+    for reader, run in zip(readers, found["runs"], strict=True):
+        chosen = reader.selection(run["rows"])
+        flows = {number: reader.flow(number, chosen.stride) for number in chosen.episodes}
+        spaces = [flow["space"] for flow in flows.values() if "space" in flow]
+        run["space"] = spaces[0] if spaces else None  # the same for all
+        run["flows"] = {
+            number: {name: part for name, part in flow.items() if name != "space"}
+            for number, flow in flows.items()
+        }
+        if run["rows"] and not flows:
+            scene = reader.scene()
+            run["flow_message"] = scene if isinstance(scene, str) else ""
+        run["flow_note"] = chosen.note(len(run["rows"]))
+    return found
+
+
+def _read_episode(path: Path, stamp: Stamp) -> _Read:
+    arrays, about = files.read_arrays(path)
+    if "stopped" not in arrays or not isinstance(about.get("metrics"), dict):
+        raise files.damaged(path, "it lacks the metrics")
+    return _Read(stamp, about["metrics"], int((~arrays["stopped"].astype(bool)).sum()))
+
+
+def _path(directory: Path, part: str, number: int) -> Path:
+    end = "policy" if part == "policies" else "safetensors"
+    return directory / part / f"{number:04d}.{end}"
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def to_json(document: Any) -> str:
+    """JSON without spaces; raises where a number is not finite."""
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

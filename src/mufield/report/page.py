@@ -1,0 +1,68 @@
+"""The page as one HTML file: style, script and data inside, nothing from elsewhere."""
+
+import base64
+import hashlib
+import html
+import re
+from functools import cache
+from importlib.resources import files as resources
+from typing import Any
+
+from .data import to_json
+
+SCRIPTS = ("tools.js", "chart.js", "flow.js", "field.js", "views.js", "player.js", "page.js")
+"""In the order in which they build on each other; the page has them as one."""
+
+_HOLE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def build_page(document: dict[str, Any]) -> str:
+    """The page that shows what `mufield.report.data` collected."""
+    style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    parts = {
+        "title": html.escape(_title(document)),
+        "policy": _policy(style, script, live=bool(document["live"])),
+        "style": style,
+        "script": script,
+        "data": embed(document),
+    }
+    # In one pass: what fills a hole is not looked at for holes.
+    return _HOLE.sub(lambda match: parts[match[1]], _asset("page.html"))
+
+
+def embed(document: Any) -> str:
+    """JSON that can stand inside a script element: no character of it can end the element."""
+    text = to_json(document)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _title(document: dict[str, Any]) -> str:
+    names = ", ".join(run["name"] for run in document["runs"])
+    return f"{names} – mufield"
+
+
+def _policy(style: str, script: str, *, live: bool) -> str:
+    """Content-Security-Policy: only this script and style run, only our own server is asked."""
+    asked = "'self'" if live else "'none'"
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src '{_digest(script)}'",
+            f"style-src '{_digest(style)}'",
+            f"connect-src {asked}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources(__package__) / "assets" / name).read_text(encoding="utf-8")

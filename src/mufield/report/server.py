@@ -1,0 +1,231 @@
+"""The page with what is new, served on this computer while runs learn.
+
+One thread looks at the runs' files twice a second. Browsers hear of changes through server-sent
+events, each with all metrics: whoever comes late or comes back needs nothing else. Flows are
+larger, so the page asks for those that it shows.
+"""
+
+import json
+import re
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from .data import RunReader, make_readers, snapshot, to_json
+from .page import build_page
+
+INTERVAL = 0.5
+"""Seconds between two looks at the files."""
+
+HEARTBEAT = 5.0
+"""Seconds after which a silent stream says that it is alive."""
+
+RETRY = 500
+"""Milliseconds after which a browser comes back to a server that went away."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_FLOW = re.compile(r"/flow/(\d{1,6})/(\d{1,6})")
+
+
+class Watcher:
+    """Looks at runs and tells waiting threads when something has changed.
+
+    Attributes:
+        readers: The runs.
+        stopped: Set when it is over.
+    """
+
+    def __init__(self, readers: Sequence[RunReader], interval: float = INTERVAL):
+        """Looks for the first time."""
+        self.readers = list(readers)
+        self.stopped = threading.Event()
+        self._interval = interval
+        self._changed = threading.Condition()
+        self._version = 0
+        self._text = ""
+        self._seen: list[Any] = []
+        self._look()
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._poll, self._prepare)
+        ]
+
+    def start(self) -> None:
+        """Begins to look."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends all waiting and computing: Python must not end while JAX compiles in a thread."""
+        self.stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        for reader in self.readers:
+            reader.close()
+
+    def newest(self) -> tuple[int, str]:
+        """The number of the last change, and all metrics as JSON."""
+        with self._changed:
+            return self._version, self._text
+
+    def wait(self, version: int, timeout: float) -> tuple[int, str]:
+        """Waits for a change after ``version``; returns the newest, changed or not."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._version > version or self.stopped.is_set(), timeout
+            )
+            return self._version, self._text
+
+    def _poll(self) -> None:
+        while not self.stopped.wait(self._interval):
+            self._look()
+
+    def _look(self) -> None:
+        seen = [reader.fingerprint() for reader in self.readers]
+        if seen == self._seen:
+            return
+        text = to_json(snapshot(self.readers))
+        self._seen = seen
+        with self._changed:
+            self._version += 1
+            self._text = text
+            self._changed.notify_all()
+
+    def _prepare(self) -> None:
+        """Computes the newest flows before they are asked for; the first takes seconds."""
+        version = 0
+        while not self.stopped.is_set():
+            for reader in self.readers:
+                count = reader.episodes
+                if count and not self.stopped.is_set():
+                    reader.flow(count)
+            version, _ = self.wait(version, HEARTBEAT)
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of some runs.
+
+    Attributes:
+        watcher: Looks at the runs.
+        local: Whether only this computer can reach it.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, directories: Sequence[Path], host: str, port: int, imports: str | None):
+        """Takes the port and begins to look at the runs.
+
+        Args:
+            directories: The runs; they need not exist yet.
+            host: Address to listen at.
+            port: Port to listen at; 0 for any that is free.
+            imports: The user's own file, if it is no longer where the configurations say.
+        """
+        readers = make_readers(directories, imports)
+        self.local = host in LOOPBACK
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ValueError(
+                f"cannot serve at {host}, port {port}: {error}; choose another with --port"
+            ) from error
+        self.watcher = Watcher(readers)
+        self.watcher.start()
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def server_bind(self) -> None:
+        """Takes the port; does not ask the network for this computer's name, as its parent does."""
+        socketserver.TCPServer.server_bind(self)
+
+    def close(self) -> None:
+        """Ends everything; to be called from another thread than the one that serves."""
+        self.watcher.stop()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of browsers that went away."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version = "mufield"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if not self._is_meant():
+            self.send_error(HTTPStatus.FORBIDDEN, "Ask for localhost")
+            return
+        path = urlsplit(self.path).path
+        flow = _FLOW.fullmatch(path)
+        if path == "/":
+            self._answer(build_page(json.loads(self.server.watcher.newest()[1])), "text/html")
+        elif path == "/events":
+            self._stream()
+        elif flow and int(flow[1]) < len(self.server.watcher.readers):
+            found = self.server.watcher.readers[int(flow[1])].flow(int(flow[2]))
+            self._answer(to_json(found), "application/json")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _refuse(self) -> None:
+        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET")
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: requests come all the time."""
+
+    def _is_meant(self) -> bool:
+        """Whether the browser knows whom it asks.
+
+        A page from elsewhere could give its own name this computer's address and so read what is
+        served here, if any name would do.
+        """
+        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        return not self.server.local or name in LOOPBACK
+
+    def _answer(self, text: str, kind: str) -> None:
+        body = text.encode()
+        self._begin(kind, {"Content-Length": str(len(body))})
+        self.wfile.write(body)
+
+    def _stream(self) -> None:
+        self._begin("text/event-stream", {})
+        self.wfile.write(f"retry: {RETRY}\n\n".encode())
+        watcher, sent = self.server.watcher, 0
+        while not watcher.stopped.is_set():
+            version, text = watcher.wait(sent, HEARTBEAT)
+            line = f"id: {version}\ndata: {text}\n\n" if version > sent else ": alive\n\n"
+            self.wfile.write(line.encode())
+            sent = version
+
+    def _begin(self, kind: str, more: dict[str, str]) -> None:
+        self.send_response(HTTPStatus.OK)
+        headers = {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+        }
+        for name, value in (headers | more).items():
+            self.send_header(name, value)
+        self.end_headers()

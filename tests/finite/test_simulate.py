@@ -1,0 +1,351 @@
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import random_laws, walk, walking_problem
+from hypothesis import given
+from hypothesis import strategies as st
+from learning.small import MIRROR, SureFamily, corridor
+
+import mufield
+from mufield import (
+    M3UCRL,
+    ActionLaw,
+    Grid,
+    RandomisedPolicy,
+    SimulatedSystem,
+    TabularPolicy,
+    UniformRandom,
+    histogram,
+    make,
+    point_mass,
+    spread_actions,
+)
+from mufield.environments.discrete_rooms import uniform_legal
+from mufield.finite import simulate
+from mufield.finite.blocks import BY_CELL
+from mufield.finite.choice import CellLaws, drawn
+from mufield.finite.simulate import FiniteSystem
+from mufield.policies.tabular import SquashedTable
+from mufield.space.measure import seen_from
+
+# Most tests share a problem, a size and policies, and with them the compiled programs.
+
+KEY = jax.random.key(0)
+N = 2000
+PLAZA = Grid.from_map("....\n.#..\n....")
+
+
+@lru_cache
+def plaza_problem():
+    """Agents around a pillar."""
+    return walking_problem(PLAZA, horizon=3, initial=point_mass(PLAZA, 0, 0), pay_end=True)
+
+
+def plaza(agents=N, **options):
+    return FiniteSystem(plaza_problem(), walk, agents=agents, **options)
+
+
+@lru_cache
+def by_cell():
+    law = random_laws(PLAZA, 0, moves=5)
+    return RandomisedPolicy(actions=law.actions[0], weights=law.weights)
+
+
+@lru_cache
+def everyone():
+    """An episode of which all agents' paths are known."""
+    return plaza().run(by_cell(), KEY, agents=N)
+
+
+def shy(state, mu, step):
+    return jnp.tanh(state - 1.5 - mu.here)
+
+
+def same(one, other):
+    return jax.tree.all(jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), one, other))
+
+
+# The population.
+
+
+def test_many_centred_agents_are_distributed_as_the_flow_says():
+    agents = 40_000
+    system = plaza(agents, centred=True)
+    flow = SimulatedSystem(system.problem, walk).evaluate(shy)
+    episode = system.run(shy, KEY, agents=agents)
+    # Five standard deviations of a cell's share; the rest is the flow's rounding at walls' ends.
+    off = np.abs(np.asarray(episode.mass - flow.mass))
+    assert (off <= 5 * np.sqrt(np.asarray(flow.mass) / agents) + 2e-3).all()
+    assert np.asarray(episode.rewards) == pytest.approx(np.asarray(flow.rewards), abs=0.03)
+    assert float(episode.value) == pytest.approx(float(flow.value), abs=0.06)
+    cells = np.asarray(PLAZA.index_of(episode.next_states[:, :-1]))
+    assert np.array_equal(episode.states[:, 1:], PLAZA.centres[cells])
+
+
+def test_mu_is_the_histogram_of_the_agents_and_the_reward_their_average():
+    episode, reward = everyone(), plaza_problem().reward
+    places = jnp.concatenate([episode.states, episode.next_states[:, -1:]], axis=1)
+    centres = jnp.asarray(PLAZA.centres)[PLAZA.index_of(places)]
+    actions = jnp.concatenate([episode.actions, jnp.zeros((N, 1, 2))], axis=1)
+    for step, mass in enumerate(episode.mass):
+        assert np.array_equal(mass, histogram(PLAZA, places[:, step]))
+
+    def one(state, action, mass):
+        return reward(state, action, seen_from(PLAZA, mass, state))
+
+    paid = jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(1, 1, 0))(
+        centres, actions, episode.mass
+    )
+    assert np.asarray(episode.rewards) == pytest.approx(np.asarray(paid).mean(axis=1))
+
+
+def test_agents_live_in_continuous_space_and_go_on_from_where_they_are():
+    episode = everyone()
+    assert np.array_equal(episode.states[:, 1:], episode.next_states[:, :-1])
+    noise = np.asarray(episode.next_states - episode.states - episode.actions)
+    free = ~np.asarray(episode.stopped)
+    assert noise[free].std() == pytest.approx(0.25, rel=0.1)
+    assert np.abs(noise[free]).max() < 6 * 0.25
+    assert 0 < free.mean() < 1
+
+
+def test_the_start_is_drawn_from_the_initial_distribution():
+    initial = jnp.arange(11.0) / 55
+    problem = eqx.tree_at(lambda p: p.initial, plaza_problem(), initial)
+    start = FiniteSystem(problem, walk, agents=N).run(by_cell(), KEY, agents=N).states[:, 0]
+    off = np.abs(np.asarray(histogram(PLAZA, start) - initial))
+    assert (off <= 5 * np.sqrt(np.asarray(initial) / N)).all()
+    inside = np.asarray(start) % 1.0
+    assert inside.mean(axis=0) == pytest.approx([0.5, 0.5], abs=0.04)
+    assert inside.std(axis=0) == pytest.approx([12**-0.5] * 2, abs=0.02)
+
+
+# Randomness.
+
+
+def test_the_same_key_gives_the_same_episode_whatever_the_threads(monkeypatch):
+    monkeypatch.setattr(simulate, "BLOCK", 1500)
+    episode = plaza().run(by_cell(), KEY, agents=N)
+    assert episode.states.shape == (N, 3, 2)
+    assert not np.array_equal(episode.states[:1000, 0], episode.states[1000:, 0])
+    monkeypatch.setattr(simulate, "_pool", lambda: ThreadPoolExecutor(1))
+    assert same(episode, plaza().run(by_cell(), KEY, agents=N))
+    other = plaza().run(by_cell(), jax.random.key(1), agents=N)
+    assert not np.array_equal(episode.mass, other.mass)
+
+
+def test_an_evaluation_is_made_of_runs():
+    found = plaza().evaluate(by_cell(), KEY, episodes=2)
+    for i, key in enumerate(jax.random.split(KEY, 2)):
+        episode = plaza().run(by_cell(), key, agents=N)
+        assert np.array_equal(found.rewards[i], episode.rewards)
+        assert np.array_equal(found.mass[i], episode.mass)
+        assert float(found.values[i]) == pytest.approx(float(episode.value))
+
+
+def test_memory_does_not_grow_with_steps(monkeypatch):
+    held = []
+
+    def watched(*inputs):
+        held.append(sum(array.nbytes for array in jax.live_arrays()))
+        return advance(*inputs)
+
+    advance = simulate.advance
+    monkeypatch.setattr(simulate, "advance", watched)
+    plaza().evaluate(by_cell(), KEY, episodes=4)
+    assert held[-1] < held[1] + N  # not one byte more for each agent
+
+
+# Options.
+
+
+@pytest.mark.parametrize("stale", [0, 1, 2])
+def test_policies_see_mu_as_it_was_some_steps_ago(stale):
+    episode = plaza(stale=stale).run(shy, KEY, agents=N)
+    for step in range(3):
+        seen = episode.mass[max(0, step - stale)]
+        states = episode.states[:, step]
+        wanted = jax.vmap(lambda s, seen=seen: shy(s, seen_from(PLAZA, seen, s), 0))(states)
+        assert np.asarray(episode.actions[:, step]) == pytest.approx(np.asarray(wanted))
+
+
+def test_motion_and_reward_are_of_the_present_when_policies_see_the_past():
+    grid = Grid.box(0.0, 10.0, 10)
+
+    def drift(state, action, mu):
+        return state + mu.here
+
+    problem = walking_problem(grid, noise=0.0, horizon=3, initial=point_mass(grid, 0))
+    episode = FiniteSystem(problem, drift, agents=40, stale=2).run(
+        lambda s, mu, h: jnp.zeros(1), KEY, agents=40
+    )
+    cells = np.asarray(grid.index_of(episode.states))
+    here = np.take_along_axis(np.asarray(episode.mass[:-1]).T, cells, axis=0)
+    assert np.asarray(episode.next_states - episode.states)[..., 0] == pytest.approx(here)
+
+
+def test_lost_agents_count_no_more():
+    mass = np.asarray(plaza(lost=0.3).evaluate(by_cell(), KEY).mass[0])
+    assert mass.sum(axis=1) == pytest.approx(1.0)
+    for step in range(1, 4):
+        expected = N * 0.7**step
+        assert abs(counted(mass[step]) - expected) < 5 * np.sqrt(expected)
+
+
+def counted(mass):
+    """The least number of agents that can have these shares."""
+    numbers = np.arange(1, N + 1)[:, None] * mass
+    return 1 + int(np.argmax(np.abs(numbers - np.round(numbers)).max(axis=1) < 1e-9))
+
+
+def test_tracked_agents_are_never_lost():
+    assert same(everyone(), plaza(lost=0.3).run(by_cell(), KEY, agents=N))
+    with pytest.raises(ValueError, match="all agents dropped out before step 1"):
+        plaza(5, lost=0.9999).evaluate(by_cell(), KEY)
+
+
+def test_the_noise_is_scaled():
+    episode = plaza(noise_factor=2.0).run(by_cell(), KEY, agents=N)
+    noise = np.asarray(episode.next_states - episode.states - episode.actions)[:, 0]
+    # In the corner most are stopped, but not those that go up and right.
+    onward = ~np.asarray(episode.stopped[:, 0]).any(axis=1)
+    calm = np.asarray(everyone().next_states - everyone().states - everyone().actions)[:, 0]
+    both = onward & ~np.asarray(everyone().stopped[:, 0]).any(axis=1)
+    assert noise[both] == pytest.approx(2 * calm[both])
+
+
+def test_the_discrete_rooms_have_their_own_noise():
+    rooms = make("discrete-rooms", horizon=1, noise_intensity=0.4)
+    system = FiniteSystem.of(rooms, 4000, noise_factor=2.0)
+    episode = system.run(uniform_legal(rooms.problem.grid), KEY, agents=3)
+    assert np.array_equal(episode.states % 1.0, np.full((3, 1, 2), 0.5))
+    # Only those that stay, a third, and are not pushed away again remain in the corner, and
+    # those that are pushed back.
+    stay, back = (1 - 0.8 * 2 / 3) / 3, 2 / 3 * 0.8 / 4
+    assert float(episode.mass[1, 0]) == pytest.approx(stay + back, abs=0.04)
+    with pytest.raises(ValueError, match=r"choose at most 2\.5"):
+        FiniteSystem.of(rooms, 5, noise_factor=3.0)
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"agents": 0}, "agents must be a whole number"),
+        ({"agents": True}, "agents must be a whole number"),
+        ({"stale": -1}, "stale must be"),
+        ({"lost": 1.0}, "lost must be"),
+        ({"noise_factor": -0.5}, "noise_factor must be"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        plaza(**options)
+
+
+def test_no_more_agents_are_tracked_than_there_are():
+    with pytest.raises(ValueError, match="at most all of the 2000 agents"):
+        plaza().run(shy, KEY, agents=2001)
+    with pytest.raises(ValueError, match="at least one"):
+        plaza().run(shy, KEY, agents=0)
+    with pytest.raises(ValueError, match="at least one episode"):
+        plaza().evaluate(shy, KEY, episodes=0)
+
+
+class Always(eqx.Module):
+    action: jax.Array
+
+    def __call__(self, state, mu, step):
+        return self.action
+
+
+def test_what_agents_cannot_do_is_refused():
+    for policy, message in (
+        (Always(jnp.full(2, 3.0)), r"action \[3\. 3\.\] at step 0 in the state"),
+        (Always(jnp.full(2, jnp.nan)), "outside the box"),
+        (Always(jnp.zeros(3)), r"action of shape \(2,\)"),
+        (lambda s: s, "could not be evaluated"),
+        (RandomisedPolicy(jnp.zeros((2, 2)), jnp.full((11, 2), 0.6)), "sum to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plaza().evaluate(policy, KEY)
+    with pytest.raises(TypeError, match="expected a Profile"):
+        plaza().evaluate(3, KEY)
+
+
+def test_results_that_are_not_finite_are_refused():
+    def breaks(state, action, mu):
+        return jnp.where((mu.here > 0) & (mu.here < 0.9), jnp.nan, state + action)
+
+    with pytest.raises(ValueError, match="position is not finite"):
+        FiniteSystem(plaza_problem(), breaks, agents=N).evaluate(by_cell(), KEY)
+    with pytest.raises(ValueError, match="the motion must return the shape"):
+        FiniteSystem(plaza_problem(), lambda s, a, mu: s[0], agents=N)
+
+
+# Learning.
+
+
+def test_a_learner_takes_a_finite_population_for_a_system():
+    system = FiniteSystem.of(corridor(), 50)
+    learner = M3UCRL(system.problem, SureFamily(), MIRROR)
+    result = mufield.learn(system, learner, episodes=1, agents=3, progress=False)
+    assert len(result.state.data) == 3 * system.problem.horizon
+    assert np.isfinite(result.metrics[0].value)
+
+
+# Drawing.
+
+
+@given(seed=st.integers(0, 10_000))
+def test_one_number_draws_a_move_by_its_weight(seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(7), size=3) * (rng.random((3, 7)) < 0.7)
+    weights[:, rng.integers(7)] += 0.1
+    weights /= weights.sum(axis=1, keepdims=True)
+    chances = np.concatenate([rng.random(30), [0.0, np.nextafter(1.0, 0.0)]])
+    cells = rng.integers(3, size=len(chances))
+    moves = np.arange(7.0)  # so that an action tells which move it is
+    law = ActionLaw(jnp.asarray(np.tile(moves[:, None], (3, 1, 1))), jnp.asarray(weights))
+    laws = CellLaws.build(law, np.ones(3, dtype=bool))
+    by_table, by_law = draws(laws, law, jnp.asarray(cells), jnp.asarray(chances))
+    sums = np.cumsum(weights, axis=1)
+    for i, (cell, chance) in enumerate(zip(cells, chances, strict=True)):
+        wanted = np.searchsorted(sums[cell] / sums[cell, -1], chance, "right")
+        assert weights[cell, wanted] > 0
+        assert by_table[i, 0] == wanted
+        assert by_law[i, 0] == wanted
+
+
+@jax.jit
+def draws(laws, law, cells, chances):
+    def by_law(cell, chance):
+        return drawn(ActionLaw(law.actions[cell], law.weights[cell]), chance)
+
+    return jax.vmap(laws.draw)(cells, chances), jax.vmap(by_law)(cells, chances)
+
+
+def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
+    table = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (11, 2)))
+    policies = (
+        by_cell(),
+        UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 3)),
+        TabularPolicy(table),
+        SquashedTable(table, plaza_problem().actions),
+    )
+    assert {type(policy) for policy in policies} == set(BY_CELL)
+    mass = point_mass(PLAZA, 0, 0)
+    for policy in policies:
+        laws = policy.at_cells(PLAZA, mass)
+        for cell in (0, 7):
+            state = jnp.asarray(PLAZA.centres[cell] + np.array([0.3, -0.4]))
+            law = policy.law(state, seen_from(PLAZA, mass, state))
+            assert np.array_equal(law.actions, laws.actions[cell])
+            assert np.array_equal(law.weights, laws.weights[cell])

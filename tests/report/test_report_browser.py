@@ -1,0 +1,256 @@
+"""The page in a real browser: Debian's Chromium, if it is installed."""
+
+import json
+import shutil
+import time
+from contextlib import contextmanager
+
+import pytest
+from report_runs import LINE, ROOMS, SMALL, add_episode, begin, serving
+
+from mufield.report.data import RunReader, collect
+from mufield.report.page import build_page
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+)
+PICTURE = "return document.getElementById('field').toDataURL()"
+TEXT = "return document.getElementById(arguments[0]).textContent"
+DARK, LIGHT = "rgb(15, 19, 24)", "rgb(244, 245, 247)"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """A browser with an empty profile; JavaScript runs in it by `execute_script`."""
+    programs = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in programs:
+        pytest.skip("chromium or chromedriver is not installed")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs[0]
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, rooms, corridor):
+    """A file with thirty episodes of the four rooms, and a short run on a line."""
+    place = tmp_path_factory.mktemp("report")
+    first, second = begin(place / "rooms", ROOMS), begin(place / "line", LINE)
+    for number in range(1, 31):
+        add_episode(first, rooms, number, notes=("a note <i>of</i> the episode",))
+    add_episode(second, corridor, 1)
+    page = place / "page.html"
+    page.write_text(build_page(collect([RunReader(first), RunReader(second)])), encoding="utf-8")
+    return page
+
+
+@pytest.fixture
+def page(chromium, report):
+    chromium.get(report.as_uri())
+    until(lambda: chromium.execute_script(TEXT, "step-text"))
+    return chromium
+
+
+def until(check, seconds=20.0):
+    """Waits until a check holds; returns what it gave."""
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def press(driver, *keys, on="body"):
+    from selenium.webdriver.common.keys import Keys
+
+    element = driver.find_element("css selector", on)
+    for key in keys:
+        element.send_keys(getattr(Keys, key, key))
+
+
+def errors(driver):
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_the_file_opens_quickly_and_without_errors(page):
+    timing = "const n = performance.getEntriesByType('navigation')[0]; return n.loadEventEnd"
+    times = [page.execute_script(timing)]
+    for _ in range(2):  # several, as other tests may keep the computer busy
+        page.refresh()
+        times.append(page.execute_script(timing))
+    assert 0 < min(times) < 2000
+    assert errors(page) == []
+    assert page.title == "rooms, line – mufield"
+    charts = page.find_elements("css selector", ".chart svg[role=img]")
+    assert len(charts) == 9
+    assert all("no value" not in chart.get_attribute("aria-label") for chart in charts)
+    assert "a note <i>of</i> the episode" in page.execute_script(TEXT, "notes-list")
+
+
+def test_slider_keys_and_selectors_move_the_picture(page):
+    def step():
+        return page.execute_script(TEXT, "step-text")
+
+    assert step() == "step 0 of 20"
+    pictures = [page.execute_script(PICTURE)]
+    press(page, "ARROW_RIGHT", "ARROW_RIGHT")
+    assert step() == "step 2 of 20"
+    pictures.append(page.execute_script(PICTURE))
+    press(page, "ARROW_RIGHT", "END", on="#step")  # the slider's own keys
+    assert step() == "step 20 of 20"
+    pictures.append(page.execute_script(PICTURE))
+    press(page, "p")
+    until(lambda: page.execute_script(PICTURE) != pictures[-1])
+    episode = "return document.getElementById('episode').value"
+    assert page.execute_script(episode) == "29"
+    press(page, "n")
+    assert page.execute_script(episode) == "30"
+    press(page, "r")
+    until(lambda: step().endswith("of 4"))
+    pictures.append(page.execute_script(PICTURE))
+    assert len(set(pictures)) == len(pictures)
+    assert errors(page) == []
+
+
+def test_space_plays_and_pauses(page):
+    playing = "return document.getElementById('play').getAttribute('aria-pressed')"
+    press(page, "SPACE")
+    assert page.execute_script(playing) == "true"
+    until(lambda: page.execute_script(TEXT, "step-text") != "step 0 of 20")
+    press(page, "SPACE")
+    assert page.execute_script(playing) == "false"
+    stopped = page.execute_script(TEXT, "step-text")
+    time.sleep(0.5)
+    assert page.execute_script(TEXT, "step-text") == stopped
+    assert page.execute_script("return window.scrollY") == 0  # the key did not scroll
+
+
+def test_curves_tell_the_nearest_episode_and_choose_it(page):
+    tip = "return document.querySelector('#learning-chart .tip').textContent"
+    press(page, "HOME", "ARROW_RIGHT", "ARROW_RIGHT", on="#learning-chart svg")
+    assert page.execute_script(tip).startswith("episode 3")
+    assert "66.67" in page.execute_script(tip)  # 80 - 40 / 3
+    press(page, "ENTER", on="#learning-chart svg")
+    assert page.execute_script("return document.getElementById('episode').value") == "3"
+    from selenium.webdriver import ActionChains
+
+    chart = page.find_element("css selector", "#learning-chart svg")
+    ActionChains(page).move_to_element_with_offset(
+        chart, chart.size["width"] // 2 - 20, 0
+    ).perform()
+    assert page.execute_script(tip).startswith("episode 30")
+
+
+def test_a_flow_that_cannot_be_drawn_says_why(chromium, run, tmp_path):
+    config = json.loads((run / "config.json").read_text()) | {"imports": "gone.py"}
+    (run / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "page.html"
+    file.write_text(build_page(collect([RunReader(run)])), encoding="utf-8")
+    chromium.get(file.as_uri())
+    until(lambda: "cannot import" in chromium.execute_script(TEXT, "flow-message"))
+    assert tiles(chromium).startswith("2 of 5")
+
+
+def test_focus_can_be_seen(page):
+    press(page, "TAB", "TAB")
+    outline = "return getComputedStyle(document.activeElement).outlineStyle"
+    assert page.execute_script("return document.activeElement.id") == "theme"
+    assert page.execute_script(outline) == "solid"
+
+
+def test_light_and_dark_follow_the_system_and_the_button(page):
+    ground = "return getComputedStyle(document.body).backgroundColor"
+
+    def prefer(scheme):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    prefer("dark")
+    assert page.execute_script(ground) == DARK
+    prefer("light")
+    assert page.execute_script(ground) == LIGHT
+    button = page.find_element("id", "theme")
+    seen = []
+    for _ in range(3):
+        button.click()
+        seen.append((button.text, page.execute_script(ground)))
+    assert seen == [("Theme: light", LIGHT), ("Theme: dark", DARK), ("Theme: auto", LIGHT)]
+
+
+@pytest.mark.parametrize("width", [1280, 800])
+def test_nothing_is_wider_than_the_window(page, width):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    until(lambda: page.execute_script("return innerWidth") == width)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@contextmanager
+def opened(driver, *directories, port=0):
+    with serving(*directories, port=port) as server:
+        driver.get("about:blank")
+        driver.get_log("browser")  # what an earlier page complained of
+        driver.get(server.url)
+        until(lambda: driver.execute_script(TEXT, "status") == "live")
+        yield server
+
+
+def tiles(driver):
+    return driver.execute_script(TEXT, "summary")
+
+
+def test_new_episodes_appear_within_two_seconds(chromium, run, small_rooms):
+    with opened(chromium, run):
+        until(lambda: chromium.execute_script(TEXT, "step-text") == "step 0 of 3")
+        delays = []
+        for number in (3, 4, 5):
+            picture = chromium.execute_script(PICTURE)
+            add_episode(run, small_rooms, number)
+            began = time.monotonic()
+            until(lambda wanted=f"{number} of 5": tiles(chromium).startswith(wanted))
+            until(lambda old=picture: chromium.execute_script(PICTURE) != old)
+            delays.append(time.monotonic() - began)
+        assert min(delays) < 2.0  # of several, as other tests may keep the computer busy
+        assert errors(chromium) == []
+
+
+def test_the_page_outlives_its_server(chromium, run, small_rooms):
+    with opened(chromium, run) as server:
+        port = server.server_address[1]
+    until(lambda: "waiting" in chromium.execute_script(TEXT, "status"))
+    add_episode(run, small_rooms, 3)
+    with serving(run, port=port):
+        until(lambda: chromium.execute_script(TEXT, "status") == "live")
+        until(lambda: tiles(chromium).startswith("3 of 5"))
+        until(lambda: chromium.execute_script(TEXT, "step-text") == "step 0 of 3")
+        add_episode(run, small_rooms, 4)
+        until(lambda: tiles(chromium).startswith("4 of 5"))
+
+
+def test_the_page_waits_for_a_run_and_follows_one_that_begins_anew(chromium, tmp_path, small_rooms):
+    run = tmp_path / "run"
+    with opened(chromium, run):
+        assert "no run here yet" in chromium.execute_script(TEXT, "messages")
+        begin(run, SMALL)
+        until(lambda: "no episode yet" in chromium.execute_script(TEXT, "messages"))
+        add_episode(run, small_rooms, 1)
+        until(lambda: tiles(chromium).startswith("1 of 5"))
+        assert chromium.execute_script(TEXT, "messages") == ""
+        shutil.rmtree(run)
+        until(lambda: tiles(chromium).startswith("0 of ?"))
+        until(lambda: not chromium.find_element("id", "field").is_displayed())
+        assert errors(chromium) == []

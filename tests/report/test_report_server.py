@@ -1,0 +1,92 @@
+"""The server of the live page: what it answers, what it refuses, and news in time."""
+
+import http.client
+import json
+import shutil
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+from report_runs import SMALL, add_episode, begin, serving
+
+from mufield.report.server import PageServer
+
+
+def ask(server, path, method="GET", **headers):
+    with closing(http.client.HTTPConnection(*server.server_address, timeout=30)) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
+def events(answer):
+    """The messages of a stream, as they come."""
+    while line := answer.readline():
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])
+
+
+@contextmanager
+def listening(server):
+    with closing(http.client.HTTPConnection(*server.server_address, timeout=30)) as connection:
+        connection.request("GET", "/events")
+        with closing(connection.getresponse()) as answer:
+            assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+            yield events(answer)
+
+
+def test_the_page_the_flows_and_nothing_else(run):
+    with serving(run) as server:
+        status, headers, page = ask(server, "/?x=1")
+        assert status == 200
+        assert headers["Content-Type"] == "text/html; charset=utf-8"
+        assert '"live":true' in page
+        assert "connect-src 'self'" in page
+        status, _, flow = ask(server, "/flow/0/2")
+        assert status == 200
+        assert json.loads(flow)["steps"] == [0, 1, 2, 3]
+        assert "message" in json.loads(ask(server, "/flow/0/9")[2])
+        for path in ("/flow/1/1", "/flow/0/../1", "/config.json", "/../run/config.json", "//etc"):
+            assert ask(server, path)[0] == 404
+
+
+def test_only_get_and_only_by_the_name_of_this_computer(run):
+    with serving(run) as server:
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
+            assert ask(server, "/", method)[0] == 405
+        assert ask(server, "/", Host="elsewhere.example")[0] == 403
+        assert ask(server, "/", Host="localhost:1")[0] == 200
+
+
+def test_news_arrive_within_two_seconds(run, small_rooms):
+    delays = []
+    with serving(run) as server, listening(server) as stream:
+        assert len(next(stream)["runs"][0]["rows"]) == 2
+        for number in (3, 4, 5):
+            add_episode(run, small_rooms, number)
+            began = time.monotonic()
+            while len(next(stream)["runs"][0]["rows"]) < number:
+                pass
+            delays.append(time.monotonic() - began)
+    assert min(delays) < 2.0  # of several, as other tests may keep the computer busy
+
+
+def test_a_run_may_begin_later_and_begin_anew(tmp_path, small_rooms):
+    run = tmp_path / "run"
+    with serving(run) as server, listening(server) as stream:
+        assert next(stream)["runs"][0]["message"] == "There is no run here yet."
+        begin(run, SMALL)
+        add_episode(run, small_rooms, 1)
+        add_episode(run, small_rooms, 2)
+        while len(next(stream)["runs"][0]["rows"]) < 2:
+            pass
+        shutil.rmtree(run)
+        begin(run, SMALL)
+        add_episode(run, small_rooms, 1)
+        while len(next(stream)["runs"][0]["rows"]) != 1:
+            pass
+
+
+def test_a_port_that_is_taken_is_said(run):
+    with serving(run) as server, pytest.raises(ValueError, match="choose another with --port"):
+        PageServer([run], "127.0.0.1", server.server_address[1], None)

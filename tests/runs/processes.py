@@ -1,0 +1,34 @@
+"""The command line in a process of its own, as a user or a crash meets it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+PROGRAM = "import sys; from mufield.cli import main; sys.exit(main())"
+
+
+def flags(config):
+    """The command line that stands for a configuration."""
+    words = [config.environment, "--precision", "float64"]
+    for name in ("options", "model_options", "planner_options"):
+        words += [f"--{name.replace('_', '-')}"]
+        words += [f"{key}={json.dumps(value)}" for key, value in getattr(config, name).items()]
+    return words
+
+
+def start(*arguments):
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def wait_for(path, process):
+    """Waits until a file is there, or the process has ended."""
+    while process.poll() is None and not path.exists():
+        time.sleep(0.002)

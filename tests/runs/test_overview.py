@@ -1,0 +1,152 @@
+"""`mufield runs`: every run is listed, whatever state it is in."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from mufield import cli
+from mufield.runs.overview import find_runs, summarise
+
+
+def write(directory, config, *, episodes=0, plans=None, values=()):
+    """A run's directory as far as a glance goes."""
+    for part, end, count in (
+        ("episodes", "safetensors", episodes),
+        ("plans", "safetensors", episodes if plans is None else plans),
+        ("policies", "policy", episodes if plans is None else plans),
+    ):
+        (directory / part).mkdir(parents=True)
+        for number in range(1, count + 1):
+            (directory / part / f"{number:04d}.{end}").write_bytes(b"contents")
+    (directory / "versions.json").write_text("{}")
+    (directory / "config.json").write_text(json.dumps(config.document()))
+    rows = [{"episode": n, "value": value} for n, value in enumerate(values, start=1)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+@pytest.fixture
+def runs(tmp_path, small):
+    """Runs in all states, some of them deeper down."""
+    config = replace(small.config, episodes=2)
+    top = tmp_path / "all"
+    write(top / "done", config, episodes=2, values=(3.0, 1.0))
+    write(top / "deep/half", replace(config, seed=7), episodes=1, plans=2, values=(5.0,))
+    fleet = replace(config, label="ab12", model="gp", model_options={"beta": 2.0})
+    write(top / "deep/fleet", fleet, episodes=1, plans=2, values=(-1.0,))
+    write(top / "new", replace(config, optimism="greedy"))
+    (top / "no-run").mkdir()
+    (top / "no-run/config.json").write_text("{}")  # of some other program
+    return top
+
+
+@pytest.fixture
+def listed(runs, capsys):
+    def listed(*words):
+        assert cli.main(["runs", str(runs), *words, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        return {os.path.basename(row["directory"]): row for row in rows}
+
+    return listed
+
+
+def test_all_runs_are_found_with_their_figures_and_states(listed):
+    rows = listed()
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "done": "complete",
+        "half": "unfinished",
+        "fleet": "waiting for tell",
+        "new": "unfinished",
+    }
+    done = rows["done"]
+    assert (done["episodes"], done["target"], done["best"], done["last"]) == (2, 2, 3.0, 1.0)
+    assert (done["environment"], done["planner"], done["seed"]) == ("four-rooms", "mirror", 0)
+    assert done["config"]["options"]["horizon"] == 3
+    assert rows["new"]["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("--seed", "7"), {"half"}),
+        (("--model", "gp"), {"fleet"}),
+        (("--environment", "swarm"), set()),
+        (("--planner", "mirror", "--unfinished"), {"half", "fleet", "new"}),
+        (("--where", "optimism=greedy"), {"new"}),
+        (("--where", "options.horizon=3", "model_options.beta=2.0"), {"fleet"}),
+        (("--where", "options.horizon.x=3"), set()),
+        (("--depth", "1"), {"done", "new"}),
+    ],
+)
+def test_filters(listed, words, names):
+    assert set(listed(*words)) == names
+
+
+def test_orders(listed):
+    assert list(listed("--sort", "best")) == ["half", "done", "fleet", "new"]
+    assert list(listed("--sort", "last")) == ["half", "done", "fleet", "new"]
+    assert next(iter(listed("--sort", "episodes"))) == "done"
+    assert list(listed()) == ["fleet", "half", "done", "new"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda run: (run / "config.json").write_text("{"), "config.json is not JSON"),
+        (lambda run: (run / "config.json").write_text('{"sed": 1}'), "no setting sed"),
+        (lambda run: (run / "config.json").write_bytes(b"\xff\xfe"), "config.json"),
+        (lambda run: (run / "config.json").unlink(), "config.json is missing"),
+        (lambda run: (run / "episodes/0001.safetensors").unlink(), "episodes/0001.safetensors is"),
+        (
+            lambda run: (run / "plans/0002.safetensors").unlink(),
+            "plans/0002.safetensors is missing",
+        ),
+        (lambda run: (run / "policies/0001.policy").write_bytes(b""), "0001.policy is empty"),
+        (lambda run: (run / "plans").rename(run / "plan"), "the directory plans is missing"),
+    ],
+)
+def test_a_damaged_run_is_listed_with_the_reason(runs, listed, damage, reason):
+    damage(runs / "done")
+    row = listed()["done"]
+    assert row["state"] == "damaged"
+    assert reason in row["reason"]
+
+
+def test_torn_metrics_are_no_damage_because_they_are_written_again(runs):
+    path = runs / "done/metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    found = summarise(runs / "done")
+    assert (found.state, found.episodes, found.last) == ("complete", 2, 3.0)
+
+
+def test_a_run_is_found_once_and_links_in_circles_do_no_harm(runs):
+    (runs / "deep/again").symlink_to(runs, target_is_directory=True)
+    assert len(list(find_runs([runs, runs / "deep", runs], depth=5))) == 4
+
+
+def test_the_table_names_all_and_no_jax_is_imported(runs):
+    script = (
+        "import sys; from mufield.cli import main; code = main()\n"
+        "assert 'jax' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, "runs"],
+        cwd=runs,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("directory", "best J", "waiting for tell", "deep/half", "1/2", "hallucinated"):
+        assert words in done.stdout
+
+
+def test_no_runs_is_no_mistake(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["runs"]) == 0
+    assert capsys.readouterr().out == "no such run in . or runs\n"

@@ -1,0 +1,131 @@
+"""`mufield plot` and `mufield animate`: what they draw of runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.quiver import Quiver
+from PIL import Image
+
+from mufield import cli
+from mufield.runs.driver import learn_run
+from mufield.runs.groups import RunMetrics, group_runs
+from mufield.runs.store import RunStore
+from mufield.viz.run_curves import diagnostics_figure, learning_figure
+from mufield.viz.run_flows import flow_figure, run_flow
+
+
+@pytest.fixture(scope="module")
+def run(small, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pictures") / "run"
+    RunStore.create(directory, small.config)
+    learn_run(directory, setup=small, progress=False)
+    return directory
+
+
+def metrics(config, values, **changes):
+    rows = [
+        {"value": v, "optimistic": v + 1, "optimism": 1.0, "spread": 0.1, "coverage": None}
+        | {"w1_end": 0.5}
+        for v in values
+    ]
+    return RunMetrics(Path("elsewhere"), replace(config, **changes), rows)
+
+
+def bands(axes):
+    return [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
+
+
+def names(figure):
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_seeds_share_a_curve_as_far_as_all_of_them_go(small):
+    runs = [metrics(small.config, range(seed, seed + 4), seed=seed) for seed in (0, 1, 5)]
+    runs[2] = replace(runs[2], rows=runs[2].rows[:3])
+    runs.append(metrics(small.config, (4.0,), optimism="greedy"))
+    groups = group_runs(runs)
+    assert [group.name for group in groups] == ["hallucinated", "greedy"]
+    figure = learning_figure(groups)
+    (axes,) = figure.axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [1, 2, 3])
+    (band,) = bands(axes)
+    assert (band.get_paths()[0].vertices[:, 1].min(), axes.get_xlabel()) == (0.0, "episode")
+    assert names(figure) == ["hallucinated: median and range of 3 seeds", "greedy"]
+
+
+def test_a_single_run_stands_beside_its_plans_and_the_reference(small):
+    groups = group_runs([metrics(small.config, (1.0, 2.0), reference=2.5)])
+    figure = learning_figure(groups)
+    assert len(figure.axes[0].lines) == 3
+    assert names(figure)[-1] == "reference plan"
+    assert figure.axes[0].get_title() == "four-rooms"
+
+
+def test_groups_are_called_by_what_differs(small):
+    def called(*changes):
+        runs = [metrics(small.config, (1.0,), **change) for change in changes]
+        return [group.name for group in group_runs(runs)]
+
+    more = small.config.model_options | {"beta": 9.0}
+    assert called({}, {"model": "gp", "model_options": {}}) == ["ensemble", "gp"]
+    assert called({}, {"model_options": more}) == ["beta = 3.0", "beta = 9.0"]
+    many = {"optimism": "bonus", "scale": 1.0, "first": "random", "estimate_noise": True}
+    assert called({}, many) == ["elsewhere"] * 2
+
+
+def test_diagnostics_have_four_panels_with_units(small):
+    figure = diagnostics_figure(group_runs([metrics(small.config, (1.0, 2.0))]))
+    assert len(figure.axes) == 4
+    for axes in figure.axes:
+        assert axes.get_ylabel()
+        assert axes.get_title()
+    assert names(figure) == ["four-rooms"]
+
+
+def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
+    store = RunStore(run)
+    flow = run_flow(store, small.problem, 2)
+    np.testing.assert_array_equal(flow.masses, store.told[1].episode.mass)
+    figure = flow_figure(flow)
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in panels] == ["h = 0 of 3", "h = 1 of 3", "h = 3 of 3"]
+    assert f"episode 2, J = {store.rows[1]['value']:.4g}" in figure.get_suptitle()
+    assert all(any(c.get_label() == "walls" for c in axes.collections) for axes in panels)
+    assert [any(isinstance(c, Quiver) for c in axes.collections) for axes in panels][-1] is False
+    assert flow.arrows.shape == (3, small.problem.grid.n_cells, 2)
+
+
+def test_plot_writes_the_pictures_that_it_names(run, tmp_path, capsys):
+    out = tmp_path / "p"
+    words = ["plot", str(run), "--out", str(out), "--format", "png", "pdf", "--json"]
+    assert cli.main(words) == 0
+    paths = json.loads(capsys.readouterr().out)
+    assert sorted(paths) == sorted(str(path) for path in out.iterdir())
+    assert {"learning.png", "diagnostics.pdf", "fields.png"} <= {p.name for p in out.iterdir()}
+    for path in out.glob("*.png"):
+        with Image.open(path) as picture:
+            picture.verify()
+    for path in out.glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF")
+
+
+def test_animate_writes_a_frame_for_each_step(run, small, tmp_path, capsys):
+    out = tmp_path / "flow.gif"
+    assert cli.main(["animate", str(run), "--episode", "1", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    with Image.open(out) as film:
+        assert film.n_frames == small.problem.horizon + 1
+
+
+def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
+    begin(tmp_path / "new")
+    assert cli.main(["animate", str(tmp_path / "new")]) == 2
+    assert "has no episode yet" in capsys.readouterr().err
+    for which in ("9", "0", "first"):
+        assert cli.main(["animate", str(run), "--episode", which]) == 2
+        assert "best, last or a number from 1 to 2" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""Runs in processes of their own: stopped with Ctrl-C, side by side, and in other places."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+from processes import flags, start, wait_for
+
+from mufield import cli
+from mufield.runs.driver import learn_run
+from mufield.runs.overview import summarise
+from mufield.runs.store import RunStore
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_run_that_goes_on(small, tmp_path):
+    run = tmp_path / "my run"
+    process = start("train", *flags(small.config), "--out", run, "--episodes", 1000)
+    wait_for(run / "episodes/0002.safetensors", process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert errors.decode().splitlines()[-1] == f"stopped; go on with: mufield resume '{run}'"
+    assert b"Traceback" not in errors
+    found = summarise(run)
+    assert (found.state, found.reason) == ("unfinished", "")
+    assert not list(run.rglob("*.tmp"))
+    learn_run(run, found.episodes + 1, setup=small, progress=False)
+    assert RunStore(run).episodes == found.episodes + 1
+
+
+@pytest.mark.slow
+def test_two_processes_write_different_runs_at_once(small, tmp_path, begin):
+    begin(tmp_path / "alone")
+    learn_run(tmp_path / "alone", setup=small, progress=False)
+    runs = [tmp_path / name for name in ("one", "two")]
+    words = [*flags(small.config), "--episodes", 2, "--json"]
+    processes = [start("train", *words, "--out", run) for run in runs]
+    for process in processes:
+        printed, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        assert [row["episode"] for row in json.loads(printed)] == [1, 2]
+    for run in runs:
+        for name in ("metrics.jsonl", "metrics.parquet", "best.policy"):
+            assert (run / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_a_copy_elsewhere_opens_and_goes_on(small, tmp_path, begin, monkeypatch, capsys):
+    begin(tmp_path / "here/run", episodes=3)
+    learn_run(tmp_path / "here/run", 1, setup=small, progress=False)
+    shutil.copytree(tmp_path / "here/run", tmp_path / "there/copy")
+    learn_run(tmp_path / "here/run", 2, setup=small, progress=False)
+    wanted = RunStore(tmp_path / "here/run").rows
+    shutil.rmtree(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "there")
+    assert cli.main(["show", "copy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == wanted[:1]
+    assert cli.main(["resume", "copy", "--episodes", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == wanted
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    process = start("list", "--json")
+    process.stdout.close()
+    errors = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 141, errors
+    assert errors == ""
+
+
+def test_completion_for_the_shell_names_commands_and_flags(tmp_path):
+    path = tmp_path / "completion"
+    process = start("--tyro-write-completion", "bash", path)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    script = path.read_text()
+    for word in ("train", "animate", "--unfinished", "hallucinated"):
+        assert word in script
+    if shutil.which("bash"):
+        subprocess.run(["bash", "-n", os.fspath(path)], check=True, timeout=60)

@@ -20,7 +20,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test lint format demo bench peers clean
+.PHONY: help venv test lint format demo docs bench peers clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ format: venv  ## Format the code and apply safe fixes
 demo: venv  ## Run the demonstration; its pictures go to demo/
 	$(BIN)/mufield demo
 
+docs: venv  ## Build the documentation into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # peers_*.py need the environment of `make peers`.
 BENCHMARKS = $(filter-out benchmarks/peers_% benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 bench: venv  ## Run every benchmark in its quick form
@@ -69,6 +72,6 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:  ## Remove the environments, caches and build products
-	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(PEERS) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

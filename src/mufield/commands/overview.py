@@ -17,6 +17,9 @@ Order = Literal["directory", "best", "last", "episodes"]
 TEXTS = ("directory", "environment", "model", "planner", "optimism", "state", "began")
 """Columns that stand to the left."""
 
+SPARE = ("began", "planner", "model", "last J", "optimism", "seed")
+"""Columns that a narrow terminal does without, in this order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
@@ -73,7 +76,7 @@ class Runs:
         if not rows:
             print(f"no such run in {' or '.join(map(str, places))}")
             return 0
-        print_table([_cells(row) for row in rows], texts=TEXTS)
+        print_table([_cells(row) for row in rows], texts=TEXTS, spare=SPARE)
         return 0
 
     def _wanted(self) -> list[tuple[str, Any]]:

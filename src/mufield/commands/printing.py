@@ -24,6 +24,9 @@ COLUMNS = {
 WIDE = 1000
 """Characters in a line where there is no terminal."""
 
+GAP = 2
+"""Characters between columns."""
+
 
 def prepare(directory: Path) -> None:
     """Sets JAX to the run's number format, before anything is computed."""
@@ -65,24 +68,43 @@ def print_rows(rows: list[dict[str, Any]], directory: Path, *, as_json: bool) ->
     return 0
 
 
-def print_table(rows: Sequence[dict[str, Any]], *, texts: Sequence[str]) -> None:
-    """Prints a table; the columns of texts stand to the left, others to the right.
+def print_table(
+    rows: Sequence[dict[str, Any]], *, texts: Sequence[str], spare: Sequence[str] = ()
+) -> None:
+    """Prints a table.
 
     Where there is no terminal, lines are as long as they need to be, so that programs can read
     them.
+
+    Args:
+        rows: The values by the names of the columns.
+        texts: Columns that stand to the left; others stand to the right.
+        spare: Columns that are left out, from the first on, where a terminal is too narrow.
     """
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name in texts else "right", overflow="fold")
-    for row in rows:
-        # Brackets in names are no markup.
-        table.add_row(*(escape(_cell(value)) for value in row.values()))
     console = Console(width=None if sys.stdout.isatty() else WIDE)
+    cells = [{name: _cell(value) for name, value in row.items()} for row in rows]
+    columns = _fitting(cells, console.width, spare)
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in texts else "right", overflow="fold")
+    for row in cells:
+        # Brackets in names are no markup.
+        table.add_row(*(escape(row[name]) for name in columns))
     console.print(table, highlight=False)
+
+
+def _fitting(cells: Sequence[dict[str, str]], width: int, spare: Sequence[str]) -> list[str]:
+    """The columns that are shown."""
+    widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
+    for name in spare:
+        if sum(widths.values()) + GAP * (len(widths) - 1) <= width:
+            break
+        del widths[name]
+    return list(widths)
 
 
 def _cell(value: Any) -> str:

@@ -82,5 +82,5 @@ QUICK = Budget(
     q_every=20_000,
     # Steps of the same length, but fewer of them, and wider cells.
     swarm={"horizon": 100, "duration": 0.5, "cells": 50},
-    effort=0.1,
+    effort=0.2,
 )

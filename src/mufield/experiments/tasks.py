@@ -25,8 +25,9 @@ _SECONDS = {
     "network": 140.0,
     "free": 150.0,
     "congested": 220.0,
-    "plan": 60.0,
-    "swarm plan": 30.0,
+    "plan": 45.0,
+    "free plan": 15.0,
+    "congested plan": 50.0,
     "bracket": 30.0,
     "qlearning": 30.0,
     "random": 5.0,
@@ -100,7 +101,7 @@ def known_swarm(budget: Budget, motion: str, start: str) -> Job:
         "options": {"motion": motion, "initial": start} | budget.swarm,
     }
     name = f"known-swarm-{motion}-{start}"
-    return _job(name, "plan", "swarm plan", budget, system | settings)
+    return _job(name, "plan", f"{motion} plan", budget, system | settings)
 
 
 def random_rooms(budget: Budget) -> Job:

@@ -111,11 +111,14 @@ def panel_figure(
     axes = figure.subplots(
         len(panels), len(panels[0]), squeeze=False, sharey="row" if share_y else False
     )
-    for row, places in zip(panels, axes, strict=True):
-        for column, (panel, one) in enumerate(zip(row, places, strict=True)):
-            _draw(one, panel)
-            if share_y and column:
-                one.set_ylabel("")
+    pairs = [pair for row in zip(panels, axes, strict=True) for pair in zip(*row, strict=True)]
+    for panel, place in pairs:
+        _draw(place, panel)
+    # Only now: a range ends the search for one that shows all curves of a shared axis.
+    for panel, place in pairs:
+        place.set(xlim=panel.x_range, ylim=panel.y_range)
+        if share_y:
+            place.label_outer(remove_inner_ticks=False)
     _legend(figure, note)
     if title:
         figure.suptitle(title)
@@ -155,8 +158,6 @@ def _draw(axes: Axes, panel: Panel) -> None:
             label=name,
         )
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
-    axes.set_ylim(*panel.y_range)
-    axes.set_xlim(*panel.x_range)
     if panel.whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)

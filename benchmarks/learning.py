@@ -6,7 +6,7 @@ Sections, each a table and claims; name some to run only those:
   over randomised policies). By which episode the median over seeds passes the paper's result
   after 30 episodes, 77.86, and its plan with known motion, 78.26; the worst seed's last five
   episodes against 99% of the certified optimum; the deepest relapse after that level was reached.
-- ``network``: the same with the paper's class, deterministic networks, and its beta of 1.
+- ``network``: the same with the paper's class, deterministic networks, and less optimism.
 - ``swarm``: a Gaussian process on the swarm, both motions and both starts, against the plan with
   known motion, with one tracked agent as in the paper.
 - ``optimism``: the walkway, where greedy learners fail.
@@ -30,13 +30,15 @@ import numpy as np
 from _report import Report, duration
 
 import mufield
-from mufield import M3UCRL, DeepEnsemble, GaussianProcess, GradientPlanner, MirrorAscent, MoveFlow
+from mufield import M3UCRL, GaussianProcess, GradientPlanner, MirrorAscent, MoveFlow
 from mufield.learning.run import LearnResult, learn_many
 from mufield.planning.bptt import BPTT
 from mufield.planning.known import plan_network, plan_table
 from mufield.space.transport import wasserstein
 
 PAPER_LEARNED, PAPER_KNOWN = 77.86, 78.26
+NETWORK_SCALE = 0.1
+"""Gradient ascent chases what wide bands promise into corners; mirror ascent does not."""
 SWARM_SCALE = 0.3
 LAST = 5
 """The final policy is judged by its last episodes."""
@@ -110,7 +112,7 @@ def network(report: Report, quick: bool, store: Path | None) -> None:
     flow, motion = system.reveal()
     known = float(plan_network(flow, motion, jax.random.key(0)).value)
     seeds, episodes = (1, 2) if quick else (10, 30)
-    learner = M3UCRL(system.problem, DeepEnsemble(beta=1.0), GradientPlanner(), scale=1.0)
+    learner = M3UCRL(system.problem, planner=GradientPlanner(), scale=NETWORK_SCALE)
     began = time.perf_counter()
     results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, reference=known)
     values = curves(results)

@@ -157,6 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if left == 0 and arguments[0] in ("train", "new"):
             print(EXAMPLE, end="")
         return left if isinstance(left, int) else USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:  # such as `mufield list | head -1`
         # Or Python would complain when it empties its buffers at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -183,8 +185,6 @@ def _run(arguments: Arguments) -> int:
     """Run a command; what the user can mend is reported in one line."""
     try:
         return arguments.command()
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError) as error:

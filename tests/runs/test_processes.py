@@ -1,5 +1,6 @@
 """Runs in processes of their own: stopped with Ctrl-C, side by side, and in other places."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,8 @@ import pytest
 from processes import flags, start, wait_for
 
 from mufield import cli
-from mufield.runs.driver import learn_run
+from mufield.runs import driver
+from mufield.runs.driver import Session, learn_run
 from mufield.runs.overview import summarise
 from mufield.runs.store import RunStore
 
@@ -30,6 +32,22 @@ def test_ctrl_c_leaves_a_run_that_goes_on(small, tmp_path):
     assert not list(run.rglob("*.tmp"))
     learn_run(run, found.episodes + 1, setup=small, progress=False)
     assert RunStore(run).episodes == found.episodes + 1
+
+
+def test_an_interrupt_that_a_library_swallows_is_not_lost(small, tmp_path, begin, monkeypatch):
+    def step(session):
+        done = real(session)
+        with contextlib.suppress(KeyboardInterrupt):  # as some libraries do
+            signal.raise_signal(signal.SIGINT)
+        return done
+
+    real = Session.step
+    begin(tmp_path / "run")
+    monkeypatch.setattr(Session, "step", step)
+    monkeypatch.setattr(driver, "build", lambda config, imports: small)
+    assert cli.main(["resume", str(tmp_path / "run")]) == 130
+    assert RunStore(tmp_path / "run").episodes == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

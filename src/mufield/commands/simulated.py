@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from ..runs.config import RunConfig
 from .config_text import print_config
 from .flags import Environment, ImportFlag, flag
 from .printing import prepare, print_changes, print_rows
@@ -41,19 +42,22 @@ class Train(Settings):
 
     def __call__(self) -> int:
         """Begin the run and go on to its end."""
-        config = self.make(self.environment, episodes=self.episodes, agents=self.agents)
         if self.print_config:
-            return print_config(config, as_json=self.json)
+            return print_config(self._config(), as_json=self.json)
         if self.out is None:
             raise ValueError("expected a directory for the run, got none; add --out my-run")
-        _check_extra(self.tensorboard)
-        with resumable(self.out):
+        with resumable(self.out) as check:
+            config = self._config()
+            _check_extra(self.tensorboard)
             from ..runs.driver import learn_run, new_run
 
             with waiting("preparing the run"):
                 setup = new_run(self.out, config)
-            rows = learn_run(self.out, setup=setup, tensorboard=self.tensorboard)
+            rows = learn_run(self.out, setup=setup, tensorboard=self.tensorboard, check=check)
         return print_rows(rows, self.out, as_json=self.json)
+
+    def _config(self) -> RunConfig:
+        return self.make(self.environment, episodes=self.episodes, agents=self.agents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class Resume:
 
     def __call__(self) -> int:
         """Go on to the end."""
-        with resumable(self.run):
+        with resumable(self.run) as check:
             prepare(self.run)
             _check_extra(self.tensorboard)
             from ..runs.driver import learn_run
@@ -85,7 +89,11 @@ class Resume:
 
             print_changes(RunStore(self.run).changes)
             rows = learn_run(
-                self.run, self.episodes, imports=self.imports, tensorboard=self.tensorboard
+                self.run,
+                self.episodes,
+                imports=self.imports,
+                tensorboard=self.tensorboard,
+                check=check,
             )
         return print_rows(rows, self.run, as_json=self.json)
 

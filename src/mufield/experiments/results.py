@@ -11,7 +11,6 @@ table.md, table.json, table.csv
 
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from .budget import Budget
 from .catalogue import Item
 from .jobs import Job, JobStore, State
 
-FORMAT = 1
+FORMAT = 2
 """Of drawings. Raise it when the same results are drawn otherwise."""
 
 
@@ -101,7 +100,7 @@ class Results:
 
         return save_figure(figure, self.out / "figures" / name)
 
-    @cached_property
+    @property
     def quick(self) -> bool:
         """Whether less than the paper's budget was computed."""
         return self.budget.name != "full"

@@ -5,7 +5,7 @@ that was killed and goes on does the same computations as one that was not.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -211,6 +211,7 @@ def learn_run(
     setup: Setup | None = None,
     imports: str | None = None,
     tensorboard: bool = False,
+    check: Callable[[], None] | None = None,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Goes on with a run on a simulator until it has a number of episodes.
@@ -221,6 +222,7 @@ def learn_run(
         setup: What `new_run` returned, if that was just now.
         imports: The user's own file, if it is no longer where it was when the run began.
         tensorboard: Whether to write all metrics as TensorBoard events, too.
+        check: Called before each episode; may raise to stop.
         progress: Whether to show a bar with the figures of the last episode.
 
     Returns:
@@ -238,6 +240,8 @@ def learn_run(
         total = store.config.episodes
         with progress_bar("learning", total, shown=progress) as report:
             while store.episodes < total:
+                if check is not None:
+                    check()
                 session.step()
                 watch(store.rows[-1])
                 report(store.episodes, **_figures(store.rows[-1]))

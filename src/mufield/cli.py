@@ -35,6 +35,9 @@ EXTRAS = {
     "PIL": "viz",
     "pyarrow": "parquet",
     "tensorboardX": "tensorboard",
+    "numba": "qlearning",
+    "gymnasium": "gymnasium",
+    "pettingzoo": "pettingzoo",
 }
 
 

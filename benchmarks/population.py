@@ -38,12 +38,10 @@ import math
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from _report import Report, duration, time_side_by_side
 

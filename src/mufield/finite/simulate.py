@@ -22,7 +22,7 @@ from ..systems import SimulatedSystem, check_motion
 from .blocks import Advanced, Block, Moment, Moves, World, advance, begin, end_reward, way_of
 from .choice import CellLaws, cumulated
 
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 """Agents that one compiled call moves; what it needs on the way is small beside a population."""
 
 

@@ -107,49 +107,48 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
     direction = jnp.sign(last - first)
     walls_around = jnp.asarray(_walls_around(grid))
 
-    # One number for each axis rather than vectors: lifted to many agents, the loop then has no
-    # reductions, and runs several times faster.
     # What is not finite goes nowhere: its cell would be arbitrary and the walk without end.
-    goals = tuple(jnp.where(jnp.isfinite(delta), last, first))
+    goal = jnp.where(jnp.isfinite(delta), last, first)
     starts, slopes = tuple(start), tuple(jnp.where(delta == 0, 1.0, delta))
-    steps, edges = tuple(direction), tuple((direction > 0).astype(jnp.int32))
-
-    def active(walk: _Walk) -> list[Array]:
-        return [~s & (c != g) for c, s, g in zip(walk.cell, walk.stopped, goals, strict=True)]
 
     def cross(walk: _Walk) -> _Walk:
-        going = active(walk)
-        times = [
-            jnp.where(g, (c + e - x) / d, jnp.inf)
-            for g, c, e, x, d in zip(going, walk.cell, edges, starts, slopes, strict=True)
-        ]
+        cells, goals = walk
+        going = [c != g for c, g in zip(cells, goals, strict=True)]
+        lines = zip(going, cells, goals, starts, slopes, strict=True)
+        times = [jnp.where(a, (c + (g > c) - x) / d, jnp.inf) for a, c, g, x, d in lines]
         now = _earliest(going, times)
         if tie_rank is not None:
             ranks = zip(now, tuple(tie_rank), strict=True)
             now = _earliest(now, [jnp.where(n, rank, grid.dim) for n, rank in ranks])
-        wrapped = [
-            c % n if p else c for c, n, p in zip(walk.cell, grid.shape, grid.periodic, strict=True)
-        ]
-        around = walls_around[tuple(wrapped)]
+        wraps = zip(cells, grid.shape, grid.periodic, strict=True)
+        around = walls_around[tuple(c % n if wrapped else c for c, n, wrapped in wraps)]
+        steps = [jnp.sign(g - c) for c, g in zip(cells, goals, strict=True)]
         hit = _hits(around, steps, now)
-        onward = [n & ~h for n, h in zip(now, hit, strict=True)]
+        onward = [s * (n & ~h) for s, n, h in zip(steps, now, hit, strict=True)]
         return _Walk(
-            cell=tuple(c + d * o for c, d, o in zip(walk.cell, steps, onward, strict=True)),
-            stopped=tuple(s | h for s, h in zip(walk.stopped, hit, strict=True)),
+            cell=tuple(c + o for c, o in zip(cells, onward, strict=True)),
+            goal=tuple(jnp.where(h, c, g) for h, c, g in zip(hit, cells, goals, strict=True)),
         )
 
-    begin = _Walk(cell=tuple(first), stopped=tuple(jnp.zeros_like(first, dtype=bool)))
-    end = jax.lax.while_loop(lambda walk: reduce(or_, active(walk)), cross, begin)
+    begin = _Walk(cell=tuple(first), goal=tuple(goal))
+    end = jax.lax.while_loop(lambda walk: reduce(or_, map(jnp.not_equal, *walk)), cross, begin)
     return Path(
-        cell=jnp.stack(end.cell), start=first, stopped=jnp.stack(end.stopped), direction=direction
+        cell=jnp.stack(end.cell),
+        start=first,
+        stopped=jnp.stack(end.goal) != goal,
+        direction=direction,
     )
 
 
 class _Walk(NamedTuple):
-    """Where a line has come to: its cell, and whether it is stopped, axis by axis."""
+    """Where a line has come to, axis by axis; a stopped axis has its cell as its goal.
+
+    One number for each axis rather than vectors: lifted to many agents, the walk then needs no
+    reductions and few arrays, and is several times faster.
+    """
 
     cell: tuple[Array, ...]
-    stopped: tuple[Array, ...]
+    goal: tuple[Array, ...]
 
 
 def _earliest(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:

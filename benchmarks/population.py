@@ -40,6 +40,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -48,7 +49,7 @@ from _report import Report, duration, time_side_by_side
 import mufield
 from mufield import Grid, MirrorAscent, MoveFlow, Profile, SimulatedSystem
 from mufield.environments.swarm import closed_form_policy
-from mufield.finite.gap import PopulationGap, fit_power, population_gap
+from mufield.finite.gap import PopulationGap, PowerLaw, fit_power, population_gap
 from mufield.finite.simulate import BLOCK, FiniteSystem
 
 FASTER_THAN_LOOP = 30.0
@@ -56,7 +57,7 @@ FASTER_THAN_NUMPY = 3.0
 BYTES_PER_AGENT = 200.0
 STEEPEST, FLATTEST = -0.6, -0.4
 MOVES_PER_AXIS = 9
-NUMPY_BLOCK = 1 << 16
+NUMPY_BLOCK = 1 << 18
 SAME_PLACE = 1e-4
 
 
@@ -73,6 +74,14 @@ def plan(system: SimulatedSystem, sweeps: int) -> tuple[Profile, np.ndarray, np.
 # The four rooms in NumPy.
 
 
+class Agents(NamedTuple):
+    """Where agents are, on both axes and by the number of their free cell."""
+
+    x: np.ndarray
+    y: np.ndarray
+    index: np.ndarray
+
+
 class NumpyRooms:
     """Agents on unit cells with walls, in float32, written for NumPy.
 
@@ -84,53 +93,57 @@ class NumpyRooms:
         self.cells = grid.n_cells
         self.stride = grid.shape[1] + 2
         self.walls = np.pad(grid.walls, 1, constant_values=True).reshape(-1)
-        self.index = np.pad(grid.index_table, 1, constant_values=-1).reshape(-1)
-        self.actions = actions.astype(np.float32)
-        self.moves = len(actions)
-        # One increasing table for all cells: row k runs from k to k + 1.
+        self.index = np.pad(grid.index_table, 1, constant_values=-1).reshape(-1).astype(np.intp)
+        # One increasing table for all cells and moves: row k runs from k to k + 1.
         sums = np.cumsum(weights.astype(float), axis=-1)
         rows = sums / sums[..., -1:] + np.arange(self.cells)[:, None]
         self.cumulative = rows.reshape(len(weights), -1)
+        self.actions = np.tile(actions.astype(np.float32), (self.cells, 1)).T.copy()
         self.std = np.float32(std)
         # Stopped agents rest a rounding error in front of the wall.
         self.margin = np.float32(8 * max(grid.shape) * np.finfo(np.float32).eps)
         self.rng = np.random.default_rng(0)
 
-    def run(self, agents: int, walk: Callable[..., tuple[np.ndarray, ...]]) -> float:
-        """J of one episode from the lower left corner, whose walls ``walk`` knows."""
+    def run(self, agents: int, walk: Callable[..., Agents]) -> float:
+        """J of one episode from the lower left corner, with one of the versions of the walls."""
         blocks = [min(NUMPY_BLOCK, agents - i) for i in range(0, agents, NUMPY_BLOCK)]
         states = [
-            (self.rng.random((2, n), dtype=np.float32), np.zeros(n, dtype=np.int32)) for n in blocks
+            Agents(*self.rng.random((2, n), dtype=np.float32), np.zeros(n, dtype=np.intp))
+            for n in blocks
         ]
         value = 0.0
         for step in range(len(self.cumulative) + 1):
-            counts = sum(np.bincount(index, minlength=self.cells) for _, index in states)
+            counts = sum(np.bincount(state.index, minlength=self.cells) for state in states)
             mu = counts / agents
             value -= float(mu @ np.log(np.maximum(mu, 1e-25)))
             if step < len(self.cumulative):
-                states = [self.step(step, *state, walk) for state in states]
+                states = [walk(state, *self.aims(step, state)) for state in states]
         return value
 
-    def step(
-        self, step: int, start: np.ndarray, index: np.ndarray, walk: Callable[..., tuple]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """One move of some agents."""
-        chance = self.rng.random(len(index))
-        place = np.searchsorted(self.cumulative[step], index + chance, side="right")
-        choice = np.minimum(place - index * self.moves, self.moves - 1)
-        aim = self.rng.standard_normal((2, len(index)), dtype=np.float32)
-        aim *= self.std
-        aim += start
-        aim += self.actions.T[:, choice]
-        end, cell = walk(start, aim)
-        return end, self.index[cell]
+    def aims(self, step: int, state: Agents) -> list[np.ndarray]:
+        """Where agents want to go, on both axes."""
+        chance = self.rng.random(len(state.x))
+        chance += state.index
+        choice = np.searchsorted(self.cumulative[step], chance, side="right")
+        np.minimum(choice, self.actions.shape[1] - 1, out=choice)
+        aims = []
+        for place, actions in ((state.x, self.actions[0]), (state.y, self.actions[1])):
+            aim = self.rng.standard_normal(len(place), dtype=np.float32)
+            aim *= self.std
+            aim += place
+            aim += actions.take(choice)
+            aims.append(aim)
+        return aims
 
-    def walk_one_by_one(self, start: np.ndarray, aim: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def walk_one_by_one(self, state: Agents, *aims: np.ndarray) -> Agents:
         """The wall rule in a loop over agents."""
-        end, cell = aim.copy(), np.empty(aim.shape[1], dtype=np.int64)
-        for agent, (here, there) in enumerate(zip(start.T.tolist(), aim.T.tolist(), strict=True)):
-            at = [math.floor(x) for x in here]
-            goal = [math.floor(x) for x in there]
+        ends = [aim.copy() for aim in aims]
+        index = np.empty(len(state.x), dtype=np.intp)
+        starts = zip(state.x.tolist(), state.y.tolist(), strict=True)
+        for agent, (here, there) in enumerate(
+            zip(starts, zip(*(aim.tolist() for aim in aims), strict=True), strict=True)
+        ):
+            at, goal = [math.floor(x) for x in here], [math.floor(x) for x in there]
             while at != goal:
                 times = [
                     math.inf
@@ -138,7 +151,7 @@ class NumpyRooms:
                     else (at[a] + (goal[a] > at[a]) - here[a]) / (there[a] - here[a])
                     for a in (0, 1)
                 ]
-                now = [a for a in (0, 1) if times[a] == min(times) and at[a] != goal[a]]
+                now = [a for a in (0, 1) if times[a] == min(times)]
                 steps = [(1 if goal[a] > at[a] else -1) if a in now else 0 for a in (0, 1)]
                 hit = [a for a in now if self.wall(at, steps[0] * (a == 0), steps[1] * (a == 1))]
                 if len(now) == 2 and not hit and self.wall(at, *steps):
@@ -146,58 +159,57 @@ class NumpyRooms:
                 for a in now:
                     if a in hit:
                         goal[a] = at[a]
-                        edge = at[a] + (1 - self.margin if steps[a] > 0 else self.margin)
-                        end[a, agent] = edge
+                        ends[a][agent] = at[a] + (1 - self.margin if steps[a] > 0 else self.margin)
                     else:
                         at[a] += steps[a]
-            cell[agent] = (at[0] + 1) * self.stride + at[1] + 1
-        return end, cell
+            index[agent] = self.index[(at[0] + 1) * self.stride + at[1] + 1]
+        return Agents(*ends, index)
 
     def wall(self, at: list[int], right: int, up: int) -> bool:
         """Whether a neighbour is a wall."""
         return bool(self.walls[(at[0] + right + 1) * self.stride + at[1] + up + 1])
 
-    def walk(self, start: np.ndarray, aim: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The wall rule for all agents at once; each round, those on their way cross a line."""
-        end = aim
-        at, goal = np.floor(start).astype(np.int32), np.floor(aim).astype(np.int32)
-        cell = (at[0] + 1) * self.stride + at[1] + 1
-        live = np.flatnonzero((at[0] != goal[0]) | (at[1] != goal[1]))
-        x, y, cx, cy, gx, gy, c = (
-            *start[:, live],
-            *at[:, live],
-            *goal[:, live],
-            cell[live],
+    def walk(self, state: Agents, end_x: np.ndarray, end_y: np.ndarray) -> Agents:
+        """The wall rule for all agents at once: in each round those on their way cross a line."""
+        cx, cy, gx, gy = (
+            np.floor(place).astype(np.int32) for place in (state.x, state.y, end_x, end_y)
+        )
+        cell = ((cx + 1) * self.stride + (cy + 1)).astype(np.intp)
+        live = np.flatnonzero((cx != gx) | (cy != gy))
+        x, y, ax, ay, cx, cy, gx, gy, c = (
+            v.take(live) for v in (state.x, state.y, end_x, end_y, cx, cy, gx, gy, cell)
         )
         sx, sy = np.sign(gx - cx), np.sign(gy - cy)
         with np.errstate(divide="ignore"):
-            rx, ry = 1 / (aim[0, live] - x), 1 / (aim[1, live] - y)
+            rx, ry = 1 / (ax - x), 1 / (ay - y)
         while len(live):
             tx = np.where(cx != gx, (cx + (sx > 0) - x) * rx, np.inf)
             ty = np.where(cy != gy, (cy + (sy > 0) - y) * ry, np.inf)
             now_x, now_y = tx <= ty, ty <= tx
-            hit_x = now_x & self.walls[c + sx * self.stride]
-            hit_y = now_y & self.walls[c + sy]
-            corner = now_x & now_y & ~hit_x & ~hit_y & self.walls[c + sx * self.stride + sy]
-            hit_x |= corner
-            hit_y |= corner
+            aside = sx * self.stride
+            hit_x, hit_y = now_x & self.walls.take(c + aside), now_y & self.walls.take(c + sy)
+            both = np.flatnonzero(now_x & now_y)
+            both = both[~hit_x[both] & ~hit_y[both]]
+            corner = both[self.walls[c[both] + aside[both] + sy[both]]]
+            hit_x[corner] = hit_y[corner] = True
             step_x, step_y = sx * (now_x & ~hit_x), sy * (now_y & ~hit_y)
             cx += step_x
             cy += step_y
             c += step_x * self.stride + step_y
-            for axis, hit, goals, cells, sign in ((0, hit_x, gx, cx, sx), (1, hit_y, gy, cy, sy)):
+            for hit, goal, at, sign, end in (
+                (hit_x, gx, cx, sx, end_x),
+                (hit_y, gy, cy, sy, end_y),
+            ):
                 k = np.flatnonzero(hit)
-                goals[k] = cells[k]
-                edge = np.where(sign[k] > 0, 1 - self.margin, self.margin)
-                end[axis, live[k]] = cells[k] + edge
+                goal[k] = at[k]
+                end[live[k]] = at[k] + np.where(sign[k] > 0, 1 - self.margin, self.margin)
             going = (cx != gx) | (cy != gy)
-            done = np.flatnonzero(~going)
-            cell[live[done]] = c[done]
-            keep = np.flatnonzero(going)
-            live, x, y, rx, ry = live[keep], x[keep], y[keep], rx[keep], ry[keep]
-            cx, cy, gx, gy = cx[keep], cy[keep], gx[keep], gy[keep]
-            sx, sy, c = sx[keep], sy[keep], c[keep]
-        return end, cell
+            done, keep = np.flatnonzero(~going), np.flatnonzero(going)
+            cell[live.take(done)] = c.take(done)
+            live, x, y, rx, ry, cx, cy, gx, gy, sx, sy, c = (
+                v.take(keep) for v in (live, x, y, rx, ry, cx, cy, gx, gy, sx, sy, c)
+            )
+        return Agents(end_x, end_y, self.index.take(cell))
 
 
 def check_walls(rooms: NumpyRooms, grid: Grid) -> None:
@@ -207,12 +219,13 @@ def check_walls(rooms: NumpyRooms, grid: Grid) -> None:
     aim = start + 1.2 * jax.random.normal(other, start.shape)
     moved = jax.jit(jax.vmap(lambda s, a: mufield.move(grid, s, a)))(start, aim)
     for walk in (rooms.walk, rooms.walk_one_by_one):
-        end, cell = walk(np.asarray(start).T.copy(), np.asarray(aim).T.copy())
-        # Lines may pass a corner on another side by rounding.
-        off = np.abs(end.T - np.asarray(moved.position)).max(axis=1) > SAME_PLACE
-        off |= rooms.index[cell] != np.asarray(moved.index)
-        if off.mean() > 1e-3:
-            sys.exit(f"{walk.__name__} and mufield.move disagree for {off.mean():.2%} of the moves")
+        here = Agents(*np.asarray(start).T, np.asarray(grid.index_of(start)))
+        there = walk(here, *np.array(aim).T.copy())
+        # By rounding, a line may pass a corner on another side.
+        off = np.abs(np.stack(there[:2], axis=1) - np.asarray(moved.position)).max(axis=1)
+        wrong = (off > SAME_PLACE) | (there.index != np.asarray(moved.index))
+        if wrong.mean() > 1e-3:
+            sys.exit(f"{walk.__name__} and mufield.move differ in {wrong.mean():.2%} of the moves")
 
 
 # The claims.
@@ -353,7 +366,7 @@ def show_gap(report: Report, name: str, gap: PopulationGap) -> None:
         report.row(f"{name}: slope of the {what}", slope(fit_power(gap.sizes, figures)))
 
 
-def slope(law: object) -> str:
+def slope(law: PowerLaw) -> str:
     return f"{law.slope:.3f} ± {law.slope_error:.3f}"
 
 

@@ -15,6 +15,7 @@ import tyro
 
 from .commands.catalogue import List
 from .commands.compare import Compare
+from .commands.evaluate import Evaluate
 from .commands.fleet import Ask, New, Tell
 from .commands.overview import Runs
 from .commands.pictures import Animate, Plot
@@ -114,6 +115,7 @@ Command = (
     | Annotated[Animate, tyro.conf.subcommand("animate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[New, tyro.conf.subcommand("new")]

@@ -13,7 +13,7 @@ from ..comparison.config import DEFAULT_CONTENDERS, ComparisonConfig
 from ..comparison.result import Result
 from .flags import ImportFlag, flag
 from .printing import print_table
-from .settings import _pairs
+from .settings import pairs
 
 COLUMNS = {
     "contender": "contender",
@@ -102,9 +102,9 @@ class Compare:
             seeds=self.seeds,
             episodes=self.episodes,
             q_episodes=self.q_episodes,
-            options=_pairs(self.options, "options"),
-            model_options=_pairs(self.model_options, "model_options"),
-            planner_options=_pairs(self.planner_options, "planner_options"),
+            options=pairs(self.options, "options"),
+            model_options=pairs(self.model_options, "model_options"),
+            planner_options=pairs(self.planner_options, "planner_options"),
             imports=self.imports,
         )
 

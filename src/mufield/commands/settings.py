@@ -18,7 +18,7 @@ from ..runs.config import (
 from .flags import ImportFlag, choice, flag
 
 EXAMPLE = """\
-settings may also stand in a file; flags go before it:
+settings may also stand in a file, which flags override:
 
   mufield train --config run.toml --seed 4 --out my-run
 
@@ -47,7 +47,7 @@ class Settings:
     """What a run is to be; flags that are left out are None."""
 
     config: Annotated[Path | None, flag("FILE")] = None
-    """JSON or TOML file with settings; flags go before it. An example stands below."""
+    """JSON or TOML file with settings; flags override it. An example stands below."""
 
     options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
     """Options of the environment, such as horizon=10."""
@@ -103,7 +103,7 @@ class Settings:
         flags["estimate_noise"] = self.estimate_noise or None
         settings |= {name: value for name, value in flags.items() if value is not None}
         for name in ("options", "model_options", "planner_options"):
-            given = _pairs(getattr(self, name), name)
+            given = pairs(getattr(self, name), name)
             settings[name] = dict(settings.get(name, {})) | given
         if "environment" not in settings:
             raise ValueError(
@@ -114,7 +114,7 @@ class Settings:
         return config
 
 
-def _pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
+def pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
     """``key=value`` words; values are JSON where they can be, else text."""
     pairs: dict[str, Any] = {}
     for text in texts:

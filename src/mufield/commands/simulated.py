@@ -52,7 +52,7 @@ class Train(Settings):
             from ..runs.driver import learn_run, new_run
 
             with waiting("preparing the run"):
-                setup = new_run(self.out, config)
+                setup = new_run(self.out, config, simulated=True)
             rows = learn_run(self.out, setup=setup, tensorboard=self.tensorboard, check=check)
         return print_rows(rows, self.out, as_json=self.json)
 

@@ -175,14 +175,25 @@ class Session:
         self.ends = (*self.ends, len(self.data))
 
 
-def new_run(directory: Path, config: RunConfig) -> Setup:
-    """Begins a run; raises before anything is written if the configuration is wrong."""
+def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:
+    """Begins a run; raises before anything is written if the configuration is wrong.
+
+    Args:
+        directory: New or empty.
+        config: What the run is to be.
+        simulated: Whether it needs a simulator.
+    """
     check_vacant(directory)  # at once, as building takes seconds
     full = resolve(config)
     if full.imports is not None and full.imports.endswith(".py"):
         # So that the run can be resumed from anywhere.
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
     setup = build(full)
+    if simulated and setup.system is None:
+        raise ValueError(
+            f"{config.environment!r} is a problem without a simulator, which cannot be trained "
+            f"here; begin with `mufield new {directory} {config.environment}`, then ask and tell"
+        )
     RunStore.create(directory, full, import_users(full.imports))
     return setup
 

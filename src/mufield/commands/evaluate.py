@@ -1,0 +1,181 @@
+"""``evaluate``: what a policy earns with finitely many agents, and when things go wrong."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from .flags import ImportFlag
+from .printing import print_table
+from .settings import pairs
+
+if TYPE_CHECKING:
+    from ..policies.base import Profile
+    from ..systems import SimulatedSystem
+
+STRESS: dict[str, dict[str, float]] = {
+    "mu one step old": {"stale": 1},
+    "mu five steps old": {"stale": 5},
+    "5% of the agents lost at each step": {"lost": 0.05},
+    "half of the noise": {"noise_factor": 0.5},
+    "twice the noise": {"noise_factor": 2.0},
+}
+"""What may go wrong on the street."""
+
+NORMAL = 1.96
+"""Standard errors on each side of a 95% confidence interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Play a policy with N agents whose mu is their own histogram, beside the limit of many."""
+
+    policy: Annotated[Path, tyro.conf.Positional]
+    """A policy file, or the directory of a run, whose best policy is taken."""
+
+    environment: Annotated[str | None, tyro.conf.Positional] = None
+    """Name of the environment; that of the run if a run is given."""
+
+    options: tuple[str, ...] = ()
+    """Options of the environment, such as horizon=10."""
+
+    imports: ImportFlag = None
+    """Python file or module to import first, which registers your own environment."""
+
+    agents: str = "100,1000,10000"
+    """Numbers of agents."""
+
+    episodes: int = 20
+    """Episodes with each number of agents."""
+
+    stress: bool = True
+    """Also what an old mu, lost agents and noise misjudged by a factor of two cost, with the
+    largest number of agents; --no-stress leaves it out."""
+
+    seed: int = 0
+    """Seed of the agents."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def __call__(self) -> int:
+        """Play and print."""
+        sizes = self._sizes()
+        system, profile = self._load()
+        rows = _rows(system, profile, sizes, self.episodes, self.seed, self.stress)
+        if self.json:
+            print(json.dumps(rows, indent=2))
+        else:
+            print_table(rows, texts=("population",))
+        return 0
+
+    def _sizes(self) -> list[int]:
+        try:
+            sizes = [int(text) for text in self.agents.split(",")]
+        except ValueError:
+            sizes = [0]
+        if min(sizes) < 1 or self.episodes < 2:
+            raise ValueError(
+                "expected numbers of agents such as 100,1000 and at least two episodes, got "
+                f"{self.agents!r} and {self.episodes}"
+            )
+        return sizes
+
+    def _load(self) -> "tuple[SimulatedSystem, Profile]":
+        from ..runs.config import read_config
+
+        path, name, options = self.policy, self.environment, pairs(self.options, "options")
+        imports = self.imports
+        if path.is_dir():
+            config = read_config(path)
+            name, options = name or config.environment, config.options | options
+            imports = imports or config.imports
+            path = path / "best.policy"
+        if name is None:
+            raise ValueError(
+                f"{path} does not say where it is to be played; name the environment after it, "
+                "`mufield list` shows them"
+            )
+        from ..environments.registry import make
+        from ..policies.base import as_profile
+        from ..policies.files import load_policy
+        from ..runs.imports import import_users
+
+        import_users(imports)
+        from ..systems import SimulatedSystem
+
+        system = make(name, **options)
+        if not isinstance(system, SimulatedSystem):
+            raise ValueError(
+                f"{name} cannot be played with N agents: expected a SimulatedSystem, whose motion "
+                f"is known, got {type(system).__name__}"
+            )
+        profile = as_profile(load_policy(path), system.problem.horizon)
+        cells = system.problem.grid.n_cells
+        shape = _cells_of(profile)
+        if shape is not None and shape != cells:
+            raise ValueError(
+                f"the policy {path} is for {shape} cells, and {name} has {cells}; name the "
+                "environment and the options that it was planned for"
+            )
+        return system, profile
+
+
+def _cells_of(profile: "Profile") -> int | None:
+    """Number of cells that a table of moves or actions is for; none for other policies."""
+    from ..policies.randomised import RandomisedPolicy
+    from ..policies.tabular import TabularPolicy
+
+    policy = profile.at(0)
+    if isinstance(policy, RandomisedPolicy):
+        return int(policy.weights.shape[0])
+    return int(policy.actions.shape[0]) if isinstance(policy, TabularPolicy) else None
+
+
+def _rows(
+    system: "SimulatedSystem",
+    profile: "Profile",
+    sizes: list[int],
+    episodes: int,
+    seed: int,
+    stress: bool,
+) -> list[dict[str, Any]]:
+    import jax
+
+    from .._progress import progress_bar
+    from ..finite.simulate import FiniteSystem
+
+    limit = float(system.evaluate(profile).value)
+    rows: list[dict[str, Any]] = [
+        {"population": "limit of many agents", "J": limit, "from": None, "to": None, "loss": 0.0}
+    ]
+    cases: list[tuple[str, int, dict[str, Any]]] = [
+        (f"{size:,} agents", size, {}) for size in sizes
+    ]
+    if stress:
+        most = max(sizes)
+        cases += [(f"{most:,} agents, {name}", most, options) for name, options in STRESS.items()]
+    with progress_bar("evaluating", len(cases), shown=True) as report:
+        for number, (name, size, options) in enumerate(cases, start=1):
+            world = FiniteSystem.of(system, size, **options)
+            key = jax.random.fold_in(jax.random.key(seed), number)
+            rows.append(_row(name, world.evaluate(profile, key, episodes=episodes).values, limit))
+            report(number, J=rows[-1]["J"])
+    return rows
+
+
+def _row(name: str, values: Any, limit: float) -> dict[str, Any]:
+    import numpy as np
+
+    found = np.asarray(values, dtype=float)
+    mean, error = float(found.mean()), float(found.std(ddof=1)) / math.sqrt(len(found))
+    return {
+        "population": name,
+        "J": mean,
+        "from": mean - NORMAL * error,
+        "to": mean + NORMAL * error,
+        "loss": limit - mean,
+    }

@@ -1,0 +1,64 @@
+"""`mufield evaluate`: N agents beside the limit."""
+
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from mufield import Profile, RandomisedPolicy, make, save_policy, spread_actions
+from mufield.cli import main
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    """A randomised policy for the four rooms of three steps, as a file."""
+    cells = make("four-rooms", horizon=3).problem.grid.n_cells
+    moves = spread_actions((-1.0, -1.0), (1.0, 1.0), 3, border=True)
+    actions = jnp.broadcast_to(moves, (3, *moves.shape))
+    weights = jnp.full((3, cells, len(moves)), 1.0 / len(moves))
+    path = tmp_path_factory.mktemp("policy") / "even.policy"
+    save_policy(path, Profile.stacked(RandomisedPolicy(actions, weights), 3))
+    return path
+
+
+def evaluated(capsys, *arguments):
+    assert main(["evaluate", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_more_agents_come_closer_to_the_limit(policy, capsys):
+    rows = evaluated(
+        capsys, policy, "four-rooms", "--options", "horizon=3", "--agents", "20,2000", "--no-stress"
+    )
+    limit, few, many = rows
+    assert [row["population"] for row in rows[1:]] == ["20 agents", "2,000 agents"]
+    assert limit["loss"] == 0
+    assert few["loss"] > many["loss"] + 0.5  # a histogram of few agents has less entropy
+    assert abs(many["loss"]) < 0.5
+    for row in (few, many):
+        assert row["from"] < row["J"] < row["to"]
+
+
+def test_stress_is_shown_with_the_largest_population(policy, capsys):
+    rows = evaluated(
+        capsys, policy, "four-rooms", "--options", "horizon=3", "--agents", "50", "--episodes", "2"
+    )
+    names = " ".join(row["population"] for row in rows)
+    for word in ("old", "lost", "half of the noise", "twice the noise"):
+        assert word in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["four-rooms", "--options", "horizon=3", "--agents", "ten"], "numbers of agents"),
+        (["four-rooms", "--options", "horizon=3", "--episodes", "1"], "at least two episodes"),
+        ([], "name the environment"),
+        (["swarm", "--options", "horizon=3"], "is for 104 cells, and swarm has 100"),
+    ],
+)
+def test_mistakes_are_one_line(policy, arguments, message, capsys):
+    assert main(["evaluate", str(policy), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1

@@ -10,7 +10,8 @@ STAMP := $(VENV)/.installed
 PEERS_STAMP := $(PEERS)/.installed
 UV := $(shell command -v uv 2>/dev/null)
 ifdef UV
-PIP_INSTALL = $(UV) pip install --quiet --python $(VENV)/bin/python
+# Compiled now, as pip does: in tests the warnings of others' code would be errors.
+PIP_INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python
 else
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 endif

@@ -34,6 +34,14 @@ def test_ctrl_c_leaves_a_run_that_goes_on(small, tmp_path):
     assert RunStore(run).episodes == found.episodes + 1
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Ctrl-C is heard, also where whoever started the tests in the background had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupt_that_a_library_swallows_is_not_lost(small, tmp_path, begin, monkeypatch):
     def step(session):
         done = real(session)

@@ -13,7 +13,7 @@ from ..comparison.config import DEFAULT_CONTENDERS, ComparisonConfig
 from ..comparison.result import Result
 from .flags import ImportFlag, flag
 from .printing import print_table
-from .settings import pairs
+from .settings import read_pairs
 
 COLUMNS = {
     "contender": "contender",
@@ -102,9 +102,9 @@ class Compare:
             seeds=self.seeds,
             episodes=self.episodes,
             q_episodes=self.q_episodes,
-            options=pairs(self.options, "options"),
-            model_options=pairs(self.model_options, "model_options"),
-            planner_options=pairs(self.planner_options, "planner_options"),
+            options=read_pairs(self.options, "options"),
+            model_options=read_pairs(self.model_options, "model_options"),
+            planner_options=read_pairs(self.planner_options, "planner_options"),
             imports=self.imports,
         )
 

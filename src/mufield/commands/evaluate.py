@@ -10,7 +10,7 @@ import tyro
 
 from .flags import ImportFlag
 from .printing import print_table
-from .settings import pairs
+from .settings import read_pairs
 
 if TYPE_CHECKING:
     from ..policies.base import Profile
@@ -87,7 +87,7 @@ class Evaluate:
     def _load(self) -> "tuple[SimulatedSystem, Profile]":
         from ..runs.config import read_config
 
-        path, name, options = self.policy, self.environment, pairs(self.options, "options")
+        path, name, options = self.policy, self.environment, read_pairs(self.options, "options")
         imports = self.imports
         if path.is_dir():
             config = read_config(path)

@@ -10,7 +10,7 @@ import tyro
 from ..runs.config import ModelName, PlannerName, RunConfig
 from .flags import choice, flag
 from .printing import print_table
-from .settings import pairs
+from .settings import read_pairs
 
 Order = Literal["directory", "best", "last", "episodes"]
 
@@ -81,7 +81,7 @@ class Runs:
 
     def _wanted(self) -> list[tuple[str, Any]]:
         """The settings that runs must have."""
-        pairs = list(pairs(self.where, "where").items())
+        pairs = list(read_pairs(self.where, "where").items())
         known = [each.name for each in fields(RunConfig)]
         for name, _ in pairs:
             if name.partition(".")[0] not in known:

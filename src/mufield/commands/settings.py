@@ -103,7 +103,7 @@ class Settings:
         flags["estimate_noise"] = self.estimate_noise or None
         settings |= {name: value for name, value in flags.items() if value is not None}
         for name in ("options", "model_options", "planner_options"):
-            given = pairs(getattr(self, name), name)
+            given = read_pairs(getattr(self, name), name)
             settings[name] = dict(settings.get(name, {})) | given
         if "environment" not in settings:
             raise ValueError(
@@ -114,7 +114,7 @@ class Settings:
         return config
 
 
-def pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
+def read_pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
     """``key=value`` words; values are JSON where they can be, else text."""
     pairs: dict[str, Any] = {}
     for text in texts:

@@ -1,20 +1,22 @@
 """One step of a block of agents, compiled; only counts and sums leave the block."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import Action, CellIndex, Key, Mass, Scalar, State
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy, UniformRandom
 from ..policies.tabular import SquashedTable, TabularPolicy
-from ..problem import Motion, Noise, Problem
+from ..problem import GaussianNoise, Motion, Noise, Problem
 from ..space.measure import MeanField
 from ..systems import agent_move, noise_draws
+from .bits import normal, random_bits, uniform
 from .choice import CellLaws, drawn, find
 
 BY_CELL = (RandomisedPolicy, UniformRandom, TabularPolicy, SquashedTable)
@@ -35,7 +37,7 @@ class Moment(NamedTuple):
     """A step: its number and randomness, mu as it is, and mu as policies see it."""
 
     step: Int[Array, ""]
-    key: Key
+    seed: UInt32[ArrayLike, "parts"]
     now: Mass
     seen: Mass
 
@@ -63,16 +65,12 @@ class Advanced(NamedTuple):
     Attributes:
         block: The agents.
         earned: Sum of their rewards.
-        tracked: Moves of those that are tracked.
-        valid: Whether all actions are in the action space and all positions finite.
-        suspect: The first move that is not, if there is one.
+        tracked: Moves of those that are tracked, if there are any.
     """
 
     block: Block
     earned: float
-    tracked: Moves
-    valid: Bool[Array, ""]
-    suspect: Moves
+    tracked: Moves | None
 
 
 def way_of(world: World, profile: Profile, moment: Moment) -> CellLaws | AbstractPolicy:
@@ -127,10 +125,48 @@ def advance(
     block: Block,
     watched: int,
 ) -> Advanced:
-    """Moves a block of agents, of which the first ``watched`` are tracked."""
-    done, rewards = _advance(world, way, moment, life_key, number, block, watched)
+    """Moves a block of agents, of which the first ``watched`` are tracked.
+
+    Raises if an agent leaves the action space or the finite numbers.
+    """
+    words = 1 + (world.problem.grid.dim if isinstance(world.noise, GaussianNoise) else 0)
+    bits = random_bits(np.asarray(moment.seed), int(number), len(block.cell), words)
+    step = partial(_advance, world, way, moment, life_key, number, block, bits)
+    done = step(watched)
+    if not bool(done.valid):
+        # The step again, this time with all agents tracked, to find out who it was.
+        moves = step(len(block.cell)).tracked
+        if moves is not None:
+            _refuse(world.problem, moves, int(moment.step))
     # On the host: in double precision, and compiled sums of logarithms are many times slower.
-    return done._replace(earned=float(np.sum(np.asarray(rewards), dtype=np.float64)))
+    earned = float(np.sum(np.asarray(done.rewards), dtype=np.float64))
+    return Advanced(done.block, earned, done.tracked)
+
+
+def _refuse(problem: Problem, moves: Moves, step: int) -> None:
+    """Raises for the first move that is not valid."""
+    outside = ~np.asarray(problem.actions.contains(moves.actions))
+    broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=1)
+    agent = int(np.argmax(outside | broken))
+    state, action = np.asarray(moves.states[agent]), np.asarray(moves.actions[agent])
+    if outside[agent]:
+        raise ValueError(
+            f"the policy's action {action} at step {step} in the state {state} is outside "
+            f"{problem.actions.describe()}; clip or squash it"
+        )
+    raise ValueError(
+        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
+        f"{state} and the action {action} at step {step}"
+    )
+
+
+class _Done(NamedTuple):
+    """A block after a step, with what each agent earned, and whether all moves are valid."""
+
+    block: Block
+    rewards: Float[Array, "agents"]
+    valid: Bool[Array, ""]
+    tracked: Moves | None
 
 
 @eqx.filter_jit
@@ -141,13 +177,21 @@ def _advance(
     life_key: Key,
     number: Int[Array, ""],
     block: Block,
+    bits: UInt32[Array, "agents words"],
     watched: int,
-) -> tuple[Advanced, Float[Array, "agents"]]:
-    """The block after the step, with what each agent earned."""
+) -> _Done:
     problem, grid = world.problem, world.problem.grid
     size, dtype = block.cell.shape[0], block.position.dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
-    choice_key, noise_key = jax.random.split(jax.random.fold_in(moment.key, number))
+    chances = uniform(bits[:, 0], dtype)
+    if isinstance(world.noise, GaussianNoise):
+        draws = normal(bits[:, 1 : 1 + grid.dim], dtype)
+    else:
+        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(moment.seed)), number)
+        draws = noise_draws(grid, world.noise, key, (size,), dtype)
+
+    # Or the compiler draws them anew wherever they are used.
+    chances, draws = jax.lax.optimization_barrier((chances, draws))
 
     def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
         mu = MeanField(mass=moment.now, here=moment.now[cell], grid=grid)
@@ -161,24 +205,16 @@ def _advance(
         valid = problem.actions.contains(action) & jnp.all(jnp.isfinite(moved.position))
         return action, moved, problem.reward(centres[cell], action, mu), valid
 
-    actions, moved, rewards, valid = jax.vmap(one)(
-        block.position,
-        block.cell,
-        jax.random.uniform(choice_key, (size,), dtype=dtype),
-        noise_draws(grid, world.noise, noise_key, (size,), dtype),
-    )
-    moves = Moves(block.position, actions, moved.position, moved.stopped)
+    actions, moved, rewards, valid = jax.vmap(one)(block.position, block.cell, chances, draws)
     here, later = _present(world, moment.step, jax.random.fold_in(life_key, number), size, watched)
     position = centres[moved.index] if world.centred else moved.position
-    suspect = jnp.argmin(valid)
-    done = Advanced(
+    moves = Moves(block.position, actions, moved.position, moved.stopped)
+    return _Done(
         block=Block(position, moved.index, _counts(world, moved.index, later)),
-        earned=0.0,
-        tracked=jax.tree.map(lambda values: values[:watched], moves),
-        valid=valid[suspect],
-        suspect=jax.tree.map(lambda values: values[suspect], moves),
+        rewards=jnp.where(here, rewards, 0.0),
+        valid=jnp.all(valid),
+        tracked=jax.tree.map(lambda values: values[:watched], moves) if watched else None,
     )
-    return done, jnp.where(here, rewards, 0.0)
 
 
 def _present(

@@ -192,16 +192,14 @@ def _play(
         mass.append(population.histogram(step))
         moment = Moment(
             step=_number(step),
-            key=jax.random.fold_in(step_key, step),
+            seed=np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step))),
             now=mass[-1],
             seen=mass[max(0, step - system.stale)],
         )
         done = population.advance(way_of(population.world, profile, moment), moment)
-        for each in done:
-            _check(problem, each, step)
         rewards.append(sum(each.earned for each in done) / population.present)
         if tracked:
-            watched = [each.tracked for each in done if len(each.tracked.states)]
+            watched = [each.tracked for each in done if each.tracked is not None]
             paths.append(Moves(*(jnp.concatenate(parts) for parts in zip(*watched, strict=True))))
     mass.append(population.histogram(problem.horizon))
     if problem.pay_end:
@@ -264,19 +262,3 @@ class _Population:
 
 def _number(number: int) -> Int[Array, ""]:
     return jnp.asarray(number, dtype=jnp.int32)
-
-
-def _check(problem: Problem, done: Advanced, step: int) -> None:
-    """Raises if an agent left the action space or the finite numbers."""
-    if bool(done.valid):
-        return
-    state, action = np.asarray(done.suspect.states), np.asarray(done.suspect.actions)
-    if not bool(problem.actions.contains(done.suspect.actions)):
-        raise ValueError(
-            f"the policy's action {action} at step {step} in the state {state} is outside "
-            f"{problem.actions.describe()}; clip or squash it"
-        )
-    raise ValueError(
-        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
-        f"{state} and the action {action} at step {step}"
-    )

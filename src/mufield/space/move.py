@@ -68,7 +68,7 @@ def move(grid: Grid, start: State, aim: State) -> Move:
     inside = jnp.clip(free, low + margin, low + size - margin)
     position = jnp.where(path.stopped, at_wall, inside).astype(dtype)
     position = jnp.where(jnp.isfinite(aim), position, jnp.nan)
-    index = jnp.asarray(grid.index_table)[tuple(cell)]
+    index = _entry(jnp.asarray(grid.index_table), tuple(cell))
     return Move(position=position, stopped=path.stopped, index=index)
 
 
@@ -121,7 +121,7 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
             ranks = zip(now, tuple(tie_rank), strict=True)
             now = _earliest(now, [jnp.where(n, rank, grid.dim) for n, rank in ranks])
         wraps = zip(cells, grid.shape, grid.periodic, strict=True)
-        around = walls_around[tuple(c % n if wrapped else c for c, n, wrapped in wraps)]
+        around = _entry(walls_around, [c % n if wrapped else c for c, n, wrapped in wraps])
         steps = [jnp.sign(g - c) for c, g in zip(cells, goals, strict=True)]
         hit = _hits(around, steps, now)
         onward = [s * (n & ~h) for s, n, h in zip(steps, now, hit, strict=True)]
@@ -149,6 +149,14 @@ class _Walk(NamedTuple):
 
     cell: tuple[Array, ...]
     goal: tuple[Array, ...]
+
+
+def _entry(table: Int[Array, "..."], cell: Sequence[Array]) -> Int[Array, ""]:
+    """The entry of a cell, which must be in the table: checks of that take longer than a look."""
+    place = jnp.asarray(0, dtype=jnp.int32)
+    for number, size in zip(cell, table.shape, strict=True):
+        place = place * size + number
+    return table.reshape(-1).at[place].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _earliest(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:

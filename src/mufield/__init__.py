@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .planning.known import plan_network as plan_network
     from .planning.known import plan_table as plan_table
     from .planning.mirror import MirrorAscent as MirrorAscent
+    from .planning.spread import plan_spread as plan_spread
     from .policies.base import AbstractPolicy as AbstractPolicy
     from .policies.base import ActionLaw as ActionLaw
     from .policies.base import Profile as Profile
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .policies.randomised import option_policy as option_policy
     from .policies.randomised import random_policy as random_policy
     from .policies.randomised import spread_actions as spread_actions
+    from .policies.spread import SpreadTable as SpreadTable
     from .policies.tabular import TabularPolicy as TabularPolicy
     from .problem import Box as Box
     from .problem import GaussianNoise as GaussianNoise
@@ -89,6 +91,7 @@ _HOME = {
     "planning.certificate": ("Certificate", "certify"),
     "planning.known": ("plan_network", "plan_table"),
     "planning.mirror": ("MirrorAscent",),
+    "planning.spread": ("plan_spread",),
     "policies.base": ("AbstractPolicy", "ActionLaw", "Profile", "as_profile"),
     "policies.files": ("load_policy", "read_info", "save_policy"),
     "policies.network": ("network_profile",),
@@ -99,6 +102,7 @@ _HOME = {
         "random_policy",
         "spread_actions",
     ),
+    "policies.spread": ("SpreadTable",),
     "policies.tabular": ("TabularPolicy",),
     "problem": ("Box", "GaussianNoise", "MoveSet", "NeighbourNoise", "Problem"),
     "space.grid": ("Grid",),

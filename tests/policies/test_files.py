@@ -19,6 +19,7 @@ from mufield import Box, Grid, Profile, RandomisedPolicy, TabularPolicy, Uniform
 from mufield.policies.encoders import AbstractEncoder, PooledEncoder, RawEncoder, make_encoder
 from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
+from mufield.policies.spread import SpreadTable
 from mufield.space.measure import seen_from
 
 STEPS = 3
@@ -36,11 +37,16 @@ def weights(*shape):
     return jnp.asarray(RNG.dirichlet(np.ones(shape[-1]), size=shape[:-1]))
 
 
-def network(encoder, depth=2):
+def network(encoder, depth=2, points=1):
     problem = walking_problem(GRID, horizon=STEPS)
     return network_profile(
-        problem, jax.random.key(1), width=6, depth=depth, encoder=encoder, pooling=2
+        problem, jax.random.key(1), width=6, depth=depth, encoder=encoder, pooling=2, points=points
     )
+
+
+def spread(*steps):
+    box = Box((-1.0, 0.0), (1.0, 3.0))
+    return SpreadTable(table(*steps, GRID.n_cells, 2), table(*steps, GRID.n_cells, 2), box, 3)
 
 
 def mixed():
@@ -57,6 +63,9 @@ POLICIES = {
     "network that sees all": network("raw"),
     "network that sees blocks": network("pooled", depth=3),
     "one step's network": network("raw", depth=1).at(0),
+    "network that scatters": network("pooled", points=4),
+    "spread for each step": Profile.stacked(spread(STEPS), STEPS),
+    "spread": spread(),
     "stationary network": Profile.stationary(network("pooled").at(1), 7),
     "table for each step": Profile.stacked(TabularPolicy(table(STEPS, GRID.n_cells, 2)), STEPS),
     "stationary table": Profile.stationary(TabularPolicy(table(GRID.n_cells, 2)), STEPS),

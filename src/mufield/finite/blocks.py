@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 from .._types import Action, CellIndex, Key, Mass, Scalar, State
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy, UniformRandom
+from ..policies.spread import SpreadTable
 from ..policies.tabular import SquashedTable, TabularPolicy
 from ..problem import GaussianNoise, Motion, Noise, Problem
 from ..space.measure import MeanField
@@ -19,7 +20,7 @@ from ..systems import agent_move, noise_draws
 from .bits import normal, random_bits, uniform
 from .choice import CellLaws, drawn, find
 
-BY_CELL = (RandomisedPolicy, UniformRandom, TabularPolicy, SquashedTable)
+BY_CELL = (RandomisedPolicy, UniformRandom, TabularPolicy, SquashedTable, SpreadTable)
 """Policies under which all agents of a cell have the same law, whatever mu is."""
 
 
@@ -131,7 +132,7 @@ def advance(
     """
     words = 1 + (world.problem.grid.dim if isinstance(world.noise, GaussianNoise) else 0)
     bits = random_bits(np.asarray(moment.seed), int(number), len(block.cell), words)
-    step = partial(_advance, world, way, moment, life_key, number, block, bits)
+    step = partial(_advance, world, way, moment, life_key, number, block, jnp.asarray(bits))
     done = step(watched)
     if not bool(done.valid):
         # The step again, this time with all agents tracked, to find out who it was.

@@ -38,7 +38,7 @@ def global_table(
         points: Moves on each axis of the action box.
         progress: Whether to show a bar.
     """
-    box = _box(flow.problem)
+    box = box_of(flow.problem)
     moves = MoveFlow(flow, motion, spread_actions(box.lower, box.upper, points, border=True))
     result = MirrorAscent(sweeps=sweeps).solve(moves, progress=progress)
     return table_start(flow.problem, result.mean_actions(moves))
@@ -46,13 +46,13 @@ def global_table(
 
 def table_start(problem: Problem, actions: Float[Array, "steps cells action_dim"]) -> Profile:
     """A per-cell table that gradient ascent can change, from given actions."""
-    box = _box(problem)
+    box = box_of(problem)
     return Profile.stacked(SquashedTable(unsquash(box, actions), box), problem.horizon)
 
 
 def random_table(problem: Problem, key: Key) -> Profile:
     """A per-cell table of random actions."""
-    box = _box(problem)
+    box = box_of(problem)
     shape = (problem.horizon, problem.grid.n_cells, box.dim)
     raw = jax.random.normal(key, shape, dtype=problem.initial.dtype)
     return Profile.stacked(SquashedTable(raw, box), problem.horizon)
@@ -97,7 +97,8 @@ def fit_profile(
     return fitted
 
 
-def _box(problem: Problem) -> Box:
+def box_of(problem: Problem) -> Box:
+    """The action box; raises if actions are a finite set of moves."""
     if not isinstance(problem.actions, Box):
         raise ValueError(
             "gradient ascent needs a box of continuous actions; for a finite set of moves use "

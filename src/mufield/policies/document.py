@@ -17,6 +17,7 @@ from .base import AbstractPolicy, Profile
 from .encoders import AbstractEncoder, NoEncoder, PooledEncoder, RawEncoder
 from .network import NetworkPolicy
 from .randomised import RandomisedPolicy, UniformRandom
+from .spread import SpreadTable
 from .tabular import TabularPolicy
 
 VERSION = 1
@@ -159,6 +160,7 @@ class _Network(Document):
     actions: _Box
     encoder: _Encoder
     widths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    points: PositiveInt = 1
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         policy, first = self.skeleton(), self.widths[0]
@@ -167,7 +169,7 @@ class _Network(Document):
             "from_mu": (first, policy.encoder.size),
             "bias": (first,),
         }
-        outputs = (*self.widths[1:], policy.box.dim)
+        outputs = (*self.widths[1:], policy.box.dim * (1 if self.points == 1 else 2))
         for layer, (into, out) in enumerate(zip(self.widths, outputs, strict=True)):
             shapes |= {f"hidden.{layer}.0": (out, into), f"hidden.{layer}.1": (out,)}
         return shapes
@@ -176,10 +178,28 @@ class _Network(Document):
         vector, matrix, grid = jnp.zeros((1,)), jnp.zeros((1, 1)), self.grid.build()
         hidden = ((matrix, vector),) * len(self.widths)
         box = Box(self.actions.lower, self.actions.upper)
-        return NetworkPolicy(matrix, matrix, vector, hidden, self.encoder.build(grid), grid, box)
+        encoder = self.encoder.build(grid)
+        return NetworkPolicy(matrix, matrix, vector, hidden, encoder, grid, box, self.points)
 
 
-KINDS: dict[str, type[Document]] = {"network": _Network, **dict.fromkeys(TABLES, _Table)}
+class _Spread(Document):
+    cells: PositiveInt
+    actions: _Box
+    points: Annotated[int, Field(ge=2)]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("centre", "spread"), (self.cells, len(self.actions.lower)))
+
+    def skeleton(self) -> SpreadTable:
+        box = Box(self.actions.lower, self.actions.upper)
+        return SpreadTable(jnp.zeros((1, 1)), jnp.zeros((1, 1)), box, self.points)
+
+
+KINDS: dict[str, type[Document]] = {
+    "network": _Network,
+    "spread": _Spread,
+    **dict.fromkeys(TABLES, _Table),
+}
 
 
 def parse_document(text: str) -> Document:
@@ -210,6 +230,14 @@ def describe_kind(policy: AbstractPolicy) -> dict[str, Any]:
             "actions": {"lower": box.lower, "upper": box.upper},
             "encoder": {"kind": ENCODERS[type(encoder)], "blocks": blocks},
             "widths": [policy.bias.shape[-1], *(b.shape[-1] for _, b in policy.hidden[:-1])],
+            "points": policy.points,
+        }
+    if isinstance(policy, SpreadTable):
+        return {
+            "kind": "spread",
+            "cells": policy.centre.shape[-2],
+            "actions": {"lower": policy.box.lower, "upper": policy.box.upper},
+            "points": policy.points,
         }
     for kind, (table, arrays) in TABLES.items():
         if type(policy) is table:

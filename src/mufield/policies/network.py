@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
@@ -14,6 +15,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, Profile
 from .encoders import AbstractEncoder, make_encoder
+from .spread import normal_scores, scattered
 from .squash import squash
 
 
@@ -22,15 +24,19 @@ class NetworkPolicy(AbstractPolicy):
 
     The first layer reads position and population with separate weights, so that over all cells
     the population's share is computed once. The output is squashed to the action box by tanh.
+    With several points the network also gives a spread, and agents scatter their actions.
 
     Attributes:
         from_state: First layer's weights of the position.
         from_mu: First layer's weights of the encoded population.
         bias: First layer's bias.
-        hidden: Weights and biases of the further layers; the last gives the action.
+        hidden: Weights and biases of the further layers; the last gives the action, followed by
+            its spread if there are several points.
         encoder: How the population is seen.
         grid: The space, to scale positions.
         box: The action box.
+        points: Number of different actions on each axis; one is a deterministic policy. For more
+            see `mufield.policies.spread`.
     """
 
     from_state: Float[Array, "*steps width position"]
@@ -40,6 +46,7 @@ class NetworkPolicy(AbstractPolicy):
     encoder: AbstractEncoder
     grid: Grid = eqx.field(static=True)
     box: Box
+    points: int = eqx.field(static=True, default=1)
 
     @property
     def ahead(self) -> bool:
@@ -56,8 +63,12 @@ class NetworkPolicy(AbstractPolicy):
         return weight @ x + bias
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The network's action, with certainty."""
-        action = squash(self.box, self.raw(state, mu))
+        """The network's action, with certainty, or its actions, all equally likely."""
+        raw = self.raw(state, mu)
+        if self.points > 1:
+            centre, spread = jnp.split(raw, 2)
+            return scattered(self.box, centre, spread, self.points)
+        action = squash(self.box, raw)
         return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=action.dtype))
 
     def layers(self) -> list[Array]:
@@ -70,12 +81,16 @@ class NetworkPolicy(AbstractPolicy):
         LipschitzPolicyAndReward): the product of the layers' spectral norms.
 
         The bound covers the position; how features of mu move with W1 depends on the encoder.
-        Of a stacked profile, the largest over the steps.
+        Of a stacked profile, the largest over the steps; of scattered actions, that of the one
+        that moves most.
         """
         bound = _spectral(self.from_state) * position_slope(self.grid)
         for weight, _ in self.hidden:
             bound = bound * _spectral(weight)
         widest = max(hi - lo for lo, hi in zip(self.box.lower, self.box.upper, strict=True))
+        if self.points > 1:
+            farthest = float(np.abs(normal_scores(self.points, 1)).max())
+            bound = bound * math.sqrt(1.0 + farthest**2)
         return jnp.max(bound) * widest / 2
 
     def bounded(self, limit: float | Scalar) -> "NetworkPolicy":
@@ -95,6 +110,7 @@ class NetworkPolicy(AbstractPolicy):
             encoder=self.encoder,
             grid=self.grid,
             box=self.box,
+            points=self.points,
         )
 
 
@@ -106,6 +122,7 @@ def network_profile(
     depth: int = 2,
     encoder: str | AbstractEncoder = "none",
     pooling: int = 4,
+    points: int = 1,
 ) -> Profile:
     """One network for each step, with random weights.
 
@@ -117,25 +134,30 @@ def network_profile(
         encoder: How networks see the population: ``"none"``, ``"raw"``, ``"pooled"``, or an
             encoder of your own.
         pooling: Cells of a block on each axis, for ``"pooled"``.
+        points: Number of different actions on each axis; more than one for a policy that scatters
+            actions around their mean.
     """
     if not isinstance(problem.actions, Box):
         raise ValueError(
             "a network policy needs a box of continuous actions; for a finite set of moves use "
             "a RandomisedPolicy"
         )
-    if width < 1 or depth < 1:
-        raise ValueError(f"width and depth must be at least 1, got {width} and {depth}")
+    if min(width, depth, points) < 1:
+        raise ValueError(
+            f"width, depth and points must be at least 1, got {width}, {depth} and {points}"
+        )
     box, grid = problem.actions, problem.grid
     seen = make_encoder(grid, encoder, pooling) if isinstance(encoder, str) else encoder
     dtype = problem.initial.dtype
     inputs = sum(2 if p else 1 for p in grid.periodic)
+    outputs = box.dim if points == 1 else 2 * box.dim
 
     def one(key: Key) -> Any:
         keys = jax.random.split(key, depth + 2)
         hidden = tuple(
             (
-                _weights(keys[i + 2], width if i < depth - 1 else box.dim, width, 1.0, dtype),
-                jnp.zeros((width if i < depth - 1 else box.dim,), dtype=dtype),
+                _weights(keys[i + 2], width if i < depth - 1 else outputs, width, 1.0, dtype),
+                jnp.zeros((width if i < depth - 1 else outputs,), dtype=dtype),
             )
             for i in range(depth)
         )
@@ -148,7 +170,7 @@ def network_profile(
         )
 
     from_state, from_mu, bias, hidden = jax.vmap(one)(jax.random.split(key, problem.horizon))
-    policy = NetworkPolicy(from_state, from_mu, bias, hidden, seen, grid, box)
+    policy = NetworkPolicy(from_state, from_mu, bias, hidden, seen, grid, box, points)
     return Profile.stacked(policy, problem.horizon)
 
 

@@ -227,7 +227,7 @@ def main() -> None:
         )
     if options.save is not None:
         results = {
-            "check_env": against,
+            "check_env": against or "passes, no warnings",
             "random": chance,
             "coarse_known_motion": known,
             "ppo": {**asdict(ppo), "budget_seconds": seconds, "curve": curve},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from .flags import ImportFlag
+from .policy_source import load_source
 from .printing import print_table
 from .settings import read_pairs
 
@@ -85,54 +86,16 @@ class Evaluate:
         return sizes
 
     def _load(self) -> "tuple[SimulatedSystem, Profile]":
-        from ..runs.config import read_config
-
-        path, name, options = self.policy, self.environment, read_pairs(self.options, "options")
-        imports = self.imports
-        if path.is_dir():
-            config = read_config(path)
-            name, options = name or config.environment, config.options | options
-            imports = imports or config.imports
-            path = path / "best.policy"
-        if name is None:
-            raise ValueError(
-                f"{path} does not say where it is to be played; name the environment after it, "
-                "`mufield list` shows them"
-            )
-        from ..environments.registry import make
-        from ..policies.base import as_profile
-        from ..policies.files import load_policy
-        from ..runs.imports import import_users
-
-        import_users(imports)
+        options = read_pairs(self.options, "options")
+        source = load_source(self.policy, self.environment, options, self.imports)
         from ..systems import SimulatedSystem
 
-        system = make(name, **options)
-        if not isinstance(system, SimulatedSystem):
+        if not isinstance(source.known, SimulatedSystem):
             raise ValueError(
-                f"{name} cannot be played with N agents: expected a SimulatedSystem, whose motion "
-                f"is known, got {type(system).__name__}"
+                f"{source.environment} cannot be played with N agents: expected a "
+                f"SimulatedSystem, whose motion is known, got {type(source.known).__name__}"
             )
-        profile = as_profile(load_policy(path), system.problem.horizon)
-        cells = system.problem.grid.n_cells
-        shape = _cells_of(profile)
-        if shape is not None and shape != cells:
-            raise ValueError(
-                f"the policy {path} is for {shape} cells, and {name} has {cells}; name the "
-                "environment and the options that it was planned for"
-            )
-        return system, profile
-
-
-def _cells_of(profile: "Profile") -> int | None:
-    """Number of cells that a table of moves or actions is for; none for other policies."""
-    from ..policies.randomised import RandomisedPolicy
-    from ..policies.tabular import TabularPolicy
-
-    policy = profile.at(0)
-    if isinstance(policy, RandomisedPolicy):
-        return int(policy.weights.shape[0])
-    return int(policy.actions.shape[0]) if isinstance(policy, TabularPolicy) else None
+        return source.known, source.profile
 
 
 def _rows(

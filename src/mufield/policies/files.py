@@ -106,6 +106,12 @@ def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
         return document.info
 
 
+def read_precision(path: str | os.PathLike[str]) -> str:
+    """The widest number format of a policy file: ``"float32"`` or ``"float64"``."""
+    with _opened(path) as (document, _):
+        return "float64" if "float64" in document.dtypes.values() else "float32"
+
+
 def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of a description and its arrays: a changed bit anywhere gives another."""
     total = hashlib.sha256(text.encode())

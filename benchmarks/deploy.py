@@ -1,0 +1,190 @@
+"""How fast exported policies decide, beside calling the policy in JAX.
+
+For 1, 100 and 10,000 agents in the four rooms, a randomised policy as the default planner makes it
+and a network that sees the population: the NumPy reader and onnxruntime (one thread) against the
+policy in JAX, compiled, and called as it stands with ``jax.vmap``. All draw or compute one action
+for each agent. Then a process of its own that starts, loads a policy and decides for one agent:
+the reader against ``mufield.load_policy`` and JAX.
+
+Claims: such a process starts within 0.3 s (of processor time, which it needs alone; the clock on
+the wall also counts what else the machine does, and is shown), 10,000 agents decide within 20 ms,
+and the files' outputs are within 1e-5 of the policy's on random inputs.
+
+Run ``python benchmarks/deploy.py``, or with ``--quick`` for less than a minute.
+"""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnxruntime
+from _report import Report, Timing, duration, parse_quick, time_side_by_side
+
+import mufield as mf
+from mufield.deploy.export import READER as READER_FILE
+from mufield.deploy.export import export_policy
+from mufield.deploy.reader import DeployedPolicy
+from mufield.finite.choice import drawn
+from mufield.space.measure import seen_from
+
+START = 0.3
+DECISION = 0.020
+SAME = 1e-5
+SIZES = (1, 100, 10_000)
+STEP = 3
+ALONE = READER_FILE.removesuffix(".py")
+
+READER = """
+from mufield.deploy.reader import DeployedPolicy
+policy = DeployedPolicy.load("policy.npz")
+policy.act([[0.5, 0.5]], policy.histogram([[0.5, 0.5]]), step=3)
+"""
+IN_JAX = """
+import jax, jax.numpy as jnp, mufield as mf
+from mufield.space.measure import seen_from
+profile, grid = mf.load_policy("policy.safetensors"), mf.make("four-rooms").problem.grid
+state = jnp.array([0.5, 0.5])
+law = profile.at(3).law(state, seen_from(grid, mf.point_mass(grid, 0, 0), state))
+law.sample(jax.random.key(0)).block_until_ready()
+"""
+
+
+def profiles(problem: mf.Problem) -> dict[str, mf.Profile]:
+    """The policies that are compared."""
+    horizon, cells = problem.horizon, problem.grid.n_cells
+    moves = mf.spread_actions((-1.0, -1.0), (1.0, 1.0), 9, border=True)
+    weights = jax.random.dirichlet(jax.random.key(0), jnp.full(len(moves), 0.1), (horizon, cells))
+    actions = jnp.broadcast_to(moves, (horizon, *moves.shape))
+    return {
+        "randomised": mf.Profile.stacked(mf.RandomisedPolicy(actions, weights), horizon),
+        "network": mf.network_profile(problem, jax.random.key(1), encoder="pooled"),
+    }
+
+
+def deciders(
+    directory: Path, profile: mf.Profile, problem: mf.Problem, agents: int
+) -> dict[str, Callable[[], Any]]:
+    """Functions that decide for the same agents in four ways."""
+    grid, rng = problem.grid, np.random.default_rng(agents)
+    states = np.asarray(mf.sample(grid, mf.uniform(grid), jax.random.key(2), agents))
+    mass = rng.dirichlet(np.ones(grid.n_cells)).astype(np.float32)
+    chance = rng.random(agents, dtype=np.float32)
+    policy = DeployedPolicy.load(directory / "policy.npz")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        directory / "policy.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    given = {"state": states, "mass": mass, "step": np.asarray(STEP), "chance": chance}
+    given = {each.name: given[each.name] for each in session.get_inputs()}
+
+    def in_jax(states: Any, mass: Any, step: Any, chance: Any) -> Any:
+        now = profile.at(step)
+        return jax.vmap(lambda s, c: drawn(now.law(s, seen_from(grid, mass, s)), c))(states, chance)
+
+    compiled, arrays = jax.jit(in_jax), tuple(jnp.asarray(a) for a in (states, mass))
+    rest = (jnp.asarray(STEP), jnp.asarray(chance))
+    return {
+        "NumPy reader": lambda: policy.act(states, mass, step=STEP, chance=chance),
+        "onnxruntime": lambda: session.run(["action"], given),
+        "JAX, compiled": lambda: jax.block_until_ready(compiled(*arrays, *rest)),
+        "JAX, as it stands": lambda: jax.block_until_ready(in_jax(*arrays, STEP, rest[1])),
+    }
+
+
+def compare_decisions(report: Report, quick: bool) -> dict[str, float]:
+    """Times all ways of deciding; returns the slowest with the most agents, and the files' largest
+    difference from JAX.
+    """
+    problem = mf.make("four-rooms").problem
+    worst = {"NumPy reader": 0.0, "onnxruntime": 0.0, "difference": 0.0}
+    for kind, profile in profiles(problem).items():
+        with tempfile.TemporaryDirectory() as place:
+            directory = Path(place)
+            written = export_policy(profile, problem, directory)
+            gaps = [each.difference for each in written if each.difference is not None]
+            worst["difference"] = max(worst["difference"], *gaps)
+            for agents in SIZES:
+                sides = deciders(directory, profile, problem, agents)
+                times = time_side_by_side(sides, rounds=3 if quick else 25)
+                report.row(f"{kind} policy, {agents:,} agent{'s' if agents > 1 else ''}", "")
+                for name, timing in times.items():
+                    ratio = times["JAX, compiled"].best / timing.best
+                    report.row(
+                        f"  {name}", f"{show(timing)}, {ratio:.2g} times as fast as compiled JAX"
+                    )
+                if agents == max(SIZES):
+                    for name in ("NumPy reader", "onnxruntime"):
+                        worst[name] = max(worst[name], times[name].best)
+    return worst
+
+
+def compare_starts(report: Report, quick: bool) -> float:
+    """Times whole processes; returns the processor seconds of the reader's best start."""
+    problem = mf.make("four-rooms").problem
+    profile = profiles(problem)["network"]
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        export_policy(profile, problem, directory, formats=["npz"])
+        mf.save_policy(directory / "policy.safetensors", profile)
+        codes = {
+            "the reader, within mufield": READER,
+            "the reader, as a copied file": READER.replace("mufield.deploy.reader", ALONE),
+            "import numpy alone": "import numpy",
+            "JAX": IN_JAX,
+        }
+        starts: dict[str, list[tuple[float, float]]] = {name: [] for name in codes}
+        for _ in range(3 if quick else 10):
+            for name, code in codes.items():
+                starts[name].append(_started(code, directory))
+    report.row("a process that starts, loads and decides for one agent", "")
+    for name, pairs in starts.items():
+        wall, processor = (Timing(seconds) for seconds in zip(*pairs, strict=True))
+        report.row(f"  {name}", f"{show(wall)}, processor time {duration(processor.best)}")
+    return min(processor for _, processor in starts["the reader, within mufield"])
+
+
+def _started(code: str, directory: Path) -> tuple[float, float]:
+    """Seconds on the wall and of the processor that a process takes from start to end."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], cwd=directory, check=True)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def show(timing: Timing) -> str:
+    """Fastest and middle round."""
+    return f"{duration(timing.best)} (median {duration(timing.median)})"
+
+
+def main() -> None:
+    """Runs all comparisons."""
+    quick = parse_quick(__doc__)
+    report = Report("deploy")
+    worst = compare_decisions(report, quick)
+    started = compare_starts(report, quick)
+    report.claim(
+        "reader: processor seconds to start, load and decide", started, START, side="at most"
+    )
+    for name in ("NumPy reader", "onnxruntime"):
+        text = f"{name}: seconds for {max(SIZES):,} agents, the slower policy"
+        report.claim(text, worst[name], DECISION, side="at most")
+    text = "largest difference of a file's outputs from JAX"
+    report.claim(text, worst["difference"], SAME, side="at most")
+    report.show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Policies that a command is given: a file with the name of an environment, or a run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .printing import prepare
+
+if TYPE_CHECKING:
+    from ..environments.registry import Known
+    from ..policies.base import Profile
+    from ..problem import Problem
+    from ..runs.store import RunStore
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """A policy, and what it is for.
+
+    Attributes:
+        profile: The policy.
+        environment: Name of the system.
+        known: The system, or the problem of a real one.
+        problem: What is known of it.
+        identity: Where the policy comes from, in values that JSON has.
+    """
+
+    profile: "Profile"
+    environment: str
+    known: "Known"
+    problem: "Problem"
+    identity: dict[str, Any]
+
+
+def load_source(
+    path: Path,
+    environment: str | None,
+    options: dict[str, Any],
+    imports: str | None,
+    *,
+    episode: str = "best",
+) -> PolicySource:
+    """Reads a policy and builds its system; raises if the two do not fit.
+
+    Args:
+        path: A policy file, or the directory of a run.
+        environment: Name of the system; by default that of the run.
+        options: Its options, in place of the run's.
+        imports: Where the user's own file is; by default where the run says.
+        episode: Which of a run's policies: ``"best"``, ``"last"``, ``"asked"`` or a number.
+    """
+    identity: dict[str, Any] = {}
+    if path.is_dir():
+        store = _open(path)
+        environment = environment or store.config.environment
+        options = store.config.options | options
+        imports = imports or store.config.imports
+        path, identity = _of_run(store, episode)
+    if environment is None:
+        raise ValueError(
+            f"{path} does not say where it is to be played; name the environment after it, "
+            "`mufield list` shows them"
+        )
+    from ..environments.registry import make_known
+    from ..policies.base import as_profile
+    from ..policies.files import load_policy, read_info, read_precision
+    from ..problem import Problem
+    from ..runs.files import file_digest
+    from ..runs.imports import import_users
+    from ..runs.precision import set_precision
+
+    if not identity:
+        if read_precision(path) == "float64":  # else it would lose digits
+            set_precision("float64")
+        identity = read_info(path)
+    import_users(imports)
+    known = make_known(environment, **options)
+    problem = known if isinstance(known, Problem) else known.problem
+    profile = as_profile(load_policy(path), problem.horizon)
+    _check_cells(profile, problem, path, environment)
+    identity = identity | {"environment": environment, "options": options}
+    identity |= {"file": path.name, "sha256": file_digest(path)}
+    return PolicySource(profile, environment, known, problem, identity)
+
+
+def _open(run: Path) -> "RunStore":
+    prepare(run)
+    from ..runs.store import RunStore
+
+    return RunStore(run)
+
+
+def _of_run(store: "RunStore", episode: str) -> tuple[Path, dict[str, Any]]:
+    """The file of one of a run's policies, and what tells it apart from others."""
+    number = _number(store, episode)
+    config = store.config
+    return store.path("policies", number), {
+        "run": config.identity,
+        "directory": store.directory.resolve().name,
+        "label": config.label,
+        "seed": config.seed,
+        "episode": number,
+        "policy": store.plan_id(number),
+    }
+
+
+def _number(store: "RunStore", episode: str) -> int:
+    """The episode that a user means."""
+    told, asked = store.episodes, store.has_plan(store.episodes + 1)
+    if told and episode in ("best", "last"):
+        return store.best if episode == "best" else told
+    if asked and episode == "asked":
+        return told + 1
+    if episode.isdecimal() and 1 <= int(episode) <= told + asked:
+        return int(episode)
+    there = ["best", "last", f"a number from 1 to {told}"] if told else []
+    there += ["asked"] if asked else []
+    raise ValueError(
+        f"{store.directory} has no policy {episode!r}: expected "
+        + (", ".join(there) if there else "an episode first; `mufield ask` plans one")
+    )
+
+
+def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment: str) -> None:
+    """Raises if a table of moves or actions is for another number of cells."""
+    from ..policies.randomised import RandomisedPolicy
+    from ..policies.tabular import TabularPolicy
+
+    policy, cells = profile.at(0), problem.grid.n_cells
+    found = cells
+    if isinstance(policy, RandomisedPolicy):
+        found = policy.weights.shape[0]
+    elif isinstance(policy, TabularPolicy):
+        found = policy.actions.shape[0]
+    if found != cells:
+        raise ValueError(
+            f"the policy {path} is for {found} cells, and {environment} has {cells}; name the "
+            "environment and the options that it was planned for"
+        )

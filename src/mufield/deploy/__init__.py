@@ -1,0 +1,1 @@
+"""Policies that leave the laboratory: array files for NumPy alone, and ONNX graphs."""

@@ -1,0 +1,144 @@
+"""Whether a written file does what the policy in JAX does, on random inputs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._types import Mass, States
+from ..policies.base import ActionLaw, Profile
+from ..problem import Problem
+from ..space.grid import Grid
+from ..space.measure import seen_from
+from .reader import DeployedPolicy
+
+TOLERANCE = 1e-5
+"""How far outputs may be apart; of actions larger than one, this share of their size."""
+
+AGENTS = 200
+STEPS = 6
+
+
+class Inputs(NamedTuple):
+    """Random inputs of one decision.
+
+    Attributes:
+        states: Positions, (agents, axes), float32.
+        mass: A distribution, float32.
+        step: The step.
+        chance: One number from 0 to below 1 for each agent, float32.
+    """
+
+    states: np.ndarray
+    mass: np.ndarray
+    step: int
+    chance: np.ndarray
+
+
+class Decision(NamedTuple):
+    """What a file makes of inputs.
+
+    Attributes:
+        actions: One action for each agent.
+        weights: Weights of all moves, (agents, moves); None if they are all alike.
+    """
+
+    actions: np.ndarray
+    weights: np.ndarray | None
+
+
+Decide = Callable[[Inputs], Decision]
+
+
+def reader_decides(path: Path) -> Decide:
+    """The decisions of the NumPy reader."""
+    policy = DeployedPolicy.load(path)
+
+    def decide(inputs: Inputs) -> Decision:
+        states, mass, step, chance = inputs
+        actions = policy.act(states, mass, step=step, chance=chance)
+        law = policy.law(states, mass, step=step) if policy.randomised else None
+        return Decision(actions, None if law is None else law.weights)
+
+    return decide
+
+
+def onnx_decides(path: Path) -> Decide:
+    """The decisions of onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    wanted = [each.name for each in session.get_inputs()]
+
+    def decide(inputs: Inputs) -> Decision:
+        given = {
+            "state": inputs.states,
+            "mass": inputs.mass,
+            "step": np.asarray(inputs.step, np.int64),
+            "chance": inputs.chance,
+        }
+        found = session.run(None, {name: given[name] for name in wanted})
+        return Decision(found[0], found[1] if len(found) > 1 else None)
+
+    return decide
+
+
+def largest_difference(decide: Decide, profile: Profile, problem: Problem, seed: int = 0) -> float:
+    """How far a file's outputs are from the policy's in JAX, on random inputs.
+
+    Infinite if a move is drawn that the inputs do not lead to.
+    """
+    rng = np.random.default_rng(seed)
+    steps = {0, profile.horizon - 1, *rng.integers(profile.horizon, size=STEPS).tolist()}
+    worst = 0.0
+    for step in sorted(steps):
+        inputs = random_inputs(problem, step, AGENTS, rng)
+        law = jax_law(profile, problem, inputs)
+        worst = max(worst, _difference(decide(inputs), law, inputs.chance))
+    return worst
+
+
+def random_inputs(problem: Problem, step: int, agents: int, rng: np.random.Generator) -> Inputs:
+    """Positions anywhere in free cells, and any distribution."""
+    grid = problem.grid
+    # A rounding error away from borders, where number formats may disagree about the cell.
+    aside = rng.uniform(-0.4999, 0.4999, size=(agents, grid.dim)) * np.asarray(grid.cell_size)
+    states = grid.centres[rng.integers(grid.n_cells, size=agents)] + aside
+    mass = rng.dirichlet(np.ones(grid.n_cells))
+    chance = rng.random(agents, dtype=np.float32)
+    return Inputs(states.astype(np.float32), mass.astype(np.float32), step, chance)
+
+
+def jax_law(profile: Profile, problem: Problem, inputs: Inputs) -> ActionLaw:
+    """What the policy in JAX says, for all agents."""
+    dtype = problem.initial.dtype
+    states, mass = jnp.asarray(inputs.states, dtype), jnp.asarray(inputs.mass, dtype)
+    return batched_law(profile, problem.grid, states, mass, jnp.asarray(inputs.step))
+
+
+@eqx.filter_jit
+def batched_law(profile: Profile, grid: Grid, states: States, mass: Mass, step: Array) -> ActionLaw:
+    """The laws of many agents at one step."""
+    policy = profile.at(step)
+    return jax.vmap(lambda state: policy.law(state, seen_from(grid, mass, state)))(states)
+
+
+def _difference(found: Decision, law: ActionLaw, chance: np.ndarray) -> float:
+    actions, weights = (np.asarray(part, dtype=float) for part in (law.actions, law.weights))
+    scale = max(1.0, float(np.abs(actions).max()))
+    distance = np.abs(actions - found.actions[:, None]).max(axis=-1) / scale
+    if weights.shape[1] == 1:
+        return float(distance.max())
+    # Sums of weights are rounded, so that a chance just there may find either move.
+    sums = np.cumsum(weights, axis=1)
+    meant = (sums - weights - TOLERANCE <= chance[:, None]) & (chance[:, None] <= sums + TOLERANCE)
+    drawn = np.where(meant & (weights > 0), distance, np.inf).min(axis=1)
+    given = weights if found.weights is None else found.weights
+    return float(max(drawn.max(), np.abs(weights - given).max()))

@@ -1,0 +1,120 @@
+"""One policy of every kind that can be exported, each with its problem."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+
+import mufield as mf
+from mufield.deploy.describe import describe
+from mufield.policies.spread import SpreadTable
+from mufield.policies.tabular import SquashedTable
+
+HORIZON = 4
+KEY = jax.random.key(5)
+
+
+@cache
+def rooms(dtype="float64"):
+    """Four small rooms in one unit and a half, away from the origin."""
+    grid = mf.Grid.from_map("..#..\n.....\n#.#.#", cell_size=(1.5, 0.5), lower=(-2.0, 3.0))
+    return problem(grid, mf.Box((-1.0, 0.0), (1.0, 3.0)), dtype)
+
+
+@cache
+def ring(dtype="float64"):
+    """A torus on one axis, bounded on the other, with three actions."""
+    grid = mf.Grid.box((0.0, -1.0), (1.0, 1.0), (6, 4), periodic=(True, False))
+    return problem(grid, mf.Box(-0.25, 0.5, dim=3), dtype)
+
+
+@cache
+def line(dtype="float64"):
+    """One dimension and two moves."""
+    return problem(mf.Grid.box(0.0, 7.0, 7), mf.MoveSet([[-1.0], [1.0]]), dtype)
+
+
+def problem(grid, actions, dtype):
+    made = mf.Problem(
+        grid=grid,
+        actions=actions,
+        reward=lambda state, action, mu: -mf.log_mass(mu.here),
+        horizon=HORIZON,
+        initial=mf.uniform(grid),
+        noise=0.1,
+    )
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if isinstance(leaf, jax.Array) else leaf, made
+    )
+
+
+def table(problem, steps=(HORIZON,)):
+    shape = (*steps, problem.grid.n_cells, problem.actions.dim)
+    share = jax.random.uniform(KEY, shape, problem.initial.dtype)
+    lower, upper = (
+        jnp.asarray(b, share.dtype) for b in (problem.actions.lower, problem.actions.upper)
+    )
+    return mf.TabularPolicy(lower + (upper - lower) * share)
+
+
+def squashed(problem):
+    shape = (HORIZON, problem.grid.n_cells, problem.actions.dim)
+    return SquashedTable(2 * jax.random.normal(KEY, shape, problem.initial.dtype), problem.actions)
+
+
+def weights(problem, moves, steps=(HORIZON,)):
+    """Uneven weights, many of them zero."""
+    shape = (*steps, problem.grid.n_cells, moves)
+    raw = jnp.maximum(jax.random.normal(KEY, shape, problem.initial.dtype), 0.0)
+    raw = raw.at[..., 1].add(1e-3)
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+def randomised(problem, points=3, steps=(HORIZON,)):
+    dtype = problem.initial.dtype
+    moves = mf.random_policy(problem, points).actions.astype(dtype)
+    actions = jnp.broadcast_to(moves, (*steps, *moves.shape))
+    return mf.RandomisedPolicy(actions, weights(problem, len(moves), steps))
+
+
+def spread(problem, points=3, steps=(HORIZON,)):
+    shape = (*steps, problem.grid.n_cells, problem.actions.dim)
+    centre = jax.random.normal(KEY, shape, problem.initial.dtype)
+    return SpreadTable(centre, -centre, problem.actions, points)
+
+
+def stacked(policy):
+    return mf.Profile.stacked(policy, HORIZON)
+
+
+def stationary(policy):
+    return mf.Profile.stationary(policy, HORIZON)
+
+
+def network(problem, encoder="none", **options):
+    return mf.network_profile(problem, KEY, encoder=encoder, **options)
+
+
+CASES = {
+    "network that sees nobody": lambda d: (network(rooms(d)), rooms(d)),
+    "network of every cell": lambda d: (network(rooms(d), "raw", width=5, depth=1), rooms(d)),
+    "network of blocks": lambda d: (network(ring(d), "pooled", pooling=2, depth=3), ring(d)),
+    "stationary network": lambda d: (stationary(network(ring(d), "raw").at(1)), ring(d)),
+    "network that scatters": lambda d: (network(ring(d), "raw", points=3), ring(d)),
+    "scattered by step": lambda d: (stacked(spread(rooms(d))), rooms(d)),
+    "stationary scattered": lambda d: (stationary(spread(ring(d), 2, ())), ring(d)),
+    "table by step": lambda d: (stacked(table(rooms(d))), rooms(d)),
+    "stationary table": lambda d: (stationary(table(ring(d), ())), ring(d)),
+    "squashed table": lambda d: (stacked(squashed(rooms(d))), rooms(d)),
+    "randomised by step": lambda d: (stacked(randomised(rooms(d))), rooms(d)),
+    "stationary randomised": lambda d: (stationary(randomised(ring(d), 2, ())), ring(d)),
+    "moves of a set": lambda d: (stacked(randomised(line(d))), line(d)),
+    "uniform": lambda d: (stationary(mf.random_policy(rooms(d), 3)), rooms(d)),
+}
+CASES = {name: cache(make) for name, make in CASES.items()}
+
+
+@cache
+def deployed(case, dtype="float64"):
+    """A case as a reader would have it."""
+    return describe(*CASES[case](dtype)).policy()

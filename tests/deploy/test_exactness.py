@@ -1,0 +1,183 @@
+"""Exported files decide as the policy in JAX does, whatever its kind."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from cases import CASES, HORIZON, deployed, line, randomised, ring, rooms, stacked, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mufield.deploy.array_file import to_bytes, write_array_file
+from mufield.deploy.check import (
+    TOLERANCE,
+    Inputs,
+    jax_law,
+    largest_difference,
+    onnx_decides,
+    random_inputs,
+    reader_decides,
+)
+from mufield.deploy.describe import describe
+from mufield.deploy.onnx_builder import ENTRY
+from mufield.deploy.onnx_graph import build_model, write_onnx
+from mufield.deploy.reader import DeployedPolicy
+from mufield.finite.choice import drawn
+from mufield.space.measure import histogram
+
+FILES = {"npz": (write_array_file, reader_decides), "onnx": (write_onnx, onnx_decides)}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_decides_as_jax_does(case, dtype, file, tmp_path):
+    profile, problem = CASES[case](dtype)
+    write, decides = FILES[file]
+    path = tmp_path / f"policy.{file}"
+    write(path, describe(profile, problem))
+    assert largest_difference(decides(path), profile, problem) <= TOLERANCE
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_comparison_sees_a_small_change(file, tmp_path):
+    problem = rooms()
+    write, decides = FILES[file]
+    for make in (table, randomised):
+        policy = make(problem)
+        path = tmp_path / f"policy.{file}"
+        write(path, describe(stacked(policy), problem))
+        for name in ("actions", "weights"):
+            if hasattr(policy, name):
+                moved = getattr(policy, name).at[..., 0].multiply(1 - 1e-3)
+                object.__setattr__(policy, name, moved)
+                assert largest_difference(decides(path), stacked(policy), problem) > TOLERANCE
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_reader_agrees_with_jax_anywhere(case, seed):
+    profile, problem = CASES[case]("float64")
+    policy = deployed(case)
+    rng = np.random.default_rng(seed)
+    inputs = random_inputs(problem, int(rng.integers(HORIZON)), 7, rng)
+    law = policy.law(inputs.states, inputs.mass, step=inputs.step)
+    expected = jax_law(profile, problem, inputs)
+    np.testing.assert_allclose(law.actions, expected.actions, atol=1e-6)
+    np.testing.assert_allclose(law.weights, expected.weights, atol=1e-6)
+    mean = policy.mean(inputs.states, inputs.mass, step=inputs.step)
+    np.testing.assert_allclose(mean, expected.mean(), atol=1e-6)
+
+
+@given(
+    place=st.tuples(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)),
+    border=st.tuples(st.booleans(), st.booleans()),
+)
+def test_cells_are_those_of_the_grid_also_on_borders(place, border):
+    for case, problem in (("table by step", rooms()), ("stationary table", ring())):
+        grid = problem.grid
+        share = np.where(border, np.round(place), place)
+        middle, half = (np.add(grid.lower, grid.upper) / 2, np.asarray(grid.extent) / 2)
+        point = (middle + share * half)[None]
+        assert deployed(case).space.cells_of(point)[0] == grid.index_of(jnp.asarray(point))[0]
+
+
+def test_chances_draw_what_finite_populations_draw():
+    problem = rooms()
+    profile = stacked(randomised(problem))
+    policy = describe(profile, problem).policy()
+    inputs = random_inputs(problem, 2, 300, np.random.default_rng(0))
+    laws = jax_law(profile, problem, inputs)
+    ours = policy.act(inputs.states, step=2, chance=inputs.chance)
+    for row in range(300):
+        law = type(laws)(actions=laws.actions[row], weights=laws.weights[row])
+        np.testing.assert_allclose(ours[row], drawn(law, jnp.asarray(inputs.chance[row], float)))
+
+
+def test_moves_without_weight_are_never_drawn_and_others_as_often_as_they_should():
+    problem = line()
+    policy = describe(stacked(randomised(problem)), problem).policy()
+    state = np.full((20_000, 1), 0.5)
+    weights = policy.law(state[:1], step=0).weights[0]
+    actions = policy.act(state, step=0, rng=np.random.default_rng(3))
+    shares = [(actions[:, 0] == move).mean() for move in (-1.0, 1.0)]
+    np.testing.assert_allclose(shares, weights, atol=0.01)
+    for chance in (0.0, np.nextafter(1.0, 0.0)):
+        for case in ("randomised by step", "uniform", "stationary randomised"):
+            policy = deployed(case, "float32")
+            inputs = random_inputs(CASES[case]("float32")[1], 0, 50, np.random.default_rng(1))
+            law = policy.law(inputs.states, step=0)
+            chosen = policy.act(inputs.states, step=0, chance=np.full(50, chance))
+            found = (law.actions == chosen[:, None]).all(axis=-1) & (law.weights > 0)
+            assert found.any(axis=1).all()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_agents_that_rest_at_walls_count_to_the_cell_they_touch(file, tmp_path):
+    problem = rooms()
+    grid = problem.grid
+    profile = stacked(table(problem))
+    write, decides = FILES[file]
+    write(tmp_path / "policy", describe(profile, problem))
+    decide = decides(tmp_path / "policy")
+    cell = grid.index_at(1, 0)  # walls on both sides, the border below
+    centre, size = grid.centres[cell], np.asarray(grid.cell_size)
+    for sign in itertools.product((-1, 0), (-1, 0)):
+        touching = centre + np.asarray(sign) * size * (0.5 + 5e-4)
+        inputs = Inputs(
+            touching[None].astype(np.float32),
+            np.full(grid.n_cells, 1 / grid.n_cells, np.float32),
+            1,
+            np.zeros(1, np.float32),
+        )
+        expected = profile.at(1).actions[cell]
+        np.testing.assert_allclose(decide(inputs).actions[0], expected, atol=1e-6)
+
+
+def test_histograms_are_mufields():
+    problem = ring()
+    policy = deployed("network of blocks")
+    states = random_inputs(problem, 0, 100, np.random.default_rng(2)).states
+    np.testing.assert_allclose(policy.histogram(states), histogram(problem.grid, states))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equal_policies_have_equal_bytes_that_numpy_reads(case, tmp_path):
+    profile, problem = CASES[case]("float32")
+    deployable = describe(profile, problem, identity={"run": "r"}, units={"state": "m"})
+    data = to_bytes(deployable)
+    assert data == to_bytes(describe(profile, problem, identity={"run": "r"}, units={"state": "m"}))
+    path = tmp_path / "policy.npz"
+    path.write_bytes(data)
+    with np.load(path, allow_pickle=False) as archive:
+        assert set(archive.files) == {"document", *deployable.arrays}
+        for name, array in deployable.arrays.items():
+            np.testing.assert_array_equal(archive[name], array)
+    policy = DeployedPolicy.load(path)
+    assert policy.identity == {"run": "r"}
+    assert policy.units["state"] == "m"
+    assert policy.horizon == HORIZON
+    grid = problem.grid
+    assert policy.space.lower == grid.lower
+    assert policy.space.upper == grid.upper
+    assert policy.space.periodic == grid.periodic
+    np.testing.assert_array_equal(policy.space.walls, grid.walls)
+
+
+def test_onnx_models_are_sound_and_say_what_they_are():
+    for case in CASES.values():
+        profile, problem = case("float64")
+        deployable = describe(profile, problem, identity={"run": "r"})
+        model = build_model(deployable)
+        onnx.checker.check_model(model, full_check=True)
+        assert model.SerializeToString() == build_model(deployable).SerializeToString()
+        (entry,) = model.metadata_props
+        assert entry.key == ENTRY
+        assert '"run": "r"' in entry.value
+        names = {each.name for each in model.graph.input}
+        policy = deployable.policy()
+        wanted = {"mass": policy.sees_mass, "chance": policy.randomised}
+        wanted |= {"step": not policy.stationary, "state": True}
+        assert names == {name for name, needed in wanted.items() if needed}

@@ -1,0 +1,144 @@
+"""`mufield export`: from a run or a policy file to files for elsewhere."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from cases import rooms, stacked, table
+
+from mufield import load_policy, make, network_profile, save_policy
+from mufield.cli import main
+from mufield.deploy import export
+from mufield.deploy.reader import DeployedPolicy
+
+SMALL = ["--precision", "float64", "--options", "horizon=3", 'drawing="...\\n.#.\\n..."']
+SMALL += ["--model-options", "members=2", "width=4", "steps=3"]
+SMALL += ["--planner-options", "points=3", "sweeps=2"]
+
+FLEET = """
+import mufield as mf
+
+@mf.register("tiny-fleet", "three cells")
+def tiny_fleet(horizon: int = 2):
+    grid = mf.Grid.box(0.0, 3.0, 3)
+    return mf.Problem(
+        grid=grid, actions=mf.Box(-1.0, 1.0), reward=lambda s, a, mu: -mf.log_mass(mu.here),
+        horizon=horizon, initial=mf.point_mass(grid, 0), noise=0.2, max_move=1.0,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A simulated run of two episodes."""
+    directory = tmp_path_factory.mktemp("export") / "run"
+    flags = ["--out", str(directory), "--episodes", "2", "--json"]
+    assert main(["train", "four-rooms", *SMALL, *flags]) == 0
+    return directory
+
+
+def exported(capsys, *arguments):
+    capsys.readouterr()
+    assert main(["export", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsys):
+    answer = exported(capsys, run, "--out", tmp_path / "robot", "--units", "state=m", "action=m/s")
+    names = ["policy.npz", "mufield_reader.py", "policy.onnx"]
+    assert [row["file"] for row in answer["files"]] == [str(tmp_path / "robot" / n) for n in names]
+    assert sorted(os.listdir(tmp_path / "robot")) == sorted(names)
+    differences = [row["largest difference"] for row in answer["files"]]
+    assert differences[1] is None
+    assert max(differences[0], differences[2]) <= 1e-5
+    policy = DeployedPolicy.load(tmp_path / "robot" / "policy.npz")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = 1 + int(np.argmax([row["value"] for row in rows]))
+    assert policy.identity == answer["identity"]
+    assert policy.identity["episode"] == best
+    assert policy.identity["environment"] == "four-rooms"
+    assert policy.identity["options"]["horizon"] == 3
+    assert policy.identity["seed"] == 0
+    assert policy.units["action"] == "m/s"
+    session = onnxruntime.InferenceSession(tmp_path / "robot" / "policy.onnx")
+    document = json.loads(session.get_modelmeta().custom_metadata_map["mufield"])
+    assert document["identity"] == answer["identity"]
+    assert document["actions"] == {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
+
+
+def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
+    for which, number in (("1", 1), ("2", 2), ("last", 2)):
+        answer = exported(capsys, run, "--out", tmp_path, "--episode", which, "--format", "npz")
+        assert answer["identity"]["episode"] == number
+        found = DeployedPolicy.load(tmp_path / "policy.npz")
+        weights = load_policy(run / f"policies/000{number}.policy").per_step.weights
+        np.testing.assert_array_equal(found.slice("weights", 1), weights[1])
+    assert not (tmp_path / "policy.onnx").exists()
+
+
+def test_a_real_fleets_run_is_exported_before_it_was_told_about(tmp_path, capsys):
+    (tmp_path / "tiny_fleet.py").write_text(FLEET)
+    fleet, flags = tmp_path / "fleet", ["--import", str(tmp_path / "tiny_fleet.py"), *SMALL[:2]]
+    assert main(["new", str(fleet), "tiny-fleet", *flags, *SMALL[5:]]) == 0
+    assert main(["export", str(fleet), "--out", str(tmp_path / "robot")]) == 2
+    assert "`mufield ask` plans one" in capsys.readouterr().err
+    assert main(["ask", str(fleet)]) == 0
+    assert main(["export", str(fleet), "--out", str(tmp_path / "robot")]) == 2
+    assert "has no policy 'best': expected asked" in capsys.readouterr().err
+    answer = exported(capsys, fleet, "--episode", "asked", "--out", tmp_path / "robot")
+    assert answer["identity"]["episode"] == 1
+    policy = DeployedPolicy.load(tmp_path / "robot" / "policy.npz")
+    assert policy.space.shape == (3,)
+    assert policy.act([[0.5], [2.5]], step=1).shape == (2, 1)
+
+
+def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
+    problem = make("four-rooms", horizon=3).problem
+    import jax
+
+    path = tmp_path / "net.policy"
+    save_policy(path, network_profile(problem, jax.random.key(0)), info={"by": "hand"})
+    out = tmp_path / "robot"
+    answer = exported(capsys, path, "four-rooms", "--options", "horizon=3", "--out", out)
+    assert answer["identity"]["by"] == "hand"
+    assert answer["identity"]["options"] == {"horizon": 3}
+    for arguments, message in (
+        ([], "name the environment"),
+        (["four-rooms"], "the problem has 20 steps but the profile has 3"),
+        (["swarm", "--options", "horizon=3"], "another grid or action box"),
+        (["four-rooms", "--options", "horizon=3", "--format", "gif"], "expected formats among npz"),
+        (["four-rooms", "--options", "horizon=3", "--units", "m"], "--units: expected words"),
+        (["four-rooms", "--options", "horizon=3", "--units", "mood=m"], "got mood"),
+    ):
+        assert main(["export", str(path), *arguments, "--out", str(tmp_path / "no")]) == 2
+        *waiting, error = capsys.readouterr().err.strip().splitlines()
+        assert message in error
+        assert all(line.startswith("exporting") for line in waiting)  # on a slow machine
+
+
+def test_without_the_extra_it_is_named_and_npz_works(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert main(["export", str(run), "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'mufield[deploy]'" in error
+    assert "npz" in error
+    assert not list(tmp_path.iterdir())
+    assert main(["export", str(run), "--out", str(tmp_path), "--format", "npz"]) == 0
+
+
+def test_a_file_that_decides_otherwise_is_not_left(tmp_path, monkeypatch):
+    problem, wrong = rooms(), 3e-5
+    profile = stacked(table(problem))
+    right = export.reader_decides
+
+    def astray(path):
+        decide = right(path)
+        return lambda inputs: decide(inputs)._replace(actions=decide(inputs).actions + wrong)
+
+    monkeypatch.setattr(export, "reader_decides", astray)
+    with pytest.raises(ValueError, match=r"policy.npz was not written: .* differ by 1\.\d+e-05"):
+        export.export_policy(profile, problem, tmp_path, formats=["npz"])
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,151 @@
+"""Inputs that a policy must not get are refused, by the reader and by onnxruntime."""
+
+import re
+
+import numpy as np
+import onnxruntime
+import pytest
+from cases import CASES, HORIZON, deployed, ring, rooms, stacked, stationary, table
+
+import mufield as mf
+from mufield.deploy.check import random_inputs
+from mufield.deploy.describe import describe
+from mufield.deploy.onnx_graph import build_model
+from mufield.policies.base import AbstractPolicy, as_profile
+
+SEEING = "network of blocks"
+
+
+def inputs(case, agents=3):
+    return random_inputs(CASES[case]("float64")[1], 1, agents, np.random.default_rng(0))
+
+
+def test_the_reader_refuses_states_of_another_shape_or_place():
+    policy, good = deployed("table by step"), inputs("table by step")
+    assert policy.act(good.states, step=1).shape == (3, 2)
+    assert policy.act(good.states[:0], step=1).shape == (0, 2)
+    for states, message in (
+        (good.states[:, :1], r"expected states of the shape \(agents, 2\), got \(3, 1\)"),
+        (good.states[0], r"got \(2,\)"),
+        (good.states[None], r"got \(1, 3, 2\)"),
+        (np.array([["a", "b"]]), "expected real numbers"),
+        (good.states + 1j, "expected real numbers"),
+        (np.where([[0], [1], [0]], np.nan, good.states), "row 1: expected finite numbers"),
+        (good.states.astype(float) * 1e300, "row 0: expected a position in a free"),
+        (np.where([[0], [1], [0]], 99.0, good.states), "row 1: expected a position in a free"),
+        ([[-1.0, 3.1]], "in a wall or outside"),  # the lower left corner is a wall
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.act(states, step=1)
+
+
+def test_periodic_axes_wrap_and_others_do_not():
+    policy = deployed("stationary table")
+    state = np.array([[0.3, 0.4]])
+    same = policy.act(state)
+    np.testing.assert_allclose(policy.act(state + np.array([[5.0, 0.0]])), same)
+    with pytest.raises(ValueError, match="outside"):
+        policy.act(state + np.array([[0.0, 5.0]]))
+
+
+def test_the_reader_refuses_what_is_no_distribution():
+    policy, good = deployed(SEEING), inputs(SEEING)
+    cells, shape = policy.space.n_cells, policy.space.shape
+    decided = policy.act(good.states, good.mass, step=1)
+    np.testing.assert_allclose(
+        policy.act(good.states, good.mass.reshape(shape), step=1), decided, atol=1e-6
+    )
+    for mass, message in (
+        (None, f"share in each of {cells} free cells, got none"),
+        (good.mass[:-1], rf"each of the {cells} free cells .* got the shape \({cells - 1},\)"),
+        (good.mass * 0.9, "sums to 1, got 0.9"),
+        (good.mass - good.mass[0] - 1e-3, "of 0 or more"),
+        (np.full(cells, np.nan), "finite"),
+        (["x"] * cells, "real numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.act(good.states, mass, step=1)
+    walled = deployed("network of every cell")
+    whole = np.full(walled.space.shape, 1 / walled.space.walls.size)
+    with pytest.raises(ValueError, match="0 in walls"):
+        walled.act(inputs("network of every cell").states, whole, step=0)
+    # A mass that is not needed is looked at all the same.
+    with pytest.raises(ValueError, match="sums to 1"):
+        deployed("table by step").act(inputs("table by step").states, np.ones(11), step=0)
+
+
+@pytest.mark.parametrize("step", [None, -1, HORIZON, np.int64(HORIZON), True])
+def test_the_reader_refuses_steps_outside_the_horizon(step):
+    with pytest.raises(ValueError, match=f"from 0 to {HORIZON - 1}, got {re.escape(repr(step))}"):
+        deployed("table by step").act(inputs("table by step").states, step=step)
+
+
+def test_a_stationary_policy_needs_no_step_but_knows_its_horizon():
+    policy, states = deployed("stationary table"), inputs("stationary table").states
+    last = np.int64(HORIZON - 1)
+    np.testing.assert_array_equal(policy.act(states), policy.act(states, step=last))
+    with pytest.raises(ValueError, match="expected a step"):
+        policy.act(states, step=HORIZON)
+
+
+@pytest.mark.parametrize("chance", [[0.5], [0.5, 0.5, 1.0], [0.5, np.nan, 0.1], [-0.1, 0.1, 0.1]])
+def test_the_reader_refuses_chances_that_are_none(chance):
+    with pytest.raises(ValueError, match="chance"):
+        deployed("randomised by step").act(
+            inputs("randomised by step").states, step=0, chance=chance
+        )
+
+
+@pytest.mark.parametrize("case", ["network of blocks", "table by step", "randomised by step"])
+def test_onnxruntime_refuses_them_too(case):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # refusals are meant here
+    model = build_model(describe(*CASES[case]("float64"))).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options)
+    good = inputs(case)
+    names = [each.name for each in session.get_inputs()]
+    given = {"state": good.states, "mass": good.mass, "step": np.asarray(1), "chance": good.chance}
+    given = {name: given[name] for name in names}
+    assert session.run(None, given)[0].shape[0] == 3
+    nan, far = good.states.copy(), good.states.copy()
+    nan[1], far[2] = np.nan, 99.0
+    wrong = [
+        ("state", good.states[:, :1], "invalid dimensions for input: state"),
+        ("state", good.states[0], "Invalid rank for input: state"),
+        ("state", good.states.astype(np.float64), "Unexpected input data type"),
+        ("state", nan, "expected positions in free cells"),
+        ("state", far, "expected positions in free cells"),
+        ("step", np.asarray(HORIZON), f"of a step from 0 to {HORIZON - 1}"),
+        ("step", np.asarray(-1), f"of a step from 0 to {HORIZON - 1}"),
+        ("mass", good.mass[:-1], "invalid dimensions for input: mass"),
+        ("mass", good.mass * 2, "expected a mass of 0 or more that sums to 1"),
+        ("mass", good.mass * np.nan, "expected a mass of 0 or more that sums to 1"),
+        ("chance", np.ones(3, np.float32), "expected chances from 0 to below 1"),
+        ("chance", np.full(3, np.nan, np.float32), "expected chances from 0 to below 1"),
+        ("chance", np.full(3, -0.1, np.float32), "expected chances from 0 to below 1"),
+    ]
+    for name, value, message in wrong:
+        if name in given:
+            with pytest.raises(Exception, match=message):
+                session.run(None, given | {name: value})
+
+
+class Unknown(AbstractPolicy):
+    def law(self, state, mu):
+        raise NotImplementedError
+
+
+def test_policies_that_cannot_be_exported_are_refused_by_name():
+    problem = rooms()
+    for policy in (Unknown(), lambda state, mu, step: state):
+        with pytest.raises(ValueError, match="cannot be exported: expected one of NetworkPolicy"):
+            describe(as_profile(policy, HORIZON), problem)
+    with pytest.raises(ValueError, match="is for 24 cells, and the problem has 11"):
+        describe(stationary(table(ring(), ())), problem)
+    with pytest.raises(ValueError, match="another grid or action box"):
+        describe(CASES["network of blocks"]("float64")[0], problem)
+    outside = mf.TabularPolicy(table(problem).actions * 4)
+    with pytest.raises(ValueError, match="is outside the box"):
+        describe(stacked(outside), problem)
+    with pytest.raises(ValueError, match="units of state, action, mass, step, got colour"):
+        describe(stacked(table(problem)), problem, units={"colour": "red"})

@@ -1,0 +1,392 @@
+"""Damaged and foreign files: every loader refuses them by name; none hangs, crashes or runs them.
+
+Files with a checksum (policies, exported policies, plans, episodes of a run) must refuse any
+change, or come out as if there had been none. CSV, TOML and JSON have no checksum: a flipped digit
+makes another sound file, so there a changed file is refused by name or read as what it now says.
+What follows from other files (metrics, copies of policies, the lock) is written anew.
+"""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import zipfile
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from runs import fleet
+from safetensors import safe_open
+from safetensors.numpy import save as to_safetensors
+
+import mufield as mf
+from mufield.deploy.array_file import sealed, to_bytes
+from mufield.deploy.describe import describe
+from mufield.deploy.reader import DeployedPolicy, npy_header
+from mufield.policies.files import digest, load_policy, read_info, save_policy
+from mufield.runs import files
+from mufield.runs.build import build, resolve
+from mufield.runs.config import RunConfig, parse_config, read_settings
+from mufield.runs.driver import Session
+from mufield.runs.episode_file import read_episode
+from mufield.runs.mass_file import read_mass
+from mufield.runs.overview import summarise
+from mufield.runs.store import RunStore, content_of
+
+SECONDS = 10
+"""What a loader may take at most; one that waits for a pipe would take for ever."""
+
+CONFIG = RunConfig(
+    environment="four-rooms",
+    options={"horizon": 3, "drawing": "...\n.#.\n..."},
+    episodes=3,
+    model_options={"members": 2, "width": 4, "steps": 3},
+    planner_options={"points": 3, "sweeps": 2},
+    precision="float64",
+)
+
+
+class Bomb:
+    """What a careless loader would unpickle, and so create a file."""
+
+    def __init__(self, sentinel):
+        self.sentinel = sentinel
+
+    def __reduce__(self):
+        return (Path.touch, (self.sentinel,))
+
+
+@contextmanager
+def in_time():
+    def late(number, frame):
+        raise AssertionError(f"the loader took more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def refused(load, path, name=None):
+    """None if a file is refused in words that name it; else what was loaded.
+
+    Errors of these kinds are what the command line prints in one line.
+    """
+    try:
+        with in_time():
+            return load(path)
+    except (ValueError, OSError) as error:
+        caught = error
+    assert str(name or path) in str(caught), f"{caught!r} does not name {name or path}"
+    return None
+
+
+def truncations(data):
+    """The file cut at many places."""
+    places = {0, 1, 7, 8, 9, len(data) // 2, len(data) - 1, len(data) - 9}
+    places |= {round(share * len(data) / 23) for share in range(23)}
+    return [data[:place] for place in sorted(places) if 0 <= place < len(data)]
+
+
+def flips(data, count, seed=0):
+    """The file with a single bit flipped, at places that are the same in every run."""
+    rng = random.Random(seed)
+    # Headers are short and matter most, so half of the places are there.
+    places = [rng.randrange(min(len(data), 600)) for _ in range(count // 2)]
+    places += [rng.randrange(len(data)) for _ in range(count - count // 2)]
+    for place in places:
+        changed = bytearray(data)
+        changed[place] ^= 1 << rng.randrange(8)
+        yield bytes(changed)
+
+
+def foreign(sentinel):
+    """Files of other programs, and files that were made to do harm."""
+    rng = random.Random(1)
+    bomb = pickle.dumps(Bomb(sentinel))
+    archive, arrays = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as inner:
+        inner.writestr("document.npy", b"\0" * 10_000_000)
+    np.savez(arrays, document=np.array([Bomb(sentinel)], dtype=object))
+    deep = b"[" * 100_000
+    nested = json.dumps({"mufield": "[" * 50_000}).encode()
+    header = b'{"__metadata__":' + nested + b"}"
+    return {
+        "an empty file": b"",
+        "a picture": b"\x89PNG\r\n\x1a\n" + rng.randbytes(300),
+        "an archive": archive.getvalue(),
+        "a pickle": bomb,
+        "arrays with a pickle": arrays.getvalue(),
+        "a sealed archive with a pickle": sealed({"document": bomb}),
+        "a page": b"<!doctype html><html><body>404</body></html>\n",
+        "a huge header": (2**63).to_bytes(8, "little") + b"{}",
+        "a long header": (90_000_000).to_bytes(8, "little") + b"{" + b" " * 1000,
+        "random bytes": rng.randbytes(2000),
+        "zeros": bytes(4096),
+        "deep lists": deep,
+        "deep lists that end": deep + b"]" * 100_000,
+        "deep tables": b"a = " + b"{b = " * 5_000,
+        "a deep description": len(header).to_bytes(8, "little") + header,
+        "a number": b"3\n",
+        "a text": b'"text"\n',
+        "a list": b"[]\n",
+        "an empty table": b"{}\n",
+        "a long number": b"9" * 10_000,
+        "parquet's name only": b"PAR1PAR1",
+        "parquet that lies": b"PAR1" + b"\xff" * 64 + b"\xff\xff\xff\x7fPAR1",
+    }
+
+
+def put_nothing(path):
+    """A directory, a link to nowhere and a pipe in a file's place, one after the other."""
+    for make in (path.mkdir, partial(path.symlink_to, "nowhere"), partial(os.mkfifo, path)):
+        make()
+        yield make
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return build(resolve(CONFIG))
+
+
+@pytest.fixture(scope="module")
+def run(small, tmp_path_factory):
+    """A run with one episode that was told and a plan that waits."""
+    directory = tmp_path_factory.mktemp("fuzz") / "run"
+    RunStore.create(directory, small.config)
+    with RunStore.writing(directory) as store:
+        session = Session(store, small)
+        session.step()
+        session.ask()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def asked(small, run):
+    session = Session(RunStore(run), small)
+    return session.asked()
+
+
+@pytest.fixture(scope="module")
+def episode(small, asked):
+    return small.system.run(asked.profile, jax.random.key(0), agents=2)
+
+
+@pytest.fixture(scope="module")
+def originals(small, asked, episode, tmp_path_factory):
+    """One sound file for each loader."""
+    place = tmp_path_factory.mktemp("originals")
+    profile = mf.network_profile(small.problem, jax.random.key(0), width=4, encoder="pooled")
+    save_policy(place / "network.policy", profile, info={"note": "sound"})
+    save_policy(place / "moves.policy", asked.profile)
+    deployable = describe(asked.profile, small.problem, identity={"run": asked.run})
+    (place / "exported.npz").write_bytes(to_bytes(deployable))
+    masses = fleet.mass_rows(small.problem.grid, episode.mass)
+    for suffix in ("csv", "parquet"):
+        fleet.write(place / f"episode.{suffix}", fleet.rows_of(episode))
+        fleet.write(place / f"mass.{suffix}", masses)
+    files.write_json(place / "settings.json", CONFIG.document())
+    (place / "settings.toml").write_text(
+        'environment = "four-rooms"\nseed = 3\nscale = 0.5\n[model]\nname = "gp"\nbeta = 2.0\n'
+        "[planner]\nname = 'mirror'\npoints = 5\n"
+    )
+    return place
+
+
+@pytest.fixture(scope="module")
+def loaders(small, asked):
+    """How each of them is read; what comes back can be compared."""
+
+    def policy(path):
+        return read_info(path), [np.asarray(a).tolist() for a in leaves(load_policy(path))]
+
+    def exported(path):
+        read = DeployedPolicy.load(path)
+        return read.document, {n: a.tolist() for n, a in read._arrays.items()}
+
+    def settings(path):
+        return parse_config(read_settings(path), str(path)).document()
+
+    readers = {
+        "episode": lambda path: content_of(read_episode(path, asked)),
+        "mass": lambda path: read_mass(path, small.problem).tolist(),
+        "settings": settings,
+    }
+    return {
+        "network.policy": policy,
+        "moves.policy": policy,
+        "exported.npz": exported,
+        **{f"{name}.{end}": readers[name] for name in ("episode", "mass") for end in TABLES},
+        **{f"settings.{end}": settings for end in ("toml", "json")},
+    }
+
+
+TABLES = ("csv", "parquet")
+SEALED = ("network.policy", "moves.policy", "exported.npz")
+NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
+NAMES += ("settings.toml", "settings.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sound_file_is_read(name, loaders, originals):
+    assert refused(loaders[name], originals / name) is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_was_cut_short_is_refused(name, loaders, originals, tmp_path):
+    path, whole = tmp_path / name, (originals / name).read_bytes()
+    text = name.endswith(("csv", "toml", "json"))
+    for data in truncations(whole):
+        path.write_bytes(data)
+        found = refused(loaders[name], path)
+        # Text may end anywhere and still say something.
+        assert found is None or (text and len(data) > 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_is_found_or_changes_nothing(name, loaders, originals, tmp_path):
+    path, whole = tmp_path / name, (originals / name).read_bytes()
+    sound, count = loaders[name](originals / name), 0
+    for data in flips(whole, 150):
+        path.write_bytes(data)
+        found = refused(loaders[name], path)
+        count += found is None
+        if name in SEALED:
+            assert found in (None, sound)
+    assert count > 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_foreign_file_is_refused_and_never_run(name, loaders, originals, tmp_path):
+    path, sentinel = tmp_path / name, tmp_path / "executed"
+    others = {other: (originals / other).read_bytes() for other in NAMES if other != name}
+    alike = {"network.policy", "moves.policy"}
+    others = {o: data for o, data in others.items() if not {o, name} <= alike}
+    for what, data in (foreign(sentinel) | others).items():
+        path.write_bytes(data)
+        assert refused(loaders[name], path) is None, f"{name} was read from {what}"
+        assert not sentinel.exists(), f"{name} ran {what}"
+    path.unlink()
+    for what in put_nothing(path):
+        assert refused(loaders[name], path) is None, f"{name} was read from {what}"
+
+
+def test_the_bomb_goes_off_where_pickles_are_read(tmp_path):
+    pickle.loads(foreign(tmp_path / "executed")["a pickle"])
+    assert (tmp_path / "executed").exists()
+
+
+def test_an_exported_policy_with_a_forged_checksum_is_refused_or_read(originals, tmp_path):
+    path, whole = tmp_path / "forged.npz", (originals / "exported.npz").read_bytes()
+    for data in flips(whole[:-64], 300, seed=2):
+        path.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
+        refused(DeployedPolicy.load, path)
+    with np.load(originals / "exported.npz") as archive:
+        members = {name: archive[name] for name in archive.files}
+    text = members.pop("document").tobytes()
+    arrays = {}
+    for name, array in members.items():
+        file = io.BytesIO()
+        np.save(file, array)
+        arrays[name] = file.getvalue()
+    for changed in forgeries(text):
+        document = npy_header("|u1", (len(changed),)) + changed
+        path.write_bytes(sealed({"document": document, **arrays}))
+        refused(DeployedPolicy.load, path)
+
+
+def test_a_policy_with_a_forged_checksum_is_refused_or_read(originals, tmp_path):
+    for name in ("network.policy", "moves.policy"):
+        with safe_open(originals / name, framework="np") as file:
+            text = file.metadata()["mufield"]
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        path = tmp_path / name
+        for changed in forgeries(text.encode()):
+            other = changed.decode("utf-8", "replace")
+            entries = {"mufield": other, "sha256": digest(other, arrays)}
+            path.write_bytes(to_safetensors(arrays, metadata=entries))
+            refused(load_policy, path)
+
+
+def forgeries(text):
+    """Descriptions with a bit flipped, or with a value of another kind in some place."""
+    yield from flips(text, 80, seed=3)
+    document = json.loads(text)
+    for name, value in document.items():
+        for other in (None, -1, 10**12, 1.5, "x", [], [[]], {}, {"a": 1}, True, [None], 10**400):
+            yield json.dumps(document | {name: other}).encode()
+            if isinstance(value, dict):
+                for key in value:
+                    yield json.dumps(document | {name: value | {key: other}}).encode()
+        yield json.dumps({k: v for k, v in document.items() if k != name}).encode()
+
+
+# A run's directory.
+
+WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
+WHOLE += ("policies/0001.policy", "policies/0002.policy")
+DERIVED = ("metrics.jsonl", "metrics.parquet", "best.policy", "last.policy", "timings.jsonl")
+DERIVED += ("lock",)
+PLAIN = ("config.json", "versions.json")
+
+
+@pytest.fixture(scope="module")
+def open_run(small, run):
+    template = Session(RunStore(run), small)._template
+
+    def load(directory):
+        """All that is read of a run, by whoever goes on with it and by whoever lists it."""
+        summarise(directory)
+        with RunStore.writing(directory) as store:
+            plans = [store.read_plan(number, template) for number in (1, 2)]
+            store.note_seconds(1, fuzz=0.0)
+            assert all(isinstance(change, str) for change in store.changes)
+            arrays = [np.asarray(a).tolist() for plan in plans for a in leaves(plan)]
+            return store.rows, arrays
+
+    return load
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", [*WHOLE, *DERIVED, *PLAIN])
+def test_a_damaged_run_is_refused_by_name_or_mended(name, open_run, copied, tmp_path):
+    path, sentinel = copied / name, tmp_path / "executed"
+    sound, whole = open_run(copied), path.read_bytes()
+    damaged = {f"cut to {len(data)}": data for data in truncations(whole)[::4]}
+    damaged |= {f"flip {i}": data for i, data in enumerate(flips(whole or b"\0", 20))}
+    damaged |= foreign(sentinel)
+    if name in WHOLE:  # a sound file, but in the wrong place
+        damaged["another part"] = (copied / WHOLE[WHOLE.index(name) - 1]).read_bytes()
+    for what, data in damaged.items():
+        path.write_bytes(data)
+        found = refused(open_run, copied, name=copied)
+        assert not sentinel.exists(), f"{name} ran {what}"
+        if name in DERIVED:
+            assert found == sound, f"{name} was not mended after {what}"
+        elif name in WHOLE:
+            assert found in (None, sound), f"{name} was read after {what}"
+            assert found is None or what.startswith("flip")
+        path.write_bytes(whole)
+    path.unlink()
+    for what in put_nothing(path):
+        found = refused(open_run, copied, name=copied)
+        assert found is None or (name not in WHOLE and name != "config.json"), f"{name}: {what}"
+
+
+def leaves(tree):
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array | np.ndarray)]

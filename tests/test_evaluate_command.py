@@ -3,10 +3,12 @@
 import json
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from mufield import Profile, RandomisedPolicy, make, save_policy, spread_actions
+from mufield import Profile, RandomisedPolicy, UniformRandom, make, save_policy, spread_actions
 from mufield.cli import main
+from mufield.commands.evaluate import _row
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,43 @@ def test_stress_is_shown_with_the_largest_population(policy, capsys):
     names = " ".join(row["population"] for row in rows)
     for word in ("old", "lost", "half of the noise", "twice the noise"):
         assert word in names
+
+
+def test_a_policy_that_does_not_look_at_mu_is_said_to_be_blind(policy, capsys):
+    play = ["evaluate", str(policy), "four-rooms", "--options", "horizon=3", "--agents", "20"]
+    assert main([*play, "--episodes", "2"]) == 0
+    assert "does not look at mu" in capsys.readouterr().out
+    assert main([*play, "--episodes", "2", "--no-stress"]) == 0
+    assert "does not look at mu" not in capsys.readouterr().out
+
+
+def test_noise_that_cannot_double_is_left_out(tmp_path, capsys):
+    system = make("discrete-rooms", horizon=2, noise_intensity=0.75)
+    moves = system.problem.actions.moves
+    save_policy(tmp_path / "any.policy", UniformRandom(moves))
+    rows = evaluated(
+        capsys,
+        tmp_path / "any.policy",
+        "discrete-rooms",
+        "--options",
+        "horizon=2",
+        "noise_intensity=0.75",
+        "--agents",
+        "20",
+        "--episodes",
+        "2",
+    )
+    names = " ".join(row["population"] for row in rows)
+    assert "half of the noise" in names
+    assert "twice the noise" not in names
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    """Student's intervals of five normal numbers; the normal ones would hold it in 88%."""
+    rng = np.random.default_rng(0)
+    rows = [_row("", rng.normal(3.0, 2.0, size=5), 0.0) for _ in range(4000)]
+    held = np.mean([row["from"] <= 3.0 <= row["to"] for row in rows])
+    assert 0.94 < held < 0.96
 
 
 @pytest.mark.parametrize(

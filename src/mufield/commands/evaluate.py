@@ -26,8 +26,10 @@ STRESS: dict[str, dict[str, float]] = {
 }
 """What may go wrong on the street."""
 
-NORMAL = 1.96
-"""Standard errors on each side of a 95% confidence interval."""
+CONFIDENCE = 0.95
+"""Level of the confidence intervals of J."""
+
+BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,8 @@ class Evaluate:
             print(json.dumps(rows, indent=2))
         else:
             print_table(rows, texts=("population",))
+            if self.stress and _is_blind(profile):
+                print(BLIND)
         return 0
 
     def _sizes(self) -> list[int]:
@@ -120,7 +124,11 @@ def _rows(
     ]
     if stress:
         most = max(sizes)
-        cases += [(f"{most:,} agents, {name}", most, options) for name, options in STRESS.items()]
+        cases += [
+            (f"{most:,} agents, {name}", most, options)
+            for name, options in STRESS.items()
+            if _is_possible(system, options)
+        ]
     with progress_bar("evaluating", len(cases), shown=True) as report:
         for number, (name, size, options) in enumerate(cases, start=1):
             world = FiniteSystem.of(system, size, **options)
@@ -130,15 +138,37 @@ def _rows(
     return rows
 
 
+def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
+    """Whether there is such noise: that of discrete rooms is a probability."""
+    from ..problem import NeighbourNoise
+
+    noise = system.problem.noise
+    factor = options.get("noise_factor", 1.0)
+    return not isinstance(noise, NeighbourNoise) or noise.intensity * factor <= 1
+
+
+def _is_blind(profile: "Profile") -> bool:
+    """Whether it is known that a policy does not look at mu."""
+    from ..finite.blocks import BY_CELL
+    from ..policies.network import NetworkPolicy
+
+    policy = profile.at(0)
+    blind_network = isinstance(policy, NetworkPolicy) and policy.encoder.size == 0
+    return blind_network or isinstance(policy, BY_CELL)
+
+
 def _row(name: str, values: Any, limit: float) -> dict[str, Any]:
     import numpy as np
+    from scipy.special import stdtrit
 
     found = np.asarray(values, dtype=float)
     mean, error = float(found.mean()), float(found.std(ddof=1)) / math.sqrt(len(found))
+    # Student's distribution, because the spread is estimated from the same few episodes.
+    width = float(stdtrit(len(found) - 1, 0.5 + CONFIDENCE / 2)) * error
     return {
         "population": name,
         "J": mean,
-        "from": mean - NORMAL * error,
-        "to": mean + NORMAL * error,
+        "from": mean - width,
+        "to": mean + width,
         "loss": limit - mean,
     }

@@ -144,6 +144,8 @@ def test_train_resume_and_show(mufield, tmp_path, small, capsys):
     assert mufield("resume", run) == rows
     rows = mufield("resume", run, "--episodes", 2)
     assert [row["episode"] for row in rows] == [1, 2]
+    assert cli.main(["resume", str(run)]) == 0
+    assert "complete already, with 2 episodes" in capsys.readouterr().err
     assert cli.main(["show", str(run)]) == 0
     table = capsys.readouterr().out
     for word in ("episode", "optimistic", "coverage", "best.policy", f"{rows[1]['value']:.5g}"):

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from .flags import Environment, ImportFlag, flag
-from .printing import prepare, print_answer, print_changes, print_rows
+from .printing import prepare, print_answer, print_notes, print_rows
 from .settings import Settings
 from .waiting import waiting
 
@@ -65,7 +65,7 @@ class Ask:
         from ..runs.driver import open_run
 
         with waiting("planning"), open_run(self.run, imports=self.imports) as session:
-            print_changes(session.store.changes)
+            print_notes(session.store.changes)
             plan, asked = session.ask(), session.asked()
             path = session.store.path("policies", asked.episode)
             if self.out is not None:
@@ -76,7 +76,7 @@ class Ask:
                 "file": str(self.out or path),
                 "run": asked.run,
                 "policy": asked.policy,
-                "optimistic J": value if value == value else None,
+                "optimistic": value if value == value else None,
                 "note": plan.note,
             }
         return print_answer(answer, as_json=self.json)
@@ -94,7 +94,9 @@ class Tell:
     horizon - 1); state_0, state_1, ... (where the agent was, in the units of the problem's grid);
     action_0, ... (what it did); next_0, ... (where it was one step later). Optional: stopped_0,
     ... (1 where a wall or border stopped it on that axis; else found from contact with walls);
-    reward; run, episode and policy (as `mufield ask` prints them; compared)."""
+    reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
+    (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
+    run, episode and policy (as `mufield ask` prints them; compared)."""
 
     mass: Annotated[Path | None, flag("FILE", "that of the agents in the episode's file")] = None
     """File of the population's distributions, with the columns step (0, ..., horizon), cell_0,
@@ -122,7 +124,7 @@ class Tell:
         from ..runs.episode_file import tell_file
 
         with waiting("checking"), open_run(self.run, imports=self.imports) as session:
-            print_changes(session.store.changes)
+            print_notes(session.store.changes)
             chosen = [name.strip() for name in self.agents.split(",") if name.strip()]
             tell_file(
                 session,

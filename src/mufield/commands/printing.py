@@ -36,10 +36,10 @@ def prepare(directory: Path) -> None:
     set_precision(config.precision)
 
 
-def print_changes(changes: list[str]) -> None:
-    """Says what is installed otherwise than when the run began."""
-    for change in changes:
-        print(f"note: {change}", file=sys.stderr)
+def print_notes(notes: list[str]) -> None:
+    """Says what people should know, beside the answer."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def print_answer(answer: dict[str, Any], *, as_json: bool) -> int:

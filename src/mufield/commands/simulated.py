@@ -10,7 +10,7 @@ import tyro
 from ..runs.config import RunConfig
 from .config_text import print_config
 from .flags import Environment, ImportFlag, flag
-from .printing import prepare, print_changes, print_rows
+from .printing import prepare, print_notes, print_rows
 from .settings import Settings
 from .waiting import resumable, waiting
 
@@ -87,7 +87,9 @@ class Resume:
             from ..runs.driver import learn_run
             from ..runs.store import RunStore
 
-            print_changes(RunStore(self.run).changes)
+            store = RunStore(self.run)
+            print_notes(store.changes)
+            done = len(store.rows)
             rows = learn_run(
                 self.run,
                 self.episodes,
@@ -95,6 +97,8 @@ class Resume:
                 tensorboard=self.tensorboard,
                 check=check,
             )
+        if len(rows) == done:
+            print_notes([f"complete already, with {done} episodes; --episodes N goes on to N"])
         return print_rows(rows, self.run, as_json=self.json)
 
 

@@ -22,6 +22,8 @@ class Episode(eqx.Module):
         stopped: Axes on which a wall or border stopped them: there the displacement is censored.
         mass: The population's distributions mu_0, ..., mu_H.
         rewards: Integrated rewards r-hat of the population, one for each paid step.
+        earned: What the tracked agents were paid at each move, if the problem's reward is hidden;
+            a known reward follows from the rest.
     """
 
     states: Float[Array, "agents steps dim"]
@@ -30,6 +32,7 @@ class Episode(eqx.Module):
     stopped: Bool[Array, "agents steps dim"]
     mass: _types.Flow
     rewards: Float[Array, "paid_steps"]
+    earned: Float[Array, "agents steps"] | None = None
 
     @property
     def value(self) -> Scalar:

@@ -1,8 +1,8 @@
-"""What the learner may know: the space, the actions, the reward, the start, the noise."""
+"""What the learner may know: the space, the actions, the start, the noise, mostly the reward."""
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -19,6 +19,21 @@ Motion = Callable[[State, Action, MeanField], State]
 
 Reward = Callable[[State, Action, MeanField], Scalar]
 """The reward r(s, a, mu) of one agent."""
+
+
+class HiddenRewardError(ValueError):
+    """Something needs the reward of a problem whose reward is hidden."""
+
+
+class HiddenReward(eqx.Module):
+    """Stands for a reward that only the true system knows: whatever asks it is refused."""
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> NoReturn:
+        """Raises."""
+        raise HiddenRewardError(
+            "the reward is hidden: it is known to the true system alone; learn it with M3UCRL, "
+            "or, where the system is simulated, take the flow of system.reveal(), which has it"
+        )
 
 
 class Box(eqx.Module):
@@ -148,6 +163,9 @@ class Problem(eqx.Module):
     The population starts each episode from ``initial`` and makes ``horizon`` moves. It is paid
     the integrated reward r-hat (eq. integratedReward) at h = 0, ..., horizon - 1, and also at
     h = horizon if ``pay_end``; there the reward is taken with the action nearest to zero.
+
+    The reward may be hidden (the paper's footnote on unknown rewards): then `reward` is a
+    `HiddenReward`, and only what agents were paid tells of it.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -158,25 +176,28 @@ class Problem(eqx.Module):
     noise: Noise
     max_move: tuple[float, ...] = eqx.field(static=True)
     pay_end: bool = eqx.field(static=True)
+    reward_noise: float = eqx.field(static=True)
 
     def __init__(
         self,
         *,
         grid: Grid,
         actions: Box | MoveSet,
-        reward: Reward,
+        reward: Reward | None,
         horizon: int,
         initial: Any,
         noise: Noise | PerAxis,
         max_move: PerAxis | None = None,
         pay_end: bool = False,
+        reward_noise: float = 0.0,
     ):
         """Checks and builds a problem.
 
         Args:
             grid: The space.
             actions: What agents can do.
-            reward: The reward of one agent, ``(state, action, mu) -> number``.
+            reward: The reward of one agent, ``(state, action, mu) -> number``; none if it is
+                hidden and has to be learned from what agents are paid.
             horizon: Number of moves in an episode.
             initial: Distribution at the start, over the free cells or the whole box.
             noise: The noise of the motion; a number or one for each axis is the standard
@@ -184,6 +205,7 @@ class Problem(eqx.Module):
             max_move: The farthest that one step can carry an agent on each axis, without noise.
                 Windows of the flow are cut to this reach. Without it they span the whole space.
             pay_end: Whether the last distribution is paid too.
+            reward_noise: Standard deviation of the noise with which a hidden reward is observed.
         """
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
             raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
@@ -196,20 +218,41 @@ class Problem(eqx.Module):
         farthest = grid.extent if max_move is None else per_axis(max_move, grid.dim, float)
         if any(not (math.isfinite(m) and m > 0) for m in farthest):
             raise ValueError(f"max_move must be positive on every axis, got {max_move}")
+        if not (math.isfinite(reward_noise) and reward_noise >= 0):
+            raise ValueError(f"reward_noise must be 0 or more, got {reward_noise}")
+        if reward_noise and reward is not None:
+            raise ValueError(
+                f"a known reward is not observed, so there is no noise on it; leave out "
+                f"reward_noise = {reward_noise}, or hide the reward with reward=None"
+            )
         self.grid = grid
         self.actions = actions
-        self.reward = reward
+        self.reward = HiddenReward() if reward is None else reward
         self.horizon = int(horizon)
         self.initial = check_mass(grid, initial, "the initial distribution")
         self.noise = noise
         self.max_move = farthest
         self.pay_end = pay_end
-        check_function(self, reward, "the reward", ())
+        self.reward_noise = float(reward_noise)
+        if reward is not None:
+            check_function(self, reward, "the reward", ())
 
     @property
     def paid_steps(self) -> int:
         """Number of distributions that are paid."""
         return self.horizon + int(self.pay_end)
+
+    @property
+    def hides_reward(self) -> bool:
+        """Whether the reward has to be learned."""
+        return isinstance(self.reward, HiddenReward)
+
+    def with_reward(self, reward: Reward) -> "Problem":
+        """The same problem with another reward in place of its own; may be compiled."""
+        changed: Problem = eqx.tree_at(
+            lambda p: p.reward, self, reward, is_leaf=lambda x: x is self.reward
+        )
+        return changed
 
 
 def check_function(

@@ -1,5 +1,6 @@
 """Simulated systems: only here, and in the environments built on it, is the true motion known."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,40 +23,46 @@ from .problem import (
     NeighbourNoise,
     Noise,
     Problem,
+    Reward,
     check_function,
 )
 from .space.grid import Grid
 from .space.measure import MASS_TOLERANCE, MeanField, sample, seen_from
 from .space.move import Move, move
 
+EARNED = 1
+"""Tells the randomness of observed rewards apart from that of the moves."""
+
 
 class SimulatedSystem(AbstractSystem):
     """An infinite population with a known motion; tracked agents live among it.
 
     The population's distribution follows Phi; tracked agents move in continuous space by the
-    same motion, noise and wall rule.
+    same motion, noise and wall rule. If the problem hides its reward, they also report what they
+    were paid.
     """
 
     problem: Problem
     _motion: Motion
     _flow: Flow
 
-    def __init__(self, problem: Problem, motion: Motion):
+    def __init__(self, problem: Problem, motion: Motion, reward: Reward | None = None):
         """Checks the motion by evaluating it once, then builds the system.
 
         Args:
             problem: What the learner may know.
             motion: The true law of motion of one agent, ``(state, action, mu) -> next state``.
+            reward: The true reward, if the problem hides it.
         """
         check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
-        self._flow = Flow(problem)
+        self._flow = Flow(rewarded(problem, reward))
 
     def reveal(self) -> tuple[Flow, Motion]:
-        """The flow and the true motion, for planning with known dynamics and for tests.
+        """The flow, with the true reward, and the true motion: for referees and for tests.
 
-        The one door to the true motion: nothing that learns may go through it.
+        The one door to both: nothing that learns may go through it.
         """
         return self._flow, self._motion
 
@@ -65,6 +72,8 @@ class SimulatedSystem(AbstractSystem):
             raise ValueError(f"at least one agent must be tracked, got {agents}")
         profile = as_profile(policy, self.problem.horizon)
         episode = _play(self._flow, self._motion, profile, key, agents)
+        if self.problem.hides_reward:
+            episode = with_earnings(self._flow.problem, episode, key)
         _check_result(self._flow, self._motion, profile, episode.mass, episode.rewards)
         _check_agents(self.problem, episode)
         return episode
@@ -81,6 +90,55 @@ class SimulatedSystem(AbstractSystem):
     ) -> Float[Array, "steps cells action_dim"]:
         """Average action in every cell at each step, given the distributions of an episode."""
         return self._flow.mean_actions(policy, mass)
+
+
+def rewarded(problem: Problem, reward: Reward | None) -> Problem:
+    """The problem with the true reward, its own or the hidden one; raises if it has both or none.
+
+    Args:
+        problem: What the learner may know.
+        reward: The true reward, if the problem hides it.
+    """
+    if problem.hides_reward == (reward is None):
+        raise ValueError(
+            "the problem hides its reward, so the system needs the true one: pass reward=..."
+            if reward is None
+            else "the problem's reward is known; leave out the system's, or hide the problem's "
+            "with reward=None"
+        )
+    if reward is None:
+        return problem
+    check_function(problem, reward, "the reward", ())
+    return problem.with_reward(reward)
+
+
+def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
+    """The episode with what its tracked agents were paid, as they observe it.
+
+    Args:
+        problem: The problem with its true reward.
+        episode: What they did.
+        key: The episode's randomness.
+    """
+    earned = _earned(problem, episode, jax.random.fold_in(key, EARNED))
+    if not bool(jnp.all(jnp.isfinite(earned))):
+        raise ValueError(
+            "a tracked agent's reward is not finite: the reward returned NaN or infinity for a "
+            "state that is no cell centre; for logarithms of mu use mufield.log_mass"
+        )
+    return replace(episode, earned=earned)
+
+
+@eqx.filter_jit
+def _earned(problem: Problem, episode: Episode, key: Key) -> Float[Array, "agents steps"]:
+    def one(state: State, action: Action, mass: Mass) -> Scalar:
+        return jnp.asarray(problem.reward(state, action, seen_from(problem.grid, mass, state)))
+
+    along = jax.vmap(one)
+    paid = jax.vmap(along, in_axes=(0, 0, None))(
+        episode.states, episode.actions, episode.mass[:-1]
+    ).astype(episode.mass.dtype)
+    return paid + problem.reward_noise * jax.random.normal(key, paid.shape, paid.dtype)
 
 
 def agent_step(

@@ -10,7 +10,7 @@ from toy import LINE, PLANE, RING, toy_episode, toy_problem
 
 from mufield import Grid, MoveSet, Problem, uniform
 from mufield.models.data import Transitions
-from mufield.models.features import EMBEDDING_SIZE, FeatureMap
+from mufield.models.features import EMBEDDING_SIZE, LEAST_HERE, FeatureMap
 from mufield.policies.encoders import make_encoder
 from mufield.space.measure import seen_from
 
@@ -163,3 +163,12 @@ def test_rows_of_data_get_the_features_of_their_own_moment(mu):
         mass = data.mass[data.moment[row]]
         alone = features_at(problem, mu, data.states[row], data.actions[row], mass)
         assert rows[row] == pytest.approx(alone, abs=1e-12)
+
+
+def test_the_logarithm_here_is_zero_where_even_and_one_where_everybody_is():
+    problem = toy_problem(LINE)
+    assert features_at(problem, "log here", [1.5])[-1] == pytest.approx(0.0, abs=1e-12)
+    everybody, nobody = [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
+    assert features_at(problem, "log here", [1.5], mass=everybody)[-1] == pytest.approx(1.0)
+    lowest = np.log(LEAST_HERE) / np.log(4)
+    assert features_at(problem, "log here", [1.5], mass=nobody)[-1] == pytest.approx(lowest)

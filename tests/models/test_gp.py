@@ -15,8 +15,9 @@ from mufield import Grid
 from mufield.models.data import Transitions
 from mufield.models.factor import ExactFactor, InducingFactor
 from mufield.models.gp import GaussianProcess, TheoryBeta
-from mufield.models.kernels import Linear, SquaredExponential, joint_kernel
+from mufield.models.kernels import Linear, SquaredExponential
 from mufield.models.posterior import ExactPosterior, InducingPosterior
+from mufield.models.priors import joint_kernel
 from mufield.space.measure import seen_from
 
 KEY = jax.random.key(0)

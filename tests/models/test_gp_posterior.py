@@ -22,6 +22,7 @@ from mufield.models.hyperparameters import (
 )
 from mufield.models.kernels import Linear, Matern32, SquaredExponential, covariances
 from mufield.models.posterior import ExactPosterior, Frame, Head, InducingPosterior, safe_root
+from mufield.models.units import Units
 from mufield.space.measure import seen_from
 
 NOISE = np.array([0.05, 0.2])
@@ -217,7 +218,8 @@ def test_the_std_is_lipschitz_in_the_kernel_metric(kind):
 def small_frame(grid):
     problem = toy_problem(grid)
     features = FeatureMap(problem)
-    return problem, Frame(features, jnp.ones(grid.dim), jnp.full(grid.dim, 0.1))
+    units = Units(jnp.ones(grid.dim), None)
+    return problem, Frame(features, units, jnp.full(grid.dim, 0.1))
 
 
 @pytest.mark.parametrize("kind", ["exact", "inducing", "few inducing"])

@@ -17,9 +17,8 @@ from mufield.models.kernels import (
     Select,
     SquaredExponential,
     Sum,
-    joint_kernel,
-    steered_kernel,
 )
+from mufield.models.priors import additive_kernel, joint_kernel, steered_kernel
 
 SCALES = jnp.array([0.7, 1.5, 3.0])
 L2 = tinygp.kernels.distance.L2Distance()
@@ -135,3 +134,21 @@ def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
     # Far away the common gain is left.
     far = full.at[5].add(100.0)
     assert float(kernel(full, far)) == pytest.approx(gain + drift)
+
+
+def test_an_additive_reward_is_a_sum_of_parts_and_little_else():
+    problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
+    features = FeatureMap(problem, "log here")
+    kernel = additive_kernel(features, variance=1.0, slope=2.0, joint=0.01)
+    z = jnp.zeros(features.size)
+    # Features: sine and cosine of the periodic axis, the other axis, two actions, mu.
+    everything = 3 * 1.0 + 0.01 + 1.0
+    assert float(kernel(z, z)) == pytest.approx(everything)
+    # Far away in one part, the others are as alike as ever.
+    for axis in (0, 3):
+        assert float(kernel(z, z.at[axis].set(100.0))) == pytest.approx(everything - 1.01)
+    crowd = z.at[5].set(100.0)
+    assert float(kernel(crowd, crowd)) == pytest.approx(everything + 2.0 * 100.0**2)
+    assert float(kernel(crowd, z)) == pytest.approx(everything - 1.01)
+    blind = additive_kernel(FeatureMap(problem))
+    assert float(blind(z[:5], z[:5])) == pytest.approx(2.01)

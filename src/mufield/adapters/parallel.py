@@ -87,8 +87,9 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         self.system = as_simulated(system, options)
         self.render_mode = render_mode
         self._observe = observe
-        self._problem = self.system.problem
-        motion = self.system.reveal()[1]
+        # With its true reward, which pays each agent, where a learner does not know it.
+        flow, motion = self.system.reveal()
+        self._problem = flow.problem
         self._start = compile_with(lambda problem, key: start(problem, key, agents), self._problem)
         self._move = compile_with(move_all, self._problem, motion)
         self._end_rewards = compile_with(end_rewards, self._problem)

@@ -64,6 +64,10 @@ class Settings:
     model_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
     """Settings of the model, such as beta=3 members=10 mu=local."""
 
+    reward_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
+    """Settings of the model of the reward, where the environment hides it; it is of the same
+    kind as the motion's."""
+
     planner: Annotated[PlannerName | None, choice(PlannerName, "mirror")] = None
     """Randomised policies by mirror ascent, or deterministic networks or tables."""
 
@@ -102,7 +106,7 @@ class Settings:
         flags |= {"reference": self.reference, "precision": self.precision}
         flags["estimate_noise"] = self.estimate_noise or None
         settings |= {name: value for name, value in flags.items() if value is not None}
-        for name in ("options", "model_options", "planner_options"):
+        for name in ("options", "model_options", "planner_options", "reward_options"):
             given = read_pairs(getattr(self, name), name)
             settings[name] = dict(settings.get(name, {})) | given
         if "environment" not in settings:

@@ -47,6 +47,7 @@ def swarm(
     horizon: int = 200,
     duration: float = 1.0,
     cells: int = 100,
+    reward: str = "known",
 ) -> SimulatedSystem:
     """Swarm motion: agents seek good places, avoid crowds and save effort.
 
@@ -61,11 +62,14 @@ def swarm(
         horizon: Number of moves.
         duration: Time that an episode lasts; a step takes duration / horizon.
         cells: Number of cells of the torus.
+        reward: ``"known"``, or ``"hidden"`` from the learner, who sees what tracked agents earn.
     """
     if motion not in ("free", "congested"):
         raise ValueError(f"motion must be 'free' or 'congested', got {motion!r}")
     if effort not in ("quadratic", "printed"):
         raise ValueError(f"effort must be 'quadratic' or 'printed', got {effort!r}")
+    if reward not in ("known", "hidden"):
+        raise ValueError(f"reward must be 'known' or 'hidden', got {reward!r}")
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
     if not duration > 0:
@@ -75,13 +79,14 @@ def swarm(
     problem = Problem(
         grid=grid,
         actions=Box(-ACTION_LIMIT, ACTION_LIMIT),
-        reward=_reward(effort),
+        reward=_reward(effort) if reward == "known" else None,
         horizon=horizon,
         initial=_initial(grid, initial),
         noise=math.sqrt(step),
         max_move=ACTION_LIMIT * step * (4.0 if motion == "congested" else 1.0),
     )
-    return SimulatedSystem(problem, _motion(motion, step))
+    hidden = _reward(effort) if reward == "hidden" else None
+    return SimulatedSystem(problem, _motion(motion, step), hidden)
 
 
 @register("swarm-congested", "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)")
@@ -92,6 +97,7 @@ def swarm_congested(
     horizon: int = 200,
     duration: float = 1.0,
     cells: int = 100,
+    reward: str = "known",
 ) -> SimulatedSystem:
     """`swarm` with ``motion="congested"``."""
     return swarm(
@@ -101,6 +107,7 @@ def swarm_congested(
         horizon=horizon,
         duration=duration,
         cells=cells,
+        reward=reward,
     )
 
 

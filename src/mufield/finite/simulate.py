@@ -17,8 +17,8 @@ from .. import _types
 from .._types import Key, Mass
 from ..episode import AbstractSystem, Episode
 from ..policies.base import AbstractPolicy, Profile, as_profile
-from ..problem import GaussianNoise, Motion, NeighbourNoise, Noise, Problem
-from ..systems import SimulatedSystem, check_motion
+from ..problem import GaussianNoise, Motion, NeighbourNoise, Noise, Problem, Reward
+from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .blocks import Advanced, Block, Moment, Moves, World, advance, begin, end_reward, way_of
 from .choice import CellLaws, cumulated
 
@@ -78,6 +78,7 @@ class FiniteSystem(AbstractSystem):
     noise_factor: float = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
     _motion: Motion
+    _rewarded: Problem
 
     def __init__(
         self,
@@ -89,8 +90,12 @@ class FiniteSystem(AbstractSystem):
         lost: float = 0.0,
         noise_factor: float = 1.0,
         centred: bool = False,
+        reward: Reward | None = None,
     ):
-        """Checks the options, and the motion by evaluating it once, then builds the system."""
+        """Checks the options, and the motion by evaluating it once, then builds the system.
+
+        ``reward`` is the true reward, if the problem hides it; the rest are attributes.
+        """
         _check_options(agents, stale, lost)
         _scaled(problem.noise, noise_factor)
         check_motion(problem, motion)
@@ -102,11 +107,14 @@ class FiniteSystem(AbstractSystem):
         # Those of the discrete rooms stand in the middle of their cells anyway.
         self.centred = centred or isinstance(problem.noise, NeighbourNoise)
         self._motion = motion
+        self._rewarded = rewarded(problem, reward)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":
         """N agents in place of an infinite population; options as in the class."""
-        return cls(system.problem, system.reveal()[1], agents=agents, **options)
+        flow, motion = system.reveal()
+        hidden = flow.problem.reward if system.problem.hides_reward else None
+        return cls(system.problem, motion, agents=agents, reward=hidden, **options)
 
     def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
         """Runs one episode and tracks the first ``agents`` of the N.
@@ -121,7 +129,9 @@ class FiniteSystem(AbstractSystem):
         with _pool() as pool:
             course = _play(self, as_profile(policy, self.problem.horizon), key, agents, pool)
         path = Moves(*(jnp.stack(steps, axis=1) for steps in zip(*course.tracked, strict=True)))
-        return Episode(**path._asdict(), mass=course.mass, rewards=course.rewards)
+        episode = Episode(**path._asdict(), mass=course.mass, rewards=course.rewards)
+        hides = self.problem.hides_reward
+        return with_earnings(self._rewarded, episode, key) if hides else episode
 
     def evaluate(self, policy: Any, key: Key, *, episodes: int = 1) -> Evaluation:
         """What several episodes earn; no agent's path is kept.
@@ -182,7 +192,7 @@ def _pool() -> ThreadPoolExecutor:
 def _play(
     system: FiniteSystem, profile: Profile, key: Key, tracked: int, pool: Executor
 ) -> _Course:
-    problem, dtype = system.problem, system.problem.initial.dtype
+    problem, dtype = system._rewarded, system.problem.initial.dtype
     start_key, step_key = jax.random.split(key)
     population = _Population(system, start_key, tracked, pool)
     mass: list[Mass] = []
@@ -221,7 +231,7 @@ class _Population:
     """
 
     def __init__(self, system: FiniteSystem, key: Key, tracked: int, pool: Executor):
-        problem = system.problem
+        problem = system._rewarded
         noise = _scaled(problem.noise, system.noise_factor)
         self.world = World(problem, system._motion, noise, system.lost, system.centred)
         self.present = system.agents

@@ -56,6 +56,7 @@ class MoveFlow(eqx.Module):
             depends on mu or the kernel would be too large.
         sees_mu: Whether the motion depends on mu.
         shared: Whether all cells have the same moves.
+        alike: So many moves that follow each other earn the same.
     """
 
     flow: Flow
@@ -64,9 +65,15 @@ class MoveFlow(eqx.Module):
     kernel: Float[Array, "cells moves window"] | None
     sees_mu: bool = eqx.field(static=True)
     shared: bool = eqx.field(static=True)
+    alike: int = eqx.field(static=True)
 
     def __init__(
-        self, flow: Flow, motion: Motion, actions: Float[Array, "*cells moves action_dim"]
+        self,
+        flow: Flow,
+        motion: Motion,
+        actions: Float[Array, "*cells moves action_dim"],
+        *,
+        alike: int = 1,
     ):
         """Prepares the flow; computes the kernel if the motion does not depend on mu.
 
@@ -74,6 +81,8 @@ class MoveFlow(eqx.Module):
             flow: The problem's flow.
             motion: The law of motion of one agent.
             actions: The moves, the same everywhere or different in each cell.
+            alike: If always so many moves that follow each other earn the same, as the etas of
+                one action do, the reward is computed for the first of them only.
         """
         problem = flow.problem
         if actions.shape[-1] != problem.actions.dim:
@@ -85,7 +94,13 @@ class MoveFlow(eqx.Module):
         shape = (problem.grid.n_cells, *actions.shape[-2:])
         if not bool(jnp.all(problem.actions.contains(actions))):
             raise ValueError(f"some moves are outside {problem.actions.describe()}; leave them out")
+        if actions.shape[-2] % alike:
+            raise ValueError(
+                f"{actions.shape[-2]} moves cannot be divided into groups of {alike} that earn the "
+                "same; make them equal in number"
+            )
         self.shared = actions.ndim == 2
+        self.alike = alike
         self.flow = flow
         self.motion = motion
         self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
@@ -139,7 +154,9 @@ class MoveFlow(eqx.Module):
 
     def rewards(self, mass: Mass) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each move."""
-        return self.flow.rewards(mass, self._law(jnp.ones_like(self.actions[..., 0])))
+        moves = self.actions[:, :: self.alike]
+        law = ActionLaw(actions=moves, weights=jnp.ones_like(moves[..., 0]))
+        return jnp.repeat(self.flow.rewards(mass, law), self.alike, axis=1)
 
     def rollout(self, weights: Weights) -> Rollout:
         """The flow and J of the policy with these weights."""
@@ -194,9 +211,6 @@ class MoveFlow(eqx.Module):
         if unbounded:
             gap = jnp.full_like(gap, jnp.inf)
         return Sweep(rollout=rollout, action_values=action_values, gap=gap)
-
-    def _law(self, weights: Float[Array, "cells moves"]) -> ActionLaw:
-        return ActionLaw(actions=self.actions, weights=weights)
 
     def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
         """Phi with the windows of a few moves at a time, kept neither forwards nor backwards."""

@@ -18,7 +18,7 @@ from ..problem import Box, Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .imagine import Imagination
-from .plan import AbstractPlanner, Plan, joint_set, mean_spread
+from .plan import AbstractPlanner, Plan, controls_of, joint_set, mean_spread
 
 SHAKE = 0.1
 """Random shift of new starts, before their actions are squashed."""
@@ -90,7 +90,8 @@ class GradientPlanner(AbstractPlanner):
                 "with MirrorPlanner"
             )
         flow, motion = imagination.world(model, jax.random.key(0))
-        moves = MoveFlow(flow, motion, joint_set(imagination, self.points, 2))
+        alike = controls_of(imagination, 2).shape[0]
+        moves = MoveFlow(flow, motion, joint_set(imagination, self.points, 2), alike=alike)
         return None if moves.kernel is None else moves
 
     def first_memory(self, imagination: Imagination, key: Key) -> Profile:

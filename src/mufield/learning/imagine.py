@@ -8,12 +8,21 @@ from jaxtyping import Array, Float
 from .._types import Action, Key, Scalar, State
 from ..flow.objective import Flow
 from ..models.base import AbstractModel
-from ..planning.hallucinate import HallucinatedMotion, hallucinated, within_reach
+from ..planning.hallucinate import (
+    HallucinatedMotion,
+    JointReward,
+    hallucinated,
+    within_reach,
+)
 from ..policies.randomised import spread_actions
 from ..problem import Box, Motion, Problem, Reward
 from ..space.measure import MeanField, seen_from
+from .believed import BelievedReward, DrawnReward
 
 OPTIMISM = ("hallucinated", "shared", "bonus", "thompson", "greedy")
+
+DRAWN_REWARD = 1
+"""Tells the randomness of a drawn reward apart from that of the drawn motion."""
 
 
 class MeanMotion(eqx.Module):
@@ -43,7 +52,7 @@ class BonusReward(eqx.Module):
     """The reward and a bonus for going where the model is unsure.
 
     Attributes:
-        reward: The problem's reward.
+        reward: The problem's reward, or the believed one.
         model: The fitted model.
         weight: Bonus for an uncertainty as large as the farthest move, on all axes.
         max_move: The farthest move on each axis.
@@ -77,6 +86,9 @@ class Imagination(eqx.Module):
         optimism: Factor on the model's beta, or the bonus's weight.
         estimate_noise: Whether the imagined noise is the model's estimate instead of the
             problem's. The problem's noise then only bounds it from above.
+        reward_model: The model of the reward, where the problem hides it: plans are then for the
+            upper edge of its band; for a drawn reward with ``"thompson"``, and for the mean with
+            ``"greedy"``.
     """
 
     kind: str = eqx.field(static=True)
@@ -84,6 +96,7 @@ class Imagination(eqx.Module):
     flow: Flow
     optimism: Scalar
     estimate_noise: bool = eqx.field(static=True)
+    reward_model: AbstractModel | None
 
     def __init__(
         self,
@@ -103,11 +116,22 @@ class Imagination(eqx.Module):
         self.flow = Flow(hallucinated(problem) if kind in ("hallucinated", "shared") else problem)
         self.optimism = jnp.asarray(optimism, dtype=problem.initial.dtype)
         self.estimate_noise = estimate_noise
+        self.reward_model = None
 
     @property
     def controls(self) -> int:
         """Number of axes of eta; zero without hallucinated control."""
         return self.flow.problem.actions.dim - self.problem.actions.dim
+
+    def with_reward(self, reward_model: AbstractModel | None) -> "Imagination":
+        """The same with a model of the hidden reward; may be compiled and lifted."""
+        changed: Imagination = eqx.tree_at(
+            lambda i: i.reward_model,
+            self,
+            reward_model,
+            is_leaf=lambda x: x is None or isinstance(x, AbstractModel),
+        )
+        return changed
 
     def world(self, model: AbstractModel, key: Key) -> tuple[Flow, Motion]:
         """The flow and the motion to plan with; may be compiled and lifted."""
@@ -122,10 +146,23 @@ class Imagination(eqx.Module):
             motion = DrawnMotion(model, key, far)
         else:
             motion = MeanMotion(model, far)
+        reward = self._reward(key)
         if self.kind == "bonus":
-            paid = BonusReward(self.problem.reward, model, self.optimism, far)
-            flow = eqx.tree_at(lambda f: f.problem.reward, flow, paid)
+            reward = BonusReward(reward, model, self.optimism, far)
+        if reward is not self.problem.reward:
+            paid = JointReward(reward, self.problem.actions.dim) if self.controls else reward
+            flow = eqx.tree_at(lambda f: f.problem, flow, flow.problem.with_reward(paid))
         return flow, motion
+
+    def _reward(self, key: Key) -> Reward:
+        """The problem's reward; where that is hidden, what is believed of it."""
+        model = self.reward_model
+        if model is None:
+            return self.problem.reward
+        if self.kind == "thompson":
+            return DrawnReward(model, jax.random.fold_in(key, DRAWN_REWARD))
+        scale = jnp.zeros_like(self.optimism) if self.kind == "greedy" else self.optimism
+        return BelievedReward(model, scale)
 
     def _noise(self, model: AbstractModel) -> Float[Array, "dim"]:
         """The model's noise, averaged over the space and the actions."""

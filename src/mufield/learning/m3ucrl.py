@@ -5,7 +5,7 @@ Neither `ask` nor `tell` touches a simulator: a real fleet can stand between the
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,11 +19,14 @@ from ..models.ensemble import DeepEnsemble
 from ..policies.base import Profile, as_profile
 from ..policies.randomised import random_policy
 from ..problem import Problem
+from .believed import reward_family as same_kind
+from .fits import PlanError as PlanError
+from .fits import check_reward_model, fit_all, is_finite
 from .imagine import Imagination
 from .mirror import MirrorPlanner
 from .plan import AbstractPlanner, Plan
 
-FIT, PLAN, RUN = 1, 2, 3
+FIT, PLAN, RUN, FIT_REWARD = 1, 2, 3, 4
 """What an episode's randomness is used for."""
 
 
@@ -38,6 +41,7 @@ class LearnerState(eqx.Module):
         profile: The last policy that was planned, none before the first.
         key: The run's randomness; every episode derives its own from it.
         notes: What went wrong since the last episode, for people.
+        reward_model: The model of the reward, fitted to the same, where the problem hides it.
     """
 
     data: Transitions
@@ -47,6 +51,7 @@ class LearnerState(eqx.Module):
     profile: Profile | None
     key: Key
     notes: tuple[str, ...] = eqx.field(static=True, default=())
+    reward_model: AbstractModel | None = None
 
     @property
     def episode(self) -> int:
@@ -64,6 +69,7 @@ class M3UCRL:
     Attributes:
         problem: What is known of the system.
         family: The statistical model.
+        reward_family: The statistical model of the reward, where the problem hides it.
         planner: The planner.
         imagination: The world that it plans in.
         first: The first episode: ``"prior"`` plans under the model's prior, ``"random"`` runs the
@@ -81,6 +87,7 @@ class M3UCRL:
         scale: float = 2 / 3,
         first: str = "prior",
         estimate_noise: bool = False,
+        reward_family: AbstractModelFamily | None = None,
     ):
         """Prepares a learner.
 
@@ -95,9 +102,18 @@ class M3UCRL:
                 to explore, and with all of it learning is slower (`benchmarks/learning.py`).
             first: ``"prior"`` or ``"random"``.
             estimate_noise: Whether the noise of the imagined flow is the model's estimate.
+            reward_family: The statistical model of a hidden reward; by default one of the same
+                kind as ``family`` that sees the logarithm of mu at the agent
+                (`mufield.learning.believed.reward_family`). The reward's band is as wide, in its
+                beta times ``scale``, as the motion's.
         """
         if first not in ("prior", "random"):
             raise ValueError(f"first must be 'prior' or 'random', got {first!r}")
+        if reward_family is not None and not problem.hides_reward:
+            raise ValueError(
+                "the problem's reward is known, so there is nothing to model; leave out "
+                "reward_family, or hide the reward with Problem(reward=None)"
+            )
         self.problem = problem
         self.family = DeepEnsemble() if family is None else family
         self.planner = MirrorPlanner() if planner is None else planner
@@ -105,8 +121,12 @@ class M3UCRL:
             problem, optimism, optimism=scale, estimate_noise=estimate_noise
         )
         self.first = first
-        prior = self.family.fit(Transitions.empty(problem), jax.random.key(0))
-        self.prepared = self.planner.prepare(self.imagination, prior)
+        self.reward_family: AbstractModelFamily | None = None
+        if problem.hides_reward:
+            self.reward_family = reward_family or same_kind(self.family)
+        data, key = Transitions.empty(problem), jax.random.key(0)
+        imagined = self.imagination.with_reward(self._reward_prior(data, key))
+        self.prepared = self.planner.prepare(imagined, self.family.fit(data, key))
 
     def init(self, key: Key) -> LearnerState:
         """The state before the first episode."""
@@ -118,6 +138,7 @@ class M3UCRL:
             memory=self.planner.first_memory(self.imagination, _key_after(key, 0, PLAN)),
             profile=None,
             key=key,
+            reward_model=self._reward_prior(data, _key_after(key, 0, FIT_REWARD)),
         )
 
     def ask(self, state: LearnerState) -> Plan:
@@ -141,7 +162,7 @@ class M3UCRL:
             plan = _plan(
                 self.planner,
                 self.prepared,
-                self.imagination,
+                self.imagination.with_reward(state.reward_model),
                 state.model,
                 state.memory,
                 state.key_for(PLAN),
@@ -174,21 +195,19 @@ class M3UCRL:
         """`tell` for several runs; families that can fit all models in one program."""
         data = [state.data.append(e) for state, e in zip(states, episodes, strict=True)]
         ends = [(*state.ends, len(d)) for state, d in zip(states, data, strict=True)]
-        keys = [_key_after(state.key, len(e), FIT) for state, e in zip(states, ends, strict=True)]
-        fits = self._fit(data, keys, ends)
+        fits = self._fit([state.key for state in states], data, ends)
         return [
             LearnerState(
                 data=rows,
                 ends=end,
-                model=model,
+                model=fit.model,
                 memory=state.memory if plan is None else plan.memory,
                 profile=state.profile if plan is None else plan.profile,
                 key=state.key,
-                notes=notes,
+                notes=fit.notes,
+                reward_model=fit.reward_model,
             )
-            for state, rows, end, (model, notes), plan in zip(
-                states, data, ends, fits, plans, strict=True
-            )
+            for state, rows, end, fit, plan in zip(states, data, ends, fits, plans, strict=True)
         ]
 
     def restore(
@@ -197,41 +216,35 @@ class M3UCRL:
         """The state of a run from what is kept on disk: the model is fitted again."""
         if not ends:
             return self.init(key)
-        model, notes = self._fit([data], [_key_after(key, len(ends), FIT)], [ends])[0]
-        return LearnerState(data, ends, model, memory, profile, key, notes)
+        fit = self._fit([key], [data], [ends])[0]
+        return LearnerState(
+            data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model
+        )
+
+    def _reward_prior(self, data: Transitions, key: Key) -> AbstractModel | None:
+        if self.reward_family is None:
+            return None
+        prior = self.reward_family.fit(data.of_rewards(), key)
+        check_reward_model(prior, self.problem)
+        return prior
 
     def _fit(
-        self, data: list[Transitions], keys: list[Key], ends: list[tuple[int, ...]]
-    ) -> list[tuple[AbstractModel, tuple[str, ...]]]:
-        try:
-            models = self.family.fit_many(data, keys)
-            if is_finite(models):
-                return [(model, ()) for model in models]
-        except FloatingPointError:
-            pass
-        return [self._last_good(*each) for each in zip(data, keys, ends, strict=True)]
+        self, keys: list[Key], data: list[Transitions], ends: list[tuple[int, ...]]
+    ) -> list["_Fit"]:
+        """The models of several runs, by their randomness, their data and where episodes end."""
 
-    def _last_good(
-        self, data: Transitions, key: Key, ends: tuple[int, ...]
-    ) -> tuple[AbstractModel, tuple[str, ...]]:
-        """The model of as many episodes as give a finite fit."""
-        for count in range(len(ends), -1, -1):
-            notes: tuple[str, ...] = ()
-            if count < len(ends):
-                notes = (
-                    f"the model's fit to {len(ends)} episodes is not finite; going on with that "
-                    f"to {count}",
-                )
-            try:
-                model = self.family.fit(data.first(ends[count - 1] if count else 0), key)
-            except FloatingPointError:
-                continue
-            if is_finite(model):
-                return model, notes
-        raise PlanError(
-            "no fit of the model is finite, not even the prior; check the model's settings and "
-            "the scales of the observed data"
-        )
+        def keys_for(use: int) -> list[Key]:
+            return [_key_after(key, len(end), use) for key, end in zip(keys, ends, strict=True)]
+
+        models = fit_all(self.family, data, keys_for(FIT), ends, "model")
+        if self.reward_family is None:
+            return [_Fit(model, None, notes) for model, notes in models]
+        paid = [each.of_rewards() for each in data]
+        rewards = fit_all(self.reward_family, paid, keys_for(FIT_REWARD), ends, "reward model")
+        return [
+            _Fit(model, reward, (*notes, *more))
+            for (model, notes), (reward, more) in zip(models, rewards, strict=True)
+        ]
 
     def _random_plan(self, state: LearnerState) -> Plan:
         problem = self.problem
@@ -249,14 +262,12 @@ class M3UCRL:
         )
 
 
-class PlanError(RuntimeError):
-    """No usable plan or model, and none of an earlier episode to fall back to."""
+class _Fit(NamedTuple):
+    """The models of one run, and what went wrong with them."""
 
-
-def is_finite(tree: Any) -> bool:
-    """Whether all numbers of a tree are."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
+    model: AbstractModel
+    reward_model: AbstractModel | None
+    notes: tuple[str, ...]
 
 
 def _checked(plan: Plan, state: LearnerState) -> Plan:

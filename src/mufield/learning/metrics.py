@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..episode import Episode
+from ..models.base import AbstractModel
 from ..models.calibration import predict_rows
 from ..models.data import Transitions
 from ..space.transport import wasserstein
@@ -40,6 +41,9 @@ class EpisodeMetrics:
         best: Best J so far.
         reference: J of a reference plan, if known.
         notes: What people should know: fallbacks, a band that is too narrow.
+        reward_coverage: The same share of what the agents earned, by the model of the reward;
+            None where the reward is known, and in the first episode, because before data nothing
+            tells the scale of rewards.
     """
 
     episode: int
@@ -55,6 +59,7 @@ class EpisodeMetrics:
     best: float
     reference: float | None = None
     notes: tuple[str, ...] = field(default=())
+    reward_coverage: float | None = None
 
     @property
     def optimism(self) -> float | None:
@@ -68,7 +73,10 @@ class EpisodeMetrics:
 
     def row(self) -> dict[str, Any]:
         """The figures under short names, for files and tables."""
-        return {**asdict(self), "optimism": self.optimism, "regret": self.regret}
+        row = {**asdict(self), "optimism": self.optimism, "regret": self.regret}
+        if self.reward_coverage is None:  # most runs have no such figure
+            del row["reward_coverage"]
+        return row
 
 
 def measure(
@@ -93,8 +101,12 @@ def measure(
     notes = [*state.notes, plan.note] if plan.note else list(state.notes)
     middle = episode.mass.shape[0] // 2
     imagined = bool(jnp.all(jnp.isfinite(plan.mass)))
-    coverage, warning = _coverage(state, episode)
-    notes += [warning] if warning else []
+    told = Transitions.empty(state.data.problem).append(episode)
+    coverage, warning = _coverage(state.model, told, "moves")
+    rewards_inside, doubt = None, ""
+    if state.reward_model is not None and state.episode:
+        rewards_inside, doubt = _coverage(state.reward_model, told.of_rewards(), "rewards")
+    notes += [note for note in (warning, doubt) if note]
     return EpisodeMetrics(
         episode=state.episode + 1,
         value=value,
@@ -111,26 +123,26 @@ def measure(
         best=value if best is None else max(best, value),
         reference=reference,
         notes=tuple(notes),
+        reward_coverage=rewards_inside,
     )
 
 
-def _coverage(state: LearnerState, episode: Episode) -> tuple[float | None, str]:
-    """Coverage of the episode's moves by the model before it, and a warning if it is too low."""
+def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float | None, str]:
+    """Coverage of an episode by the model before it, and a warning if it is too low."""
     from scipy.special import bdtr  # slow to import
 
-    problem = state.data.problem
-    told = predict_rows(state.model, Transitions.empty(problem).append(episode))
+    told = predict_rows(model, data)
     count = int(told.observed.sum())
     if count == 0:
         return None, ""
     # Beta is meant as a band of two standard deviations or more.
-    widening = max(1.0, float(state.model.beta) / 2.0)
+    widening = max(1.0, float(model.beta) / 2.0)
     inside = told.quantiles(widening) <= LEVEL
     hits = int((inside & told.observed).sum())
     warning = ""
     if bdtr(hits, count, LEVEL) < SUSPICIOUS:
         warning = (
-            f"the confidence band is too narrow: {hits} of {count} moves lie inside the "
+            f"the confidence band is too narrow: {hits} of {count} {name} lie inside the "
             f"{LEVEL:.0%} interval; raise beta or recalibrate the model"
         )
     return hits / count, warning

@@ -33,7 +33,9 @@ class MirrorPlanner(AbstractPlanner):
     def prepare(self, imagination: Imagination, model: AbstractModel) -> MoveFlow:
         """The flow over the joint moves."""
         flow, motion = imagination.world(model, jax.random.key(0))
-        return MoveFlow(flow, motion, joint_set(imagination, self.points, self.controls))
+        alike = controls_of(imagination, self.controls).shape[0]
+        joint = joint_set(imagination, self.points, self.controls)
+        return MoveFlow(flow, motion, joint, alike=alike)
 
     def first_memory(self, imagination: Imagination, key: Key) -> None:
         """Nothing: every plan starts anew."""

@@ -1,4 +1,8 @@
-"""What every statistical model of the unknown motion offers (assumption WellCalibratedModel)."""
+"""What every statistical model of the unknown motion offers (assumption WellCalibratedModel).
+
+The same interface serves a hidden reward, by the same assumption (the paper's footnote on unknown
+rewards): then a model's one output is what the agent earns.
+"""
 
 from abc import abstractmethod
 
@@ -16,22 +20,22 @@ class Prediction(eqx.Module):
     """What a model says about one agent's move.
 
     Attributes:
-        mean: m(z), where the agent is expected to aim, without noise.
+        mean: m(z), where the agent is expected to aim, without noise; or what it earns.
         epistemic: sigma(z), standard deviation of what more data would tell. Optimism uses this
             part only.
         aleatoric: Standard deviation of the noise, which no data take away.
     """
 
-    mean: Float[Array, "dim"]
-    epistemic: Float[Array, "dim"]
-    aleatoric: Float[Array, "dim"]
+    mean: Float[Array, "outputs"]
+    epistemic: Float[Array, "outputs"]
+    aleatoric: Float[Array, "outputs"]
 
 
 class AbstractModel(eqx.Module):
-    """A fitted, frozen model of the motion.
+    """A fitted, frozen model of the motion, or of the reward.
 
     Attributes:
-        beta: Scale of the confidence band: the true motion is believed to lie within
+        beta: Scale of the confidence band: the truth is believed to lie within
             ``mean +- beta * epistemic`` on every axis.
     """
 
@@ -42,7 +46,7 @@ class AbstractModel(eqx.Module):
         """Mean and standard deviations for one agent; differentiable, batched by the caller."""
 
     def draw(self, key: Key) -> Motion:
-        """A motion drawn from what the model holds for possible, for Thompson sampling.
+        """A motion, or a reward, drawn from what the model believes, for Thompson sampling.
 
         Unless a model knows better: the mean, shifted on each axis by the same multiple of the
         standard deviation everywhere.
@@ -63,6 +67,7 @@ class AbstractModelFamily(eqx.Module):
     def fit(self, data: Transitions, key: Key) -> AbstractModel:
         """Fits a model to all transitions so far; without data it returns the prior.
 
+        ``data.target`` says what the model is of: the motion, or the reward (`Units`).
         The result must be a function of the arguments alone: a run that is resumed fits again.
 
         Raises:

@@ -33,7 +33,7 @@ class HeldOut(eqx.Module):
     """Predictions for moves that the model was not fitted to.
 
     Attributes:
-        error: Observed displacement minus the predicted one.
+        error: Observed displacement, or reward, minus the predicted one.
         epistemic: Epistemic standard deviations.
         aleatoric: Standard deviations of the noise.
         observed: Axes that no wall censored; the others count for nothing.
@@ -78,12 +78,12 @@ class Recalibration(eqx.Module):
 def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
     """A model's predictions for transitions, beside what was observed."""
     count = len(data)
-    moved, found = _predictions(model, data.padded(), data.problem.grid)
+    error, found = _predictions(model, data.padded(), data.problem.grid, data.target)
     return HeldOut(
-        error=np.asarray(moved, dtype=float)[:count],
+        error=np.asarray(error, dtype=float)[:count],
         epistemic=np.asarray(found.epistemic, dtype=float)[:count],
         aleatoric=np.asarray(found.aleatoric, dtype=float)[:count],
-        observed=data.observed,
+        observed=data.told,
     )
 
 
@@ -153,13 +153,15 @@ def _folds(count: int, folds: int) -> Int[np.ndarray, "rows"]:
 
 @eqx.filter_jit
 def _predictions(
-    model: AbstractModel, data: PaddedTransitions, grid: Grid
-) -> tuple[Float[Array, "rows dim"], Prediction]:
-    def one(state: State, action: Action, end: State, moment: Array) -> tuple[Array, Prediction]:
+    model: AbstractModel, data: PaddedTransitions, grid: Grid, target: str
+) -> tuple[Float[Array, "rows outputs"], Prediction]:
+    def one(state: State, action: Action, seen: Array, moment: Array) -> tuple[Array, Prediction]:
         mass = data.mass[moment]
         mu = MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid)
         found = model.predict(state, action, mu)
-        moved = grid.displacement(state, end) - (found.mean - state)
-        return moved, found
+        if target == "reward":
+            return seen - found.mean, found
+        return grid.displacement(state, seen) - (found.mean - state), found
 
-    return jax.vmap(one)(data.states, data.actions, data.next_states, data.moment)
+    seen = data.next_states if data.earned is None or target == "motion" else data.earned
+    return jax.vmap(one)(data.states, data.actions, seen, data.moment)

@@ -1,6 +1,7 @@
 """The transitions that a learner has seen, D_1:t."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -33,6 +34,9 @@ class Transitions(eqx.Module):
             it must not be learned as motion, but tells that the agent wanted to go farther.
         mass: Distributions of the population at the moments of the moves.
         moment: Row of ``mass`` for each move.
+        earned: What agents were paid for each move, if the problem's reward is hidden.
+        target: What a model is to be fitted to: ``"motion"``, where agents went, or ``"reward"``,
+            what they earned.
     """
 
     problem: Problem
@@ -42,6 +46,8 @@ class Transitions(eqx.Module):
     observed: Bool[np.ndarray, "rows dim"]
     mass: Float[np.ndarray, "moments cells"]
     moment: Int[np.ndarray, "rows"]
+    earned: Float[np.ndarray, "rows"] | None = None
+    target: str = eqx.field(static=True, default="motion")
 
     @classmethod
     def empty(cls, problem: Problem) -> "Transitions":
@@ -55,6 +61,7 @@ class Transitions(eqx.Module):
             observed=np.zeros((0, dim), dtype=bool),
             mass=np.zeros((0, problem.grid.n_cells)),
             moment=np.zeros(0, dtype=np.int64),
+            earned=np.zeros(0) if problem.hides_reward else None,
         )
 
     @classmethod
@@ -74,8 +81,11 @@ class Transitions(eqx.Module):
         check_episode(problem, episode)
         agents, steps = episode.states.shape[:2]
         moments = np.tile(np.arange(steps), agents) + len(self.mass)
-        return Transitions(
-            problem=problem,
+        earned = self.earned
+        if earned is not None:
+            earned = np.concatenate([earned, np.asarray(episode.earned, dtype=float).reshape(-1)])
+        return replace(
+            self,
             states=np.concatenate([self.states, _rows(episode.states)]),
             actions=np.concatenate([self.actions, _rows(episode.actions)]),
             next_states=np.concatenate([self.next_states, _rows(episode.next_states)]),
@@ -84,23 +94,40 @@ class Transitions(eqx.Module):
             ),
             mass=np.concatenate([self.mass, np.asarray(episode.mass[:-1], dtype=float)]),
             moment=np.concatenate([self.moment, moments]),
+            earned=earned,
         )
 
     def rows(self, chosen: Bool[np.ndarray, "rows"] | Int[np.ndarray, "some"]) -> "Transitions":
         """Some of the transitions."""
-        return Transitions(
-            problem=self.problem,
+        return replace(
+            self,
             states=self.states[chosen],
             actions=self.actions[chosen],
             next_states=self.next_states[chosen],
             observed=self.observed[chosen],
-            mass=self.mass,
             moment=self.moment[chosen],
+            earned=None if self.earned is None else self.earned[chosen],
         )
 
     def first(self, count: int) -> "Transitions":
         """The first transitions."""
         return self.rows(np.arange(count))
+
+    def of_rewards(self) -> "Transitions":
+        """The same transitions, to fit a model of what they earned to; raises if that is known."""
+        if self.earned is None:
+            raise ValueError(
+                "the problem's reward is known, so there is no model of it to fit; hide it with "
+                "Problem(reward=None) if it has to be learned"
+            )
+        return replace(self, target="reward")
+
+    @property
+    def told(self) -> Bool[np.ndarray, "rows outputs"]:
+        """Which of the target's numbers were observed: a wall censors moves, but not rewards."""
+        if self.target == "motion":
+            return np.asarray(self.observed)
+        return np.ones((len(self), 1), dtype=bool)
 
     @property
     def side(self) -> Int[np.ndarray, "rows dim"]:
@@ -154,6 +181,7 @@ class Transitions(eqx.Module):
             side=jnp.asarray(side),
             mass=fill(self.mass, even, moments),
             moment=jnp.asarray(moment),
+            earned=None if self.earned is None else fill(self.earned, np.zeros(()), rows),
             count=jnp.asarray(len(self), dtype=jnp.int32),
         )
 
@@ -168,6 +196,7 @@ class PaddedTransitions(eqx.Module):
     side: Int[Array, "rows dim"]
     mass: Float[Array, "moments cells"]
     moment: Int[Array, "rows"]
+    earned: Float[Array, "rows"] | None
     count: Int[Array, ""]
 
 
@@ -191,6 +220,13 @@ def check_episode(problem: Problem, episode: Episode) -> None:
         "mass": (problem.horizon + 1, grid.n_cells),
         "rewards": (problem.paid_steps,),
     }
+    if problem.hides_reward:
+        wanted["earned"] = (agents, steps)
+        if episode.earned is None:
+            raise ValueError(
+                "the problem's reward is hidden, but the episode does not say what agents were "
+                "paid; give it earned, one number for each agent and step"
+            )
     if steps != problem.horizon:
         raise ValueError(
             f"the episode has {steps} steps, but the problem's horizon is {problem.horizon}; tell "
@@ -206,7 +242,7 @@ def check_episode(problem: Problem, episode: Episode) -> None:
             row = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
             where = (
                 f"agent {row[0]}, step {row[1]}"
-                if name in ("states", "actions", "next_states")
+                if name in ("states", "actions", "next_states", "earned")
                 else f"row {row[0]}"
             )
             raise ValueError(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxtyping import Key as KeyType
 
 from .._types import Action, Key, Scalar, State
-from ..problem import GaussianNoise, Motion
+from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .calibration import FEWEST_ROWS, empirical_beta, held_out, recalibration
@@ -26,11 +26,12 @@ from .networks import (
     draw_members,
     negative_log_likelihood,
 )
+from .units import Told, Units, known_noise
 
 DIVERSITY = ("none", "bootstrap", "anchored")
 
 LEAST_NOISE = 0.01
-"""Noise in training, as a share of the farthest move; without any, the likelihood has no scale."""
+"""Noise in training, as a share of the unit; without any, the likelihood has no scale."""
 
 
 class EnsembleModel(AbstractModel):
@@ -39,7 +40,7 @@ class EnsembleModel(AbstractModel):
     Attributes:
         features: The map to the networks' inputs.
         members: The networks, stacked.
-        scale: What the networks' outputs are multiplied with.
+        units: What the networks' outputs stand for.
         known_noise: The noise's standard deviation where it is known, else none.
         widening: Factor on the spread of each axis, at least one, from recalibration.
         beta: Scale of the confidence band.
@@ -47,9 +48,9 @@ class EnsembleModel(AbstractModel):
 
     features: FeatureMap
     members: Member
-    scale: Float[Array, "dim"]
-    known_noise: Float[Array, "dim"] | None
-    widening: Float[Array, "dim"]
+    units: Units
+    known_noise: Float[Array, "outputs"] | None
+    widening: Float[Array, "outputs"]
     beta: Scalar
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
@@ -60,12 +61,12 @@ class EnsembleModel(AbstractModel):
         # Members that agree exactly have a spread of zero, where a root has no derivative.
         spread = jnp.sqrt(jnp.maximum(apart, jnp.finfo(apart.dtype).tiny * 1e6))
         if self.known_noise is None:
-            noise = self.scale * jnp.sqrt(jnp.mean(variances, axis=0))
+            noise = self.units.spread(jnp.sqrt(jnp.mean(variances, axis=0)))
         else:
             noise = self.known_noise
         return Prediction(
-            mean=state + self.scale * mean,
-            epistemic=self.widening * self.scale * spread,
+            mean=self.units.told(state, mean),
+            epistemic=self.widening * self.units.spread(spread),
             aleatoric=noise,
         )
 
@@ -73,8 +74,8 @@ class EnsembleModel(AbstractModel):
         """The mean of one member."""
         chosen = jax.random.randint(key, (), 0, self.members.mean_bias.shape[0])
 
-        def motion(state: State, action: Action, mu: MeanField) -> State:
-            return state + self.scale * self._outputs(state, action, mu)[0][chosen]
+        def motion(state: State, action: Action, mu: MeanField) -> Told:
+            return self.units.told(state, self._outputs(state, action, mu)[0][chosen])
 
         return motion
 
@@ -89,12 +90,17 @@ class EnsembleInputs(eqx.Module):
 
     features: FeatureMap
     inputs: Float[Array, "rows features"]
-    targets: Float[Array, "rows dim"]
-    side: Float[Array, "rows dim"]
-    observed: Float[Array, "rows dim"]
+    targets: Float[Array, "rows outputs"]
+    side: Float[Array, "rows outputs"]
+    observed: Float[Array, "rows outputs"]
     count: Int[Array, ""]
-    scale: Float[Array, "dim"]
-    known_noise: Float[Array, "dim"] | None
+    units: Units
+    known_noise: Float[Array, "outputs"] | None
+
+    @property
+    def scale(self) -> Float[Array, "outputs"]:
+        """What the networks' outputs are multiplied with."""
+        return jnp.asarray(self.units.scale)
 
 
 class DeepEnsemble(AbstractModelFamily):
@@ -117,7 +123,8 @@ class DeepEnsemble(AbstractModelFamily):
         stopped: What the axes that a wall stopped tell. ``"censored"``: that the agent aimed beyond
             the wall. ``"masked"``: nothing; then moves near walls are those whose noise pointed
             away from them, and the model learns that walls push.
-        prior_scale: Spread of the members before data, in units of the farthest move.
+        prior_scale: Spread of the members before data, in units of the farthest move, or of the
+            standard deviation of the rewards.
         curvature: Share of that spread that is not linear in state and action, from 0 to 1. Few
             data are enough for the linear part; 1 is a network without it, as in the paper.
         mu: How the population enters the features.
@@ -158,7 +165,7 @@ class DeepEnsemble(AbstractModelFamily):
         """Trains all members in one compiled call."""
         fit_key, fold_key = jax.random.split(key)
         model = _checked(self, train(self._raw, self.prepare(data), fit_key))
-        dtype = model.scale.dtype
+        dtype = data.problem.initial.dtype
         if self.recalibrate and len(data) >= FEWEST_ROWS:
             widening = recalibration(held_out(self._raw, data, fold_key)).widening
             model = replace(model, widening=jnp.asarray(widening, dtype=dtype))
@@ -177,7 +184,7 @@ class DeepEnsemble(AbstractModelFamily):
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
         fit_keys = jnp.stack([jax.random.split(key)[0] for key in keys])
         models = _train_many(self._raw, stacked, fit_keys)
-        beta = jnp.asarray(float(self.beta), dtype=models.scale.dtype)
+        beta = jnp.asarray(float(self.beta), dtype=data[0].problem.initial.dtype)
         found: list[AbstractModel] = []
         for index in range(len(data)):
             one = jax.tree.map(lambda leaf, i=index: leaf[i], models)
@@ -196,14 +203,13 @@ class DeepEnsemble(AbstractModelFamily):
 
     def prepare(self, data: Transitions) -> EnsembleInputs:
         """What training needs of the data."""
-        problem = data.problem
-        known = problem.noise if isinstance(problem.noise, GaussianNoise) else None
-        dtype = problem.initial.dtype
+        dtype = data.problem.initial.dtype
+        known = known_noise(data) if self.noise == "known" else None
         return _inputs(
             data.padded(),
-            FeatureMap(problem, self.mu),
-            jnp.asarray(problem.max_move, dtype=dtype),
-            jnp.asarray(known.std, dtype=dtype) if known and self.noise == "known" else None,
+            FeatureMap(data.problem, self.mu),
+            Units.of(data).cast(dtype),
+            None if known is None else jnp.asarray(known, dtype=dtype),
             self.stopped == "censored",
         )
 
@@ -212,23 +218,26 @@ class DeepEnsemble(AbstractModelFamily):
 def _inputs(
     data: PaddedTransitions,
     features: FeatureMap,
-    scale: Float[Array, "dim"],
-    known_noise: Float[Array, "dim"] | None,
+    units: Units,
+    known_noise: Float[Array, "outputs"] | None,
     censored: bool,
 ) -> EnsembleInputs:
-    moved = features.grid.displacement(data.states, data.next_states)
+    targets = units.targets(features.grid, data)
     real = jnp.arange(data.states.shape[0]) < data.count
-    side = data.side if censored else jnp.zeros_like(data.side)
-    observed = (data.observed | (side != 0)) & real[:, None]
+    if units.centre is None:
+        side = data.side if censored else jnp.zeros_like(data.side)
+        observed = (data.observed | (side != 0)) & real[:, None]
+    else:  # walls stop moves, not rewards
+        side, observed = jnp.zeros_like(data.side, shape=targets.shape), real[:, None]
     return EnsembleInputs(
         features=features,
         inputs=features.rows(data),
         # Zero where nothing is known, so that nothing of it can reach the fit.
-        targets=jnp.where(observed, moved / scale, 0.0),
-        side=side.astype(scale.dtype),
-        observed=observed.astype(scale.dtype),
+        targets=jnp.where(observed, targets, 0.0),
+        side=side.astype(targets.dtype),
+        observed=observed.astype(targets.dtype),
         count=data.count,
-        scale=scale,
+        units=units,
         known_noise=known_noise,
     )
 
@@ -291,7 +300,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
     return EnsembleModel(
         features=data.features,
         members=members,
-        scale=data.scale,
+        units=data.units,
         known_noise=data.known_noise,
         widening=jnp.ones_like(data.scale),
         beta=jnp.asarray(family.beta, dtype=dtype),

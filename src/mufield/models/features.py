@@ -1,5 +1,6 @@
 """The inputs z = (s, a, mu) of a model as a vector of numbers of the order of one."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,13 @@ from .data import PaddedTransitions
 MuFeatures = str | Callable[[State, MeanField], Any]
 """How a model sees the population: a name, or the user's function of one agent's state and mu."""
 
-NAMES = ("none", "local", "pooled", "embedding")
+NAMES = ("none", "local", "log here", "pooled", "embedding")
 
 EMBEDDING_SIZE = 8
 """Most numbers that stand for a distribution's mean embedding."""
+
+LEAST_HERE = 1e-6
+"""Mass of a cell, in units of the uniform distribution, below which ``"log here"`` is constant."""
 
 
 class FeatureMap(eqx.Module):
@@ -36,6 +40,7 @@ class FeatureMap(eqx.Module):
         lower: Lower bounds of the actions.
         upper: Upper bounds of the actions.
         mu: How the population enters: ``"none"``, ``"local"`` (the mass of the agent's cell),
+            ``"log here"`` (its logarithm, which rewards that shun crowds are often linear in),
             ``"pooled"`` (masses of blocks of cells), ``"embedding"`` (the kernel mean embedding) or
             a function ``(state, mu) -> vector``.
         encoder: What ``"pooled"`` uses.
@@ -115,6 +120,10 @@ class FeatureMap(eqx.Module):
         if self.mu == "local":
             # In units of the uniform distribution, and even over its orders of magnitude.
             return jnp.log1p(mu.here * self.grid.n_cells)[None]
+        if self.mu == "log here":
+            # 0 where the population is even, 1 where everybody is here.
+            here = jnp.maximum(mu.here * self.grid.n_cells, LEAST_HERE)
+            return (jnp.log(here) / max(1.0, math.log(self.grid.n_cells)))[None]
         if self.encoder is not None:
             return self.encoder(mu.mass)
         if self.embedding is not None:

@@ -12,15 +12,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Key
-from ..problem import GaussianNoise, Problem
 from ..space.grid import per_axis
 from .base import AbstractModelFamily
 from .data import PaddedTransitions, Transitions
 from .factor import LOST_INFORMATION, ExactFactor, InducingFactor, Rows
 from .features import FeatureMap, MuFeatures
 from .hyperparameters import Hyperparameters, Limits, most_likely
-from .kernels import AbstractKernel, joint_kernel, steered_kernel
+from .kernels import AbstractKernel
 from .posterior import ExactPosterior, Frame, InducingPosterior
+from .priors import additive_kernel, joint_kernel, steered_kernel
+from .units import Units, known_noise
 
 LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: below it single precision could not tell data apart."""
@@ -28,6 +29,7 @@ LEAST_NOISE = 1e-4
 PRIORS: dict[str, Callable[[FeatureMap], AbstractKernel]] = {
     "smooth": joint_kernel,
     "steered": steered_kernel,
+    "additive": additive_kernel,
 }
 
 Factor = ExactFactor | InducingFactor
@@ -63,18 +65,19 @@ class TheoryBeta(eqx.Module):
 
 
 class GaussianProcess(AbstractModelFamily):
-    """Independent Gaussian processes for the axes of the displacement.
+    """Independent Gaussian processes for the axes of the displacement, or one for the reward.
 
-    Targets are displacements over the problem's ``max_move``, so that they are of the order of
-    one.
+    Targets are displacements over the problem's ``max_move``, or rewards from their mean in
+    standard deviations, so that they are of the order of one.
 
     Attributes:
         kernel: The kernel on features; none takes that of ``prior``.
-        prior: What is known of the motion beforehand: ``"smooth"`` (`joint_kernel`) or
-            ``"steered"`` (`steered_kernel`), moves nearly proportional to the action.
+        prior: What is known beforehand: ``"smooth"`` (`joint_kernel`); ``"steered"``
+            (`steered_kernel`), moves nearly proportional to the action; ``"additive"``
+            (`additive_kernel`), rewards that are nearly sums.
         mu: How the population enters the features.
-        noise: ``"known"`` takes the noise's standard deviation from the problem where it is
-            Gaussian and else learns it; ``"learned"`` fits it; ``"theory"`` sets lambda = p H of
+        noise: ``"known"`` takes the noise's standard deviation from the problem where that says
+            it and else learns it; ``"learned"`` fits it; ``"theory"`` sets lambda = p H of
             the scaled targets, as in the paper; a number, or one for each axis, is the standard
             deviation.
         hyperparameters: ``"marginal likelihood"`` fits the kernel, ``"fixed"`` keeps it.
@@ -125,13 +128,9 @@ class GaussianProcess(AbstractModelFamily):
         """The posterior of the transitions so far."""
         features = FeatureMap(data.problem, self.mu)
         factor, noise_std = self._factor(data, features, key)
-        dtype = data.problem.initial.dtype
-        frame = Frame(
-            features=features,
-            scale=jnp.asarray(data.problem.max_move, dtype),
-            noise_std=jnp.asarray(noise_std, dtype),
-        )
-        ratio = float(np.max(noise_std / data.problem.max_move / np.sqrt(factor.noise)))
+        units, dtype = Units.of(data), data.problem.initial.dtype
+        frame = Frame(features, units.cast(dtype), jnp.asarray(noise_std, dtype))
+        ratio = float(np.max(noise_std / units.scale / np.sqrt(factor.noise)))
         beta = self._beta(data, ratio, factor.information_gain, key)
         if isinstance(factor, ExactFactor):
             model: ExactPosterior | InducingPosterior = ExactPosterior.of(factor, frame, beta)
@@ -145,35 +144,33 @@ class GaussianProcess(AbstractModelFamily):
         return self._factor(data, FeatureMap(data.problem, self.mu), key)[0]
 
     def rows(self, data: Transitions) -> Rows:
-        """Features and scaled displacements of the transitions."""
+        """Features and scaled targets of the transitions."""
         return _rows(data, FeatureMap(data.problem, self.mu))
 
     def _factor(
         self, data: Transitions, features: FeatureMap, key: Key
     ) -> tuple[Factor, Float[np.ndarray, "dim"]]:
-        problem = data.problem
-        rows = _rows(data, features)
-        noise_std = self._noise_std(problem)
-        found = self._hyperparameters(problem, features, rows, noise_std, key)
+        rows, scale = _rows(data, features), np.asarray(Units.of(data).scale)
+        noise_std = self._noise_std(data, len(scale))
+        scaled = None if noise_std is None else noise_std / scale
+        found = self._hyperparameters(features, rows, scaled, key)
         if noise_std is None:
-            noise_std = np.sqrt(found.noise) * np.asarray(problem.max_move)
+            noise_std = np.sqrt(found.noise) * scale
         if self.noise == "theory":
-            every = float(problem.grid.dim * problem.horizon)
-            found = dataclasses.replace(found, noise=np.full(problem.grid.dim, every))
+            every = float(len(scale) * data.problem.horizon)
+            found = dataclasses.replace(found, noise=np.full(len(scale), every))
         return self._factorise(found, rows), noise_std
 
     def _hyperparameters(
         self,
-        problem: Problem,
         features: FeatureMap,
         rows: Rows,
-        noise_std: Float[np.ndarray, "dim"] | None,
+        scaled: Float[np.ndarray, "dim"] | None,
         key: Key,
     ) -> Hyperparameters:
         kernel = PRIORS[self.prior](features) if self.kernel is None else self.kernel
         _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
-        scaled = None if noise_std is None else noise_std / np.asarray(problem.max_move)
         noise = None if scaled is None else np.maximum(scaled**2, LEAST_NOISE)
         if self.hyperparameters == "fixed" and noise is not None:
             return Hyperparameters(kernel, noise)
@@ -195,13 +192,11 @@ class GaussianProcess(AbstractModelFamily):
             )
         return ExactFactor.of(found.kernel, found.noise, rows)
 
-    def _noise_std(self, problem: Problem) -> Float[np.ndarray, "dim"] | None:
+    def _noise_std(self, data: Transitions, outputs: int) -> Float[np.ndarray, "dim"] | None:
         """The noise's standard deviation on each axis, or none if it must be learned."""
         if not isinstance(self.noise, str):
-            return np.asarray(per_axis(self.noise, problem.grid.dim, float))
-        if self.noise != "learned" and isinstance(problem.noise, GaussianNoise):
-            return np.asarray(problem.noise.std, dtype=float)
-        return None
+            return np.asarray(per_axis(self.noise, outputs, float))
+        return None if self.noise == "learned" else known_noise(data)
 
     def _beta(self, data: Transitions, ratio: float, gain: float, key: Key) -> float:
         if isinstance(self.beta, TheoryBeta):
@@ -216,12 +211,10 @@ class GaussianProcess(AbstractModelFamily):
 def _rows(data: Transitions, features: FeatureMap) -> Rows:
     count = len(data)
     inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[:count]
+    observed = data.told
     with jax.enable_x64(True):
-        moved = data.problem.grid.displacement(
-            jnp.asarray(data.states), jnp.asarray(data.next_states)
-        )
-        targets = np.asarray(moved) / np.asarray(data.problem.max_move)
-    return Rows(inputs, np.where(data.observed, targets, 0.0), np.asarray(data.observed))
+        targets = np.asarray(Units.of(data).targets(data.problem.grid, data))
+    return Rows(inputs, np.where(observed, targets, 0.0), observed)
 
 
 @eqx.filter_jit

@@ -11,16 +11,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Scalar
 from .data import buffer_size
-from .features import FeatureMap
 
 Point = Float[Array, "features"]
-
-DEFAULT_LENGTH_SCALE = 2.0
-"""Where length scales start: the width of most features, which run from -1 to 1."""
-
-DEFAULT_VARIANCE = 0.5
-"""Prior variance in units of the squared farthest move: two standard deviations cover it."""
-
 
 MOST_UNROLLED = 16
 """Features up to which distances are written out term by term."""
@@ -174,70 +166,6 @@ class Select(AbstractKernel):
         if self.axes == tuple(range(first, first + count)):
             return x[first : first + count]  # Slices have cheaper gradients than look-ups.
         return x[jnp.asarray(self.axes)]
-
-
-def joint_kernel(
-    features: FeatureMap,
-    length_scale: ArrayLike = DEFAULT_LENGTH_SCALE,
-    variance: ArrayLike = DEFAULT_VARIANCE,
-    mu_length_scale: ArrayLike = DEFAULT_LENGTH_SCALE,
-) -> AbstractKernel:
-    """A kernel on (s, a, mu): one factor for the agent's state and action, one for mu.
-
-    The first factor is squared exponential with a length scale for each feature; the second has
-    one for all features of mu. With the feature map's ``mu="embedding"`` the second is a kernel
-    between distributions, by the distance of their mean embeddings; without features of mu only
-    the first is left.
-
-    Args:
-        features: The feature map.
-        length_scale: One for all features of state and action, or one for each.
-        variance: Variance of the values.
-        mu_length_scale: One for all features of mu.
-    """
-    own, size = features.own_size, features.size
-    scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (own,))
-    first = SquaredExponential(scales, variance)
-    if size == own:
-        return first
-    second = SquaredExponential(jnp.asarray(mu_length_scale, dtype=float))
-    return Product(
-        Select(first, tuple(range(own))),
-        Select(second, tuple(range(own, size))),
-    )
-
-
-def steered_kernel(
-    features: FeatureMap,
-    gain: ArrayLike = 1.0,
-    variation: ArrayLike = 0.01,
-    drift: ArrayLike = 1e-4,
-    length_scale: ArrayLike = 1.0,
-) -> AbstractKernel:
-    """A kernel on (s, a, mu) for agents that actions steer: moves are nearly proportional to them.
-
-    The gain on the action is nearly the same everywhere and varies slowly with state and mu, and
-    an agent that rests hardly drifts. Where the noise is much larger than the moves, as in the
-    swarm, this prior saves most of the data that a kernel without it needs.
-
-    Actions count from the middle of their box. Variances are in units of the squared farthest
-    move, for actions at the border of the box.
-
-    Args:
-        features: The feature map.
-        gain: Variance of the common gain.
-        variation: Variance of its changes with state and mu.
-        drift: Variance of the motion without an action, common and by place.
-        length_scale: How far such changes reach, in features: one for all, or one for each.
-    """
-    actions = tuple(range(features.own_size - len(features.lower), features.own_size))
-    others = tuple(axis for axis in range(features.size) if axis not in actions)
-    scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (len(others),))
-    common = Select(Linear(gain, drift), actions)
-    local = Product(
-        Select(Linear(variation, drift), actions), Select(SquaredExponential(scales), others)
-    )
-    return Sum(common, local)
 
 
 def covariances(

@@ -16,6 +16,7 @@ from .data import buffer_size
 from .factor import ExactFactor, InducingFactor, Rows, Whitened, solve_triangular
 from .features import FeatureMap
 from .kernels import AbstractKernel
+from .units import Told, Units
 
 SMALLEST_HEAD = 16
 """Points of the smallest head: planning pays for each of them in every cell at every step."""
@@ -26,25 +27,25 @@ class Frame(eqx.Module):
 
     Attributes:
         features: The map to the inputs.
-        scale: What outputs are multiplied with, on each axis.
+        units: What outputs stand for.
         noise_std: Standard deviation of the noise, unscaled.
     """
 
     features: FeatureMap
-    scale: Float[Array, "dim"]
-    noise_std: Float[Array, "dim"]
+    units: Units
+    noise_std: Float[Array, "outputs"]
 
-    def prediction(self, state: State, mean: State, variance: State) -> Prediction:
-        """The prediction for an agent, of the scaled displacement's mean and variance."""
+    def prediction(self, state: State, mean: Told, variance: Told) -> Prediction:
+        """The prediction for an agent, of the scaled output's mean and variance."""
         return Prediction(
-            mean=state + self.scale * mean,
-            epistemic=self.scale * safe_root(variance),
+            mean=self.units.told(state, mean),
+            epistemic=self.units.spread(safe_root(variance)),
             aleatoric=self.noise_std,
         )
 
 
 class Head(eqx.Module):
-    """Mean and variance of the scaled displacement, in the form that `factor` describes."""
+    """Mean and variance of the scaled outputs, in the form that `factor` describes."""
 
     kernel: AbstractKernel
     points: Float[Array, "points features"]
@@ -82,7 +83,7 @@ class ExactPosterior(AbstractModel):
         head: Mean and variance.
         information_gain: I(f; y) of the data, summed over the axes.
         noise: lambda of each axis.
-        targets: Scaled displacements, one row for each of the head's points.
+        targets: Scaled outputs, one row for each of the head's points.
         observed: Which of them count.
     """
 
@@ -97,7 +98,7 @@ class ExactPosterior(AbstractModel):
     @classmethod
     def of(cls, factor: ExactFactor, frame: Frame, beta: float) -> "ExactPosterior":
         """The posterior of a factor, in the frame's precision."""
-        dtype = frame.scale.dtype
+        dtype = frame.units.scale.dtype
         head = Head.of(factor.kernel, factor.whitened(), dtype)
         shape = (len(head.points), len(factor.noise))
         targets, observed = np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -159,7 +160,7 @@ class InducingPosterior(AbstractModel):
     @classmethod
     def of(cls, factor: InducingFactor, frame: Frame, beta: float) -> "InducingPosterior":
         """The posterior of a factor, in the frame's precision."""
-        dtype = frame.scale.dtype
+        dtype = frame.units.scale.dtype
         head = Head.of(factor.kernel, factor.whitened(), dtype)
         count, size, dim = len(factor.points), len(head.points), len(factor.noise)
         identity = np.eye(count)
@@ -219,12 +220,12 @@ class DrawnMotion(eqx.Module):
     theta: Float[Array, "dim points"]
     rest: Float[Array, "dim"]
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        """Where one agent aims."""
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Told:
+        """Where one agent aims, or what it earns."""
         z = self.frame.features(state, action, mu)
         phi = self.basis @ covariance_vector(self.kernel, self.points, z)
         left = safe_root(self.kernel(z, z) - jnp.sum(phi**2))
-        return state + self.frame.scale * (self.theta @ phi + self.rest * left)
+        return self.frame.units.told(state, self.theta @ phi + self.rest * left)
 
 
 def covariance_vector(

@@ -71,12 +71,13 @@ def hallucinated(problem: Problem) -> Problem:
     return Problem(
         grid=problem.grid,
         actions=joint,
-        reward=JointReward(problem.reward, actions.dim),
+        reward=None if problem.hides_reward else JointReward(problem.reward, actions.dim),
         horizon=problem.horizon,
         initial=problem.initial,
         noise=problem.noise,
         max_move=problem.max_move,
         pay_end=problem.pay_end,
+        reward_noise=problem.reward_noise,
     )
 
 

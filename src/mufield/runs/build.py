@@ -9,6 +9,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..environments.registry import Known, find, make_known
 from ..episode import AbstractSystem
+from ..learning.believed import reward_family
 from ..learning.gradient import GradientPlanner
 from ..learning.m3ucrl import M3UCRL
 from ..learning.mirror import MirrorPlanner
@@ -58,17 +59,30 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
     """
     check_precision(config)
     known = _known(config, imports)
-    problem = _problem(known)
+    problem, family = _problem(known), _family(config)
     learner = M3UCRL(
         problem,
-        _family(config),
+        family,
         _planner(config),
         optimism=config.optimism,
         scale=config.scale,
         first=config.first,
         estimate_noise=config.estimate_noise,
+        reward_family=_reward_family(config, problem, family),
     )
     return Setup(config, problem, known if isinstance(known, AbstractSystem) else None, learner)
+
+
+def with_reward_options(setup: Setup) -> Setup:
+    """The setup with all settings of the reward's model written out, if it has one.
+
+    Only a problem says whether its reward is hidden, so `resolve` cannot do it.
+    """
+    family = setup.learner.reward_family
+    if family is None:
+        return setup
+    full = dataclasses.replace(setup.config, reward_options=_settings(family))
+    return dataclasses.replace(setup, config=full)
 
 
 def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
@@ -102,6 +116,24 @@ def _problem(known: Known) -> Problem:
 def _family(config: RunConfig) -> AbstractModelFamily:
     family = FAMILIES[config.model]
     return family(**_checked(family, config.model_options, f"the model {config.model!r}"))
+
+
+def _reward_family(
+    config: RunConfig, problem: Problem, family: AbstractModelFamily
+) -> AbstractModelFamily | None:
+    if not problem.hides_reward:
+        if config.reward_options:
+            raise ValueError(
+                f"the reward of {config.environment!r} is known, so there is no model of it to "
+                f"set {', '.join(sorted(config.reward_options))} of; leave out reward_options"
+            )
+        return None
+    # A dataclass, though its type cannot say so.
+    usual: Any = reward_family(family)
+    name = f"the reward's model {config.model!r}"
+    options = _checked(type(usual), config.reward_options, name)
+    changed: AbstractModelFamily = dataclasses.replace(usual, **options)
+    return changed
 
 
 def _planner(config: RunConfig) -> AbstractPlanner:

@@ -41,6 +41,8 @@ class RunConfig:
         scale: Factor on the model's beta, or the bonus's weight.
         first: How the first episode is planned.
         estimate_noise: Whether the imagined noise is the model's estimate.
+        reward_options: Settings of the model of the reward, where the environment hides it; the
+            model is of the same kind as the motion's.
         reference: J of a reference plan, for the regret.
         precision: Number format of all computations.
         label: Tells runs apart that share all else.
@@ -64,6 +66,7 @@ class RunConfig:
     scale: float = 2 / 3
     first: FirstName = "prior"
     estimate_noise: bool = False
+    reward_options: dict[str, Any] = field(default_factory=dict)
     reference: float | None = None
     precision: Precision = "float32"
     label: str = ""
@@ -80,6 +83,8 @@ class RunConfig:
     def identity(self) -> str:
         """Stands for the run in its policy files; equal for runs that must come out equal."""
         document = asdict(replace(self, episodes=1))
+        if not self.reward_options:  # as for runs that were begun when there was no such setting
+            del document["reward_options"]
         text = json.dumps(document, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -132,10 +137,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no file of settings {path}")
+    if not path.is_file():  # reading a pipe would never end
+        raise ValueError(f"expected a file of settings, got the directory or device {path}")
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}; correct it"
         ) from error

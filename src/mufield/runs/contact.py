@@ -100,8 +100,9 @@ def _place(grid: Grid, points: Points) -> Points:
 
 def _cells(grid: Grid, points: Points) -> Int[np.ndarray, "points dim"]:
     """The cells of points inside the box; its upper border belongs to the last ones."""
-    cells = np.floor(_place(grid, points)).astype(int)
-    return np.asarray(np.clip(cells, 0, np.asarray(grid.shape) - 1))
+    # Clipped first: far away, numbers are larger than an integer can be.
+    cells = np.clip(np.floor(_place(grid, points)), 0, np.asarray(grid.shape) - 1)
+    return np.asarray(cells.astype(int))
 
 
 def _free(grid: Grid, points: Points) -> Bool[np.ndarray, "points"]:

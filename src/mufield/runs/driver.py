@@ -21,7 +21,7 @@ from ..learning.m3ucrl import RUN, LearnerState, PlanError
 from ..learning.metrics import EpisodeMetrics, measure
 from ..learning.plan import Plan
 from ..models.data import Transitions
-from .build import Setup, build, resolve
+from .build import Setup, build, resolve, with_reward_options
 from .config import RunConfig
 from .episode_checks import Asked
 from .events import Watcher, event_writer
@@ -188,13 +188,13 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
     if full.imports is not None and full.imports.endswith(".py"):
         # So that the run can be resumed from anywhere.
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
-    setup = build(full)
+    setup = with_reward_options(build(full))
     if simulated and setup.system is None:
         raise ValueError(
             f"{config.environment!r} is a problem without a simulator, which cannot be trained "
             f"here; begin with `mufield new {directory} {config.environment}`, then ask and tell"
         )
-    RunStore.create(directory, full, import_users(full.imports))
+    RunStore.create(directory, setup.config, import_users(full.imports))
     return setup
 
 

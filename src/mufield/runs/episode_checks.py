@@ -99,7 +99,8 @@ def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:
-    return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
+    number = name.isdecimal() and len(name) < 20  # Python refuses to read very long ones
+    return (not number, int(name) if number else 0, name)
 
 
 def checked_positions(

@@ -10,7 +10,10 @@ One row for each agent and step, as CSV or Parquet:
 - ``stopped_0``, ... (optional): 1 on axes where a wall or border stopped the agent, else 0. If
   they are missing, an axis counts as stopped where the agent ended in contact with a wall or
   border; agents that stand in cells count as stopped on axes on which they stayed beside one.
-- ``reward`` (optional): what the agent was paid at the step.
+- ``reward``: what the agent was paid at the step. Optional, unless the problem hides its reward:
+  then it is what the reward is learned from.
+- ``end_reward``: what the agent was paid for where it was at the end, in each of its rows; only
+  needed where the problem hides its reward and pays the end.
 - ``run``, ``episode``, ``policy`` (optional): the run, the number of the episode and the policy's
   id, as ``mufield ask`` prints them. They are compared, so that no episode gets into the wrong run.
 
@@ -18,8 +21,9 @@ Other columns are ignored. The population's distribution is that of the agents i
 a second file gives it: ``step`` (0, ..., horizon), ``cell_0``, ``cell_1``, ... (coordinates of a
 cell, from 0) and ``mass`` (share of the population there); cells without a row are empty.
 
-Rewards, unless given, follow from the problem's known reward: with a file of masses they are the
-integrated reward of the policy that was asked for, else the mean over the agents of the file.
+Rewards that are not given follow from the problem's reward, if it is known: with a file of masses
+they are the integrated reward of the policy that was asked for, else the mean over the agents of
+the file.
 """
 
 from collections.abc import Sequence
@@ -106,6 +110,7 @@ def read_episode(
         "next_states": [f"next_{i}" for i in range(dim)],
     }
     table.require(["agent", "step", *(column for each in names.values() for column in each)])
+    _check_rewards(table, problem)
     check_size(table, problem)
     check_answer(table, asked)
     order, who = rows_by_agent(table, problem.horizon)
@@ -141,7 +146,13 @@ def read_episode(
     if paid is None and mass_path is not None:
         rewards = integrated_rewards(problem, asked.profile, everyone.mass)
     else:
-        rewards = mean_rewards(problem, everyone, paid)
+        at_end = None
+        if problem.hides_reward and problem.pay_end:
+            at_end = by_agent(table.numbers("end_reward"))[:, -1]
+        rewards = mean_rewards(problem, everyone, paid, at_end)
+    earned = None
+    if problem.hides_reward and paid is not None:
+        earned = jnp.asarray(paid[tracked], dtype=dtype)
     return Episode(
         states=everyone.states[tracked],
         actions=everyone.actions[tracked],
@@ -149,7 +160,19 @@ def read_episode(
         stopped=everyone.stopped[tracked],
         mass=everyone.mass,
         rewards=rewards,
+        earned=earned,
     )
+
+
+def _check_rewards(table: Table, problem: Problem) -> None:
+    """Raises if the file does not say what only the agents know."""
+    needed = ["reward", *(["end_reward"] if problem.pay_end else [])]
+    missing = [column for column in needed if column not in table.columns]
+    if problem.hides_reward and missing:
+        raise ValueError(
+            f"{table.path}: the column {missing[0]} is missing; the problem hides its reward, so "
+            "the file must say what agents were paid"
+        )
 
 
 def _stopped(table: Table, problem: Problem, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -25,26 +25,31 @@ def write_json(path: Path, document: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Reads a document; raises ValueError with the file's name if it is damaged."""
+    check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(path, f"it is no JSON: {error}") from error
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes one line of JSON for each row, unless the file says the same already."""
-    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
-    if not path.exists() or path.read_bytes() != data:
+    write_changed(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def write_changed(path: Path, data: bytes) -> None:
+    """Writes a file unless it holds the same already; a pipe in its place is replaced."""
+    if not path.is_file() or path.read_bytes() != data:
         write_bytes(path, data)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows that can be read; lines that were torn by a crash are left out."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         rows += [row] if isinstance(row, dict) else []
     return rows
@@ -61,6 +66,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], document: Mapping[str, A
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Reads what `write_arrays` wrote; raises ValueError with the file's name if it is damaged."""
+    check_file(path)
     try:
         with safe_open(path, framework="np") as file:
             entry = json.loads((file.metadata() or {})[_ENTRY])
@@ -68,11 +74,19 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if entry["sha256"] != digest(entry["document"], arrays):
             raise damaged(path, "its contents do not match its checksum")
         document: dict[str, Any] = json.loads(entry["document"])
-    except FileNotFoundError:
-        raise damaged(path, "it is missing") from None
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, RecursionError, json.JSONDecodeError) as error:
         raise damaged(path, f"it is cut short or no file of a run: {error}") from error
+    if not isinstance(document, dict):
+        raise damaged(path, "it is no file of a run: its description is no table")
     return arrays, document
+
+
+def check_file(path: Path) -> None:
+    """Raises unless there is a file: reading a pipe in its place would never end."""
+    if not path.exists():
+        raise damaged(path, "it is missing")
+    if not path.is_file():
+        raise damaged(path, "it is a directory or device, not a file")
 
 
 def file_digest(path: Path) -> str:

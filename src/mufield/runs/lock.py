@@ -20,6 +20,8 @@ def locked(directory: Path) -> Iterator[None]:
     process that was killed leaves no lock behind.
     """
     path = directory / "lock"
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot lock with {path}: it is a directory or device; remove it")
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _acquire(handle):

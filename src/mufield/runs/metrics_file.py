@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._atomic import write_bytes
+from .files import write_changed
 
 INTEGERS = ("episode", "transitions")
 TEXTS = ("notes",)
@@ -21,8 +21,8 @@ def write_columns(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     data = _parquet(rows) if rows else None
     if data is None:
         path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != data:
-        write_bytes(path, data)
+    else:
+        write_changed(path, data)
 
 
 def _parquet(rows: Sequence[dict[str, Any]]) -> bytes | None:

@@ -147,7 +147,7 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not isinstance(row, dict) or not isinstance(row.get("value"), int | float):
             break

@@ -33,14 +33,19 @@ def integrated_rewards(
 
 
 def mean_rewards(
-    problem: Problem, episode: Episode, paid: Float[np.ndarray, "agents steps"] | None
+    problem: Problem,
+    episode: Episode,
+    paid: Float[np.ndarray, "agents steps"] | None,
+    at_end: Float[np.ndarray, "agents"] | None = None,
 ) -> Float[Array, "paid_steps"]:
     """The mean over the episode's agents at each paid step.
 
     Args:
         problem: The problem.
         episode: All agents that were observed.
-        paid: What each was paid, if that was observed too; the end is always computed.
+        paid: What each was paid, if that was observed too.
+        at_end: What each was paid for the end, if the problem hides its reward; else that is
+            computed.
     """
     grid, mass = problem.grid, episode.mass
     if paid is None:
@@ -49,7 +54,9 @@ def mean_rewards(
         rewards = _mean(problem, states, actions, mass[:-1])
     else:
         rewards = jnp.asarray(paid.mean(axis=0), dtype=mass.dtype)
-    if problem.pay_end:
+    if problem.pay_end and at_end is not None:
+        rewards = jnp.append(rewards, jnp.asarray(at_end.mean(), dtype=mass.dtype))
+    elif problem.pay_end:
         rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
         ends = episode.next_states[:, -1]
         last = jax.vmap(lambda s: problem.reward(s, rest, seen_from(grid, mass[-1], s)))(ends)

@@ -28,7 +28,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._atomic import write_bytes
 from ..episode import Episode
 from ..learning.metrics import EpisodeMetrics
 from ..learning.plan import Plan
@@ -44,6 +43,8 @@ from .versions import changes_since, versions
 
 PARTS = ("policies", "plans", "episodes")
 OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
+EARNED = "earned"
+"""Observed only where the problem hides its reward."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,7 @@ class RunStore:
         arrays, about = files.read_arrays(path)
         self._check_about(path, about, number, "id")
         policy = self.path("policies", number)
-        if not policy.exists():
-            raise files.damaged(policy, "it is missing")
+        files.check_file(policy)
         if files.file_digest(policy) != about["policy_sha256"]:
             raise files.damaged(policy, "it is not the policy that was planned")
         profile = load_policy(policy)
@@ -195,7 +195,7 @@ class RunStore:
     ) -> None:
         """Makes an episode part of the run, at one stroke; then what follows from it."""
         number = self.episodes + 1
-        arrays = {name: np.asarray(getattr(episode, name)) for name in OBSERVED}
+        arrays = _observed(episode)
         path = self.path("episodes", number)
         row = metrics.row()
         row["notes"] = list(row["notes"])
@@ -221,11 +221,8 @@ class RunStore:
             return
         for name, number in (("last", self.episodes), ("best", self.best)):
             source, copy = self.path("policies", number), self.directory / f"{name}.policy"
-            if not source.exists():
-                raise files.damaged(source, "it is missing")
-            data = source.read_bytes()
-            if not copy.exists() or copy.read_bytes() != data:
-                write_bytes(copy, data)
+            files.check_file(source)
+            files.write_changed(copy, source.read_bytes())
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Keeps how long something took."""
@@ -237,7 +234,12 @@ class RunStore:
     def changes(self) -> list[str]:
         """What is installed otherwise than when the run began, for people."""
         path = self.directory / "versions.json"
-        return changes_since(files.read_json(path)) if path.exists() else []
+        if not path.exists():
+            return []
+        then = files.read_json(path)
+        if not isinstance(then, dict):
+            raise files.damaged(path, "it holds no versions by name")
+        return changes_since(then)
 
     def _numbers(self, part: str) -> list[int]:
         """The numbers of a part's files; raises if one between them is missing."""
@@ -257,7 +259,8 @@ class RunStore:
         missing = [name for name in OBSERVED if name not in arrays]
         if missing:
             raise files.damaged(path, f"it lacks {', '.join(missing)}")
-        episode = Episode(**{name: jnp.asarray(arrays[name]) for name in OBSERVED})
+        known = {*OBSERVED, EARNED} & arrays.keys()
+        episode = Episode(**{name: jnp.asarray(arrays[name]) for name in known})
         return Told(episode, content_of(episode), about["metrics"], about["source"])
 
     def _check_about(self, path: Path, about: dict[str, Any], number: int, key: str) -> None:
@@ -273,7 +276,12 @@ class RunStore:
 
 def content_of(episode: Episode) -> str:
     """Stands for all that was observed in an episode."""
-    return digest("", {name: np.asarray(getattr(episode, name)) for name in OBSERVED})
+    return digest("", _observed(episode))
+
+
+def _observed(episode: Episode) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(getattr(episode, name)) for name in OBSERVED}
+    return arrays if episode.earned is None else arrays | {EARNED: np.asarray(episode.earned)}
 
 
 def check_vacant(directory: Path) -> None:

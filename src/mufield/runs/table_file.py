@@ -1,12 +1,17 @@
 """Tables from CSV and Parquet files, as columns by name."""
 
 import csv
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+LARGEST = float(np.finfo(np.float32).max)
+MOST = 2.0**53
+"""Beyond it, numbers in double precision are no longer counted one by one."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,27 @@ class Table:
             raise ValueError(f"{self.path}: expected at least one row, got none; check the file")
 
     def numbers(self, column: str) -> np.ndarray:
-        """A column of finite numbers."""
+        """A column of finite numbers, small enough for both number formats of a run."""
         stored = self.columns[column]
         try:
             values = np.array(stored, dtype=float)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
+            values = np.zeros(())
+        if values.ndim != 1:  # something else among them, such as lists
             values = np.array([_number(value) for value in stored])
-        bad = ~np.isfinite(values)
+        bad = ~(np.abs(values) <= LARGEST)
         if bad.any():
             row = int(np.argmax(bad))
             raise ValueError(
-                f"{self.where(row, column)}: expected a finite number, got {stored[row]!r}; "
-                "repair it, or leave the whole episode out"
+                f"{self.where(row, column)}: expected a finite number, got "
+                f"{reprlib.repr(stored[row])}; repair it, or leave the whole episode out"
             )
         return values
 
     def integers(self, column: str) -> np.ndarray:
         """A column of whole numbers."""
         values = self.numbers(column)
-        odd = values != np.round(values)
+        odd = (values != np.round(values)) | (np.abs(values) > MOST)
         if odd.any():
             row = int(np.argmax(odd))
             raise ValueError(
@@ -81,7 +88,7 @@ class Table:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
 
 
@@ -139,6 +146,6 @@ def _read_parquet(path: Path) -> Table:
         ) from error
     try:
         columns = parquet.read_table(path).to_pydict()
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is no Parquet file: {error}; write it again") from error
     return Table(path, columns, first_row=1, word="row")

@@ -20,15 +20,16 @@ def versions(imported: Path | None = None) -> dict[str, Any]:
     if imported is not None:
         found["imported"] = {
             "file": str(imported),
-            "sha256": file_digest(imported) if imported.exists() else None,
+            "sha256": file_digest(imported) if imported.is_file() else None,
         }
     return found
 
 
 def changes_since(then: dict[str, Any]) -> list[str]:
     """What differs from the versions that a run began with, in words."""
-    imported = then.get("imported", {}).get("file")
-    now = versions(Path(imported) if imported else None)
+    imported = then.get("imported")
+    file = imported.get("file") if isinstance(imported, dict) else None
+    now = versions(Path(file) if isinstance(file, str) and file else None)
     return [
         f"{name} was {then.get(name)} when the run began and is {now.get(name)} now; figures may "
         "differ"

@@ -16,6 +16,7 @@ import tyro
 from .commands.catalogue import List
 from .commands.compare import Compare
 from .commands.evaluate import Evaluate
+from .commands.export import Export
 from .commands.fleet import Ask, New, Tell
 from .commands.overview import Runs
 from .commands.pictures import Animate, Plot
@@ -24,6 +25,7 @@ from .commands.report import Report, Watch
 from .commands.reproduce import Reproduce
 from .commands.settings import EXAMPLE
 from .commands.simulated import Resume, Show, Train
+from .commands.theory import Theory
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -39,6 +41,8 @@ EXTRAS = {
     "numba": "qlearning",
     "gymnasium": "gymnasium",
     "pettingzoo": "pettingzoo",
+    "onnx": "deploy",
+    "onnxruntime": "deploy",
 }
 
 
@@ -116,6 +120,8 @@ Command = (
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Theory, tyro.conf.subcommand("theory")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[New, tyro.conf.subcommand("new")]

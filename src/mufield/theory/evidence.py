@@ -1,0 +1,212 @@
+"""What a run shows of each episode: doubts along the flow, distances of flows, the band's truth.
+
+Everything is derived from what a run directory holds. The models are fitted again, as when a run
+is resumed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _types
+from ..learning.m3ucrl import LearnerState
+from ..models.base import AbstractModel
+from ..models.calibration import predict_rows
+from ..models.data import Transitions
+from ..policies.base import Profile
+from ..policies.files import load_policy
+from ..problem import Motion, Problem
+from ..runs import files
+from ..runs.build import Setup
+from ..runs.store import RunStore
+from ..space.measure import MeanField
+from ..space.transport import wasserstein
+from ..systems import SimulatedSystem
+from .constants import Constant
+from .policy_slope import policy_slope
+
+SHARE = 1e-6
+"""Share of the population below which a point does not count for the band."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeEvidence:
+    r"""One episode.
+
+    Attributes:
+        value: J that the population realised.
+        optimistic: J that the plan expected, if it expected anything.
+        beta: Scale of the band of the model before the episode, $\beta_{t-1}$.
+        doubts: $\int \|\sigma_{t-1}\| d\mu_{t,h}$ for each step.
+        squared: $\sum_h \int \|\sigma_{t-1}\|^2 d\mu_{t,h}$: the conditional expectation of
+            the next.
+        observed: $\sum_h \|\sigma_{t-1}(z_{t,h})\|^2$ at the tracked agent's own points, a mean
+            if several were tracked. Axes that a wall censored told nothing and are left out.
+        distances: $W_1(\tilde\mu_{t,h}, \mu_{t,h})$ for h = 0, ..., H, if there was a plan.
+        policy: Lipschitz constant of the policy that was run.
+        inside: Share of the population's moves whose true motion lies in the band; None where
+            the motion is not known.
+        needed: Least beta that would hold the true motion everywhere the population went.
+        model: The model before the episode.
+        mass: The realised flow.
+    """
+
+    value: float
+    optimistic: float | None
+    beta: float
+    doubts: Float[np.ndarray, "steps"]
+    squared: float
+    observed: float
+    distances: Float[np.ndarray, "moments"] | None
+    policy: Constant
+    inside: float | None
+    needed: float | None
+    model: AbstractModel
+    mass: Float[np.ndarray, "moments cells"]
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """All that is read of a run before anything is computed.
+
+    Attributes:
+        store: The files.
+        setup: Problem, system and learner.
+        data: All transitions.
+        ends: Number of transitions after each episode.
+    """
+
+    store: RunStore
+    setup: Setup
+    data: Transitions
+    ends: tuple[int, ...]
+
+    @classmethod
+    def read(cls, store: RunStore, setup: Setup) -> "RunData":
+        """Reads the data; raises if there is none."""
+        if not store.told:
+            raise ValueError(f"{store.directory} has no episode yet, so there is nothing to bound")
+        data, ends = Transitions.empty(setup.problem), []
+        for told in store.told:
+            data = data.append(told.episode)
+            ends.append(len(data))
+        return cls(store, setup, data, tuple(ends))
+
+    @property
+    def motion(self) -> Motion | None:
+        """The true motion, where a simulator knows it: a report may look, a learner may not."""
+        system = self.setup.system
+        return system.reveal()[1] if isinstance(system, SimulatedSystem) else None
+
+    @property
+    def rewarded(self) -> Problem | None:
+        """The problem with its true reward; None if that is hidden and no simulator knows it."""
+        problem, system = self.setup.problem, self.setup.system
+        if not problem.hides_reward:
+            return problem
+        return system.reveal()[0].problem if isinstance(system, SimulatedSystem) else None
+
+    def state_after(self, episodes: int) -> LearnerState:
+        """The learner's state after a number of episodes; its planner's memory is left out."""
+        ends = self.ends[:episodes]
+        data = self.data.first(ends[-1] if ends else 0)
+        key = jax.random.key(self.store.config.seed)
+        return self.setup.learner.restore(key, data, ends, None, None)
+
+
+def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
+    """Looks at each episode in turn."""
+    problem = run.setup.problem
+    for number, told in enumerate(run.store.told, start=1):
+        model = run.state_after(number - 1).model
+        profile = load_policy(run.store.path("policies", number))
+        assert isinstance(profile, Profile)
+        plan = files.read_arrays(run.store.path("plans", number))[0]
+        episode = told.episode
+        survey = _survey(problem, model, run.motion, profile, episode.mass)
+        known = run.motion is not None
+        own = predict_rows(model, Transitions.empty(problem).append(episode))
+        yield EpisodeEvidence(
+            value=float(episode.value),
+            optimistic=_number(plan["value"]),
+            beta=float(model.beta),
+            doubts=np.asarray(survey.doubt, dtype=float),
+            squared=float(jnp.sum(survey.squared)),
+            observed=float(np.sum(own.epistemic[own.observed] ** 2)) / episode.states.shape[0],
+            distances=_distances(problem, plan["mass"], episode.mass),
+            policy=policy_slope(problem, profile, episode.mass),
+            inside=float(jnp.mean(survey.inside)) if known else None,
+            needed=float(jnp.max(survey.needed)) if known else None,
+            model=model,
+            mass=np.asarray(episode.mass, dtype=float),
+        )
+
+
+class _Survey(eqx.Module):
+    doubt: Float[Array, "*steps"]
+    squared: Float[Array, "*steps"]
+    inside: Float[Array, "*steps"]
+    needed: Float[Array, "*steps"]
+
+
+@eqx.filter_jit
+def _survey(
+    problem: Problem,
+    model: AbstractModel,
+    motion: Motion | None,
+    profile: Profile,
+    mass: _types.Flow,
+) -> _Survey:
+    """Averages over the flow of what the model says about the moves that the policy makes."""
+    grid = problem.grid
+    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+    beta = model.beta.astype(mass.dtype)
+
+    def step(_: None, inputs: tuple[Any, Array]) -> tuple[None, _Survey]:
+        part, now = inputs
+        law = profile.join(part).at_cells(grid, now)
+
+        def one(state: Array, here: Array, action: Array) -> tuple[Array, Array]:
+            mu = MeanField(mass=now, here=here, grid=grid)
+            found = model.predict(state, action, mu)
+            spread = jnp.linalg.norm(found.epistemic)
+            if motion is None:
+                return spread, jnp.zeros_like(spread)
+            off = jnp.abs(grid.displacement(found.mean, motion(state, action, mu)))
+            return spread, jnp.max(off / found.epistemic)
+
+        def all_moves(state: Array, here: Array, actions: Array) -> tuple[Array, Array]:
+            found: tuple[Array, Array] = jax.vmap(lambda a: one(state, here, a))(actions)
+            return found
+
+        spread, ratio = jax.vmap(all_moves)(centres, now, law.actions)
+        weight = now[:, None] * law.weights
+        return None, _Survey(
+            doubt=jnp.sum(weight * spread),
+            squared=jnp.sum(weight * spread**2),
+            inside=jnp.sum(weight * (ratio <= beta)),
+            needed=jnp.max(jnp.where(weight > SHARE, ratio, 0.0)),
+        )
+
+    inputs = (profile.per_step, mass[:-1])
+    return jax.lax.scan(step, None, inputs, length=problem.horizon)[1]
+
+
+def _distances(
+    problem: Problem, imagined: np.ndarray, realised: Float[Array, "moments cells"]
+) -> Float[np.ndarray, "moments"] | None:
+    if not np.isfinite(imagined).all():  # the random policy was not planned
+        return None
+    pairs = zip(imagined, np.asarray(realised), strict=True)
+    return np.asarray([wasserstein(problem.grid, *pair) for pair in pairs])
+
+
+def _number(value: Any) -> float | None:
+    number = float(np.asarray(value))
+    return number if np.isfinite(number) else None

@@ -1,0 +1,189 @@
+r"""Lipschitz constants of a kernel's metric $d_k$ in state, action and mu (assumption Kernel).
+
+Functions of norm B in the kernel's space and posterior standard deviations move by at most
+$B \, d_k(z, z')$ and $d_k(z, z')$ (lemma sigmaLipschitz). So $L_d$ bounds both $L_f$ and
+$L_\sigma$. It is derived from the kernel's formula: nothing here is sampled.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..models.features import FeatureMap
+from ..models.kernels import (
+    AbstractKernel,
+    AbstractStationary,
+    Linear,
+    Matern32,
+    Matern52,
+    Product,
+    Select,
+    SquaredExponential,
+    Sum,
+)
+from ..policies.encoders import AbstractEncoder
+from .lattice import between_cells
+
+STEEPEST = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
+"""Greatest $d_k^2 / d^2$ at unit variance, with d in length scales: minus the second derivative of
+the correlation at zero."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Features that move together.
+
+    Attributes:
+        features: Their places in the vector.
+        slope: How far they move, as a vector, for a unit of what moves them.
+    """
+
+    features: tuple[int, ...]
+    slope: float
+
+
+Blocks = tuple[Block, ...]
+"""Blocks that different axes move: their movements are orthogonal."""
+
+
+def metric_slope(
+    kernel: AbstractKernel, blocks: Blocks, reach: Float[np.ndarray, "features"]
+) -> float:
+    r"""A bound of $d_k(z, z') / \delta$ where a unit of $\delta$ moves the blocks by their slopes.
+
+    Args:
+        kernel: The kernel.
+        blocks: What moves.
+        reach: Greatest absolute value of each feature.
+
+    Raises:
+        NotImplementedError: If the kernel is not one of mufield's; give the constants then.
+    """
+    if isinstance(kernel, AbstractStationary):
+        for kind, steepest in STEEPEST.items():
+            if isinstance(kernel, kind):
+                scales = np.broadcast_to(np.asarray(kernel.length_scale), reach.shape)
+                return _moved(blocks, 1 / scales) * math.sqrt(steepest * float(kernel.variance))
+    if isinstance(kernel, Linear):
+        return _moved(blocks, np.ones_like(reach)) * math.sqrt(float(kernel.variance))
+    if isinstance(kernel, Sum):
+        parts = [metric_slope(part, blocks, reach) for part in (kernel.left, kernel.right)]
+        return math.hypot(*parts)
+    if isinstance(kernel, Product):
+        first, second = kernel.first, kernel.second
+        # |x (x) y - x' (x) y'| <= |x - x'| |y| + |x'| |y - y'| for the factors' features.
+        return metric_slope(first, blocks, reach) * math.sqrt(
+            greatest_variance(second, reach)
+        ) + metric_slope(second, blocks, reach) * math.sqrt(greatest_variance(first, reach))
+    if isinstance(kernel, Select):
+        place = {axis: index for index, axis in enumerate(kernel.axes)}
+        seen = tuple(
+            Block(tuple(place[f] for f in block.features if f in place), block.slope)
+            for block in blocks
+        )
+        return metric_slope(kernel.kernel, seen, reach[list(kernel.axes)])
+    raise NotImplementedError(
+        f"no Lipschitz constant is known for the kernel {type(kernel).__name__}; give L_f and "
+        "L_sigma"
+    )
+
+
+def greatest_variance(kernel: AbstractKernel, reach: Float[np.ndarray, "features"]) -> float:
+    """A bound of k(z, z) over features within ``reach``."""
+    if isinstance(kernel, AbstractStationary):
+        return float(kernel.variance)
+    if isinstance(kernel, Linear):
+        return float(kernel.variance) * float(np.sum(reach**2)) + float(kernel.bias)
+    if isinstance(kernel, Sum):
+        return greatest_variance(kernel.left, reach) + greatest_variance(kernel.right, reach)
+    if isinstance(kernel, Product):
+        return greatest_variance(kernel.first, reach) * greatest_variance(kernel.second, reach)
+    if isinstance(kernel, Select):
+        return greatest_variance(kernel.kernel, reach[list(kernel.axes)])
+    raise NotImplementedError(
+        f"no greatest variance is known for the kernel {type(kernel).__name__}; give the constants"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSlopes:
+    """How a feature map moves with state, action and mu.
+
+    Attributes:
+        state: Blocks that the state moves, for a unit of distance.
+        action: Blocks that the action moves.
+        mu: Blocks that mu moves, for a unit of W1.
+        here: Blocks that the state moves as well, because another cell holds another mass.
+        reach: Greatest absolute value of each feature.
+    """
+
+    state: Blocks
+    action: Blocks
+    mu: Blocks
+    here: Blocks
+    reach: Float[np.ndarray, "features"]
+
+    def metric_slopes(self, kernel: AbstractKernel) -> dict[str, float]:
+        """Bounds of the kernel metric's slope in state, action and mu."""
+        each = {"state": self.state, "action": self.action, "mu": self.mu, "here": self.here}
+        slopes = {name: metric_slope(kernel, b, self.reach) for name, b in each.items()}
+        # One step after the other, as the two are not orthogonal.
+        return slopes | {"state": slopes["state"] + slopes.pop("here")}
+
+
+def feature_slopes(features: FeatureMap) -> FeatureSlopes:
+    """The slopes of a feature map on the grid, between cell centres.
+
+    Raises:
+        NotImplementedError: If mu enters by a function of the user's.
+    """
+    grid = features.grid
+    state, place = [], 0
+    for periodic, extent in zip(grid.periodic, grid.extent, strict=True):
+        size = 2 if periodic else 1
+        slope = (2 * math.pi if periodic else 2.0) / extent
+        state.append(Block(tuple(range(place, place + size)), slope))
+        place += size
+    action = []
+    for low, high in zip(features.lower, features.upper, strict=True):
+        action.append(Block((place,), 2.0 / (high - low) if high > low else 2.0))
+        place += 1
+    rest = tuple(range(place, features.size))
+    mu, here = (), ()  # type: tuple[Blocks, Blocks]
+    reach = np.ones(features.size)
+    if features.mu == "local":
+        # The mass of a cell changes by at most W1 over the least distance between cells; from
+        # one cell to the next it may be anything.
+        cell = min(grid.cell_size)
+        highest = math.log1p(grid.n_cells)
+        mu = (Block(rest, grid.n_cells / cell),)
+        here = (Block(rest, highest / cell),)
+        reach[place:] = highest
+    elif rest and not callable(features.mu):
+        table = _of_point_masses(features)
+        mu = (Block(rest, between_cells(features.grid, table)),)
+        reach[place:] = np.abs(table).max(axis=0)
+    elif rest:
+        raise NotImplementedError(
+            "no Lipschitz constant is known for your function of mu; give L_f and L_sigma"
+        )
+    return FeatureSlopes(tuple(state), tuple(action), mu, here, reach)
+
+
+def _of_point_masses(features: FeatureMap) -> Float[np.ndarray, "cells size"]:
+    if features.embedding is not None:
+        return np.asarray(features.embedding, dtype=float)
+    assert isinstance(features.encoder, AbstractEncoder)
+    rows = jnp.eye(features.grid.n_cells)
+    return np.stack([np.asarray(features.encoder(row), dtype=float) for row in rows])
+
+
+def _moved(blocks: Blocks, weights: Float[np.ndarray, "features"]) -> float:
+    """How far weighted features move for a unit: the largest block, as blocks are orthogonal."""
+    return max(
+        (b.slope * float(np.max(weights[list(b.features)])) for b in blocks if b.features),
+        default=0.0,
+    )

@@ -1,0 +1,134 @@
+"""Small runs that the theory is held against."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mufield import ActionLaw, Grid, MoveSet, Problem, SimulatedSystem, register, uniform
+from mufield.models.features import FeatureMap
+from mufield.models.kernels import covariances
+from mufield.models.priors import joint_kernel
+from mufield.runs.build import build, resolve
+from mufield.runs.config import RunConfig
+from mufield.runs.driver import learn_run
+from mufield.runs.store import RunStore
+from mufield.theory.evidence import RunData
+
+NORM = 1.0
+CELLS = 12
+MOVES = (-1.0, 0.0, 1.0)
+
+
+class KernelMotion:
+    """s + m g(z) with g a finite expansion in the model's kernel, whose norm is exactly NORM."""
+
+    def __init__(self, problem):
+        self.features = FeatureMap(problem)
+        self.kernel = joint_kernel(self.features)
+        # Agents go where they act, in some places faster than in others.
+        turn = np.array([0.0, 2.0, 4.5, 0.0, 2.0, 4.5])
+        acted = np.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+        self.centres = np.stack([np.sin(turn), np.cos(turn), acted], axis=1)
+        weights = np.array([1.0, 0.5, 0.7, -1.0, -0.5, -0.7])
+        gram = covariances(self.kernel, self.centres, self.centres)
+        self.weights = weights * NORM / np.sqrt(weights @ gram @ weights)
+        self.scale = problem.max_move[0]
+
+    def __call__(self, state, action, mu):
+        z = self.features(state, action, mu)
+        near = jax.vmap(lambda centre: self.kernel(centre, z))(jnp.asarray(self.centres))
+        return state + self.scale * jnp.dot(jnp.asarray(self.weights), near)
+
+
+def reward(state, action, mu):
+    return jnp.cos(2 * jnp.pi * state[0]) / (2 * jnp.pi) - 0.05 * jnp.abs(action[0])
+
+
+@register("theory-ring", "a motion in the model's own space, for tests")
+@lru_cache
+def theory_ring():
+    grid = Grid.box(0.0, 1.0, CELLS, periodic=True)
+    problem = Problem(
+        grid=grid,
+        actions=MoveSet(np.array(MOVES)[:, None]),
+        reward=reward,
+        horizon=3,
+        initial=uniform(grid),
+        noise=0.09,
+        max_move=0.25,
+    )
+    return SimulatedSystem(problem, KernelMotion(problem))
+
+
+def best_value():
+    """J of the best policy, by dynamic programming: neither reward nor motion looks at mu."""
+    system = theory_ring()
+    flow, motion = system.reveal()
+    problem, ones = system.problem, jnp.ones((CELLS, 1))
+    stay, earn = [], []
+    for move in MOVES:
+        law = ActionLaw(jnp.full((CELLS, 1, 1), move), ones)
+        step = jax.jit(jax.vmap(lambda mass, law=law: flow.step(mass, law, motion)))
+        stay.append(np.asarray(step(jnp.eye(CELLS))))
+        earn.append(np.asarray(flow.rewards(problem.initial, law))[:, 0])
+    values = np.zeros(CELLS)
+    for _ in range(problem.horizon):
+        values = np.max([r + p @ values for r, p in zip(earn, stay, strict=True)], axis=0)
+    return float(np.asarray(problem.initial) @ values)
+
+
+@dataclass(frozen=True)
+class Run:
+    directory: Path
+    setup: object
+    best: float = 0.0
+
+    def data(self):
+        return RunData.read(RunStore(self.directory), self.setup)
+
+
+def learned(directory, config):
+    setup = build(resolve(config))
+    RunStore.create(directory, setup.config)
+    learn_run(directory, setup=setup, progress=False)
+    return setup
+
+
+@pytest.fixture(scope="session")
+def ring(tmp_path_factory):
+    """A run that keeps every assumption of theorem GPRegretBound."""
+    config = RunConfig(
+        environment="theory-ring",
+        # No more data than the smallest head of a posterior holds, so that one program serves all.
+        episodes=3,
+        agents=2,
+        model="gp",
+        # Beta is no less than that of corollary ConfidenceInterval, as a test sees to.
+        model_options={"hyperparameters": "fixed", "inducing": 0, "beta": 6.0},
+        planner_options={"controls": 3, "sweeps": 100},
+        scale=1.0,
+        precision="float64",
+    )
+    directory = tmp_path_factory.mktemp("theory") / "ring"
+    return Run(directory, learned(directory, config), best_value())
+
+
+@pytest.fixture(scope="session")
+def rooms(tmp_path_factory):
+    """An ensemble among walls, after a random first episode."""
+    config = RunConfig(
+        environment="four-rooms",
+        options={"horizon": 3, "drawing": "...\n.#.\n..."},
+        episodes=2,
+        first="random",
+        model_options={"members": 2, "width": 4, "steps": 3},
+        planner_options={"points": 3, "sweeps": 2},
+        precision="float64",
+    )
+    directory = tmp_path_factory.mktemp("theory") / "rooms"
+    return Run(directory, learned(directory, config))

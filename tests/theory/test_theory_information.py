@@ -1,0 +1,230 @@
+"""Information of data, its greatest possible value, and the complexity that it bounds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mufield.models.factor import ExactFactor, Rows
+from mufield.models.gp import TheoryBeta
+from mufield.models.kernels import SquaredExponential
+from mufield.theory.complexity import (
+    expected_bound,
+    log_stale_factor,
+    stale_bound,
+    stale_factor,
+)
+from mufield.theory.information import (
+    cover_allowance,
+    gains,
+    greedy,
+    information_gain,
+    most_information,
+    stale_variances,
+)
+
+
+def se(xs, ys, length=0.2, variance=1.0):
+    apart = np.asarray(xs)[:, None] - np.asarray(ys)[None, :]
+    return variance * np.exp(-0.5 * (apart / length) ** 2)
+
+
+def posterior_variance(train, at, noise, **options):
+    """By the book, eq. GPPosteriorVariance."""
+    k = se(train, at, **options)
+    solved = np.linalg.solve(se(train, train, **options) + noise * np.eye(len(train)), k)
+    return np.diagonal(se(at, at, **options)) - np.sum(k * solved, axis=0)
+
+
+seeds = st.integers(0, 10**6)
+
+
+@given(seed=seeds, noise=st.floats(0.01, 10.0), count=st.integers(1, 12))
+def test_chain_rule_and_determinant_agree(seed, noise, count):
+    xs = np.random.default_rng(seed).uniform(size=count)
+    one_by_one = [
+        0.5 * math.log1p(posterior_variance(xs[:i], xs[i : i + 1], noise)[0] / noise)
+        for i in range(count)
+    ]
+    np.testing.assert_allclose(gains(se(xs, xs), noise), one_by_one, rtol=1e-6, atol=1e-9)
+    half_log_det = 0.5 * np.linalg.slogdet(np.eye(count) + se(xs, xs) / noise)[1]
+    assert information_gain(se(xs, xs), noise) == pytest.approx(half_log_det, rel=1e-9)
+
+
+def test_the_term_that_lemma_chowdhury_prints_is_less_than_the_information():
+    xs, noise = np.array([0.1, 0.12, 0.5]), 0.1
+    printed = 0.5 * np.sum(np.log1p(posterior_variance(xs, xs, noise) / noise))
+    assert printed < 0.5 * information_gain(se(xs, xs), noise)
+
+
+def test_information_is_that_of_the_model():
+    xs = np.random.default_rng(0).uniform(size=(30, 1))
+    rows = Rows(xs, np.zeros((30, 1)), np.ones((30, 1), dtype=bool))
+    factor = ExactFactor.of(SquaredExponential(0.2), np.array([0.05]), rows)
+    expected = information_gain(se(xs[:, 0], xs[:, 0]), 0.05)
+    assert factor.information_gain == pytest.approx(expected, rel=1e-9)
+
+
+@given(seed=seeds, noise=st.floats(0.05, 5.0), count=st.integers(1, 4))
+def test_greedy_brackets_the_greatest_information(seed, noise, count):
+    rng = np.random.default_rng(seed)
+    xs = rng.uniform(size=6)
+    covariance = se(xs, xs, length=rng.uniform(0.05, 0.6)) * np.outer(
+        *(rng.uniform(0.5, 1, 6),) * 2
+    )
+    sets = itertools.combinations_with_replacement(range(6), count)
+    best = max(information_gain(covariance[np.ix_(s, s)], noise) for s in sets)
+    found = greedy(covariance, noise, count, more=3)
+    chosen = found.chosen[:count]
+    assert found.lower == pytest.approx(information_gain(covariance[np.ix_(chosen, chosen)], noise))
+    assert found.lower <= best + 1e-9
+    assert best <= found.submodular + 1e-9
+    assert best <= found.online + 1e-9
+    assert found.upper <= most_information(count, 1.0, noise) + 1e-9
+
+
+def test_the_upper_bounds_are_not_far_above():
+    xs = np.linspace(0, 1, 60)
+    found = greedy(se(xs, xs), 0.1, 30, more=30)
+    assert found.lower <= found.online < found.submodular
+    # Without the term for what is left, the bound would not hold for a better choice.
+    assert found.online < 1.5 * found.lower
+
+
+def test_greedy_can_be_beaten():
+    """Or the submodular bound would have nothing to bound."""
+    # The first is known least and tells much of each other, but the two others together tell more.
+    covariance = np.eye(3)
+    covariance[0] = covariance[:, 0] = 0.69
+    covariance[0, 0] = 1.001
+    found = greedy(covariance, 0.01, 2)
+    others = information_gain(covariance[1:, 1:], 0.01)
+    assert found.chosen[0] == 0
+    assert found.lower < others <= found.upper
+
+
+@given(seed=seeds, noise=st.floats(0.05, 5.0), grid=st.integers(5, 40))
+def test_points_between_the_candidates_tell_little_more(seed, noise, grid):
+    xs = np.random.default_rng(seed).uniform(size=5)
+    candidates = (np.arange(grid) + 0.5) / grid
+    nearest = candidates[np.argmin(np.abs(xs[:, None] - candidates), axis=1)]
+    radius = 0.5 / grid / 0.2  # d_k <= |x - y| / length
+    allowance = cover_allowance(5, radius, 1.0, noise)
+    more = information_gain(se(xs, xs), noise) - information_gain(se(nearest, nearest), noise)
+    assert more <= allowance
+
+
+def test_the_allowance_is_needed():
+    apart, noise = 0.02, 0.01
+    pair, same = np.array([0.5 - apart, 0.5 + apart]), np.array([0.5, 0.5])
+    more = information_gain(se(pair, pair), noise) - information_gain(se(same, same), noise)
+    assert more > 0.01 * cover_allowance(2, apart / 0.2, 1.0, noise)
+
+
+def test_beta_grows_with_the_information_and_with_certainty():
+    information = np.cumsum(gains(se(*(np.linspace(0, 1, 20),) * 2), 0.1))
+    betas = [TheoryBeta(1.0, 0.1)(1.0, each) for each in information]
+    assert np.all(np.diff(betas) > 0)
+    assert TheoryBeta(1.0, 0.01)(1.0, 2.0) > TheoryBeta(1.0, 0.1)(1.0, 2.0)
+    assert TheoryBeta(1.0, 0.1)(0.5, 2.0) == pytest.approx(
+        1 + 0.5 * math.sqrt(2 * math.log(10) + 4)
+    )
+
+
+@given(
+    seed=seeds,
+    noise=st.floats(0.05, 20.0),
+    points=st.integers(1, 6),
+    episodes=st.integers(1, 5),
+    spread=st.floats(1e-3, 1.0),
+)
+def test_old_variances_are_bounded_by_the_information(seed, noise, points, episodes, spread):
+    xs = 0.5 + spread * (np.random.default_rng(seed).uniform(size=points * episodes) - 0.5)
+    ends = points * np.arange(1, episodes + 1)
+    stale = stale_variances(se(xs, xs), noise, ends)
+    for t in range(episodes):
+        part = slice(points * t, points * (t + 1))
+        np.testing.assert_allclose(
+            stale[part], posterior_variance(xs[: points * t], xs[part], noise), atol=1e-7
+        )
+    by_episode = gains(se(xs, xs), noise).reshape(episodes, points).sum(axis=1)
+    total = np.cumsum(stale.reshape(episodes, points).sum(axis=1))
+    assert np.all(total <= stale_bound(noise, 1.0, points, by_episode) + 1e-9)
+    assert total[-1] <= stale_factor(noise, 1.0, points) * by_episode.sum() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("points", [1, 2, 5, 20, 200, 10_000])
+def test_the_papers_constant_holds_with_the_papers_lambda(points):
+    """2 e p H with lambda = p H and variances up to one: more than the exact factor."""
+    exact = log_stale_factor(float(points), 1.0, points)
+    assert exact <= math.log(2 * math.e * points)
+    assert exact >= math.log(points)  # and of its order
+
+
+def test_the_papers_constant_halved_would_be_false():
+    """All points of an episode alike: the old posterior does not see that they are."""
+    points = 50
+    xs = np.full(points, 0.5)
+    information = information_gain(se(xs, xs), float(points))
+    stale = np.sum(stale_variances(se(xs, xs), float(points), np.array([points])))
+    assert information == pytest.approx(0.5 * math.log(2))
+    assert math.e * points * information < stale <= 2 * math.e * points * information
+
+
+def test_print_sums_over_the_wrong_points():
+    """Eq. ChodhuryOnlineLemma11Partial sums over D_1, ..., D_{t-1} in each t.
+
+    Those points were observed, so their variances are small; the new ones' are not.
+    """
+    xs, noise = np.array([0.1, 0.9]), 0.01
+    new = stale_variances(se(xs, xs), noise, np.array([1, 2])).sum()
+    old = posterior_variance(xs[:1], xs[:1], noise).sum()
+    assert old < 0.01 * new
+
+
+def test_a_small_lambda_makes_the_factor_vast_but_not_the_bound():
+    factor = log_stale_factor(0.01, 1.0, 200)
+    assert factor > 900
+    assert stale_bound(0.01, 1.0, 200, np.array([3.0, 0.1, 0.0])).tolist() == pytest.approx(
+        [
+            200.0,
+            200 + math.exp(0.2) * 0.2 / math.log(101),
+            200 + math.exp(0.2) * 0.2 / math.log(101),
+        ]
+    )
+
+
+def test_conditional_expectations_are_bounded_by_what_was_observed():
+    """On adaptive processes, as often as promised; and no more than a constant too large."""
+    rng, delta, most = np.random.default_rng(0), 0.1, 1.0
+    expected, observed = np.zeros(1000), np.zeros(1000)
+    failed = np.zeros(1000, dtype=bool)
+    chance = np.full(1000, 0.05)
+    for _ in range(60):
+        expected += chance * most
+        observed += most * (rng.random(1000) < chance)
+        # Whoever saw little goes where there is more to expect.
+        chance = np.clip(0.02 + 0.1 * (expected - observed), 0.02, 0.9)
+        bound = np.array([expected_bound(x, most, delta) for x in observed])
+        failed |= expected > bound
+    assert failed.mean() <= delta
+    half = np.array([0.5 * expected_bound(x, most, delta) for x in observed])
+    assert np.mean(expected > half) > delta
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: gains(np.eye(2), 0.0), "lambda must be positive"),
+        (lambda: greedy(np.zeros((0, 0)), 1.0, 2), "at least one candidate"),
+        (lambda: stale_factor(1.0, 1.0, 0), "at least one observation"),
+        (lambda: expected_bound(1.0, 1.0, 1.0), "between 0 and 1"),
+        (lambda: log_stale_factor(1.0, 0.0, 3), "must be positive"),
+    ],
+)
+def test_senseless_questions_are_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -1,6 +1,8 @@
 """Settings under which every test runs."""
 
+import gc
 import os
+from pathlib import Path
 
 # Before NumPy and JAX are imported: on busy cores the threads of OpenBLAS only get in each
 # other's way.
@@ -8,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import hypothesis
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
@@ -21,3 +24,19 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 # To look for new counterexamples: HYPOTHESIS_PROFILE=search make test
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+MOST_MAPPINGS = 20_000
+"""Pieces of memory that a worker may map before it forgets its compiled programs."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Linux lets a process map 65,530 pieces of memory; compiled programs take several each.
+
+    A worker that has run most of the suite would crash when it loads one more.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()

@@ -30,6 +30,7 @@ from mufield.finite import simulate
 from mufield.finite.blocks import BY_CELL
 from mufield.finite.choice import CellLaws, drawn
 from mufield.finite.simulate import FiniteSystem
+from mufield.policies.spread import SpreadTable
 from mufield.policies.tabular import SquashedTable
 from mufield.space.measure import seen_from
 
@@ -339,6 +340,7 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
         UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 3)),
         TabularPolicy(table),
         SquashedTable(table, plaza_problem().actions),
+        SpreadTable(table, table, plaza_problem().actions, 2),
     )
     assert {type(policy) for policy in policies} == set(BY_CELL)
     mass = point_mass(PLAZA, 0, 0)

@@ -172,10 +172,7 @@ class RunReader:
 
     def _config(self) -> RunConfig | None:
         path = self.directory / "config.json"
-        try:
-            return parse_config(files.read_json(path), str(path))
-        except FileNotFoundError:
-            return None
+        return parse_config(files.read_json(path), str(path)) if path.exists() else None
 
     def _versions(self) -> dict[str, Any]:
         path = self.directory / "versions.json"

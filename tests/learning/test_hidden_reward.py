@@ -31,6 +31,7 @@ from mufield import (
     random_policy,
     spread_actions,
 )
+from mufield.environments.swarm import closed_form_policy
 from mufield.finite.simulate import FiniteSystem
 from mufield.learning.believed import reward_family
 from mufield.learning.imagine import OPTIMISM, Imagination
@@ -330,3 +331,15 @@ def test_a_failed_fit_of_the_reward_falls_back_and_says_so():
         "the reward model's fit to 2 episodes is not finite; going on with that to 1",
     )
     assert state.reward_model is not None
+
+
+def test_the_band_holds_many_exact_rewards_in_single_precision_too():
+    """More inducing points than the precision can tell apart would put rounding into the mean."""
+    with jax.enable_x64(False):
+        swarm = make("swarm", reward="hidden", horizon=50, cells=20)
+        random, closed = random_policy(swarm.problem), closed_form_policy
+        told = [swarm.run(random, KEY), swarm.run(closed, jax.random.key(1), agents=40)]
+        model = reward_family(GP).fit(Transitions.of(swarm.problem, told).of_rewards(), KEY)
+        fresh = swarm.run(closed, jax.random.key(2), agents=20)
+        found = predict_rows(model, Transitions.of(swarm.problem, [fresh]).of_rewards())
+        assert np.mean(np.abs(found.error) <= float(model.beta) * found.epistemic) > 0.95

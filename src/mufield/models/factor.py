@@ -153,10 +153,20 @@ class InducingFactor:
         rows: Rows,
         size: int,
         tolerance: float = LOST_INFORMATION,
+        distinct: float = ROUNDING,
     ) -> "InducingFactor":
-        """Chooses at most ``size`` points among the data and takes all rows in."""
+        """Chooses at most ``size`` points among the data and takes all rows in.
+
+        Args:
+            kernel: The kernel.
+            noise: lambda of each axis.
+            rows: The data.
+            size: Most points.
+            tolerance: Information that may be lost.
+            distinct: Share of its prior variance that a point must have left, given the others.
+        """
         least = float(np.min(noise))
-        chosen = choose_points(kernel, rows.inputs, size, 2 * least * tolerance)
+        chosen = choose_points(kernel, rows.inputs, size, 2 * least * tolerance, distinct)
         count, dim = len(chosen.pivots), len(noise)
         start = cls(
             kernel,
@@ -223,10 +233,13 @@ class Chosen(NamedTuple):
     left: float
 
 
-def choose_points(kernel: AbstractKernel, inputs: Points, size: int, enough: float) -> Chosen:
+def choose_points(
+    kernel: AbstractKernel, inputs: Points, size: int, enough: float, distinct: float = ROUNDING
+) -> Chosen:
     """Greedy choice by pivoted Cholesky: always the row that the points so far explain least.
 
-    Ends early when the variance left, summed over the rows, is at most ``enough``.
+    Ends early when the variance left, summed over the rows, is at most ``enough``, or nowhere
+    more than the share ``distinct`` of what it was.
     """
     n = len(inputs)
     if n == 0:
@@ -238,7 +251,7 @@ def choose_points(kernel: AbstractKernel, inputs: Points, size: int, enough: flo
     for column in range(phi.shape[1]):
         pivot = int(np.argmax(left))
         # Beyond the second limit it is rounding that is left.
-        if np.sum(left) <= enough or left[pivot] <= ROUNDING * prior[pivot]:
+        if np.sum(left) <= enough or left[pivot] <= distinct * prior[pivot]:
             break
         between = covariances(kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
         new = between - phi[:, :column] @ phi[pivot, :column]

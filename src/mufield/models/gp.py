@@ -15,7 +15,7 @@ from .._types import Key
 from ..space.grid import per_axis
 from .base import AbstractModelFamily
 from .data import PaddedTransitions, Transitions
-from .factor import LOST_INFORMATION, ExactFactor, InducingFactor, Rows
+from .factor import LOST_INFORMATION, ROUNDING, ExactFactor, InducingFactor, Rows
 from .features import FeatureMap, MuFeatures
 from .hyperparameters import Hyperparameters, Limits, most_likely
 from .kernels import AbstractKernel
@@ -25,6 +25,9 @@ from .units import Units, known_noise
 
 LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: below it single precision could not tell data apart."""
+
+ROUNDINGS = 100.0
+"""Inducing points of data without noise must differ from the others by so many roundings."""
 
 PRIORS: dict[str, Callable[[FeatureMap], AbstractKernel]] = {
     "smooth": joint_kernel,
@@ -182,7 +185,9 @@ class GaussianProcess(AbstractModelFamily):
         """Inducing points where they say what all data say, or where there are too many data."""
         count = len(rows.inputs)
         if self.inducing > 0:
-            factor = InducingFactor.of(found.kernel, found.noise, rows, self.inducing)
+            factor = InducingFactor.of(
+                found.kernel, found.noise, rows, self.inducing, distinct=_distinct(found.noise)
+            )
             if factor.lost <= LOST_INFORMATION or count > self.exact_points:
                 return factor
         elif count > self.exact_points:
@@ -215,6 +220,17 @@ def _rows(data: Transitions, features: FeatureMap) -> Rows:
     with jax.enable_x64(True):
         targets = np.asarray(Units.of(data).targets(data.problem.grid, data))
     return Rows(inputs, np.where(observed, targets, 0.0), observed)
+
+
+def _distinct(noise: Float[np.ndarray, "dim"]) -> float:
+    """Share of its prior variance that an inducing point must have left, given the others.
+
+    Data without noise are worth ever more points. Those that single precision can hardly tell
+    apart would bring more rounding into the mean than the band is wide.
+    """
+    if np.min(noise) > LEAST_NOISE:
+        return ROUNDING
+    return max(ROUNDING, ROUNDINGS * float(jnp.finfo(jnp.result_type(float)).eps))
 
 
 @eqx.filter_jit

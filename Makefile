@@ -60,7 +60,7 @@ bench: venv  ## Run every benchmark in its quick form
 
 peers: $(PEERS_STAMP)  ## Compare with MFGLib, OpenSpiel and SB3 in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers_flow.py
-	$(PEERS)/bin/python benchmarks/peers_rl.py
+	$(PEERS)/bin/python benchmarks/peers_rl.py --save results
 
 # torch comes first, alone and with plain pip, so that nobody downloads CUDA by accident.
 # MFGLib 0.3 caps rich below our pin; with it, pip would quietly fall back to MFGLib 0.1.

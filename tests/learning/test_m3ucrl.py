@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from small import FAMILY, MIRROR, NETWORK, TABLE, SureFamily, corridor
 
-from mufield import MoveFlow, random_policy
+from mufield import GaussianProcess, MoveFlow, random_policy
 from mufield.learning.m3ucrl import M3UCRL, RUN, PlanError
 from mufield.learning.metrics import measure
 from mufield.learning.mirror import MirrorPlanner
@@ -49,6 +49,17 @@ def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
         assert episode.actions.shape[-1] == 1
         assert (float(plan.control) > 0) == (optimism in ("hallucinated", "shared"))
         assert np.isfinite(float(plan.value))
+
+
+@pytest.mark.parametrize("inducing", [0, 64])
+def test_thompson_sampling_draws_from_gaussian_processes_of_both_forms(inducing):
+    """An exact posterior draws on the host, so that it must be prepared before planning."""
+    family = GaussianProcess(inducing=inducing)
+    learner = M3UCRL(corridor().problem, family, MIRROR, optimism="thompson")
+    _, _, state = one_episode(learner, learner.init(KEY))
+    first, again = (float(learner.ask(state).value) for _ in range(2))
+    other = float(learner.ask(eqx.tree_at(lambda s: s.key, state, jax.random.key(9))).value)
+    assert first == again != other
 
 
 def test_optimism_never_expects_less_than_the_mean_does():

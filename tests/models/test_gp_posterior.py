@@ -231,7 +231,7 @@ def test_draws_have_the_posteriors_mean_and_covariance(kind):
     kernel, noise = SquaredExponential(0.8, 0.6), np.array([0.1])
     if kind == "exact":
         model = ExactPosterior.of(ExactFactor.of(kernel, noise, rows), frame, 2.0)
-        drawn = model.as_inducing()
+        drawn = model.drawable()
         assert callable(model.draw(jax.random.key(0)))
     else:
         size = 4 if kind == "few inducing" else 20

@@ -150,6 +150,8 @@ def test_unknown_kernels_and_functions_of_mu_are_said_to_be_unknown():
     problem = walking_problem(RING, horizon=2)
     with pytest.raises(NotImplementedError, match="your function of mu"):
         feature_slopes(FeatureMap(problem, lambda state, mu: mu.here))
+    with pytest.raises(NotImplementedError, match="logarithm of mu"):
+        feature_slopes(FeatureMap(problem, "log here"))
 
 
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.01, 5.0), count=st.integers(0, 8))

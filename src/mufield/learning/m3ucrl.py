@@ -125,8 +125,9 @@ class M3UCRL:
         if problem.hides_reward:
             self.reward_family = reward_family or same_kind(self.family)
         data, key = Transitions.empty(problem), jax.random.key(0)
-        imagined = self.imagination.with_reward(self._reward_prior(data, key))
-        self.prepared = self.planner.prepare(imagined, self.family.fit(data, key))
+        self.prepared = self.planner.prepare(
+            *self._world(self.family.fit(data, key), self._reward_prior(data, key))
+        )
 
     def init(self, key: Key) -> LearnerState:
         """The state before the first episode."""
@@ -162,8 +163,7 @@ class M3UCRL:
             plan = _plan(
                 self.planner,
                 self.prepared,
-                self.imagination.with_reward(state.reward_model),
-                state.model,
+                *self._world(state.model, state.reward_model),
                 state.memory,
                 state.key_for(PLAN),
             )
@@ -220,6 +220,15 @@ class M3UCRL:
         return LearnerState(
             data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model
         )
+
+    def _world(
+        self, model: AbstractModel, reward_model: AbstractModel | None
+    ) -> tuple[Imagination, AbstractModel]:
+        """What is planned in, with models in the form that planning needs."""
+        if self.imagination.kind == "thompson":
+            model = model.drawable()
+            reward_model = None if reward_model is None else reward_model.drawable()
+        return self.imagination.with_reward(reward_model), model
 
     def _reward_prior(self, data: Transitions, key: Key) -> AbstractModel | None:
         if self.reward_family is None:

@@ -59,6 +59,13 @@ class AbstractModel(eqx.Module):
 
         return motion
 
+    def drawable(self) -> "AbstractModel":
+        """The same model in a form whose `draw` may be compiled; itself unless it says otherwise.
+
+        Called on the host, before anything is compiled.
+        """
+        return self
+
 
 class AbstractModelFamily(eqx.Module):
     """A way to fit models; its attributes are the settings."""

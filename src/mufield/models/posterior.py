@@ -121,9 +121,9 @@ class ExactPosterior(AbstractModel):
 
     def draw(self, key: Key) -> Motion:
         """A draw through weights on the data's points; on the host, outside of programs."""
-        return self.as_inducing().draw(key)
+        return self.drawable().draw(key)
 
-    def as_inducing(self) -> "InducingPosterior":
+    def drawable(self) -> "InducingPosterior":
         """The same posterior with as many of the data for inducing points as it needs."""
         used = np.asarray(self.observed).any(axis=1)
         rows = Rows(

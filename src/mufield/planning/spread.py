@@ -6,25 +6,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Key, Mass, Scalar, State
-from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
 from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder
 from ..policies.network import NetworkPolicy, network_profile
-from ..policies.randomised import spread_actions
 from ..policies.spread import DEFAULT_POINTS, SpreadTable, unspread
 from ..policies.squash import unsquash
 from ..problem import Motion
 from ..space.measure import MeanField
 from .bptt import BPTT, BPTTResult
 from .known import NETWORK_RATE, NETWORK_STEPS, TABLE_RATE, TABLE_STEPS, evaluate
-from .mirror import MirrorAscent
-from .starts import FLOOR, box_of
+from .starts import FLOOR, box_of, descend, global_plan
 
 FIT_STEPS, FIT_RATE = 1000, 1e-2
 
@@ -64,16 +60,17 @@ def plan_spread(
     """
     if policy not in ("table", "network"):
         raise ValueError(f"policy must be 'table' or 'network', got {policy!r}")
-    table = spread_start(flow, motion, points, progress=progress)
-    if policy == "table":
-        planner = planner or BPTT(steps=TABLE_STEPS, learning_rate=TABLE_RATE)
-        return planner.solve(flow, motion, [*warm, table], progress=progress)
-    wanted = plan_spread(flow, motion, key, points=points, progress=progress).profile
-    fresh = network_profile(
-        flow.problem, key, width=width, depth=depth, encoder=encoder, points=points
-    )
-    start = fit_spread(flow, fresh, wanted, evaluate(flow, motion, wanted).mass)
-    planner = planner or BPTT(steps=NETWORK_STEPS, learning_rate=NETWORK_RATE)
+    start = spread_start(flow, motion, points, progress=progress)
+    steps, rate = TABLE_STEPS, TABLE_RATE
+    if policy == "network":
+        ascent = BPTT(steps=TABLE_STEPS, learning_rate=TABLE_RATE)
+        table = ascent.solve(flow, motion, [start], progress=progress).profile
+        fresh = network_profile(
+            flow.problem, key, width=width, depth=depth, encoder=encoder, points=points
+        )
+        start = fit_spread(flow, fresh, table, evaluate(flow, motion, table).mass)
+        steps, rate = NETWORK_STEPS, NETWORK_RATE
+    planner = planner or BPTT(steps=steps, learning_rate=rate)
     return planner.solve(flow, motion, [*warm, start], progress=progress)
 
 
@@ -95,12 +92,9 @@ def spread_start(
         progress: Whether to show a bar.
     """
     box = box_of(flow.problem)
-    actions = spread_actions(box.lower, box.upper, 9, border=True)
-    weights = MirrorAscent(sweeps=sweeps).solve(MoveFlow(flow, motion, actions), progress=progress)
-    mean, square = (
-        jnp.einsum("hkm,ma->hka", weights.weights, power.astype(weights.weights.dtype))
-        for power in (actions, actions**2)
-    )
+    moves, result = global_plan(flow, motion, sweeps=sweeps, progress=progress)
+    mean = result.mean_actions(moves)
+    square = jnp.einsum("hkm,kma->hka", result.weights, moves.actions**2)
     centre = unsquash(box, mean)
     spread = unspread(box, centre, jnp.sqrt(jnp.maximum(square - mean**2, 0.0)))
     return Profile.stacked(SpreadTable(centre, spread, box, points), flow.problem.horizon)
@@ -122,8 +116,6 @@ def fit_spread(flow: Flow, networks: Profile, table: Profile, mass: _types.Flow)
     target = jnp.concatenate([wanted.centre, wanted.spread], axis=-1)
     centres = jnp.asarray(grid.centres, dtype=mass.dtype)
     weight = mass[:-1] * grid.n_cells + FLOOR
-    arrays, rest = eqx.partition(networks, eqx.is_inexact_array)
-    optimiser = optax.adam(optax.cosine_decay_schedule(FIT_RATE, FIT_STEPS, alpha=0.01))
 
     def outputs(part: Any, now: Mass) -> Float[Array, "cells outputs"]:
         network = networks.join(part)
@@ -134,16 +126,8 @@ def fit_spread(flow: Flow, networks: Profile, table: Profile, mass: _types.Flow)
 
         return jax.vmap(one)(centres, now)
 
-    def loss(arrays: Any) -> Array:
-        whole: Profile = eqx.combine(arrays, rest)
-        found = jax.vmap(outputs)(whole.per_step, mass[:-1])
+    def loss(profile: Profile) -> Array:
+        found = jax.vmap(outputs)(profile.per_step, mass[:-1])
         return jnp.mean(weight[..., None] * (found - target) ** 2)
 
-    def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
-        arrays, memory = carry
-        updates, memory = optimiser.update(jax.grad(loss)(arrays), memory, arrays)
-        return (optax.apply_updates(arrays, updates), memory), None
-
-    (arrays, _), _ = jax.lax.scan(step, (arrays, optimiser.init(arrays)), None, length=FIT_STEPS)
-    fitted: Profile = eqx.combine(arrays, rest)
-    return fitted
+    return descend(loss, networks, FIT_STEPS, FIT_RATE)

@@ -1,5 +1,6 @@
 """Where gradient ascent starts: random, warm, or global through mirror ascent."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from ..policies.randomised import spread_actions
 from ..policies.squash import unsquash
 from ..policies.tabular import SquashedTable
 from ..problem import Box, Motion, Problem
-from .mirror import MirrorAscent
+from .mirror import MirrorAscent, MirrorResult
 
 FLOOR = 0.05
 """Weight in the fit of a cell that is empty, relative to one of average mass."""
@@ -38,10 +39,17 @@ def global_table(
         points: Moves on each axis of the action box.
         progress: Whether to show a bar.
     """
+    moves, result = global_plan(flow, motion, sweeps=sweeps, points=points, progress=progress)
+    return table_start(flow.problem, result.mean_actions(moves))
+
+
+def global_plan(
+    flow: Flow, motion: Motion, *, sweeps: int = 100, points: int = 9, progress: bool = False
+) -> tuple[MoveFlow, MirrorResult]:
+    """Mirror ascent over a regular set of moves; arguments as in `global_table`."""
     box = box_of(flow.problem)
     moves = MoveFlow(flow, motion, spread_actions(box.lower, box.upper, points, border=True))
-    result = MirrorAscent(sweeps=sweeps).solve(moves, progress=progress)
-    return table_start(flow.problem, result.mean_actions(moves))
+    return moves, MirrorAscent(sweeps=sweeps).solve(moves, progress=progress)
 
 
 def table_start(problem: Problem, actions: Float[Array, "steps cells action_dim"]) -> Profile:
@@ -78,23 +86,38 @@ def fit_profile(
         steps: Steps of the fit.
         learning_rate: First step size; it falls to a hundredth along a cosine.
     """
-    arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
     weight = mass[:-1] * mass.shape[1] + FLOOR
-    schedule = optax.cosine_decay_schedule(learning_rate, steps, alpha=0.01)
-    optimiser = optax.adam(schedule)
 
-    def loss(arrays: Any) -> Array:
-        done = flow.mean_actions(eqx.combine(arrays, rest), mass)
+    def loss(profile: Profile) -> Array:
+        done = flow.mean_actions(profile, mass)
         return jnp.mean(weight[..., None] * (done - actions) ** 2)
+
+    return descend(loss, profile, steps, learning_rate)
+
+
+def descend(
+    loss: Callable[[Profile], Array], profile: Profile, steps: int, learning_rate: float
+) -> Profile:
+    """Changes a profile to make a loss small, by Adam.
+
+    Args:
+        loss: What is to become small.
+        profile: Where to begin.
+        steps: Number of steps.
+        learning_rate: First step size; it falls to a hundredth along a cosine.
+    """
+    arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
+    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps, alpha=0.01))
+    gradient = jax.grad(lambda arrays: loss(eqx.combine(arrays, rest)))
 
     def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
         arrays, memory = carry
-        updates, memory = optimiser.update(jax.grad(loss)(arrays), memory, arrays)
+        updates, memory = optimiser.update(gradient(arrays), memory, arrays)
         return (optax.apply_updates(arrays, updates), memory), None
 
     (arrays, _), _ = jax.lax.scan(step, (arrays, optimiser.init(arrays)), None, length=steps)
-    fitted: Profile = eqx.combine(arrays, rest)
-    return fitted
+    found: Profile = eqx.combine(arrays, rest)
+    return found
 
 
 def box_of(problem: Problem) -> Box:

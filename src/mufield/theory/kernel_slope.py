@@ -138,7 +138,8 @@ def feature_slopes(features: FeatureMap) -> FeatureSlopes:
     """The slopes of a feature map on the grid, between cell centres.
 
     Raises:
-        NotImplementedError: If mu enters by a function of the user's.
+        NotImplementedError: If mu enters by its logarithm, whose slope has no bound, or by a
+            function of the user's.
     """
     grid = features.grid
     state, place = [], 0
@@ -162,6 +163,11 @@ def feature_slopes(features: FeatureMap) -> FeatureSlopes:
         mu = (Block(rest, grid.n_cells / cell),)
         here = (Block(rest, highest / cell),)
         reach[place:] = highest
+    elif features.mu == "log here":
+        raise NotImplementedError(
+            "the logarithm of mu at the agent has no Lipschitz constant, as its slope grows "
+            "without bound in empty cells; give L_f and L_sigma"
+        )
     elif rest and not callable(features.mu):
         table = _of_point_masses(features)
         mu = (Block(rest, between_cells(features.grid, table)),)

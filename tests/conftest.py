@@ -19,6 +19,10 @@ jax.config.update("jax_enable_x64", True)
 # sees what is imported after it, so no test file may import mufield before this line.
 install_import_hook("mufield", "typechecker.checked")
 
+from mufield._runtime import enable_compilation_cache  # noqa: E402 (after the hook)
+
+enable_compilation_cache()
+
 # A test that fails must fail for everybody; compilation makes first calls slow.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25)
 # To look for new counterexamples: HYPOTHESIS_PROFILE=search make test

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import tyro
 
+from ._runtime import enable_compilation_cache
 from .commands.catalogue import List
 from .commands.compare import Compare
 from .commands.evaluate import Evaluate
@@ -26,6 +27,7 @@ from .commands.reproduce import Reproduce
 from .commands.settings import EXAMPLE
 from .commands.simulated import Resume, Show, Train
 from .commands.theory import Theory
+from .errors import UserError
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -156,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Must happen before NumPy is imported: on busy cores the threads of OpenBLAS only get in
     # each other's way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    enable_compilation_cache()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--version" in arguments:  # the parser would ask for a command first
         return _print_version()
@@ -198,7 +201,7 @@ def _run(arguments: Arguments) -> int:
         return arguments.command()
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError) as error:
+    except (UserError, OSError, ImportError) as error:
         message = _explain(error)
         if arguments.debug or message is None:
             raise

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._types import Action, Mass, Scalar, State
+from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
 from .space.measure import MeanField, check_mass, seen_from
 
@@ -21,7 +22,7 @@ Reward = Callable[[State, Action, MeanField], Scalar]
 """The reward r(s, a, mu) of one agent."""
 
 
-class HiddenRewardError(ValueError):
+class HiddenRewardError(UserError):
     """Something needs the reward of a problem whose reward is hidden."""
 
 
@@ -50,7 +51,7 @@ class Box(eqx.Module):
         self.upper = per_axis(upper, dim, float)
         for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise ValueError(
+                raise UserError(
                     f"axis {axis} of the action box must run from a lower to a higher finite "
                     f"bound, got {low} to {high}"
                 )
@@ -95,7 +96,7 @@ class MoveSet(eqx.Module):
         """Builds a set of moves; by default the options are the moves themselves."""
         points = np.asarray(moves, dtype=float)
         if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
-            raise ValueError(
+            raise UserError(
                 f"moves must be rows of finite numbers, one for each move, got {points.shape}"
             )
         self.moves = jnp.asarray(points)
@@ -103,11 +104,11 @@ class MoveSet(eqx.Module):
         count = len(points)
         table = np.eye(count) if options is None else np.asarray(options, dtype=float)
         if table.ndim != 2 or table.shape[1] != count or np.any(table < 0):
-            raise ValueError(
+            raise UserError(
                 f"options must be rows of {count} non-negative weights, got the shape {table.shape}"
             )
         if not np.allclose(table.sum(axis=1), 1.0):
-            raise ValueError(f"each option must sum to 1, got sums {table.sum(axis=1)}")
+            raise UserError(f"each option must sum to 1, got sums {table.sum(axis=1)}")
         self.options = jnp.asarray(table)
 
     @property
@@ -134,7 +135,7 @@ class GaussianNoise(eqx.Module):
         """Builds the noise; one number stands for all axes."""
         values = tuple(float(s) for s in np.atleast_1d(std))
         if any(not (math.isfinite(s) and s >= 0) for s in values):
-            raise ValueError(f"the noise's standard deviation must be 0 or more, got {std}")
+            raise UserError(f"the noise's standard deviation must be 0 or more, got {std}")
         self.std = values
 
 
@@ -150,7 +151,7 @@ class NeighbourNoise(eqx.Module):
     def __init__(self, intensity: float):
         """Builds the noise."""
         if not 0 <= intensity <= 1:
-            raise ValueError(f"the noise intensity must be between 0 and 1, got {intensity}")
+            raise UserError(f"the noise intensity must be between 0 and 1, got {intensity}")
         self.intensity = float(intensity)
 
 
@@ -208,20 +209,20 @@ class Problem(eqx.Module):
             reward_noise: Standard deviation of the noise with which a hidden reward is observed.
         """
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-            raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+            raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
         if not isinstance(actions, (Box, MoveSet)):
-            raise ValueError(f"actions must be a Box or a MoveSet, got {type(actions).__name__}")
+            raise UserError(f"actions must be a Box or a MoveSet, got {type(actions).__name__}")
         if not isinstance(noise, (GaussianNoise, NeighbourNoise)):
             noise = GaussianNoise(noise)
         if isinstance(noise, GaussianNoise):
             noise = GaussianNoise(per_axis(_single(noise.std), grid.dim, float))
         farthest = grid.extent if max_move is None else per_axis(max_move, grid.dim, float)
         if any(not (math.isfinite(m) and m > 0) for m in farthest):
-            raise ValueError(f"max_move must be positive on every axis, got {max_move}")
+            raise UserError(f"max_move must be positive on every axis, got {max_move}")
         if not (math.isfinite(reward_noise) and reward_noise >= 0):
-            raise ValueError(f"reward_noise must be 0 or more, got {reward_noise}")
+            raise UserError(f"reward_noise must be 0 or more, got {reward_noise}")
         if reward_noise and reward is not None:
-            raise ValueError(
+            raise UserError(
                 f"a known reward is not observed, so there is no noise on it; leave out "
                 f"reward_noise = {reward_noise}, or hide the reward with reward=None"
             )
@@ -271,12 +272,12 @@ def check_function(
     try:
         kind = jax.eval_shape(one, centres[0])
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{name} could not be evaluated for a state of shape {(grid.dim,)}, an action of "
             f"shape {action.shape} and mu: {error}"
         ) from error
     if kind.shape != shape:
-        raise ValueError(
+        raise UserError(
             f"{name} must return the shape {shape} for one agent, got {kind.shape}; write it for "
             "a single agent, mufield batches it"
         )
@@ -284,7 +285,7 @@ def check_function(
     bad = ~np.isfinite(values.reshape(grid.n_cells, -1)).all(axis=1)
     if bad.any():
         where = centres[int(np.argmax(bad))]
-        raise ValueError(
+        raise UserError(
             f"{name} returned NaN or infinity for the state {np.asarray(where)}, the action "
             f"{np.asarray(action)} and the initial distribution; for logarithms of mu use "
             "mufield.log_mass, which stays finite in empty cells"

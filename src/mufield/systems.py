@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from . import _types
 from ._types import Action, Key, Mass, Scalar, State
 from .episode import AbstractSystem, Episode
+from .errors import UserError
 from .flow.neighbours import legal_ends, unit_steps
 from .flow.objective import Flow, Rollout
 from .policies.base import AbstractPolicy, Profile, as_profile
@@ -69,7 +70,7 @@ class SimulatedSystem(AbstractSystem):
     def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
         """Runs one episode; raises if an action is outside the box or a result is not finite."""
         if agents < 1:
-            raise ValueError(f"at least one agent must be tracked, got {agents}")
+            raise UserError(f"at least one agent must be tracked, got {agents}")
         profile = as_profile(policy, self.problem.horizon)
         episode = _play(self._flow, self._motion, profile, key, agents)
         if self.problem.hides_reward:
@@ -100,7 +101,7 @@ def rewarded(problem: Problem, reward: Reward | None) -> Problem:
         reward: The true reward, if the problem hides it.
     """
     if problem.hides_reward == (reward is None):
-        raise ValueError(
+        raise UserError(
             "the problem hides its reward, so the system needs the true one: pass reward=..."
             if reward is None
             else "the problem's reward is known; leave out the system's, or hide the problem's "
@@ -122,7 +123,7 @@ def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
     """
     earned = _earned(problem, episode, jax.random.fold_in(key, EARNED))
     if not bool(jnp.all(jnp.isfinite(earned))):
-        raise ValueError(
+        raise UserError(
             "a tracked agent's reward is not finite: the reward returned NaN or infinity for a "
             "state that is no cell centre; for logarithms of mu use mufield.log_mass"
         )
@@ -281,20 +282,20 @@ def _check_result(
     if not inside.all():
         step, cell, choice = (int(i) for i in np.argwhere(~inside)[0])
         law = profile.at(step).at_cells(problem.grid, mass[step])
-        raise ValueError(
+        raise UserError(
             f"the policy's action {np.asarray(law.actions[cell, choice])} at step {step} in the "
             f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])} is outside "
             f"{problem.actions.describe()}; clip or squash it, for example with jnp.clip or "
             "jnp.tanh"
         )
     if not (bool(jnp.all(jnp.isfinite(mass))) and bool(jnp.all(jnp.isfinite(rewards)))):
-        raise ValueError(
+        raise UserError(
             "the episode is not finite: the motion or the reward returned NaN or infinity for a "
             "state, action or distribution that the policy led to"
         )
     off = float(jnp.max(jnp.abs(audit.total_weight - 1.0)))
     if off > MASS_TOLERANCE or float(audit.least_weight) < 0:
-        raise ValueError(
+        raise UserError(
             "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
             f"the sums are off by up to {off:.3g}, the least weight is "
             f"{float(audit.least_weight):.3g}; normalise them"
@@ -305,14 +306,14 @@ def _check_result(
 def _check_agents(problem: Problem, episode: Episode) -> None:
     """Raises if a tracked agent, away from the cell centres, left the box or finite numbers."""
     if not bool(jnp.all(jnp.isfinite(episode.next_states))):
-        raise ValueError(
+        raise UserError(
             "a tracked agent's position is not finite: the motion returned NaN or infinity for a "
             "state that is no cell centre"
         )
     inside = np.asarray(problem.actions.contains(episode.actions))
     if not inside.all():
         agent, step = np.argwhere(~inside)[0]
-        raise ValueError(
+        raise UserError(
             f"the policy's action {np.asarray(episode.actions[agent, step])} at step {step} in "
             f"the state {np.asarray(episode.states[agent, step])} is outside "
             f"{problem.actions.describe()}; clip or squash it"
@@ -321,7 +322,7 @@ def _check_agents(problem: Problem, episode: Episode) -> None:
 
 def _check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None:
     if np.any(farthest > np.asarray(problem.max_move) * (1 + 1e-4)):
-        raise ValueError(
+        raise UserError(
             f"the motion carries agents up to {farthest} in one step, farther than the problem's "
             f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
         )
@@ -349,7 +350,7 @@ def check_motion(problem: Problem, motion: Motion) -> None:
     moved = np.abs(np.asarray(displacements()))
     if not np.isfinite(moved).all():
         cell, choice = np.argwhere(~np.isfinite(moved).all(axis=-1))[0]
-        raise ValueError(
+        raise UserError(
             f"the motion returned NaN or infinity for the state {grid.centres[cell]} and the "
             f"action {np.asarray(actions[choice])}"
         )

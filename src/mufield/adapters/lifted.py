@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, UInt8
 from .._types import Mass, Scalar
 from ..environments.registry import catalogue
 from ..episode import AbstractSystem
+from ..errors import UserError
 from ..flow.objective import Flow
 from ..policies.base import Profile
 from ..problem import Motion
@@ -79,7 +80,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             **options: Options of a system that is given by name.
         """
         if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+            raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self.system = as_simulated(system, options)
         self.render_mode = render_mode
         self._problem = self.system.problem
@@ -114,7 +115,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
         if over and self._problem.pay_end:
             reward += float(self._end_reward(self._mass))
         if not math.isfinite(reward):
-            raise ValueError(
+            raise UserError(
                 "expected a finite reward, got NaN or infinity: check the system's motion and "
                 f"reward for the distribution after step {self._step}"
             )
@@ -159,11 +160,11 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
     def _checked(self, action: ArrayLike, steps: tuple[int, ...]) -> Numbers:
         numbers = np.asarray(action, dtype=self._problem.initial.dtype)
         if numbers.shape != (*steps, self.code.size):
-            raise ValueError(
+            raise UserError(
                 f"an action must have the shape {(*steps, self.code.size)}, got {numbers.shape}"
             )
         if not np.all(np.abs(numbers) <= 1.0 + SLACK):
-            raise ValueError(
+            raise UserError(
                 "an action must be of numbers between -1 and 1, got numbers from "
                 f"{numbers.min()} to {numbers.max()}; clip them, for example with "
                 "gymnasium.wrappers.ClipAction"
@@ -188,7 +189,7 @@ def register_environments() -> list[str]:
                 id=name, entry_point=f"{__name__}:LiftedEnv", kwargs={"system": entry.name}
             )
         elif gymnasium.registry[name].kwargs.get("system") != entry.name:
-            raise ValueError(
+            raise UserError(
                 f"the system {entry.name!r} would be {name}, which is taken by another; register "
                 "it under another name"
             )

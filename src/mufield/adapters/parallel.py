@@ -15,6 +15,7 @@ from jaxtyping import Float, Int, UInt8
 
 from .._types import States
 from ..episode import AbstractSystem
+from ..errors import UserError
 from ..problem import Box
 from ..space.measure import histogram
 from .picture import picture
@@ -79,11 +80,11 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         """
         whole = isinstance(agents, int | np.integer) and not isinstance(agents, bool)
         if not whole or agents < 1:
-            raise ValueError(f"agents must be a whole number of at least 1, got {agents!r}")
+            raise UserError(f"agents must be a whole number of at least 1, got {agents!r}")
         if observe not in ("mu", "local", "position"):
-            raise ValueError(f"observe must be 'mu', 'local' or 'position', got {observe!r}")
+            raise UserError(f"observe must be 'mu', 'local' or 'position', got {observe!r}")
         if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+            raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self.system = as_simulated(system, options)
         self.render_mode = render_mode
         self._observe = observe
@@ -204,12 +205,12 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     def _check_names(self, actions: Mapping[str, Any]) -> None:
         if actions and not self.agents:
-            raise ValueError(
+            raise UserError(
                 f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
             )
         odd = sorted(actions.keys() ^ set(self.agents))
         if odd:
-            raise ValueError(
+            raise UserError(
                 f"expected one action for each of the {len(self.agents)} agents in `agents`, got "
                 f"{len(actions)}; {odd[0]!r} is missing or unknown"
             )
@@ -227,13 +228,13 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     def _checked_vectors(self, vectors: np.ndarray, box: Box) -> Float[np.ndarray, "agents dim"]:
         if vectors.shape != (len(self.agents), box.dim):
-            raise ValueError(
+            raise UserError(
                 f"each action must have the shape {(box.dim,)}, got {vectors.shape[1:]}"
             )
         inside = np.asarray(box.contains(jnp.asarray(vectors)))
         if not inside.all():
             first = int(np.argmin(inside))
-            raise ValueError(
+            raise UserError(
                 f"the action {vectors[first]} of {self.agents[first]} is outside "
                 f"{box.describe()}; clip or squash it"
             )
@@ -242,7 +243,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
     def _checked_choice(self, choice: np.ndarray, options: int) -> Int[np.ndarray, "agents"]:
         whole = choice.dtype.kind in "iu" and choice.shape == (len(self.agents),)
         if not whole or choice.min() < 0 or choice.max() >= options:
-            raise ValueError(
+            raise UserError(
                 f"each action must be a whole number from 0 to {options - 1}, the number of an "
                 f"option; got {choice.min()} to {choice.max()} of the type {choice.dtype} and the "
                 f"shape {choice.shape[1:]}"

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import UserError
 from ..policies.randomised import RandomisedPolicy
 from ..policies.tabular import TabularPolicy
 from ..problem import Box, MoveSet, Problem
@@ -34,10 +35,10 @@ class PolicyCode(eqx.Module):
     def __init__(self, problem: Problem, policy: str, resolution: int):
         """Builds the code: ``"cells"``, or ``"coarse"`` with ``resolution`` points an axis."""
         if policy not in ("cells", "coarse"):
-            raise ValueError(f"policy must be 'cells' or 'coarse', got {policy!r}")
+            raise UserError(f"policy must be 'cells' or 'coarse', got {policy!r}")
         whole = isinstance(resolution, int | np.integer) and not isinstance(resolution, bool)
         if not whole or resolution < 1:
-            raise ValueError(f"resolution must be a whole number of at least 1, got {resolution!r}")
+            raise UserError(f"resolution must be a whole number of at least 1, got {resolution!r}")
         self.actions = problem.actions
         self.blend = None
         self.points = problem.grid.n_cells

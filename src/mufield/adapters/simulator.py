@@ -9,6 +9,7 @@ import jax
 
 from ..environments.registry import make
 from ..episode import AbstractSystem
+from ..errors import UserError
 from ..systems import SimulatedSystem
 
 
@@ -17,12 +18,12 @@ def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> Si
     if isinstance(system, str):
         system = make(system, **options)
     elif options:
-        raise ValueError(
+        raise UserError(
             f"the options {', '.join(sorted(options))} are for systems given by name; build the "
             "system with them, or pass its name"
         )
     if not isinstance(system, SimulatedSystem):
-        raise ValueError(
+        raise UserError(
             "expected a SimulatedSystem, whose motion can be computed step by step, or the name "
             f"of one; got {type(system).__name__}"
         )

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from .._atomic import write_bytes
+from ..errors import UserError
 from ..policies.files import digest
 from .u2mfqlfh import QState
 
@@ -118,8 +119,8 @@ def _check_layout(
         raise _refused(path, f"{name}: {want}", got)
 
 
-def _refused(path: Path, expected: str, got: Any) -> ValueError:
-    return ValueError(
+def _refused(path: Path, expected: str, got: Any) -> UserError:
+    return UserError(
         f"cannot go on from {path}: expected {expected}, got {got}; name another file to begin "
         "anew, or ask for what the file holds"
     )

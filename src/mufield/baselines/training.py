@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._progress import Report, progress_bar
+from ..errors import UserError
 from ..policies.base import Profile
 from ..systems import SimulatedSystem
 from .checkpoint import read_checkpoint, write_checkpoint
@@ -101,7 +102,7 @@ def train(
         progress: Whether to show a bar.
     """
     if evaluate_every < 1 or episodes < 1 or episodes % evaluate_every:
-        raise ValueError(
+        raise UserError(
             "episodes must be a positive multiple of evaluate_every, got "
             f"episodes={episodes} and evaluate_every={evaluate_every}"
         )
@@ -112,7 +113,7 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     state, curve = _begin(learner, settings, seed, path)
     if state.episodes > episodes:
-        raise ValueError(
+        raise UserError(
             f"expected a checkpoint of at most {episodes} episodes, got one of {state.episodes} "
             f"in {path}; raise episodes or name another file"
         )

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
+from ..errors import UserError
 from ..policies.base import Profile
 from ..policies.randomised import option_policy
 from ..problem import MoveSet
@@ -103,9 +104,9 @@ class U2MFQLFH:
         """
         for name, omega in (("omega_q", omega_q), ("omega_nu", omega_nu)):
             if not 0 < omega <= 1:
-                raise ValueError(f"{name} must be more than 0 and at most 1, got {omega}")
+                raise UserError(f"{name} must be more than 0 and at most 1, got {omega}")
         if not 0 <= epsilon <= 1:
-            raise ValueError(f"epsilon must be between 0 and 1, got {epsilon}")
+            raise UserError(f"epsilon must be between 0 and 1, got {epsilon}")
         self.system = system
         self.world = tabulate(system)
         self.rates = Rates(float(omega_q), float(omega_nu), float(epsilon))
@@ -126,7 +127,7 @@ class U2MFQLFH:
     def advance(self, state: QState, episodes: int) -> QState:
         """The state after more episodes; how they are cut into calls makes no difference."""
         if episodes < 0:
-            raise ValueError(f"expected a number of episodes of at least 0, got {episodes}")
+            raise UserError(f"expected a number of episodes of at least 0, got {episodes}")
         memory = Memory(state.q.copy(), state.visits.copy(), state.weights.copy())
         source = _from_words(state.generator)
         scale, earned = compiled()(

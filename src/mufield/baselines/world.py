@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._types import Mass
+from ..errors import UserError
 from ..flow.dependence import depends_on_mu
 from ..flow.objective import Flow
 from ..policies.base import ActionLaw
@@ -71,12 +72,12 @@ def tabulate(system: SimulatedSystem) -> World:
     problem = system.problem
     flow, motion = system.reveal()
     if not isinstance(problem.actions, MoveSet):
-        raise ValueError(
+        raise UserError(
             "tabular Q-learning needs finitely many options, a MoveSet, got "
             f"{problem.actions.describe()}; use a discrete system, for example discrete-rooms"
         )
     if depends_on_mu(problem, motion):
-        raise ValueError(
+        raise UserError(
             "expected a motion that does not depend on mu, got one that does; its next cell "
             "cannot be tabulated"
         )
@@ -151,7 +152,7 @@ def _check_reward(flow: Flow, actions: MoveSet) -> None:
         wrong = ~(np.abs(got - wanted) <= REWARD_TOLERANCE)
         if wrong.any():
             cell, move = (int(i) for i in np.argwhere(wrong)[0])
-            raise ValueError(
+            raise UserError(
                 "expected the reward -log mu(s), as in the discrete rooms, got "
                 f"{got[cell, move]:.6g} instead of {wanted[cell, move]:.6g} for the move "
                 f"{np.asarray(actions.moves[move]).tolist()} in the cell "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from ..errors import UserError
 from .flags import ImportFlag
 from .policy_source import load_source
 from .printing import print_table
@@ -83,7 +84,7 @@ class Evaluate:
         except ValueError:
             sizes = [0]
         if min(sizes) < 1 or self.episodes < 2:
-            raise ValueError(
+            raise UserError(
                 "expected numbers of agents such as 100,1000 and at least two episodes, got "
                 f"{self.agents!r} and {self.episodes}"
             )
@@ -95,7 +96,7 @@ class Evaluate:
         from ..systems import SimulatedSystem
 
         if not isinstance(source.known, SimulatedSystem):
-            raise ValueError(
+            raise UserError(
                 f"{source.environment} cannot be played with N agents: expected a "
                 f"SimulatedSystem, whose motion is known, got {type(source.known).__name__}"
             )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from ..errors import UserError
 from ..runs.config import ModelName, PlannerName, RunConfig
 from .flags import choice, flag
 from .printing import print_table
@@ -63,7 +64,7 @@ class Runs:
         wanted = self._wanted()
         for directory in self.directories:
             if not directory.is_dir():
-                raise ValueError(f"there is no directory {directory}; name one to look in")
+                raise UserError(f"there is no directory {directory}; name one to look in")
         places = self.directories or (Path("."), Path("runs"))
         runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
         runs = [run for run in runs if matches(run.config, wanted)]
@@ -85,7 +86,7 @@ class Runs:
         known = [each.name for each in fields(RunConfig)]
         for name, _ in pairs:
             if name.partition(".")[0] not in known:
-                raise ValueError(f"--where: no setting {name}; there are {', '.join(known)}")
+                raise UserError(f"--where: no setting {name}; there are {', '.join(known)}")
         for name in ("environment", "model", "planner", "seed"):
             value = getattr(self, name)
             pairs += [] if value is None else [(name, value)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from ..errors import UserError
 from .flags import ImportFlag, flag
 from .printing import prepare
 from .waiting import waiting
@@ -44,7 +45,7 @@ class Plot:
     def __call__(self) -> int:
         """Read the runs and draw them."""
         if not self.runs:
-            raise ValueError("expected the directory of a run, got none; `mufield runs` lists them")
+            raise UserError("expected the directory of a run, got none; `mufield runs` lists them")
         with waiting("drawing"):
             from ..viz.run_pictures import save_figures
 
@@ -124,7 +125,7 @@ def _open(run: Path) -> "RunStore":
 
     store = RunStore(run)
     if not store.told:
-        raise ValueError(f"{run} has no episode yet, so there is nothing to draw")
+        raise UserError(f"{run} has no episode yet, so there is nothing to draw")
     return store
 
 
@@ -133,7 +134,7 @@ def _episode(store: "RunStore", which: str) -> int:
     if which in ("best", "last"):
         return store.best if which == "best" else store.episodes
     if not which.isdigit() or not 1 <= int(which) <= store.episodes:
-        raise ValueError(
+        raise UserError(
             f"--episode: expected best, last or a number from 1 to {store.episodes}, got {which}"
         )
     return int(which)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UserError
 from .printing import prepare
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def load_source(
         imports = imports or store.config.imports
         path, identity = _of_run(store, episode)
     if environment is None:
-        raise ValueError(
+        raise UserError(
             f"{path} does not say where it is to be played; name the environment after it, "
             "`mufield list` shows them"
         )
@@ -115,7 +116,7 @@ def _number(store: "RunStore", episode: str) -> int:
         return int(episode)
     there = ["best", "last", f"a number from 1 to {told}"] if told else []
     there += ["asked"] if asked else []
-    raise ValueError(
+    raise UserError(
         f"{store.directory} has no policy {episode!r}: expected "
         + (", ".join(there) if there else "an episode first; `mufield ask` plans one")
     )
@@ -133,7 +134,7 @@ def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment
     elif isinstance(policy, TabularPolicy):
         found = policy.actions.shape[0]
     if found != cells:
-        raise ValueError(
+        raise UserError(
             f"the policy {path} is for {found} cells, and {environment} has {cells}; name the "
             "environment and the options that it was planned for"
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from ..errors import UserError
 from ..runs.config import (
     FirstName,
     ModelName,
@@ -110,7 +111,7 @@ class Settings:
             given = read_pairs(getattr(self, name), name)
             settings[name] = dict(settings.get(name, {})) | given
         if "environment" not in settings:
-            raise ValueError(
+            raise UserError(
                 "expected the name of an environment, got none; `mufield list` shows them"
             )
         config = parse_config(settings, str(self.config or "the command line"))
@@ -124,7 +125,7 @@ def read_pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise ValueError(
+            raise UserError(
                 f"--{name.replace('_', '-')}: expected words such as horizon=10, got {text!r}"
             )
         try:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from ..errors import UserError
 from ..runs.config import RunConfig
 from .config_text import print_config
 from .flags import Environment, ImportFlag, flag
@@ -45,7 +46,7 @@ class Train(Settings):
         if self.print_config:
             return print_config(self._config(), as_json=self.json)
         if self.out is None:
-            raise ValueError("expected a directory for the run, got none; add --out my-run")
+            raise UserError("expected a directory for the run, got none; add --out my-run")
         with resumable(self.out) as check:
             config = self._config()
             _check_extra(self.tensorboard)

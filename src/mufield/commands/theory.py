@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from ..errors import UserError
 from .flags import ImportFlag, flag
 from .printing import prepare, print_table
 from .settings import read_pairs
@@ -52,7 +53,7 @@ class Theory:
         """Read the run, compute and print."""
         given = read_pairs(self.constants, "constants")
         if self.output is not None and self.output.suffix not in (".png", ".pdf"):
-            raise ValueError(f"--output: expected a .png or .pdf file, got {self.output}")
+            raise UserError(f"--output: expected a .png or .pdf file, got {self.output}")
         report = self._report(given)
         if self.output is not None:
             from ..viz.run_pictures import save_figures

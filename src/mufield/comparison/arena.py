@@ -5,6 +5,7 @@ from typing import Any
 
 from ..environments.registry import make
 from ..episode import AbstractSystem
+from ..errors import UserError
 from ..runs.build import import_users, resolve
 from ..runs.config import RunConfig, parse_config
 from ..runs.precision import current_precision
@@ -32,7 +33,7 @@ class Arena:
     def simulated(self, name: str) -> SimulatedSystem:
         """The system, for a contender that needs its flow; raises if it has none."""
         if not isinstance(self.system, SimulatedSystem):
-            raise ValueError(
+            raise UserError(
                 f"{name} needs the flow of a SimulatedSystem, but {self.config.environment} is "
                 f"a {type(self.system).__name__}; leave {name} out"
             )

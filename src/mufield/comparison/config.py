@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..errors import UserError
 from ..runs.config import OptimismName
 
 LEARNERS: dict[str, OptimismName] = {
@@ -59,9 +60,9 @@ class ComparisonConfig:
         _check_names(self.contenders)
         for name in ("seeds", "episodes"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}; correct it")
+                raise UserError(f"{name} must be 1 or more, got {getattr(self, name)}; correct it")
         if self.q_episodes < 1 or self.q_episodes % EVALUATIONS:
-            raise ValueError(
+            raise UserError(
                 f"q_episodes must be a positive multiple of {EVALUATIONS}, because Q-learning is "
                 f"evaluated every tenth of them, got {self.q_episodes}; correct it"
             )
@@ -80,9 +81,9 @@ class ComparisonConfig:
 def _check_names(names: tuple[str, ...]) -> None:
     there = ", ".join(CONTENDERS)
     if not names:
-        raise ValueError(f"expected at least one contender, got none; there are {there}")
+        raise UserError(f"expected at least one contender, got none; there are {there}")
     for index, name in enumerate(names):
         if name not in CONTENDERS:
-            raise ValueError(f"no contender is named {name!r}; there are {there}")
+            raise UserError(f"no contender is named {name!r}; there are {there}")
         if name in names[:index]:
-            raise ValueError(f"the contender {name!r} is named twice; name it once")
+            raise UserError(f"the contender {name!r} is named twice; name it once")

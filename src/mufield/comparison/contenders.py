@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import UserError
 from ..flow.dependence import depends_on_mu
 from ..flow.moves import MoveFlow
 from ..learning.m3ucrl import PlanError
@@ -87,7 +88,7 @@ class ModelLearner(AbstractContender):
                 progress=progress,
             )
         except PlanError as error:
-            raise ValueError(f"{self.name} cannot go on: {error}; or leave it out") from error
+            raise UserError(f"{self.name} cannot go on: {error}; or leave it out") from error
         curves = [tuple(row.value for row in result.metrics) for result in results]
         return Result(
             name=self.name,

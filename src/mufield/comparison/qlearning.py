@@ -7,6 +7,7 @@ from ..baselines.loop import compiled
 from ..baselines.training import QResult, train
 from ..baselines.u2mfqlfh import U2MFQLFH
 from ..environments.registry import make
+from ..errors import UserError
 from ..problem import MoveSet
 from ..systems import SimulatedSystem
 from .arena import Arena
@@ -91,14 +92,14 @@ def _game(name: str, arena: Arena) -> SimulatedSystem:
         return _simulated(make(DISCRETE_ROOMS[0], **shared, **actions))
     system = arena.simulated(name)
     if not isinstance(system.problem.actions, MoveSet):
-        raise ValueError(
+        raise UserError(
             f"{name} needs a finite set of moves, but {environment} has "
             f"{system.problem.actions.describe()}; leave {name} out, or compare in discrete-rooms"
         )
     if not extended:
         return system
     if environment not in DISCRETE_ROOMS:
-        raise ValueError(
+        raise UserError(
             f"{name} knows the extended options of the discrete rooms only, but the environment "
             f"is {environment}; use {STANDARD}, which plays with the options of any finite game"
         )

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from .._atomic import write_bytes
+from ..errors import UserError
 from ..runs.files import write_json
 from .result import FORMAT, Comparison, Result
 
@@ -20,7 +21,7 @@ class Store:
     def __init__(self, directory: Path):
         """Looks at a directory that may not exist yet."""
         if directory.exists() and not directory.is_dir():
-            raise ValueError(f"{directory} is no directory; name another with --out")
+            raise UserError(f"{directory} is no directory; name another with --out")
         self.directory = directory
 
     def path(self, name: str) -> Path:
@@ -33,7 +34,7 @@ class Store:
             document = _read(path)
             found = document["settings"].get("environment") if document else environment
             if found != environment:
-                raise ValueError(
+                raise UserError(
                     f"{self.directory} holds a comparison of {found}, not of {environment}; name "
                     "another directory with --out, or remove this one"
                 )

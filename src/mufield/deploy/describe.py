@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten_with_path
 
+from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile
 from ..policies.document import ENCODERS, leaf_name
 from ..policies.encoders import AbstractEncoder, PooledEncoder
@@ -85,7 +86,7 @@ def describe(
     stacked = {name for name in plain.arrays if plain.sources.get(name, name) in by_step}
     unknown = set(units or {}) - UNITS.keys()
     if unknown:
-        raise ValueError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")
+        raise UserError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")
     dtype = str(jnp.result_type(*plain.arrays.values()))
     arrays = {name: np.asarray(array, dtype, order="C") for name, array in plain.arrays.items()}
     if isinstance(problem.actions, Box) and "actions" in arrays:
@@ -144,12 +145,12 @@ def _uniform(policy: Any, problem: Problem) -> _Plain:
 def _network(policy: Any, problem: Problem) -> _Plain:
     encoder: AbstractEncoder = policy.encoder
     if type(encoder) not in ENCODERS:
-        raise ValueError(
+        raise UserError(
             f"expected a network with mufield's own encoders, got {type(encoder).__name__}; "
             "write its actions into a TabularPolicy"
         )
     if policy.grid != problem.grid or policy.box != problem.actions:
-        raise ValueError(
+        raise UserError(
             "the network was made for another grid or action box than the problem's; name the "
             "environment and the options that it was planned for"
         )
@@ -170,7 +171,7 @@ def _network(policy: Any, problem: Problem) -> _Plain:
 def _spread(policy: Any, problem: Problem) -> _Plain:
     _check_cells(policy.centre.shape[-2], problem)
     if policy.box != problem.actions:
-        raise ValueError(
+        raise UserError(
             "the policy was made for another action box than the problem's; name the environment "
             "and the options that it was planned for"
         )
@@ -200,7 +201,7 @@ graph in `onnx_graph.GRAPHS`, unless it is written as one that is there."""
 def _plain(policy: Any, problem: Problem) -> _Plain:
     take_apart = KINDS.get(type(policy))
     if take_apart is None:
-        raise ValueError(
+        raise UserError(
             f"a {type(policy).__name__} cannot be exported: expected one of "
             f"{', '.join(sorted(kind.__name__ for kind in KINDS))}; write its actions into a "
             "TabularPolicy"
@@ -210,7 +211,7 @@ def _plain(policy: Any, problem: Problem) -> _Plain:
 
 def _check_cells(cells: int, problem: Problem) -> None:
     if cells != problem.grid.n_cells:
-        raise ValueError(
+        raise UserError(
             f"the policy is for {cells} cells, and the problem has {problem.grid.n_cells}; name "
             "the environment and the options that it was planned for"
         )
@@ -218,14 +219,14 @@ def _check_cells(cells: int, problem: Problem) -> None:
 
 def _check_actions(actions: Any, problem: Problem) -> None:
     if actions.shape[-1] != problem.actions.dim:
-        raise ValueError(
+        raise UserError(
             f"the policy's actions have {actions.shape[-1]} axes, and the problem's "
             f"{problem.actions.dim}; name the environment that it was planned for"
         )
     inside = np.asarray(problem.actions.contains(jnp.asarray(actions)))
     if not inside.all():
         wrong = np.asarray(actions)[~inside][0]
-        raise ValueError(
+        raise UserError(
             f"the policy's action {wrong} is outside {problem.actions.describe()}; clip it"
         )
 

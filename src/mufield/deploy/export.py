@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._atomic import write_bytes
+from ..errors import UserError
 from ..policies.base import Profile
 from ..problem import Problem
 from . import reader
@@ -80,7 +81,7 @@ def check_extra(formats: Sequence[str]) -> None:
     """Raises if a package that is needed is not installed, or there is no such format."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        raise ValueError(f"expected formats among {', '.join(FORMATS)}, got {', '.join(formats)}")
+        raise UserError(f"expected formats among {', '.join(FORMATS)}, got {', '.join(formats)}")
     if "onnx" not in formats:
         return
     for package in ("onnx", "onnxruntime"):
@@ -115,7 +116,7 @@ def _write_checked(
         write(trial, deployable)
         difference = largest_difference(decides(trial), profile, problem)
         if not difference <= TOLERANCE:
-            raise ValueError(
+            raise UserError(
                 f"{path} was not written: its outputs would differ by {difference:.3g} from the "
                 f"policy's, expected at most {TOLERANCE:g}; this is a fault of mufield, please "
                 "report it"

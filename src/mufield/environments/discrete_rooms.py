@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import UserError
 from ..flow.neighbours import legal_ends
 from ..policies.randomised import RandomisedPolicy
 from ..problem import MoveSet, NeighbourNoise, Problem
@@ -35,7 +36,7 @@ def option_table(actions: str) -> Float[np.ndarray, "options moves"]:
         "extended-10": np.concatenate([single, halves, quarter]),
     }
     if actions not in tables:
-        raise ValueError(f"actions must be one of {list(tables)}, got {actions!r}")
+        raise UserError(f"actions must be one of {list(tables)}, got {actions!r}")
     return tables[actions]
 
 

@@ -1,6 +1,7 @@
 """Exploration by entropy maximisation in four rooms (Sec. 6)."""
 
 from .._types import Action, Scalar, State
+from ..errors import UserError
 from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.maps import FOUR_ROOMS
@@ -43,7 +44,7 @@ def four_rooms(
         drawing: The map.
     """
     if action_box not in BOXES:
-        raise ValueError(f"action_box must be one of {sorted(BOXES)}, got {action_box!r}")
+        raise UserError(f"action_box must be one of {sorted(BOXES)}, got {action_box!r}")
     grid = Grid.from_map(drawing)
     problem = Problem(
         grid=grid,

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from ..episode import AbstractSystem
+from ..errors import UserError
 from ..problem import Problem
 
 Known = AbstractSystem | Problem
@@ -49,7 +50,7 @@ def register(name: str, summary: str) -> Callable[[Build], Build]:
 
     def keep(build: Build) -> Build:
         if name in _ENTRIES and _ENTRIES[name].build is not build:
-            raise ValueError(f"a system named {name!r} is registered already; choose another name")
+            raise UserError(f"a system named {name!r} is registered already; choose another name")
         _ENTRIES[name] = Entry(name, summary, build)
         return build
 
@@ -66,7 +67,7 @@ def find(name: str) -> Entry:
     """The entry of a registered system; raises and names the others if there is none."""
     _load_built_in()
     if name not in _ENTRIES:
-        raise ValueError(f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}")
+        raise UserError(f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}")
     return _ENTRIES[name]
 
 
@@ -78,13 +79,13 @@ def make_known(name: str, **options: Any) -> Known:
     )
     unknown = sorted(options.keys() - entry.options.keys())
     if unknown and not takes_any:
-        raise ValueError(
+        raise UserError(
             f"the system {name!r} has no option {', '.join(unknown)}; it has "
             f"{', '.join(sorted(entry.options)) or 'none'}"
         )
     known = entry.build(**options)
     if not isinstance(known, AbstractSystem | Problem):
-        raise ValueError(
+        raise UserError(
             f"the function registered as {name!r} must return a system or a Problem, got "
             f"{type(known).__name__}"
         )
@@ -95,7 +96,7 @@ def make(name: str, **options: Any) -> AbstractSystem:
     """Builds a registered system; options are the keyword arguments of its function."""
     known = make_known(name, **options)
     if isinstance(known, Problem):
-        raise ValueError(
+        raise UserError(
             f"{name!r} is a real system, of which only the problem is known: it cannot be run "
             "here; use `mufield new`, `mufield ask` and `mufield tell`"
         )

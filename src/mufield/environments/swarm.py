@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._types import Action, Mass, Scalar, State
+from ..errors import UserError
 from ..problem import Box, Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, uniform
@@ -65,15 +66,15 @@ def swarm(
         reward: ``"known"``, or ``"hidden"`` from the learner, who sees what tracked agents earn.
     """
     if motion not in ("free", "congested"):
-        raise ValueError(f"motion must be 'free' or 'congested', got {motion!r}")
+        raise UserError(f"motion must be 'free' or 'congested', got {motion!r}")
     if effort not in ("quadratic", "printed"):
-        raise ValueError(f"effort must be 'quadratic' or 'printed', got {effort!r}")
+        raise UserError(f"effort must be 'quadratic' or 'printed', got {effort!r}")
     if reward not in ("known", "hidden"):
-        raise ValueError(f"reward must be 'known' or 'hidden', got {reward!r}")
+        raise UserError(f"reward must be 'known' or 'hidden', got {reward!r}")
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise ValueError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+        raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
     if not duration > 0:
-        raise ValueError(f"the duration must be positive, got {duration}")
+        raise UserError(f"the duration must be positive, got {duration}")
     step = duration / horizon
     grid = Grid.box(0.0, 1.0, cells, periodic=True)
     problem = Problem(
@@ -142,4 +143,4 @@ def _initial(grid: Grid, kind: str) -> Mass:
     if kind == "normal":
         turns = points[:, None] + np.arange(-3, 4)
         return from_density(grid, np.exp(-0.5 * (turns - 0.5) ** 2 / 0.04).sum(axis=1))
-    raise ValueError(f"initial must be 'normal', 'uniform' or 'ergodic', got {kind!r}")
+    raise UserError(f"initial must be 'normal', 'uniform' or 'ergodic', got {kind!r}")

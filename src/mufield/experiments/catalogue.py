@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..errors import UserError
 from . import tasks
 from .budget import Budget
 from .jobs import Job
@@ -164,7 +165,7 @@ def choose(names: Sequence[str]) -> tuple[Item, ...]:
     known = {item.name: item for item in ITEMS}
     unknown = [name for name in names if name not in known and name != ALL]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"the paper has no item {', '.join(unknown)}; there are {', '.join(known)}, and "
             f"{ALL} for all of them"
         )

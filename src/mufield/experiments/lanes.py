@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import UserError
 from .jobs import Job, JobStore
 from .worker import DONE, LOG, attempt
 
@@ -48,7 +49,7 @@ def run_jobs(
         watch: Called about once a second.
     """
     if workers < 0:
-        raise ValueError(f"expected 0 or more workers, got {workers}")
+        raise UserError(f"expected 0 or more workers, got {workers}")
     if workers == 0:
         yield from _here(jobs, store, watch)
         return

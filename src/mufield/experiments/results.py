@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from .budget import Budget
 from .catalogue import Item
 from .jobs import Job, JobStore, State
@@ -47,7 +48,7 @@ class Results:
     def __init__(self, out: Path, budget: Budget):
         """Looks at a directory, which may not exist yet."""
         if out.exists() and not out.is_dir():
-            raise ValueError(f"{out} is no directory; name another with --out")
+            raise UserError(f"{out} is no directory; name another with --out")
         self.out, self.budget = out, budget
         self.jobs = JobStore(out)
 

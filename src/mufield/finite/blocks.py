@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import Action, CellIndex, Key, Mass, Scalar, State
+from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy, UniformRandom
 from ..policies.spread import SpreadTable
@@ -151,11 +152,11 @@ def _refuse(problem: Problem, moves: Moves, step: int) -> None:
     agent = int(np.argmax(outside | broken))
     state, action = np.asarray(moves.states[agent]), np.asarray(moves.actions[agent])
     if outside[agent]:
-        raise ValueError(
+        raise UserError(
             f"the policy's action {action} at step {step} in the state {state} is outside "
             f"{problem.actions.describe()}; clip or squash it"
         )
-    raise ValueError(
+    raise UserError(
         f"an agent's position is not finite: the motion returned NaN or infinity for the state "
         f"{state} and the action {action} at step {step}"
     )
@@ -243,7 +244,7 @@ def _counts(
 def _check_action(problem: Problem, action: Action) -> None:
     """Raises, while tracing, if a policy's actions have another size than the action space."""
     if action.shape != (problem.actions.dim,):
-        raise ValueError(
+        raise UserError(
             f"the policy must return an action of shape {(problem.actions.dim,)} for one agent, "
             f"got {action.shape}"
         )

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Action, CellIndex, Scalar
+from ..errors import UserError
 from ..policies.base import ActionLaw
 from ..space.measure import MASS_TOLERANCE
 
@@ -33,7 +34,7 @@ class CellLaws(eqx.Module):
         off = float(np.abs(weights[used].sum(axis=1) - 1.0).max())
         least = float(weights[used].min())
         if not (off <= MASS_TOLERANCE and least >= 0):
-            raise ValueError(
+            raise UserError(
                 "the weights of a randomised policy must be non-negative and sum to 1 in every "
                 f"cell; the sums are off by up to {off:.3g}, the least weight is {least:.3g}; "
                 "normalise them"

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int, Real
 
 from .._types import Key
+from ..errors import UserError
 from ..systems import SimulatedSystem
 from .simulate import FiniteSystem
 
@@ -100,7 +101,7 @@ def population_gap(
         options: Of [`FiniteSystem`][].
     """
     if len(set(sizes)) < 2 or episodes < 2:
-        raise ValueError(
+        raise UserError(
             f"a gap needs at least two sizes and two episodes, got the sizes {list(sizes)} and "
             f"{episodes} episodes"
         )
@@ -122,7 +123,7 @@ def population_gap(
 def fit_power(sizes: Int[np.ndarray, "sizes"], figures: Float[np.ndarray, "sizes"]) -> PowerLaw:
     """Fits a power law by least squares of the logarithms."""
     if len(sizes) < 2 or not (np.all(np.isfinite(figures)) and np.all(figures > 0)):
-        raise ValueError(f"a power law needs two or more positive figures, got {figures}")
+        raise UserError(f"a power law needs two or more positive figures, got {figures}")
     x, y = np.log(sizes), np.log(figures)
     centred = x - x.mean()
     spread = float(centred @ centred)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from .. import _types
 from .._types import Key, Mass
 from ..episode import AbstractSystem, Episode
+from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile, as_profile
 from ..problem import GaussianNoise, Motion, NeighbourNoise, Noise, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
@@ -122,7 +123,7 @@ class FiniteSystem(AbstractSystem):
         Raises if an agent's action is outside the action space or a result is not finite.
         """
         if not 1 <= agents <= self.agents:
-            raise ValueError(
+            raise UserError(
                 f"at least one and at most all of the {self.agents} agents can be tracked, got "
                 f"{agents}; track fewer, or build a larger population"
             )
@@ -140,7 +141,7 @@ class FiniteSystem(AbstractSystem):
         ``jax.random.split(key, episodes)``, but for tracked agents, which never drop out.
         """
         if episodes < 1:
-            raise ValueError(f"at least one episode must be run, got {episodes}")
+            raise UserError(f"at least one episode must be run, got {episodes}")
         profile = as_profile(policy, self.problem.horizon)
         with _pool() as pool:
             courses = [_play(self, profile, k, 0, pool) for k in jax.random.split(key, episodes)]
@@ -152,20 +153,20 @@ class FiniteSystem(AbstractSystem):
 
 def _check_options(agents: int, stale: int, lost: float) -> None:
     if isinstance(agents, bool) or not isinstance(agents, int) or agents < 1:
-        raise ValueError(f"agents must be a whole number of at least 1, got {agents!r}")
+        raise UserError(f"agents must be a whole number of at least 1, got {agents!r}")
     if isinstance(stale, bool) or not isinstance(stale, int) or stale < 0:
-        raise ValueError(f"stale must be a whole number of steps, 0 or more, got {stale!r}")
+        raise UserError(f"stale must be a whole number of steps, 0 or more, got {stale!r}")
     if not 0 <= lost < 1:
-        raise ValueError(f"lost must be a share of at least 0 and less than 1, got {lost}")
+        raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
 
 
 def _scaled(noise: Noise, factor: float) -> Noise:
     if not (math.isfinite(factor) and factor >= 0):
-        raise ValueError(f"noise_factor must be 0 or more, got {factor}")
+        raise UserError(f"noise_factor must be 0 or more, got {factor}")
     if isinstance(noise, GaussianNoise):
         return GaussianNoise(tuple(factor * std for std in noise.std))
     if noise.intensity * factor > 1:
-        raise ValueError(
+        raise UserError(
             f"noise_factor {factor} makes a probability of {noise.intensity * factor} of the "
             f"noise intensity {noise.intensity}; choose at most {1 / noise.intensity:g}"
         )
@@ -215,7 +216,7 @@ def _play(
     if problem.pay_end:
         rewards.append(float(end_reward(problem, mass[-1])))
     if not np.isfinite(rewards).all():
-        raise ValueError(
+        raise UserError(
             "the episode is not finite: the reward returned NaN or infinity for a state, action "
             "or distribution that the policy led to"
         )
@@ -253,7 +254,7 @@ class _Population:
         counts = np.sum([np.asarray(block.counts) for block in self._blocks], axis=0)
         self.present = int(counts.sum())
         if self.present == 0:
-            raise ValueError(
+            raise UserError(
                 f"all agents dropped out before step {step}; take more agents or a smaller share "
                 f"of lost ones than {self.world.lost}"
             )

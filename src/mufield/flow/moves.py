@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Mass, Scalar
+from ..errors import UserError
 from ..policies.base import ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy
 from ..problem import Motion
@@ -86,16 +87,16 @@ class MoveFlow(eqx.Module):
         """
         problem = flow.problem
         if actions.shape[-1] != problem.actions.dim:
-            raise ValueError(
+            raise UserError(
                 f"each move must have {problem.actions.dim} numbers, as the problem's actions, "
                 f"got the shape {actions.shape}"
             )
         dtype = problem.initial.dtype
         shape = (problem.grid.n_cells, *actions.shape[-2:])
         if not bool(jnp.all(problem.actions.contains(actions))):
-            raise ValueError(f"some moves are outside {problem.actions.describe()}; leave them out")
+            raise UserError(f"some moves are outside {problem.actions.describe()}; leave them out")
         if actions.shape[-2] % alike:
-            raise ValueError(
+            raise UserError(
                 f"{actions.shape[-2]} moves cannot be divided into groups of {alike} that earn the "
                 "same; make them equal in number"
             )
@@ -133,7 +134,7 @@ class MoveFlow(eqx.Module):
     def profile(self, weights: Weights) -> Profile:
         """The policy profile with these weights; for moves that are the same in all cells."""
         if not self.shared:
-            raise ValueError("a RandomisedPolicy has the same moves in all cells, these differ")
+            raise UserError("a RandomisedPolicy has the same moves in all cells, these differ")
         horizon = self.flow.problem.horizon
         actions = jnp.broadcast_to(self.actions[0], (horizon, *self.actions.shape[1:]))
         return Profile.stacked(RandomisedPolicy(actions, weights), horizon)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Mass, Scalar, State
+from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
 from ..problem import GaussianNoise, Motion, NeighbourNoise, Problem
 from ..space.measure import MeanField
@@ -215,7 +216,7 @@ class Flow(eqx.Module):
 def _checked(problem: Problem, law: ActionLaw) -> ActionLaw:
     """Raises, while tracing, if a policy's actions have another size than the action space."""
     if law.actions.shape[-1:] != (problem.actions.dim,) or law.actions.ndim != 3:
-        raise ValueError(
+        raise UserError(
             f"the policy must return an action of shape {(problem.actions.dim,)} for one agent, "
             f"got {law.actions.shape[2:]}"
         )

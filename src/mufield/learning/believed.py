@@ -10,6 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from .._types import Action, Key, Scalar, State
+from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
@@ -71,7 +72,7 @@ def reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
         )
     if isinstance(family, DeepEnsemble):
         return replace(family, mu="log here", noise="known", curvature=1.0)
-    raise ValueError(
+    raise UserError(
         f"no model of the hidden reward is known to go with {type(family).__name__}; pass "
         "reward_family, for example GaussianProcess(prior='additive', mu='log here')"
     )

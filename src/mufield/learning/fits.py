@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from .._types import Key
+from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.data import Transitions
 from ..problem import Problem
 from ..space.measure import MeanField
 
 
-class PlanError(RuntimeError):
+class PlanError(UserError):
     """No usable plan or model, and none of an earlier episode to fall back to."""
 
 
@@ -84,7 +85,7 @@ def check_reward_model(model: AbstractModel, problem: Problem) -> None:
     sizes = (problem.grid.dim,), (problem.actions.dim,), (problem.grid.n_cells,)
     shape = eqx.filter_eval_shape(mean, *(jax.ShapeDtypeStruct(s, dtype) for s in sizes)).shape
     if shape != (1,):
-        raise ValueError(
+        raise UserError(
             f"a model of the reward must predict one number, the shape (1,), got {shape}; its "
             "family must fit what data.target says"
         )

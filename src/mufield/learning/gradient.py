@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from .._types import Key, Mass, State
+from ..errors import UserError
 from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
 from ..models.base import AbstractModel
@@ -80,12 +81,12 @@ class GradientPlanner(AbstractPlanner):
 
     def __check_init__(self) -> None:
         if self.policy not in ("network", "table"):
-            raise ValueError(f"policy must be 'network' or 'table', got {self.policy!r}")
+            raise UserError(f"policy must be 'network' or 'table', got {self.policy!r}")
 
     def prepare(self, imagination: Imagination, model: AbstractModel) -> MoveFlow | None:
         """The flow over joint moves, for new starts; none where the model sees mu."""
         if not isinstance(imagination.problem.actions, Box):
-            raise ValueError(
+            raise UserError(
                 "gradient ascent needs a box of continuous actions; plan finite sets of moves "
                 "with MirrorPlanner"
             )

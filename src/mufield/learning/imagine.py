@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
+from ..errors import UserError
 from ..flow.objective import Flow
 from ..models.base import AbstractModel
 from ..planning.hallucinate import (
@@ -108,9 +109,9 @@ class Imagination(eqx.Module):
     ):
         """Prepares the flow."""
         if kind not in OPTIMISM:
-            raise ValueError(f"optimism must be one of {OPTIMISM}, got {kind!r}")
+            raise UserError(f"optimism must be one of {OPTIMISM}, got {kind!r}")
         if not optimism >= 0:
-            raise ValueError(f"the scale of optimism must be 0 or more, got {optimism}")
+            raise UserError(f"the scale of optimism must be 0 or more, got {optimism}")
         self.kind = kind
         self.problem = problem
         self.flow = Flow(hallucinated(problem) if kind in ("hallucinated", "shared") else problem)

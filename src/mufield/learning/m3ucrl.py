@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from .._types import Key
 from ..episode import Episode
+from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.data import Transitions
 from ..models.ensemble import DeepEnsemble
@@ -108,9 +109,9 @@ class M3UCRL:
                 beta times ``scale``, as the motion's.
         """
         if first not in ("prior", "random"):
-            raise ValueError(f"first must be 'prior' or 'random', got {first!r}")
+            raise UserError(f"first must be 'prior' or 'random', got {first!r}")
         if reward_family is not None and not problem.hides_reward:
-            raise ValueError(
+            raise UserError(
                 "the problem's reward is known, so there is nothing to model; leave out "
                 "reward_family, or hide the reward with Problem(reward=None)"
             )

@@ -9,6 +9,7 @@ import jax
 
 from .._progress import progress_bar
 from ..episode import AbstractSystem, Episode
+from ..errors import UserError
 from ..policies.base import Profile
 from .m3ucrl import M3UCRL, RUN, LearnerState
 from .metrics import EpisodeMetrics, measure
@@ -80,7 +81,7 @@ def learn_many(
 ) -> list[LearnResult]:
     """Learns with several seeds side by side: models and plans of all are one program each."""
     if not seeds or episodes < 1:
-        raise ValueError(
+        raise UserError(
             f"expected at least one seed and one episode, got {len(seeds)} and {episodes}"
         )
     learner = M3UCRL(system.problem) if learner is None else learner

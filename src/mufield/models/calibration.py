@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Action, Key, State
+from ..errors import UserError
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractModel, AbstractModelFamily, Prediction
@@ -92,7 +93,7 @@ def held_out(
 ) -> HeldOut:
     """Fits the family once for each fold, without it, and predicts the moves of the fold."""
     if len(data) < max(folds, FEWEST_ROWS):
-        raise ValueError(
+        raise UserError(
             f"held-out folds need at least {max(folds, FEWEST_ROWS)} transitions, got {len(data)}"
         )
     fold_of = _folds(len(data), folds)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ..episode import Episode
+from ..errors import UserError
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE
 
@@ -116,7 +117,7 @@ class Transitions(eqx.Module):
     def of_rewards(self) -> "Transitions":
         """The same transitions, to fit a model of what they earned to; raises if that is known."""
         if self.earned is None:
-            raise ValueError(
+            raise UserError(
                 "the problem's reward is known, so there is no model of it to fit; hide it with "
                 "Problem(reward=None) if it has to be learned"
             )
@@ -223,21 +224,19 @@ def check_episode(problem: Problem, episode: Episode) -> None:
     if problem.hides_reward:
         wanted["earned"] = (agents, steps)
         if episode.earned is None:
-            raise ValueError(
+            raise UserError(
                 "the problem's reward is hidden, but the episode does not say what agents were "
                 "paid; give it earned, one number for each agent and step"
             )
     if steps != problem.horizon:
-        raise ValueError(
+        raise UserError(
             f"the episode has {steps} steps, but the problem's horizon is {problem.horizon}; tell "
             "episodes of this problem only"
         )
     for name, shape in wanted.items():
         values = np.asarray(getattr(episode, name))
         if values.shape != shape:
-            raise ValueError(
-                f"the episode's {name} must have the shape {shape}, got {values.shape}"
-            )
+            raise UserError(f"the episode's {name} must have the shape {shape}, got {values.shape}")
         if not np.isfinite(values).all():
             row = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
             where = (
@@ -245,13 +244,13 @@ def check_episode(problem: Problem, episode: Episode) -> None:
                 if name in ("states", "actions", "next_states", "earned")
                 else f"row {row[0]}"
             )
-            raise ValueError(
+            raise UserError(
                 f"the episode's {name} hold NaN or infinity at {where}; leave the episode out or "
                 "repair it before it is told"
             )
     total = np.asarray(episode.mass, dtype=float).sum(axis=1)
     if np.abs(total - 1).max() > MASS_TOLERANCE or np.asarray(episode.mass).min() < 0:
-        raise ValueError(
+        raise UserError(
             "every distribution of the episode must be non-negative and sum to 1; the sums run "
             f"from {total.min():.6g} to {total.max():.6g}"
         )

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxtyping import Key as KeyType
 
 from .._types import Action, Key, Scalar, State
+from ..errors import UserError
 from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, AbstractModelFamily, Prediction
@@ -149,17 +150,17 @@ class DeepEnsemble(AbstractModelFamily):
 
     def __check_init__(self) -> None:
         if self.diversity not in DIVERSITY:
-            raise ValueError(f"diversity must be one of {DIVERSITY}, got {self.diversity!r}")
+            raise UserError(f"diversity must be one of {DIVERSITY}, got {self.diversity!r}")
         if self.noise not in ("known", "learned"):
-            raise ValueError(f"noise must be 'known' or 'learned', got {self.noise!r}")
+            raise UserError(f"noise must be 'known' or 'learned', got {self.noise!r}")
         if self.stopped not in ("censored", "masked"):
-            raise ValueError(f"stopped must be 'censored' or 'masked', got {self.stopped!r}")
+            raise UserError(f"stopped must be 'censored' or 'masked', got {self.stopped!r}")
         if not 0 <= self.curvature <= 1:
-            raise ValueError(f"curvature must be between 0 and 1, got {self.curvature}")
+            raise UserError(f"curvature must be between 0 and 1, got {self.curvature}")
         if self.members < 2:
-            raise ValueError(f"an ensemble needs at least two members, got {self.members}")
+            raise UserError(f"an ensemble needs at least two members, got {self.members}")
         if isinstance(self.beta, str) and self.beta != "empirical":
-            raise ValueError(f"beta must be a number or 'empirical', got {self.beta!r}")
+            raise UserError(f"beta must be a number or 'empirical', got {self.beta!r}")
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
         """Trains all members in one compiled call."""

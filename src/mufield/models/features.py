@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, State
+from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, make_encoder
 from ..problem import Box, Problem
 from ..space.grid import Grid
@@ -65,7 +66,7 @@ class FeatureMap(eqx.Module):
             pooling: Cells of a block on each axis, for ``"pooled"``.
         """
         if isinstance(mu, str) and mu not in NAMES:
-            raise ValueError(
+            raise UserError(
                 f"mu must be one of {NAMES} or a function (state, mu) -> vector, got {mu!r}"
             )
         actions = problem.actions
@@ -139,7 +140,7 @@ class FeatureMap(eqx.Module):
 
         found = jax.eval_shape(one, state, jax.ShapeDtypeStruct((self.grid.n_cells,), dtype))
         if len(found.shape) != 1:
-            raise ValueError(
+            raise UserError(
                 f"the features of mu must be a vector for one agent, got the shape {found.shape}"
             )
         return int(found.shape[0])

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Key
+from ..errors import UserError
 from ..space.grid import per_axis
 from .base import AbstractModelFamily
 from .data import PaddedTransitions, Transitions
@@ -56,7 +57,7 @@ class TheoryBeta(eqx.Module):
 
     def __check_init__(self) -> None:
         if not (self.norm_bound >= 0 and 0 < self.delta < 1):
-            raise ValueError(
+            raise UserError(
                 "norm_bound must be 0 or more and delta between 0 and 1, got "
                 f"{self.norm_bound} and {self.delta}"
             )
@@ -105,27 +106,27 @@ class GaussianProcess(AbstractModelFamily):
 
     def __check_init__(self) -> None:
         if self.prior not in PRIORS:
-            raise ValueError(f"prior must be one of {tuple(PRIORS)}, got {self.prior!r}")
+            raise UserError(f"prior must be one of {tuple(PRIORS)}, got {self.prior!r}")
         if isinstance(self.noise, str) and self.noise not in ("known", "learned", "theory"):
-            raise ValueError(
+            raise UserError(
                 "noise must be 'known', 'learned', 'theory' or a standard deviation, got "
                 f"{self.noise!r}"
             )
         if not isinstance(self.noise, str) and np.any(np.asarray(self.noise) < 0):
-            raise ValueError(f"the noise's standard deviation must be 0 or more, got {self.noise}")
+            raise UserError(f"the noise's standard deviation must be 0 or more, got {self.noise}")
         if self.hyperparameters not in ("marginal likelihood", "fixed"):
-            raise ValueError(
+            raise UserError(
                 "hyperparameters must be 'marginal likelihood' or 'fixed', got "
                 f"{self.hyperparameters!r}"
             )
         if isinstance(self.beta, str) and self.beta != "empirical":
-            raise ValueError(
+            raise UserError(
                 f"beta must be a number, a TheoryBeta or 'empirical', got {self.beta!r}"
             )
         for name in ("length_scales", "variances"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
-                raise ValueError(f"{name} must be two positive numbers in order, got {low}, {high}")
+                raise UserError(f"{name} must be two positive numbers in order, got {low}, {high}")
 
     def fit(self, data: Transitions, key: Key) -> ExactPosterior | InducingPosterior:
         """The posterior of the transitions so far."""
@@ -191,7 +192,7 @@ class GaussianProcess(AbstractModelFamily):
             if factor.lost <= LOST_INFORMATION or count > self.exact_points:
                 return factor
         elif count > self.exact_points:
-            raise ValueError(
+            raise UserError(
                 f"{count} transitions are more than exact_points = {self.exact_points}; raise it, "
                 "or allow inducing points"
             )
@@ -243,12 +244,12 @@ def _check_kernel(kernel: AbstractKernel, size: int) -> None:
     try:
         shape = jax.eval_shape(kernel, point, point).shape
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"the kernel could not be evaluated for vectors of {size} features, which state, "
             f"action and mu have here; give it one length scale, or {size} of them: {error}"
         ) from error
     if shape != ():
-        raise ValueError(f"a kernel must return one number for a pair of points, got {shape}")
+        raise UserError(f"a kernel must return one number for a pair of points, got {shape}")
 
 
 def _check_finite(model: Any) -> None:

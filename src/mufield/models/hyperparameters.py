@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Key, Scalar
+from ..errors import UserError
 from .data import buffer_size
 from .factor import Rows
 from .kernels import AbstractKernel
@@ -98,7 +99,7 @@ def most_likely(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS}
     )
     if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
-        raise ValueError(
+        raise UserError(
             f"the marginal likelihood is not finite (loss {found.fun}); raise the noise, or keep "
             "the kernel's parameters with hyperparameters='fixed'"
         )

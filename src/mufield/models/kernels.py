@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Scalar
+from ..errors import UserError
 from .data import buffer_size
 
 Point = Float[Array, "features"]
@@ -178,7 +179,7 @@ def covariances(
         padded = _all_pairs(kernel, _padded(xs), _padded(ys))
     found = np.asarray(padded)[: len(xs), : len(ys)]
     if not np.isfinite(found).all():
-        raise ValueError(
+        raise UserError(
             f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
             "positive and its values bounded"
         )
@@ -231,5 +232,5 @@ def _root(squared: Scalar) -> Scalar:
 def _positive(value: ArrayLike, name: str) -> Float[Array, "..."]:
     array = jnp.asarray(value, dtype=float)
     if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array > 0)):
-        raise ValueError(f"a kernel's {name} must be positive, got {value}")
+        raise UserError(f"a kernel's {name} must be positive, got {value}")
     return array

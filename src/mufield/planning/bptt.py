@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from .._progress import progress_bar
 from .._types import Scalar
+from ..errors import UserError
 from ..flow.objective import Flow
 from ..policies.base import Profile
 from ..policies.network import NetworkPolicy
@@ -106,13 +107,13 @@ class BPTT(eqx.Module):
     def init(self, starts: Sequence[Profile]) -> BPTTState:
         """The state before the first step, from profiles of the same structure."""
         if not starts:
-            raise ValueError("gradient ascent needs at least one profile to start from")
+            raise UserError("gradient ascent needs at least one profile to start from")
         kinds = {
             (jax.tree.structure(start), *(jnp.shape(leaf) for leaf in jax.tree.leaves(start)))
             for start in starts
         }
         if len(kinds) > 1:
-            raise ValueError("all starts must have the same kind of policy and the same sizes")
+            raise UserError("all starts must have the same kind of policy and the same sizes")
         if self.weight_bound is not None:
             starts = [_with_bound(start, self.weight_bound) for start in starts]
         profiles = jax.tree.map(
@@ -166,7 +167,7 @@ class BPTT(eqx.Module):
             progress: Whether to show a bar.
         """
         if self.steps < 1:
-            raise ValueError(f"gradient ascent needs at least one step, got {self.steps}")
+            raise UserError(f"gradient ascent needs at least one step, got {self.steps}")
         state = self.init(starts)
         settings = self._settings()
         history, done, outcome = [], 0, "steps"

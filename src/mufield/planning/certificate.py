@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Key
+from ..errors import UserError
 from ..flow.dependence import depends_on_mu
 from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
@@ -51,7 +52,7 @@ class Certificate(eqx.Module):
         return self.value + self.gap
 
 
-class OutsideClassError(ValueError):
+class OutsideClassError(UserError):
     """The problem is not of the class for which a certificate holds."""
 
 
@@ -83,7 +84,7 @@ def certify(
     moves = MoveFlow(flow, motion, actions)
     value, gap = (float(x) for x in _certify(moves, profile))
     if not (math.isfinite(value) and math.isfinite(gap)):
-        raise ValueError(
+        raise UserError(
             f"no certificate: J is {value} and the bound {gap}; the motion, the reward or their "
             "derivatives are not finite along the plan"
         )

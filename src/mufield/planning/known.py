@@ -9,6 +9,7 @@ import jax
 from jaxtyping import Array, Float
 
 from .._types import Key
+from ..errors import UserError
 from ..flow.objective import Flow, Rollout
 from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder
@@ -54,7 +55,7 @@ def plan_table(
     elif start == "random":
         starts += [random_table(flow.problem, k) for k in jax.random.split(key, seeds)]
     elif start != "warm":
-        raise ValueError(f"start must be 'global', 'random' or 'warm', got {start!r}")
+        raise UserError(f"start must be 'global', 'random' or 'warm', got {start!r}")
     result = planner.solve(flow, motion, starts, progress=progress)
     squashed = result.profile.join(result.profile.per_step)
     assert isinstance(squashed, SquashedTable)
@@ -65,7 +66,7 @@ def plan_table(
 def _actions(profile: Profile) -> Float[Array, "steps cells action_dim"]:
     policy = profile.join(profile.per_step)
     if not isinstance(policy, TabularPolicy):
-        raise ValueError(
+        raise UserError(
             f"a table can start from profiles of TabularPolicy, got {type(policy).__name__}"
         )
     return policy.actions
@@ -107,7 +108,7 @@ def plan_network(
     """
     planner = planner or BPTT(steps=NETWORK_STEPS, learning_rate=NETWORK_RATE)
     if start not in ("global", "random", "warm"):
-        raise ValueError(f"start must be 'global', 'random' or 'warm', got {start!r}")
+        raise UserError(f"start must be 'global', 'random' or 'warm', got {start!r}")
     starts = list(warm)
     if start != "warm":
         fresh = [

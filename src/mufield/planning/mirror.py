@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from .._progress import progress_bar
 from .._types import Scalar
+from ..errors import UserError
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..policies.base import Profile
 from .certificate import is_concave
@@ -114,7 +115,7 @@ class MirrorAscent(eqx.Module):
         elif weights.shape != moves.uniform().shape or not bool(
             jnp.all(weights >= 0) & jnp.all(jnp.abs(jnp.sum(weights, axis=-1) - 1) < 1e-3)
         ):
-            raise ValueError(
+            raise UserError(
                 f"weights must have the shape {moves.uniform().shape}, be non-negative and sum to "
                 f"1 in every cell; got the shape {weights.shape}"
             )
@@ -132,7 +133,7 @@ class MirrorAscent(eqx.Module):
         The upper bound is infinite where the problem is not of the class that has one.
         """
         if self.sweeps < 1:
-            raise ValueError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
+            raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
         concave = is_concave(moves.flow, moves.motion)
         state = self.init(moves, weights)
         history, done, outcome = [], 0, "sweeps"

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Key, Mass, Scalar, State
+from ..errors import UserError
 from ..flow.objective import Flow
 from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder
@@ -59,7 +60,7 @@ def plan_spread(
         progress: Whether to show bars.
     """
     if policy not in ("table", "network"):
-        raise ValueError(f"policy must be 'table' or 'network', got {policy!r}")
+        raise UserError(f"policy must be 'table' or 'network', got {policy!r}")
     start = spread_start(flow, motion, points, progress=progress)
     steps, rate = TABLE_STEPS, TABLE_RATE
     if policy == "network":

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Key
+from ..errors import UserError
 from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
 from ..policies.base import Profile
@@ -123,7 +124,7 @@ def descend(
 def box_of(problem: Problem) -> Box:
     """The action box; raises if actions are a finite set of moves."""
     if not isinstance(problem.actions, Box):
-        raise ValueError(
+        raise UserError(
             "gradient ascent needs a box of continuous actions; for a finite set of moves use "
             "MirrorAscent"
         )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, State
+from ..errors import UserError
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -85,7 +86,7 @@ class Profile(eqx.Module):
         arrays, shared = eqx.partition(policy, eqx.is_array)
         for leaf in jax.tree.leaves(arrays):
             if leaf.ndim == 0 or leaf.shape[0] != horizon:
-                raise ValueError(
+                raise UserError(
                     f"each array of a stacked policy needs {horizon} slices along its first "
                     f"axis, one for each step, got the shape {leaf.shape}"
                 )
@@ -112,7 +113,7 @@ class FunctionPolicy(AbstractPolicy):
         try:
             action = jnp.asarray(self.function(state, mu, self.step), dtype=state.dtype)
         except Exception as error:
-            raise ValueError(
+            raise UserError(
                 "the policy could not be evaluated; it must be a function (state, mu, step) -> "
                 f"action of one agent, here with a state of shape {state.shape}: {error}"
             ) from error
@@ -123,9 +124,7 @@ def as_profile(policy: Any, horizon: int) -> Profile:
     """Makes a profile of a profile, a policy, or a function ``(state, mu, step) -> action``."""
     if isinstance(policy, Profile):
         if policy.horizon != horizon:
-            raise ValueError(
-                f"the problem has {horizon} steps but the profile has {policy.horizon}"
-            )
+            raise UserError(f"the problem has {horizon} steps but the profile has {policy.horizon}")
         return policy
     if isinstance(policy, AbstractPolicy):
         return Profile.stationary(policy, horizon)

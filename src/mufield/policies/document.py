@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_map_with_path
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from ..errors import UserError
 from ..problem import Box
 from ..space.grid import Grid
 from .base import AbstractPolicy, Profile
@@ -78,12 +79,12 @@ class Document(_Heading):
         shapes, stacked = self.shapes(), set(self.stacked)
         odd = (self.dtypes.keys() ^ shapes.keys()) | (stacked - shapes.keys())
         if odd:
-            raise ValueError(
+            raise UserError(
                 f"expected the description of {len(shapes)} arrays, got too many or too few: "
                 f"{reprlib.repr(sorted(odd))}"
             )
         if stacked and self.horizon is None:
-            raise ValueError("expected a horizon, as there are arrays with one slice for each step")
+            raise UserError("expected a horizon, as there are arrays with one slice for each step")
         steps = () if self.horizon is None else (self.horizon,)
         return {
             name: (steps + shape if name in stacked else shape, self.dtypes[name])
@@ -112,7 +113,7 @@ class _Table(Document):
         arrays = TABLES[self.kind][1]
         axes = {axis for pair in arrays.values() for axis in pair}
         if set(self.sizes) != axes:
-            raise ValueError(f"expected the sizes of {sorted(axes)}, got {sorted(self.sizes)}")
+            raise UserError(f"expected the sizes of {sorted(axes)}, got {sorted(self.sizes)}")
         return {name: (self.sizes[a], self.sizes[b]) for name, (a, b) in arrays.items()}
 
     def skeleton(self) -> AbstractPolicy:
@@ -134,7 +135,7 @@ class _Grid(_Box):
         count, bits = math.prod(self.shape), np.frombuffer(bytes.fromhex(self.walls), np.uint8)
         # Before unpacking: a wrong shape must not reserve memory.
         if len(bits) != (count + 7) // 8:
-            raise ValueError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
+            raise UserError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
         walls = np.unpackbits(bits, count=count).astype(bool).reshape(self.shape)
         return Grid(self.lower, self.upper, self.shape, self.periodic, walls)
 
@@ -148,7 +149,7 @@ class _Encoder(_Part):
             return NoEncoder() if self.kind == "none" else RawEncoder(size=grid.n_cells)
         used = set(self.blocks)
         if len(self.blocks) != grid.n_cells or used != set(range(len(used))):
-            raise ValueError(
+            raise UserError(
                 f"expected one of the blocks 0, 1, ... for each of {grid.n_cells} free cells, got "
                 f"{len(self.blocks)} entries from {min(used, default=0)} to {max(used, default=0)}"
             )
@@ -206,12 +207,12 @@ def parse_document(text: str) -> Document:
     """Reads a description; raises ValueError if it is not a sound one."""
     heading = _Heading.model_validate_json(text)
     if heading.version > VERSION:
-        raise ValueError(
+        raise UserError(
             f"it was written by a newer mufield, in version {heading.version} of the format, and "
             f"this one reads up to {VERSION}; upgrade mufield"
         )
     if heading.kind not in KINDS:
-        raise ValueError(
+        raise UserError(
             f"expected one of the kinds {sorted(KINDS)}, got {heading.kind!r}; save it anew"
         )
     return KINDS[heading.kind].model_validate_json(text)
@@ -247,7 +248,7 @@ def describe_kind(policy: AbstractPolicy) -> dict[str, Any]:
                 shape = (1, 1, *np.shape(getattr(policy, name)))
                 sizes |= dict(zip(axes, shape[-2:], strict=True))
             return {"kind": kind, "sizes": sizes}
-    raise ValueError(
+    raise UserError(
         f"expected one of the kinds {sorted(KINDS)} with mufield's own encoders, got "
         f"{type(policy).__name__}; write its actions into a TabularPolicy"
     )

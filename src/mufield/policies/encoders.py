@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Mass
+from ..errors import UserError
 from ..space.grid import Grid
 
 
@@ -71,9 +72,9 @@ def make_encoder(grid: Grid, kind: str, pooling: int = 4) -> AbstractEncoder:
         return RawEncoder(size=grid.n_cells)
     if kind == "pooled":
         if pooling < 1:
-            raise ValueError(f"pooling must be at least 1, got {pooling}")
+            raise UserError(f"pooling must be at least 1, got {pooling}")
         coarse = grid.free_cells // pooling
         _, block = np.unique(coarse, axis=0, return_inverse=True)
         block = block.reshape(-1)
         return PooledEncoder(blocks=tuple(block.tolist()), size=int(block.max()) + 1)
-    raise ValueError(f"the encoder must be 'none', 'raw' or 'pooled', got {kind!r}")
+    raise UserError(f"the encoder must be 'none', 'raw' or 'pooled', got {kind!r}")

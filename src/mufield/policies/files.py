@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from .._atomic import write_bytes
+from ..errors import UserError
 from ..space.measure import MASS_TOLERANCE
 from .base import AbstractPolicy, FunctionPolicy, Profile
 from .document import VERSION, Document, Layout, describe_kind, leaf_name, parse_document
@@ -51,7 +52,7 @@ def save_policy(
         _check_values(arrays)
         back: Any = jax.tree.structure(document.fill(arrays))
         if back != jax.tree.structure(policy):
-            raise ValueError(
+            raise UserError(
                 "expected a policy whose parts fit each other, got one that would be read back "
                 "differently; build it with mufield's own functions"
             )
@@ -85,7 +86,7 @@ def load_policy(
         ValueError: If the file holds anything but a sound policy.
     """
     if dtype not in (None, "float32", "float64"):
-        raise ValueError(f"dtype must be 'float32', 'float64' or None, got {dtype!r}")
+        raise UserError(f"dtype must be 'float32', 'float64' or None, got {dtype!r}")
     with _opened(path) as (document, file):
         found: Layout = {}
         for name in file.keys():  # noqa: SIM118 (it is no dictionary)
@@ -123,7 +124,7 @@ def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 def _check_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
     if metadata.get(_DIGEST) != digest(metadata[_ENTRY], arrays):
-        raise ValueError(
+        raise UserError(
             "expected contents that match the file's checksum, got others: it was damaged or "
             "changed by hand; copy it again or save the policy anew"
         )
@@ -136,7 +137,7 @@ def _describe(policy: Any, info: dict[str, Any]) -> tuple[dict[str, np.ndarray],
         whole, horizon = policy.join(policy.per_step), policy.horizon
         stacked = _leaves(policy.per_step)
     if isinstance(whole, FunctionPolicy) or not isinstance(whole, AbstractPolicy):
-        raise ValueError(
+        raise UserError(
             f"expected a policy or a profile, got {type(whole).__name__}; code is never stored: "
             "write a function's actions into a TabularPolicy, or use a network"
         )
@@ -154,7 +155,7 @@ def _describe(policy: Any, info: dict[str, Any]) -> tuple[dict[str, np.ndarray],
     try:
         return arrays, json.dumps(document, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
+        raise UserError(
             "info must hold only what JSON can: text, finite numbers, true, false, null, lists "
             f"and dictionaries ({error})"
         ) from error
@@ -167,13 +168,13 @@ def _check_layout(expected: Layout, found: Layout) -> None:
             for where in (expected, found)
         )
         if want != got:
-            raise ValueError(f"{name}: expected {want}, got {got}; save the policy anew")
+            raise UserError(f"{name}: expected {want}, got {got}; save the policy anew")
 
 
 def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise ValueError(
+            raise UserError(
                 f"{name}: expected finite numbers, got NaN or infinity; train the policy anew"
             )
     weights = arrays.get("weights")
@@ -182,7 +183,7 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
     # Bounded before they are summed, so that the sum cannot overflow.
     bounded = np.all((weights >= 0) & (weights <= 1 + MASS_TOLERANCE))
     if not bounded or np.any(np.abs(weights.sum(axis=-1, dtype=float) - 1) > MASS_TOLERANCE):
-        raise ValueError(
+        raise UserError(
             "weights: expected probabilities that sum to 1 in each cell, got others; normalise them"
         )
 
@@ -192,11 +193,11 @@ def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
         with np.errstate(over="ignore"):
             array = array.astype(dtype)
         if not np.isfinite(array).all():
-            raise ValueError(
+            raise UserError(
                 f"{name}: expected numbers in the range of {dtype}, got larger; leave out dtype"
             )
     if array.dtype == np.float64 and jnp.result_type(float) != np.float64:
-        raise ValueError(
+        raise UserError(
             f"{name}: float64 numbers would lose precision, because JAX is set to 32 bits; call "
             "jax.config.update('jax_enable_x64', True) at the start, or pass dtype='float32'"
         )
@@ -210,11 +211,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Document, Any]]:
         raise FileNotFoundError(errno.ENOENT, "there is no policy file", os.fspath(path))
     with _blaming(f"cannot load a policy from {os.fspath(path)}"):
         if not os.path.isfile(path):
-            raise ValueError("expected a file, got a directory or device")
+            raise UserError("expected a file, got a directory or device")
         with safe_open(path, framework="np") as file:
             text = (file.metadata() or {}).get(_ENTRY)
             if text is None:
-                raise ValueError("it is a safetensors file, but not one of mufield.save_policy")
+                raise UserError("it is a safetensors file, but not one of mufield.save_policy")
             yield parse_document(text), file
 
 
@@ -224,19 +225,19 @@ def _blaming(what: str) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise ValueError(
+        raise UserError(
             f"{what}: expected a file of mufield.save_policy, got another or a damaged one "
             f"({error}); copy or save it again"
         ) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(key) for key in first["loc"]) or "its description"
-        raise ValueError(
+        raise UserError(
             f"{what}: {where} is wrong ({first['msg']}), got {reprlib.repr(first['input'])}; "
             "save the policy anew"
         ) from error
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from error
+        raise UserError(f"{what}: {error}") from error
 
 
 def _leaves(tree: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
+from ..errors import UserError
 from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -138,12 +139,12 @@ def network_profile(
             actions around their mean.
     """
     if not isinstance(problem.actions, Box):
-        raise ValueError(
+        raise UserError(
             "a network policy needs a box of continuous actions; for a finite set of moves use "
             "a RandomisedPolicy"
         )
     if min(width, depth, points) < 1:
-        raise ValueError(
+        raise UserError(
             f"width, depth and points must be at least 1, got {width}, {depth} and {points}"
         )
     box, grid = problem.actions, problem.grid

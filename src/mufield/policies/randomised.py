@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._types import Mass, State
+from ..errors import UserError
 from ..problem import MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -78,7 +79,7 @@ def spread_actions(
     box; or, with ``border``, points that include the border.
     """
     if points < 1:
-        raise ValueError(f"expected at least one point on each axis, got {points}")
+        raise UserError(f"expected at least one point on each axis, got {points}")
     ticks = np.linspace(0.0, 1.0, points) if border else (np.arange(points) + 0.5) / points
     axes = [low + (high - low) * ticks for low, high in zip(lower, upper, strict=True)]
     table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))

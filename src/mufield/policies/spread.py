@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Mass, State
+from ..errors import UserError
 from ..problem import Box
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -70,7 +71,7 @@ def scattered(
 def normal_scores(points: int, dim: int) -> Float[np.ndarray, "moves dim"]:
     """Quantiles of the standard normal distribution, ``points`` on each axis, of unit variance."""
     if points < 2:
-        raise ValueError(f"a spread needs at least two points on each axis, got {points}")
+        raise UserError(f"a spread needs at least two points on each axis, got {points}")
     scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])
     scores = scores / np.sqrt(np.mean(scores**2))
     return np.asarray(list(itertools.product(scores, repeat=dim)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
 from ..learning.metrics import LEVEL
 from ..runs import files
 from ..runs.build import build_problem
@@ -214,7 +215,7 @@ class RunReader:
 def make_readers(directories: Sequence[Path], imports: str | None = None) -> list[RunReader]:
     """One reader for each directory, under names that tell them apart."""
     if not directories:
-        raise ValueError("expected the directory of at least one run, got none")
+        raise UserError("expected the directory of at least one run, got none")
     names = [directory.resolve().name for directory in directories]
     return [
         RunReader(directory, name if names.count(name) == 1 else str(directory), imports)

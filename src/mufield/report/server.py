@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..errors import UserError
 from .data import RunReader, make_readers, snapshot, to_json
 from .page import build_page
 
@@ -136,7 +137,7 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise ValueError(
+            raise UserError(
                 f"cannot serve at {host}, port {port}: {error}; choose another with --port"
             ) from error
         self.watcher = Watcher(readers)

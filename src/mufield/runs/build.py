@@ -9,6 +9,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..environments.registry import Known, find, make_known
 from ..episode import AbstractSystem
+from ..errors import UserError
 from ..learning.believed import reward_family
 from ..learning.gradient import GradientPlanner
 from ..learning.m3ucrl import M3UCRL
@@ -123,7 +124,7 @@ def _reward_family(
 ) -> AbstractModelFamily | None:
     if not problem.hides_reward:
         if config.reward_options:
-            raise ValueError(
+            raise UserError(
                 f"the reward of {config.environment!r} is known, so there is no model of it to "
                 f"set {', '.join(sorted(config.reward_options))} of; leave out reward_options"
             )
@@ -149,7 +150,7 @@ def _checked(
     known = {each.name: each.type for each in dataclasses.fields(kind) if each.name not in fixed}
     unknown = sorted(options.keys() - known.keys())
     if unknown:
-        raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+        raise UserError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     return {key: _of_type(known[key], value, f"{name}: {key}") for key, value in options.items()}
 
 
@@ -160,7 +161,7 @@ def _of_type(kind: Any, value: Any, name: str) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise ValueError(f"{name} must be of the type {kind}, got {value!r}; correct it") from error
+        raise UserError(f"{name} must be of the type {kind}, got {value!r}; correct it") from error
 
 
 def _settings(module: Any) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ..errors import UserError
+
 FORMAT = 1
 """Of run directories; those of later versions are refused."""
 
@@ -75,7 +77,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, least in (("agents", 1), ("episodes", 1), ("seed", 0)):
             if getattr(self, name) < least:
-                raise ValueError(
+                raise UserError(
                     f"{name} must be {least} or more, got {getattr(self, name)}; correct it"
                 )
 
@@ -108,13 +110,13 @@ def parse_config(document: Any, source: str) -> RunConfig:
     if isinstance(document, dict):
         later = document.get("format", FORMAT)
         if isinstance(later, int) and later > FORMAT:
-            raise ValueError(
+            raise UserError(
                 f"{source} was written by a newer mufield, in version {later} of the format, and "
                 f"this one reads up to {FORMAT}; upgrade mufield"
             )
         unknown = sorted(document.keys() - {each.name for each in fields(RunConfig)})
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"{source}: there is no setting {', '.join(unknown)}; there are "
                 f"{', '.join(each.name for each in fields(RunConfig))}"
             )
@@ -124,7 +126,7 @@ def parse_config(document: Any, source: str) -> RunConfig:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(key) for key in first["loc"]) or "its contents"
-        raise ValueError(
+        raise UserError(
             f"{source}: {where} is wrong ({first['msg']}), got {first['input']!r}; correct it"
         ) from error
 
@@ -138,16 +140,16 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no file of settings {path}")
     if not path.is_file():  # reading a pipe would never end
-        raise ValueError(f"expected a file of settings, got the directory or device {path}")
+        raise UserError(f"expected a file of settings, got the directory or device {path}")
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} is not {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}; correct it"
         ) from error
     if not isinstance(document, dict):
-        raise ValueError(f"{path}: expected settings by name, got {type(document).__name__}")
+        raise UserError(f"{path}: expected settings by name, got {type(document).__name__}")
     return _without_tables(document, path)
 
 
@@ -158,7 +160,7 @@ def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(table, dict):
             continue
         if options in flat:
-            raise ValueError(
+            raise UserError(
                 f"{path}: the options of the {name} stand in [{name}] and in {options}; write "
                 "them in one place"
             )

@@ -17,6 +17,7 @@ import jax
 
 from .._progress import progress_bar
 from ..episode import Episode
+from ..errors import UserError
 from ..learning.m3ucrl import RUN, LearnerState, PlanError
 from ..learning.metrics import EpisodeMetrics, measure
 from ..learning.plan import Plan
@@ -87,7 +88,7 @@ class Session:
                 try:
                     plan = self.setup.learner.ask(state)
                 except PlanError as error:
-                    raise ValueError(
+                    raise UserError(
                         f"the run {self.store.directory} cannot plan episode {self.episode}: "
                         f"{error}"
                     ) from error
@@ -101,7 +102,7 @@ class Session:
         """What the episode that is told next must answer; raises if nothing was asked."""
         if not self.pending:
             told = self.store.episodes
-            raise ValueError(
+            raise UserError(
                 f"the run {self.store.directory} expects no episode: "
                 + (f"episode {told} was told already; " if told else "")
                 + f"run `mufield ask {self.store.directory}` first, then its policy, and tell that"
@@ -140,7 +141,7 @@ class Session:
         """One episode of the closed loop."""
         system = self.setup.system
         if system is None:
-            raise ValueError(
+            raise UserError(
                 f"the run {self.store.directory} is of a real system, which cannot be run here; "
                 "use `mufield ask` and `mufield tell`"
             )
@@ -155,7 +156,7 @@ class Session:
         content, file = content_of(episode), source.get("sha256")
         for number, told in enumerate(self.store.told, start=1):
             if told.content == content or (file and file == told.source.get("sha256")):
-                raise ValueError(
+                raise UserError(
                     f"this episode was told already, as episode {number}; tell the one that the "
                     "last policy gave, or pass --repeated if the system really did the same again"
                 )
@@ -190,7 +191,7 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
     setup = with_reward_options(build(full))
     if simulated and setup.system is None:
-        raise ValueError(
+        raise UserError(
             f"{config.environment!r} is a problem without a simulator, which cannot be trained "
             f"here; begin with `mufield new {directory} {config.environment}`, then ask and tell"
         )
@@ -240,7 +241,7 @@ def learn_run(
         The metrics of all episodes.
     """
     if episodes is not None and episodes < 1:
-        raise ValueError(f"expected at least one episode, got {episodes}")
+        raise UserError(f"expected at least one episode, got {episodes}")
     with (
         open_run(directory, setup, imports=imports) as session,
         _watcher(session.store, tensorboard) as watch,

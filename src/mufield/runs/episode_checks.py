@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import UserError
 from ..policies.base import Profile
 from ..problem import GaussianNoise, Problem
 from .contact import CONTACT, settle
@@ -38,7 +39,7 @@ def check_size(table: Table, problem: Problem) -> None:
     sizes = {"state": problem.grid.dim, "next": problem.grid.dim, "action": problem.actions.dim}
     for name, size in sizes.items():
         if f"{name}_{size}" in table.columns:
-            raise ValueError(
+            raise UserError(
                 f"{table.path}: expected {size} columns {name}_0, ..., got {name}_{size} as well; "
                 "tell episodes of this problem only"
             )
@@ -55,7 +56,7 @@ def check_answer(table: Table, asked: Asked) -> None:
             continue
         for row, found in enumerate(table.labels(column)):
             if found != wanted:
-                raise ValueError(
+                raise UserError(
                     f"{table.where(row, column)}: expected {wanted}, got {found}: the rows belong "
                     "to another run or episode; tell the episode of the policy that was asked last"
                 )
@@ -67,13 +68,13 @@ def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
     distinct = np.unique(steps)
     if distinct[0] < 0:
         row = int(np.argmin(steps))
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, 'step')}: expected 0 to {horizon - 1}, got {steps[row]}; count "
             "steps from 0"
         )
     shorter = len(distinct) < horizon and np.array_equal(distinct, np.arange(len(distinct)))
     if distinct[-1] >= horizon or shorter:
-        raise ValueError(
+        raise UserError(
             f"{table.path}: expected the steps 0 to {horizon - 1}, as the horizon is {horizon}, "
             f"got {distinct[0]} to {distinct[-1]}; tell episodes of this problem only"
         )
@@ -85,13 +86,13 @@ def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
     if (counts > 1).any():
         first = int(np.argmax(counts > 1))
         row = int(np.flatnonzero(cell == first)[1])
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, 'step')}: agent {names[row]} has step {steps[row]} more than "
             "once; leave one out"
         )
     if (counts == 0).any():
         agent, step = divmod(int(np.argmax(counts == 0)), horizon)
-        raise ValueError(
+        raise UserError(
             f"{table.path}: agent {who[agent]} has no row for step {step}; add it, or leave the "
             "agent out of the file"
         )
@@ -116,12 +117,12 @@ def checked_positions(
     outside = (point < low) | (point > high)
     if outside.any():
         axis = int(np.argmax(outside))
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, columns[axis])}: expected a position between {low[axis]} and "
             f"{high[axis]}, got {point[axis]}; check the units and the origin"
             + (", and wrap positions on this periodic axis" if grid.periodic[axis] else "")
         )
-    raise ValueError(
+    raise UserError(
         f"{table.where(row, columns[0])}: the position {tuple(map(float, point))} is inside a "
         "wall; check the units, the origin and the order of the axes"
     )
@@ -132,7 +133,7 @@ def check_actions(table: Table, problem: Problem, actions: np.ndarray, columns: 
     inside = np.asarray(problem.actions.contains(jnp.asarray(actions)))
     if not inside.all():
         row = int(np.argmin(inside))
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, columns[0])}: the action {tuple(map(float, actions[row]))} is "
             f"outside {problem.actions.describe()}; check the units"
         )
@@ -150,7 +151,7 @@ def check_moves(table: Table, problem: Problem, start: np.ndarray, end: np.ndarr
     far = moved > reach
     if far.any():
         row, axis = (int(i) for i in np.argwhere(far)[0])
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, f'next_{axis}')}: the agent moved by {moved[row, axis]:.6g} in one "
             f"step, but max_move and noise reach {reach[axis]:.6g}; check the units and the steps"
         )
@@ -168,7 +169,7 @@ def check_way(
     if broken.any():
         agent, step, axis = (int(i) for i in np.argwhere(broken)[0])
         row = int(order[agent * problem.horizon + step + 1])
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, f'state_{axis}')}: expected {ends[agent, step, axis]:.6g}, where "
             f"the agent's step {step} ended, got {states[agent, step + 1, axis]:.6g}; check the "
             "order of the steps"

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..episode import Episode
+from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
 from ..policies.files import read_info
 from ..problem import NeighbourNoise, Problem
@@ -79,7 +80,7 @@ def tell_file(
     if policy_path is not None:
         info = read_info(policy_path)
         if info.get("id") != asked.policy:
-            raise ValueError(
+            raise UserError(
                 f"{policy_path} is not the policy that was asked for last: expected the id "
                 f"{asked.policy} of episode {asked.episode} of the run {asked.run}, got "
                 f"{info.get('id')} of episode {info.get('episode')} of the run {info.get('run')}; "
@@ -169,7 +170,7 @@ def _check_rewards(table: Table, problem: Problem) -> None:
     needed = ["reward", *(["end_reward"] if problem.pay_end else [])]
     missing = [column for column in needed if column not in table.columns]
     if problem.hides_reward and missing:
-        raise ValueError(
+        raise UserError(
             f"{table.path}: the column {missing[0]} is missing; the problem hides its reward, so "
             "the file must say what agents were paid"
         )
@@ -191,7 +192,7 @@ def _flags(table: Table, column: str) -> np.ndarray:
     names = [name.lower() for name in table.labels(column)]
     for row, name in enumerate(names):
         if name not in words:
-            raise ValueError(
+            raise UserError(
                 f"{table.where(row, column)}: expected 0 or 1, got {table.columns[column][row]!r}; "
                 "repair it"
             )
@@ -202,7 +203,7 @@ def _tracked(path: Path, who: list[str], agents: Sequence[str]) -> np.ndarray:
     wanted = [label(agent) for agent in agents] or who
     unknown = [agent for agent in wanted if agent not in who]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"{path}: there is no agent {', '.join(unknown)}; there are {', '.join(who[:10])}"
             + (f" and {len(who) - 10} others" if len(who) > 10 else "")
         )

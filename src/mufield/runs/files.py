@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from .._atomic import write_bytes
+from ..errors import UserError
 from ..policies.files import digest
 
 _ENTRY = "mufield"  # a single entry: the order of several would differ from process to process
@@ -100,8 +101,6 @@ def remove_leftovers(directory: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def damaged(path: Path, what: str) -> ValueError:
+def damaged(path: Path, what: str) -> UserError:
     """The error for a file that cannot be used."""
-    return ValueError(
-        f"cannot use {path}: {what}; restore the file from a copy, or begin a new run"
-    )
+    return UserError(f"cannot use {path}: {what}; restore the file from a copy, or begin a new run")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..errors import UserError
+
 
 def import_users(source: str | None) -> Path | None:
     """Imports a user's file or module, once; returns the file that was imported."""
@@ -21,7 +23,7 @@ def import_users(source: str | None) -> Path | None:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{source}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(
+        raise UserError(
             f"cannot import {source!r}: there is no such module; name a .py file, or a module "
             "that Python finds"
         ) from error
@@ -48,7 +50,7 @@ def _import_file(path: Path) -> Path:
         del sys.modules[name]
         if not isinstance(error, Exception):
             raise
-        raise ValueError(
+        raise UserError(
             f"cannot import {path}: {type(error).__name__}: {error}{_place(error, path)}; correct "
             "the file"
         ) from error

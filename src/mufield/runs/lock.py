@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..errors import UserError
+
 
 class RunInUse(ValueError):
     """Another process writes to the run."""
@@ -21,7 +23,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     path = directory / "lock"
     if path.exists() and not path.is_file():
-        raise ValueError(f"cannot lock with {path}: it is a directory or device; remove it")
+        raise UserError(f"cannot lock with {path}: it is a directory or device; remove it")
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _acquire(handle):

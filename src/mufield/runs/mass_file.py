@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from ..errors import UserError
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE
 from .table_file import read_table
@@ -20,14 +21,14 @@ def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"
     cells = np.stack([table.integers(name) for name in names], axis=-1)
     mass = table.numbers("mass")
     if steps.min() != 0 or steps.max() != last:
-        raise ValueError(
+        raise UserError(
             f"{path}: expected the steps 0 to {last}, as the horizon is {last}, got {steps.min()} "
             f"to {steps.max()}; the distribution after the last move belongs to it"
         )
     outside = (cells < 0) | (cells >= np.asarray(grid.shape))
     if outside.any():
         row, axis = (int(i) for i in np.argwhere(outside)[0])
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, names[axis])}: expected a cell from 0 to {grid.shape[axis] - 1}, "
             f"got {cells[row, axis]}; count cells from 0"
         )
@@ -35,7 +36,7 @@ def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"
     odd = (mass < 0) | ((index < 0) & (mass != 0))
     if odd.any():
         row = int(np.argmax(odd))
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, 'mass')}: expected 0 or more, and none in walls, got {mass[row]} "
             f"in the {'wall' if index[row] < 0 else 'cell'} {tuple(cells[row].tolist())}; repair it"
         )
@@ -44,7 +45,7 @@ def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"
     twice = np.bincount(place) > 1
     if twice.any():
         row = int(np.flatnonzero(free)[np.flatnonzero(place == int(np.argmax(twice)))[1]])
-        raise ValueError(
+        raise UserError(
             f"{table.where(row, 'mass')}: the cell {tuple(cells[row].tolist())} has step "
             f"{steps[row]} more than once; leave one out"
         )
@@ -54,7 +55,7 @@ def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"
     off = np.abs(total - 1) > MASS_TOLERANCE
     if off.any():
         step = int(np.argmax(off))
-        raise ValueError(
+        raise UserError(
             f"{path}: expected masses that sum to 1 at every step, got {total[step]:.6g} at step "
             f"{step}; divide them by their sum"
         )

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from ..errors import UserError
 from .config import RunConfig, read_config
 
 PARTS = {"episodes": "safetensors", "plans": "safetensors", "policies": "policy"}
@@ -159,14 +160,14 @@ def _numbers(directory: Path, part: str) -> list[int]:
     """The numbers of a part's files; raises if one of them is empty."""
     place = directory / part
     if not place.is_dir():
-        raise ValueError(f"the directory {part} is missing")
+        raise UserError(f"the directory {part} is missing")
     numbers = []
     for path in place.iterdir():
         stem, _, end = path.name.partition(".")
         if end == PARTS[part] and stem.isdigit():
             numbers.append(int(stem))
             if path.stat().st_size == 0:
-                raise ValueError(f"{part}/{path.name} is empty")
+                raise UserError(f"{part}/{path.name} is empty")
     return sorted(numbers)
 
 
@@ -180,9 +181,9 @@ def _check(numbers: dict[str, list[int]]) -> None:
         wanted = range(1, max(done, len(found)) + 1)
         lost = next((n for n in wanted if n not in found), None)
         if lost is not None:
-            raise ValueError(f"{part}/{lost:04d}.{end} is missing")
+            raise UserError(f"{part}/{lost:04d}.{end} is missing")
         if len(found) > most:
-            raise ValueError(f"episodes/{done + 1:04d}.{PARTS['episodes']} is missing")
+            raise UserError(f"episodes/{done + 1:04d}.{PARTS['episodes']} is missing")
 
 
 def _began(directory: Path) -> datetime | None:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from ..errors import UserError
 from .config import RunConfig
 
 
@@ -20,7 +21,7 @@ def set_precision(precision: str) -> None:
 def check_precision(config: RunConfig) -> None:
     """Raises if JAX computes in another number format than the run."""
     if config.precision != current_precision():
-        raise ValueError(
+        raise UserError(
             f"the run computes in {config.precision}, but JAX is set to {current_precision()}; "
             "call jax.config.update('jax_enable_x64', "
             f"{config.precision == 'float64'}) at the start"

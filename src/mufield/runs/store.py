@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..episode import Episode
+from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
 from ..learning.plan import Plan
 from ..policies.base import Profile
@@ -289,7 +290,7 @@ def check_vacant(directory: Path) -> None:
     if not directory.exists():
         return
     if (directory / "config.json").exists():
-        raise ValueError(
+        raise UserError(
             f"{directory} holds a run already; go on with `mufield resume {directory}`, or choose "
             "another directory"
         )
@@ -298,7 +299,7 @@ def check_vacant(directory: Path) -> None:
     others = sorted(p.name for p in directory.iterdir() if p.name not in own and p.suffix != ".tmp")
     others += [part for part in PARTS if any((directory / part).glob("*"))]
     if others:
-        raise ValueError(
+        raise UserError(
             f"expected a new or empty directory for the run, but {directory} holds {others[0]}; "
             "choose another"
         )

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
+
 LARGEST = float(np.finfo(np.float32).max)
 MOST = 2.0**53
 """Beyond it, numbers in double precision are no longer counted one by one."""
@@ -42,13 +44,13 @@ class Table:
         wanted = list(names)
         missing = [name for name in wanted if name not in self.columns]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"{self.path}: expected the columns {', '.join(wanted)}, but "
                 f"{', '.join(missing)} is missing among {', '.join(self.columns)}; "
                 "`mufield tell --help` lists all columns"
             )
         if len(self) == 0:
-            raise ValueError(f"{self.path}: expected at least one row, got none; check the file")
+            raise UserError(f"{self.path}: expected at least one row, got none; check the file")
 
     def numbers(self, column: str) -> np.ndarray:
         """A column of finite numbers, small enough for both number formats of a run."""
@@ -62,7 +64,7 @@ class Table:
         bad = ~(np.abs(values) <= LARGEST)
         if bad.any():
             row = int(np.argmax(bad))
-            raise ValueError(
+            raise UserError(
                 f"{self.where(row, column)}: expected a finite number, got "
                 f"{reprlib.repr(stored[row])}; repair it, or leave the whole episode out"
             )
@@ -74,7 +76,7 @@ class Table:
         odd = (values != np.round(values)) | (np.abs(values) > MOST)
         if odd.any():
             row = int(np.argmax(odd))
-            raise ValueError(
+            raise UserError(
                 f"{self.where(row, column)}: expected a whole number, got "
                 f"{self.columns[column][row]!r}; repair it"
             )
@@ -108,7 +110,7 @@ def read_table(path: Path) -> Table:
         return _read_csv(path)
     if suffix in (".parquet", ".pq"):
         return _read_parquet(path)
-    raise ValueError(f"expected a .csv or .parquet file, got {path}; write it as one of them")
+    raise UserError(f"expected a .csv or .parquet file, got {path}; write it as one of them")
 
 
 def _read_csv(path: Path) -> Table:
@@ -117,18 +119,18 @@ def _read_csv(path: Path) -> Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no CSV file in UTF-8: {error}; write it again") from error
+        raise UserError(f"{path} is no CSV file in UTF-8: {error}; write it again") from error
     while lines and not any(cell.strip() for cell in lines[-1]):
         lines.pop()
     if not lines:
-        raise ValueError(f"{path}: expected a line with the columns' names, got an empty file")
+        raise UserError(f"{path}: expected a line with the columns' names, got an empty file")
     names = [name.strip() for name in lines[0]]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{path}: the column {twice} appears more than once; leave one out")
+        raise UserError(f"{path}: the column {twice} appears more than once; leave one out")
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(names):
-            raise ValueError(
+            raise UserError(
                 f"{path}, line {number}: expected {len(names)} values separated by commas, got "
                 f"{len(line)}; the file may be cut short"
             )
@@ -147,5 +149,5 @@ def _read_parquet(path: Path) -> Table:
     try:
         columns = parquet.read_table(path).to_pydict()
     except (ArrowException, OSError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path} is no Parquet file: {error}; write it again") from error
+        raise UserError(f"{path} is no Parquet file: {error}; write it again") from error
     return Table(path, columns, first_row=1, word="row")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ..errors import UserError
 from .maps import parse_map
 
 T = TypeVar("T", float, bool)
@@ -38,31 +39,31 @@ class Grid:
     def __post_init__(self) -> None:
         dim = len(self.shape)
         if not 1 <= dim <= 3:
-            raise ValueError(
+            raise UserError(
                 f"a grid has 1 to 3 dimensions, but the shape {self.shape} has {dim}; "
                 "leave out axes, or pool them into the reward"
             )
         if any(not isinstance(n, int) or n < 1 for n in self.shape):
-            raise ValueError(f"each axis needs at least one cell, got the shape {self.shape}")
+            raise UserError(f"each axis needs at least one cell, got the shape {self.shape}")
         for name in ("lower", "upper", "periodic"):
             value = getattr(self, name)
             if len(value) != dim:
-                raise ValueError(
+                raise UserError(
                     f"{name} must have one entry for each of the {dim} axes, got {value}"
                 )
         for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise ValueError(
+                raise UserError(
                     f"axis {axis} must run from a lower to a higher finite bound, "
                     f"got {low} to {high}"
                 )
         walls = np.array(self.walls, dtype=bool)
         if walls.shape != self.shape:
-            raise ValueError(
+            raise UserError(
                 f"the wall mask must have the grid's shape {self.shape}, got {walls.shape}"
             )
         if walls.all():
-            raise ValueError(
+            raise UserError(
                 "the map has no free cell: every cell is a wall; draw free cells as '.'"
             )
         walls.setflags(write=False)
@@ -112,7 +113,7 @@ class Grid:
         low = per_axis(lower, dim, float)
         size = per_axis(cell_size, dim, float)
         if any(not s > 0 for s in size):
-            raise ValueError(f"cell_size must be positive on every axis, got {cell_size}")
+            raise UserError(f"cell_size must be positive on every axis, got {cell_size}")
         high = tuple(lo + s * n for lo, s, n in zip(low, size, walls.shape, strict=True))
         return cls(low, high, walls.shape, per_axis(periodic, dim, bool), walls)
 
@@ -199,12 +200,12 @@ class Grid:
         if len(cell) != self.dim or any(
             not 0 <= c < n for c, n in zip(cell, self.shape, strict=True)
         ):
-            raise ValueError(
+            raise UserError(
                 f"expected {self.dim} cell coordinates within the shape {self.shape}, got {cell}"
             )
         index = int(self.index_table[cell])
         if index < 0:
-            raise ValueError(f"cell {cell} is a wall; choose a free cell")
+            raise UserError(f"cell {cell} is a wall; choose a free cell")
         return index
 
     def displacement(
@@ -231,7 +232,7 @@ class Grid:
         """Reads the free cells out of arrays over the full box."""
         array = np.asarray(array)
         if array.shape[array.ndim - self.dim :] != self.shape:
-            raise ValueError(
+            raise UserError(
                 f"expected an array whose last axes are {self.shape}, got the shape {array.shape}"
             )
         return array[(..., *self.free_cells.T)]
@@ -243,5 +244,5 @@ def per_axis(value: Any, dim: int, kind: type[T]) -> tuple[T, ...]:
         return (kind(value),) * dim
     values = tuple(kind(v) for v in value)
     if len(values) != dim:
-        raise ValueError(f"expected one value for each of the {dim} axes, got {value}")
+        raise UserError(f"expected one value for each of the {dim} axes, got {value}")
     return values

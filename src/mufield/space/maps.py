@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
+from ..errors import UserError
+
 WALL = "#"
 FREE = "."
 
@@ -35,28 +37,28 @@ def parse_map(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
     if not isinstance(drawing, str):
         floors = [parse_map(floor) for floor in drawing]
         if not floors:
-            raise ValueError("expected at least one floor, got an empty sequence of drawings")
+            raise UserError("expected at least one floor, got an empty sequence of drawings")
         planes = [floor[:, None] if floor.ndim == 1 else floor for floor in floors]
         if len({plane.shape for plane in planes}) > 1:
-            raise ValueError(
+            raise UserError(
                 "all floors must have the same width and depth, got "
                 f"{[plane.shape for plane in planes]}"
             )
         return np.stack(planes, axis=-1)
     lines = [line.strip() for line in drawing.strip().splitlines()]
     if not lines:
-        raise ValueError("the map is empty: draw at least one line of '#' and '.'")
+        raise UserError("the map is empty: draw at least one line of '#' and '.'")
     widths = [len(line) for line in lines]
     if len(set(widths)) > 1:
         odd = next(i for i, width in enumerate(widths) if width != widths[0])
-        raise ValueError(
+        raise UserError(
             f"all lines of a map must have the same length: line 1 has {widths[0]} characters, "
             f"line {odd + 1} has {widths[odd]}; pad it with '.' or '#'"
         )
     for number, line in enumerate(lines, start=1):
         for column, character in enumerate(line, start=1):
             if character not in (WALL, FREE):
-                raise ValueError(
+                raise UserError(
                     f"unknown character {character!r} at line {number}, column {column}: "
                     "use '#' for a wall and '.' for a free cell"
                 )

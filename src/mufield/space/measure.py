@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Key, Mass, Scalar, State, States
+from ..errors import UserError
 from .grid import Grid
 
 MASS_TOLERANCE = 1e-4
@@ -86,12 +87,12 @@ def from_density(grid: Grid, values: ArrayLike) -> Mass:
     """Normalises non-negative values at the cell centres to a distribution."""
     values = np.asarray(values, dtype=float)
     if values.shape != (grid.n_cells,):
-        raise ValueError(
+        raise UserError(
             f"a density needs one value for each of the {grid.n_cells} free cells, got the shape "
             f"{values.shape}"
         )
     if not np.all(np.isfinite(values)) or np.any(values < 0) or values.sum() <= 0:
-        raise ValueError(
+        raise UserError(
             "a density must be finite, non-negative and not zero everywhere; "
             f"got values from {values.min()} to {values.max()}"
         )
@@ -102,27 +103,27 @@ def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
     """Returns ``mass`` as an array, or raises and says what is wrong with it."""
     values = np.asarray(mass)
     if values.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be real numbers, got an array of {values.dtype}")
+        raise UserError(f"{name} must be real numbers, got an array of {values.dtype}")
     if values.shape == grid.shape and values.shape != (grid.n_cells,):
         in_walls = float(np.sum(values[grid.walls]))
         if in_walls != 0:
-            raise ValueError(f"{name} puts mass {in_walls:g} inside walls; move it to free cells")
+            raise UserError(f"{name} puts mass {in_walls:g} inside walls; move it to free cells")
         values = grid.from_array(values)
     if values.shape != (grid.n_cells,):
-        raise ValueError(
+        raise UserError(
             f"{name} must have one entry for each of the {grid.n_cells} free cells (or the "
             f"grid's shape {grid.shape}), got the shape {values.shape}"
         )
     if not np.all(np.isfinite(values)):
         cell = tuple(int(c) for c in grid.free_cells[int(np.argmin(np.isfinite(values)))])
-        raise ValueError(f"{name} must be finite, but it is NaN or infinite in cell {cell}")
+        raise UserError(f"{name} must be finite, but it is NaN or infinite in cell {cell}")
     if np.any(values < 0):
         worst = int(np.argmin(values))
         cell = tuple(int(c) for c in grid.free_cells[worst])
-        raise ValueError(f"{name} must not be negative, but it is {values[worst]:g} in cell {cell}")
+        raise UserError(f"{name} must not be negative, but it is {values[worst]:g} in cell {cell}")
     total = float(values.sum())
     if abs(total - 1.0) > MASS_TOLERANCE:
-        raise ValueError(f"{name} must sum to 1, but it sums to {total:.6g}; divide it by its sum")
+        raise UserError(f"{name} must sum to 1, but it sums to {total:.6g}; divide it by its sum")
     return jnp.asarray(values / total, dtype=jnp.result_type(float))
 
 
@@ -141,7 +142,7 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
     """The distribution of observed positions (agents, dim): how a real fleet becomes a ``mu``."""
     positions = np.asarray(positions, dtype=float)
     if positions.ndim != 2 or positions.shape[1] != grid.dim or len(positions) == 0:
-        raise ValueError(
+        raise UserError(
             f"positions must have the shape (agents, {grid.dim}) with at least one agent, "
             f"got {positions.shape}"
         )
@@ -156,7 +157,7 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
     index = np.where(inside, grid.index_table[tuple(known.T)], -1)
     if np.any(index < 0):
         row = int(np.argmin(index))
-        raise ValueError(
+        raise UserError(
             f"{int(np.sum(index < 0))} of {len(index)} positions are in a wall or outside the "
             f"box from {grid.lower} to {grid.upper}; the first is row {row}: {positions[row]}"
         )

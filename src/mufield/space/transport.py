@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from ..errors import UserError
 from .grid import Grid
 from .measure import check_mass
 from .move import trace
@@ -50,7 +51,7 @@ def wasserstein(
             shorter way around periodic axes; ``"walls"`` is the shortest way that avoids walls.
     """
     if metric not in ("straight", "walls"):
-        raise ValueError(f"metric must be 'straight' or 'walls', got {metric!r}")
+        raise UserError(f"metric must be 'straight' or 'walls', got {metric!r}")
     excess = np.asarray(check_mass(grid, mu, "mu"), dtype=float)
     excess = excess / excess.sum()
     target = np.asarray(check_mass(grid, nu, "nu"), dtype=float)
@@ -58,7 +59,7 @@ def wasserstein(
     if grid.dim == 1 and (metric == "straight" or not grid.walls.any()):
         return _one_dimensional(grid, excess)
     if grid.n_cells > MOST_CELLS:
-        raise ValueError(
+        raise UserError(
             f"the exact distance is for grids of up to {MOST_CELLS} free cells, this one has "
             f"{grid.n_cells}; pool the distributions to a coarser grid first"
         )
@@ -73,7 +74,7 @@ def wasserstein(
     deficit = deficit[np.argsort(-excess[deficit], kind="stable")]
     cost = distance[np.ix_(surplus, deficit)]
     if not np.all(np.isfinite(cost)):
-        raise ValueError(
+        raise UserError(
             "some cells cannot reach each other around the walls, so the distance is infinite; "
             "use metric='straight'"
         )

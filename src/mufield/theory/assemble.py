@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from ..errors import UserError
 from ..models.gp import TheoryBeta
 from .assumptions import assumptions_of
 from .bounds import FlowBound, flow_bound, gap_bound, regret_bound
@@ -41,7 +42,7 @@ def make_report(
         progress: Called with the number of episodes that were looked at.
     """
     if not 0 < confidence < 1:
-        raise ValueError(f"the confidence delta must be between 0 and 1, got {confidence}")
+        raise UserError(f"the confidence delta must be between 0 and 1, got {confidence}")
     evidence = []
     for each in episodes_of(run):
         evidence.append(each)

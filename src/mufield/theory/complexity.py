@@ -14,6 +14,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+from ..errors import UserError
+
 
 def stale_factor(noise: float, variance: float, points: int) -> float:
     r"""How much larger, summed up, old variances are than the information of their observations.
@@ -38,7 +40,7 @@ def stale_factor(noise: float, variance: float, points: int) -> float:
         points: n, observations of the output in an episode.
     """
     if points < 1:
-        raise ValueError(f"an episode needs at least one observation, got {points}")
+        raise UserError(f"an episode needs at least one observation, got {points}")
     return math.exp(log_stale_factor(noise, variance, points))
 
 
@@ -92,14 +94,14 @@ def expected_bound(observed: float, most: float, delta: float) -> float:
         delta: Probability that the bound fails.
     """
     if not 0 < delta < 1:
-        raise ValueError(f"delta must be between 0 and 1, got {delta}")
+        raise UserError(f"delta must be between 0 and 1, got {delta}")
     return (observed + most * math.log(1 / delta)) / (1 - math.exp(-1))
 
 
 def _log_lost(noise: float, variance: float) -> float:
     """Logarithm of 2 v / log(1 + v / lambda)."""
     if not (noise > 0 and variance > 0):
-        raise ValueError(
+        raise UserError(
             f"noise and variance must be positive, got {noise} and {variance}; without either "
             "there is nothing to bound"
         )

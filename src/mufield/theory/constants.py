@@ -6,6 +6,8 @@ Every constant says where it is from, because a bound is proven only if all of i
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from ..errors import UserError
+
 Source = Literal["given", "bound", "estimate"]
 """``"given"`` by the user; ``"bound"``, which the true constant cannot exceed; ``"estimate"``, the
 largest value that was seen, which the true constant can only exceed."""
@@ -36,7 +38,7 @@ class Constant:
 
     def __post_init__(self) -> None:
         if not self.value >= 0:
-            raise ValueError(f"a constant must be 0 or more, got {self.value}")
+            raise UserError(f"a constant must be 0 or more, got {self.value}")
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,12 @@ class Constants:
         found = {}
         for key, value in given.items():
             if key not in names:
-                raise ValueError(
+                raise UserError(
                     f"there is no constant {key!r}; there are "
                     f"{', '.join(f'{n} ({s})' for n, s in SYMBOLS.items())}"
                 )
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"the constant {key} must be a number, got {value!r}")
+                raise UserError(f"the constant {key} must be a number, got {value!r}")
             found[names[key]] = Constant(float(value), "given")
         return replace(self, **found)
 

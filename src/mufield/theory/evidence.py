@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
+from ..errors import UserError
 from ..learning.m3ucrl import LearnerState
 from ..models.base import AbstractModel
 from ..models.calibration import predict_rows
@@ -91,7 +92,7 @@ class RunData:
     def read(cls, store: RunStore, setup: Setup) -> "RunData":
         """Reads the data; raises if there is none."""
         if not store.told:
-            raise ValueError(f"{store.directory} has no episode yet, so there is nothing to bound")
+            raise UserError(f"{store.directory} has no episode yet, so there is nothing to bound")
         data, ends = Transitions.empty(setup.problem), []
         for told in store.told:
             data = data.append(told.episode)

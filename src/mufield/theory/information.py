@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..errors import UserError
+
 Covariance = Float[np.ndarray, "points points"]
 
 
@@ -122,7 +124,7 @@ def greedy(covariance: Covariance, noise: float, count: int, *, more: int = 0) -
     """
     _check_noise(noise)
     if len(covariance) == 0 or count < 0:
-        raise ValueError(
+        raise UserError(
             f"expected at least one candidate and a count of 0 or more, got {len(covariance)} "
             f"and {count}"
         )
@@ -177,4 +179,4 @@ def _gain(variance: float, noise: float) -> float:
 
 def _check_noise(noise: float) -> None:
     if not noise > 0:
-        raise ValueError(f"the noise's variance lambda must be positive, got {noise}")
+        raise UserError(f"the noise's variance lambda must be positive, got {noise}")

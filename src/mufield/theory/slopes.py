@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import UserError
 from ..models.data import Transitions
 from ..problem import Box, Problem
 from ..space.measure import MeanField
@@ -51,7 +52,7 @@ class Sites:
 def sites_of(data: Transitions, *, points: int = POINTS, seed: int = 0) -> Sites:
     """Points of a run: where agents were and among whom; half with other actions than theirs."""
     if len(data) == 0:
-        raise ValueError("expected at least one transition to take slopes at, got none")
+        raise UserError("expected at least one transition to take slopes at, got none")
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(data), size=min(points, len(data)), replace=False)
     actions = data.actions[rows]

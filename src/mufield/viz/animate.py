@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..errors import UserError
 from ..space.grid import Grid
 from .fields import (
     ColourScale,
@@ -61,16 +62,16 @@ def animate_flow(
     """
     path = Path(path)
     if path.suffix.lower() not in (".mp4", ".gif"):
-        raise ValueError(f"a film is written as .mp4 or .gif, got {path.name!r}")
+        raise UserError(f"a film is written as .mp4 or .gif, got {path.name!r}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the directory {path.parent} does not exist; make it first")
     if not frames_per_second > 0:
-        raise ValueError(f"frames_per_second must be positive, got {frames_per_second}")
+        raise UserError(f"frames_per_second must be positive, got {frames_per_second}")
     flows = as_flows(grid, masses, arrows)
     length = len(flows[0].masses)
     titles = [f"h = {step}" for step in range(length)] if titles is None else titles
     if len(titles) != length:
-        raise ValueError(f"expected a title for each of {length} frames, got {len(titles)}")
+        raise UserError(f"expected a title for each of {length} frames, got {len(titles)}")
     frames = _counted(_frames(grid, flows, titles), length, progress)
     if path.suffix.lower() == ".gif":
         _write_gif(path, frames, frames_per_second)

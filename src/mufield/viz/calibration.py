@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from ..errors import UserError
 from .curves import COLOURS, MARKERS, MOST_MARKERS
 
 BAND_OPACITY = 0.25
@@ -30,19 +31,19 @@ def calibration_figure(
         y_label: What the observed shares are.
     """
     if not curves:
-        raise ValueError("expected at least one curve to draw, got none")
+        raise UserError("expected at least one curve to draw, got none")
     figure = Figure(figsize=(5.4, 5.2), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=1.2, label="calibrated")
     for index, (name, (expected, observed)) in enumerate(curves.items()):
         x, y = np.asarray(expected, dtype=float), np.asarray(observed, dtype=float)
         if x.ndim != 1 or not x.size or x.shape != y.shape:
-            raise ValueError(
+            raise UserError(
                 f"the curve {name!r} must be two vectors of one length, got the shapes "
                 f"{x.shape} and {y.shape}"
             )
         if not ((x >= 0) & (x <= 1) & (y >= 0) & (y <= 1)).all():
-            raise ValueError(
+            raise UserError(
                 f"coverages are shares between 0 and 1, but the curve {name!r} runs from "
                 f"{min(x.min(), y.min()):g} to {max(x.max(), y.max()):g}; divide percentages by 100"
             )
@@ -88,7 +89,7 @@ def slice_figure(
         title: What stands above all panels.
     """
     if not models:
-        raise ValueError("expected at least one model to draw, got none")
+        raise UserError("expected at least one model to draw, got none")
     x = _values("position", position, None)
     right = _values("truth", truth, x.shape)
     figure = Figure(figsize=(4.6 * len(models), 4.0), layout="constrained")
@@ -98,7 +99,7 @@ def slice_figure(
         middle = _values(f"the mean of {name!r}", mean, x.shape)
         half = _values(f"the band of {name!r}", half_width, x.shape)
         if half.min() < 0:
-            raise ValueError(f"the band of {name!r} must not be negative, got {half.min():g}")
+            raise UserError(f"the band of {name!r} must not be negative, got {half.min():g}")
         colour = COLOURS[index % len(COLOURS)]
         if points is not None:
             seen = [np.asarray(part, dtype=float) for part in points]
@@ -131,5 +132,5 @@ def _values(name: str, values: Line, shape: tuple[int, ...] | None) -> Float[np.
     array = np.asarray(values, dtype=float)
     if array.ndim != 1 or not array.size or (shape is not None and array.shape != shape):
         wanted = "a vector" if shape is None else f"a vector of {shape[0]} values"
-        raise ValueError(f"{name} must be {wanted}, got the shape {array.shape}")
+        raise UserError(f"{name} must be {wanted}, got the shape {array.shape}")
     return array

@@ -7,6 +7,8 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..errors import UserError
+
 # Okabe and Ito's colours, which colour-blind readers can tell apart; markers help in print.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -34,13 +36,13 @@ def curve_figure(
         first_x: The whole number of the first value.
     """
     if not series:
-        raise ValueError("expected at least one curve to draw, got none")
+        raise UserError("expected at least one curve to draw, got none")
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for index, (name, values) in enumerate(series.items()):
         y = np.asarray(values, dtype=float)
         if y.ndim != 1 or not y.size:
-            raise ValueError(f"the curve {name!r} must be a vector of values, got {y.shape}")
+            raise UserError(f"the curve {name!r} must be a vector of values, got {y.shape}")
         axes.plot(
             first_x + np.arange(len(y)),
             y,

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
+from ..errors import UserError
 from ..space.grid import Grid
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
 
@@ -68,13 +69,13 @@ def draw_field(
     """
     values = np.asarray(mass, dtype=float)
     if grid.dim == 3:
-        raise ValueError(
+        raise UserError(
             "a grid of 3 dimensions cannot be drawn; pass a slice, for the floor z = k: "
             "plane = Grid.box(grid.lower[:2], grid.upper[:2], grid.shape[:2], "
             "walls=grid.walls[:, :, k]) with plane.from_array(grid.to_array(mass)[:, :, k])"
         )
     if values.shape != (grid.n_cells,):
-        raise ValueError(
+        raise UserError(
             f"mass must have one entry for each of the {grid.n_cells} free cells, "
             f"got the shape {values.shape}"
         )
@@ -82,7 +83,7 @@ def draw_field(
     norm = norm_between(limits, colour_scale)
     if grid.dim == 1:
         if arrows is not None:
-            raise ValueError("arrows are drawn on grids of 2 dimensions only; leave them out")
+            raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")
         _draw_line(axes, grid, values, limits, colour_scale)
     else:
         _draw_plane(axes, grid, values, norm)
@@ -135,10 +136,10 @@ def field_figure(
     flows = as_flows(grid, masses, arrows)
     length = len(flows[0].masses)
     if not steps or any(not 0 <= step < length for step in steps):
-        raise ValueError(f"steps must be between 0 and {length - 1}, got {list(steps)}")
+        raise UserError(f"steps must be between 0 and {length - 1}, got {list(steps)}")
     titles = [f"h = {step}" for step in steps] if titles is None else titles
     if len(titles) != len(steps):
-        raise ValueError(f"expected a title for each of {len(steps)} steps, got {len(titles)}")
+        raise UserError(f"expected a title for each of {len(steps)} steps, got {len(titles)}")
     width, height = panel_size(grid)
     figure = Figure(figsize=(width * len(steps), height * len(flows)), layout="compressed")
     panels = figure.subplots(len(flows), len(steps), squeeze=False)
@@ -184,7 +185,7 @@ def norm_between(limits: tuple[float, float], scale: ColourScale) -> Normalize:
     """How masses become colours."""
     low, high = limits
     if not low < high or (scale == "log" and low <= 0):
-        raise ValueError(
+        raise UserError(
             f"colour_limits must grow, and be positive on a log scale, got {low} to {high}"
         )
     return LogNorm(low, high, clip=True) if scale == "log" else Normalize(low, high)
@@ -263,7 +264,7 @@ def _draw_arrows(
     unit: float | None,
 ) -> None:
     if arrows.shape != (grid.n_cells, 2):
-        raise ValueError(
+        raise UserError(
             f"arrows must have the shape {(grid.n_cells, 2)}, one for each free cell, "
             f"got {arrows.shape}"
         )

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import UserError
 from ..space.grid import Grid
 
 Masses = Float[Array | np.ndarray, "steps_and_end cells"]
@@ -41,22 +42,22 @@ def as_flows(
     """Checks the flows of a picture; masses alone are a flow without a title."""
     if isinstance(flows, Sequence):
         if arrows is not None:
-            raise ValueError("several flows bring their own arrows: put them into each NamedFlow")
+            raise UserError("several flows bring their own arrows: put them into each NamedFlow")
         named = tuple(flows)
     else:
         named = (NamedFlow("", flows, arrows),)
     if not named:
-        raise ValueError("expected at least one flow to draw, got an empty sequence")
+        raise UserError("expected at least one flow to draw, got an empty sequence")
     for flow in named:
         shape = np.shape(flow.masses)
         if len(shape) != 2 or shape[0] == 0 or shape[1] != grid.n_cells:
-            raise ValueError(
+            raise UserError(
                 "masses must have the shape (steps, cells) with at least one step and "
                 f"{grid.n_cells} free cells, got {shape}"
             )
     if any(len(first.masses) != len(second.masses) for first, second in pairwise(named)):
         lengths = {flow.title: len(flow.masses) for flow in named}
-        raise ValueError(f"flows in one picture share their steps, but their lengths are {lengths}")
+        raise UserError(f"flows in one picture share their steps, but their lengths are {lengths}")
     return named
 
 

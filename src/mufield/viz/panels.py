@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..errors import UserError
 from .curves import COLOURS, DASHES, MARKERS, MOST_MARKERS
 
 Values = Real[Array | np.ndarray, "_"]
@@ -102,7 +103,7 @@ def panel_figure(
         share_y: Whether the panels of a row have one vertical axis.
     """
     if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
-        raise ValueError(
+        raise UserError(
             "expected rows with the same number of panels, at least one, got "
             f"{[len(row) for row in panels]}"
         )

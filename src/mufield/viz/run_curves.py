@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ..errors import UserError
 from ..learning.metrics import LEVEL
 from ..runs.groups import RunGroup
 from .calibration import BAND_OPACITY
@@ -134,4 +135,4 @@ def _columns(groups: Sequence[RunGroup]) -> int:
 
 def _check(groups: Sequence[RunGroup]) -> None:
     if not groups:
-        raise ValueError("expected at least one run to draw, got none")
+        raise UserError("expected at least one run to draw, got none")

@@ -8,7 +8,7 @@ import pytest
 
 from mufield import Profile, RandomisedPolicy, UniformRandom, make, save_policy, spread_actions
 from mufield.cli import main
-from mufield.commands.evaluate import _row
+from mufield.cli.evaluate import _row
 
 
 @pytest.fixture(scope="module")

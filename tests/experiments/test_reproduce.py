@@ -7,7 +7,7 @@ import pytest
 from experiments.tiny import TINY, pretend
 
 from mufield import cli
-from mufield.commands import reproduce as command
+from mufield.cli import reproduce as command
 from mufield.experiments import lanes, tasks
 from mufield.experiments import reproduce as whole
 from mufield.experiments.catalogue import ITEMS

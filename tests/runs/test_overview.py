@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mufield import cli
-from mufield.commands import printing
+from mufield.cli import printing
 from mufield.runs.overview import find_runs, summarise
 
 

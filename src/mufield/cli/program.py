@@ -13,21 +13,21 @@ from typing import Annotated
 
 import tyro
 
-from ._runtime import enable_compilation_cache
-from .commands.catalogue import List
-from .commands.compare import Compare
-from .commands.evaluate import Evaluate
-from .commands.export import Export
-from .commands.fleet import Ask, New, Tell
-from .commands.overview import Runs
-from .commands.pictures import Animate, Plot
-from .commands.printing import print_table
-from .commands.report import Report, Watch
-from .commands.reproduce import Reproduce
-from .commands.settings import EXAMPLE
-from .commands.simulated import Resume, Show, Train
-from .commands.theory import Theory
-from .errors import UserError
+from .._runtime import enable_compilation_cache
+from ..errors import UserError
+from .catalogue import List
+from .compare import Compare
+from .evaluate import Evaluate
+from .export import Export
+from .fleet import Ask, New, Tell
+from .overview import Runs
+from .pictures import Animate, Plot
+from .printing import print_table
+from .report import Report, Watch
+from .reproduce import Reproduce
+from .settings import EXAMPLE
+from .simulated import Resume, Show, Train
+from .theory import Theory
 
 USAGE_ERROR = 2
 INTERRUPTED = 130

@@ -1,1 +1,0 @@
-"""The commands about runs; like all commands they import JAX only when they are called."""

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from mufield import cli
+from mufield.errors import UserError
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +96,7 @@ def test_demo_hands_its_options_on(demo: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (ValueError("expected 1,\nreceived 2"), "error: expected 1, received 2\n"),
+        (UserError("expected 1,\nreceived 2"), "error: expected 1, received 2\n"),
         (FileNotFoundError("no such map"), "error: no such map\n"),
         (
             ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),

@@ -64,7 +64,7 @@ law.sample(jax.random.key(0)).block_until_ready()
 def profiles(problem: mf.Problem) -> dict[str, mf.Profile]:
     """The policies that are compared."""
     horizon, cells = problem.horizon, problem.grid.n_cells
-    moves = mf.spread_actions((-1.0, -1.0), (1.0, 1.0), 9, border=True)
+    moves = mf.Box(-1.0, 1.0, 2).points(9)
     weights = jax.random.dirichlet(jax.random.key(0), jnp.full(len(moves), 0.1), (horizon, cells))
     actions = jnp.broadcast_to(moves, (horizon, *moves.shape))
     return {

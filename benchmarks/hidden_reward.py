@@ -88,7 +88,7 @@ def quick_look(report: Report) -> None:
     system = mufield.make("swarm", reward="hidden", horizon=50, cells=50)
     flow, motion = system.reveal()
     box = system.problem.actions
-    moves = MoveFlow(flow, motion, mufield.spread_actions(box.lower, box.upper, 9, border=True))
+    moves = MoveFlow(flow, motion, box.points(9))
     best = float(MirrorAscent(sweeps=30).solve(moves).value)
     report.row("known motion and reward: J", f"{best:.2f}")
     began = time.perf_counter()

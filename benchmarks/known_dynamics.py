@@ -62,7 +62,6 @@ from mufield import (
     network_profile,
     plan_network,
     plan_table,
-    spread_actions,
     wasserstein,
 )
 from mufield.environments.swarm import closed_form_density, closed_form_policy
@@ -143,7 +142,7 @@ def make_rooms() -> Rooms:
     system = mufield.make("four-rooms")
     flow, motion = system.reveal()
     box = flow.problem.actions
-    return Rooms(system, flow, motion, spread_actions(box.lower, box.upper, POINTS, border=True))
+    return Rooms(system, flow, motion, box.points(POINTS))
 
 
 def plan_rooms(report: Report, sizes: Sizes) -> Rooms:
@@ -334,7 +333,7 @@ def show_certificate(report: Report, plan: Profile, initial: str, points: int) -
             lambda x: jnp.asarray(x, dtype=jnp.float64) if eqx.is_inexact_array(x) else x, plan
         )
         box = flow.problem.actions
-        moves = spread_actions(box.lower, box.upper, points, border=True)
+        moves = box.points(points)
         own = certify(flow, motion, exact, moves)
     report.row(
         f"  the plan's certificate, {points} moves, float64",

@@ -54,7 +54,7 @@ def bracket(system: mufield.SimulatedSystem, sweeps: int) -> tuple[float, float]
     """The certified interval of the global optimum."""
     flow, motion = system.reveal()
     box = system.problem.actions
-    moves = MoveFlow(flow, motion, mufield.spread_actions(box.lower, box.upper, 9, border=True))
+    moves = MoveFlow(flow, motion, box.points(9))
     found = MirrorAscent(sweeps=sweeps).solve(moves)
     return float(found.value), float(found.upper)
 

@@ -65,7 +65,7 @@ def plan(system: SimulatedSystem, sweeps: int) -> tuple[Profile, np.ndarray, np.
     """A randomised per-cell policy, with its moves and weights."""
     flow, motion = system.reveal()
     box = system.problem.actions
-    actions = mufield.spread_actions(box.lower, box.upper, MOVES_PER_AXIS, border=True)
+    actions = box.points(MOVES_PER_AXIS)
     moves = MoveFlow(flow, motion, actions)
     weights = MirrorAscent(sweeps=sweeps).solve(moves).weights
     return moves.profile(weights), np.asarray(actions), np.asarray(weights)

@@ -46,7 +46,7 @@ def main() -> None:
     box = flow.problem.actions
 
     def upper(points: int) -> float:
-        actions = mufield.spread_actions(box.lower, box.upper, points, border=True)
+        actions = box.points(points)
         moves = MoveFlow(flow, motion, actions)
         found = MirrorAscent(sweeps=2000, bracket=BRACKET).solve(moves)
         report.row(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mufield import Profile, RandomisedPolicy, UniformRandom, make, save_policy, spread_actions
+from mufield import Box, Profile, RandomisedPolicy, UniformRandom, make, save_policy
 from mufield.cli import main
 from mufield.cli.evaluate import _row
 
@@ -15,7 +15,7 @@ from mufield.cli.evaluate import _row
 def policy(tmp_path_factory):
     """A randomised policy for the four rooms of three steps, as a file."""
     cells = make("four-rooms", horizon=3).problem.grid.n_cells
-    moves = spread_actions((-1.0, -1.0), (1.0, 1.0), 3, border=True)
+    moves = Box(-1.0, 1.0, 2).points(3)
     actions = jnp.broadcast_to(moves, (3, *moves.shape))
     weights = jnp.full((3, cells, len(moves)), 1.0 / len(moves))
     path = tmp_path_factory.mktemp("policy") / "even.policy"

@@ -1,5 +1,6 @@
 """Every mistake in a problem gets an error that names it, before anything is built."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -100,3 +101,33 @@ def test_the_action_nearest_to_zero():
 def test_a_point_mass_in_a_wall_is_refused():
     with pytest.raises(ValueError, match="is a wall"):
         point_mass(GRID, 1, 1)
+
+
+def test_actions_hand_out_a_regular_set():
+    box = Box((-1.0, 0.0), (1.0, 2.0))
+    points = np.asarray(box.points(3))
+    assert points.shape == (9, 2)
+    assert points[0].tolist() == [-1.0, 0.0]
+    assert points[-1].tolist() == [1.0, 2.0]
+    assert np.asarray(box.points(1)).tolist() == [[0.0, 1.0]]
+    inner = np.asarray(box.points(2, border=False))
+    assert inner.tolist() == [[-0.5, 0.5], [-0.5, 1.5], [0.5, 0.5], [0.5, 1.5]]
+    with pytest.raises(ValueError, match="at least one point"):
+        box.points(0)
+    moves = MoveSet([[0.0], [2.0]])
+    assert moves.points(9) is moves.moves
+    assert (moves.lower, moves.upper) == ((0.0,), (2.0,))
+
+
+def test_actions_pair_with_the_points_of_a_box():
+    eta = Box(-1.0, 1.0)
+    assert Box(0.0, 2.0).product(eta).lower == (0.0, -1.0)
+    pairs = MoveSet([[0.0], [2.0]]).product(eta, 2)
+    assert np.asarray(pairs.moves).tolist() == [[0, -1], [0, 1], [2, -1], [2, 1]]
+
+
+@pytest.mark.parametrize("actions", [Box(-1.0, 3.0, dim=2), MoveSet([[0.0, 1.0], [2.0, 0.0]])])
+def test_drawn_actions_are_possible_ones(actions):
+    drawn = actions.sample(jax.random.key(0), (5, 4))
+    assert drawn.shape == (5, 4, 2)
+    assert bool(jnp.all(actions.contains(drawn)))

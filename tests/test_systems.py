@@ -6,6 +6,7 @@ import pytest
 from helpers import walk, walking_problem
 
 from mufield import (
+    Box,
     Grid,
     Profile,
     RandomisedPolicy,
@@ -17,12 +18,11 @@ from mufield import (
     make,
     option_policy,
     register,
-    spread_actions,
     wasserstein,
 )
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
 
-RANDOM = UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 5))
+RANDOM = UniformRandom(Box(-1.0, 1.0, 2).points(5, border=False))
 KEY = jax.random.key(0)
 
 

@@ -41,7 +41,6 @@ from .policies.randomised import RandomisedPolicy as RandomisedPolicy
 from .policies.randomised import UniformRandom as UniformRandom
 from .policies.randomised import option_policy as option_policy
 from .policies.randomised import random_policy as random_policy
-from .policies.randomised import spread_actions as spread_actions
 from .policies.spread import SpreadTable as SpreadTable
 from .policies.tabular import TabularPolicy as TabularPolicy
 from .problem import Box as Box

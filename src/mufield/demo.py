@@ -21,8 +21,7 @@ from .learning.m3ucrl import M3UCRL
 from .learning.run import LearnResult, learn
 from .planning.known import plan_table
 from .planning.mirror import MirrorAscent
-from .policies.randomised import random_policy, spread_actions
-from .problem import Box
+from .policies.randomised import random_policy
 from .space.grid import Grid
 from .space.measure import entropy
 from .systems import SimulatedSystem
@@ -114,9 +113,7 @@ def run(output_dir: Path, *, episodes: int = EPISODES, learner: M3UCRL | None = 
 def _references(system: SimulatedSystem) -> References:
     """Plans with the true motion, which the learner never sees."""
     flow, motion = system.reveal()
-    box = system.problem.actions
-    assert isinstance(box, Box)
-    moves = MoveFlow(flow, motion, spread_actions(box.lower, box.upper, 9, border=True))
+    moves = MoveFlow(flow, motion, system.problem.actions.points(9))
     best = MirrorAscent(sweeps=400, bracket=0.05).solve(moves, progress=True)
     table = plan_table(flow, motion, jax.random.key(0), progress=True)
     return References(float(table.value), float(best.value), float(best.upper))

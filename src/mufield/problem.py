@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ._types import Action, Mass, Scalar, State
+from ._types import Action, Key, Mass, Scalar, State
 from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
 from .space.measure import MeanField, check_mass, seen_from
@@ -66,6 +66,30 @@ class Box(eqx.Module):
         """The action nearest to zero."""
         return tuple(min(max(0.0, lo), hi) for lo, hi in zip(self.lower, self.upper, strict=True))
 
+    def points(self, n: int, *, border: bool = True) -> Float[Array, "points action_dim"]:
+        """A regular set of actions with ``n`` values on each axis; one value is the middle.
+
+        Args:
+            n: Values on each axis.
+            border: Whether the outermost values are the bounds. Otherwise values are midpoints
+                of equal intervals, whose averages approximate the uniform distribution.
+        """
+        if n < 1:
+            raise UserError(f"expected at least one point on each axis, got {n}")
+        ticks = np.linspace(0.0, 1.0, n) if border and n > 1 else (np.arange(n) + 0.5) / n
+        axes = [lo + (hi - lo) * ticks for lo, hi in zip(self.lower, self.upper, strict=True)]
+        table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, self.dim)
+        return jnp.asarray(table, dtype=jnp.result_type(float))
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
+        """Actions drawn uniformly."""
+        lower, upper = jnp.asarray(self.lower), jnp.asarray(self.upper)
+        return lower + (upper - lower) * jax.random.uniform(key, (*shape, self.dim))
+
+    def product(self, other: "Box", n: int = 3) -> "Box":
+        """The box of all pairs of an action and a point of another box."""
+        return Box((*self.lower, *other.lower), (*self.upper, *other.upper))
+
     def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
         """Which actions lie in the box, up to rounding."""
         slack = 1e-5 * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
@@ -86,11 +110,15 @@ class MoveSet(eqx.Module):
         options: Distributions over the moves, one in each row. The identity when a policy
             chooses single moves.
         rest: The move nearest to zero.
+        lower: Least value of the moves on each axis.
+        upper: Greatest value of the moves on each axis.
     """
 
     moves: Float[Array, "moves action_dim"]
     options: Float[Array, "options moves"]
     rest: tuple[float, ...] = eqx.field(static=True)
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
 
     def __init__(self, moves: Any, options: Any = None):
         """Builds a set of moves; by default the options are the moves themselves."""
@@ -101,6 +129,8 @@ class MoveSet(eqx.Module):
             )
         self.moves = jnp.asarray(points)
         self.rest = tuple(points[np.argmin(np.linalg.norm(points, axis=1))].tolist())
+        self.lower = tuple(points.min(axis=0).tolist())
+        self.upper = tuple(points.max(axis=0).tolist())
         count = len(points)
         table = np.eye(count) if options is None else np.asarray(options, dtype=float)
         if table.ndim != 2 or table.shape[1] != count or np.any(table < 0):
@@ -115,6 +145,22 @@ class MoveSet(eqx.Module):
     def dim(self) -> int:
         """Number of action axes (the paper's q)."""
         return int(self.moves.shape[1])
+
+    def points(
+        self, n: int | None = None, *, border: bool = True
+    ) -> Float[Array, "points action_dim"]:
+        """The moves, whatever the arguments: they are those of `Box.points`."""
+        return self.moves
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
+        """Moves drawn uniformly."""
+        return self.moves[jax.random.randint(key, shape, 0, self.moves.shape[0])]
+
+    def product(self, other: Box, n: int = 3) -> "MoveSet":
+        """All pairs of a move and a point of a box, of which ``n`` on each axis are taken."""
+        many, few = np.asarray(self.moves), np.asarray(other.points(n))
+        left, right = np.repeat(many, len(few), axis=0), np.tile(few, (len(many), 1))
+        return MoveSet(np.concatenate([left, right], axis=1))
 
     def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
         """Which actions are moves of the set, up to rounding."""

@@ -16,9 +16,7 @@ from .errors import UserError
 from .flow.neighbours import legal_ends, unit_steps
 from .flow.objective import Flow, Rollout
 from .policies.base import AbstractPolicy, Profile, as_profile
-from .policies.randomised import spread_actions
 from .problem import (
-    Box,
     GaussianNoise,
     Motion,
     NeighbourNoise,
@@ -332,11 +330,7 @@ def check_motion(problem: Problem, motion: Motion) -> None:
     """Raises if the motion has the wrong shape, is not finite, or goes beyond ``max_move``."""
     grid = problem.grid
     check_function(problem, motion, "the motion", (grid.dim,))
-    if isinstance(problem.actions, Box):
-        actions = spread_actions(problem.actions.lower, problem.actions.upper, 3, border=True)
-    else:
-        actions = problem.actions.moves
-    actions = actions.astype(problem.initial.dtype)
+    actions = problem.actions.points(3).astype(problem.initial.dtype)
     centres = jnp.asarray(grid.centres, dtype=problem.initial.dtype)
 
     @jax.jit

@@ -34,7 +34,7 @@ def described(kind):
     if kind == "network":
         profile = mf.network_profile(problem, jax.random.key(0), encoder="pooled")
     else:
-        moves = mf.spread_actions((-1.0, -1.0), (1.0, 1.0), 9, border=True)
+        moves = mf.Box(-1.0, 1.0, 2).points(9)
         weights = jax.random.dirichlet(jax.random.key(0), jnp.full(81, 0.1), (20, 104))
         actions = jnp.broadcast_to(moves, (20, *moves.shape))
         profile = mf.Profile.stacked(mf.RandomisedPolicy(actions, weights), 20)

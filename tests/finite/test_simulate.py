@@ -15,6 +15,7 @@ import mufield
 from mufield import (
     M3UCRL,
     ActionLaw,
+    Box,
     Grid,
     RandomisedPolicy,
     SimulatedSystem,
@@ -23,7 +24,6 @@ from mufield import (
     histogram,
     make,
     point_mass,
-    spread_actions,
 )
 from mufield.environments.discrete_rooms import uniform_legal
 from mufield.finite import simulate
@@ -337,7 +337,7 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
     table = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (11, 2)))
     policies = (
         by_cell(),
-        UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 3)),
+        UniformRandom(Box(-1.0, 1.0, 2).points(3, border=False)),
         TabularPolicy(table),
         SquashedTable(table, plaza_problem().actions),
         SpreadTable(table, table, plaza_problem().actions, 2),

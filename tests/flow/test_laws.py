@@ -13,6 +13,7 @@ from scipy.stats import chisquare
 from mufield import (
     FOUR_ROOMS,
     ActionLaw,
+    Box,
     Flow,
     Grid,
     Profile,
@@ -24,7 +25,6 @@ from mufield import (
     make,
     move,
     point_mass,
-    spread_actions,
 )
 from mufield.environments.swarm import CLOSED_FORM_RATE, closed_form_policy
 
@@ -198,7 +198,7 @@ def test_the_swarm_s_closed_form_is_stationary_as_the_step_shrinks():
 
 def test_the_random_policy_fails_to_fill_the_four_rooms():
     system = make("four-rooms")
-    rollout = system.evaluate(UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 9)))
+    rollout = system.evaluate(UniformRandom(Box(-1.0, 1.0, 2).points(9, border=False)))
     assert float(entropy(rollout.mass[-1])) < np.log(104) - 1.0
     last_room = (ROOMS.free_cells > 5).all(axis=1)
     assert float(rollout.mass[-1][last_room].sum()) < 0.01

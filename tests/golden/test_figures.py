@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mufield import UniformRandom, entropy, make, spread_actions
+from mufield import Box, UniformRandom, entropy, make
 from mufield.environments.swarm import closed_form_policy
 
-RANDOM = UniformRandom(spread_actions((-1.0, -1.0), (1.0, 1.0), 9))
+RANDOM = UniformRandom(Box(-1.0, 1.0, 2).points(9, border=False))
 
 
 def test_random_policy_in_the_four_rooms():

@@ -29,7 +29,6 @@ from mufield import (
     make,
     point_mass,
     random_policy,
-    spread_actions,
 )
 from mufield.environments.swarm import closed_form_policy
 from mufield.finite.simulate import FiniteSystem
@@ -116,7 +115,7 @@ def test_the_learner_cannot_reach_the_true_reward():
 
 def test_whatever_needs_a_known_reward_is_refused():
     flow = Flow(hidden().problem)
-    moves = spread_actions((-1.0,), (1.0,), 3, border=True)
+    moves = Box(-1.0, 1.0).points(3)
     still = mufield.as_profile(lambda state, mu, step: jnp.zeros(1), 4)
     for use in (
         lambda: flow.value(still, walk),
@@ -270,7 +269,7 @@ def test_the_end_is_paid_with_the_believed_reward_at_rest():
 def test_the_reward_is_computed_once_for_all_etas_of_an_action():
     imagination = Imagination(hidden().problem).with_reward(REWARD_MODEL)
     flow, motion = imagination.world(sure(), KEY)
-    joint = joint_moves(spread_actions((-1.0,), (1.0,), 3, border=True), control_points(1, 3))
+    joint = joint_moves(Box(-1.0, 1.0).points(3), control_points(1, 3))
     plain, grouped = MoveFlow(flow, motion, joint), MoveFlow(flow, motion, joint, alike=3)
     mass = mufield.uniform(flow.problem.grid)
     np.testing.assert_array_equal(grouped.rewards(mass), plain.rewards(mass))
@@ -292,7 +291,7 @@ def test_rewards_that_are_all_equal_can_be_learned():
 @pytest.mark.parametrize("family", [GP, ENSEMBLE], ids=["gp", "ensemble"])
 def test_learning_ends_near_the_plan_that_knows_everything(family):
     flow, motion = known().reveal()
-    moves = MoveFlow(flow, motion, spread_actions((-1.0,), (1.0,), 5, border=True))
+    moves = MoveFlow(flow, motion, Box(-1.0, 1.0).points(5))
     best = float(MirrorAscent(sweeps=60).solve(moves).value)
     learner = M3UCRL(hidden().problem, family, MIRROR)
     found = learn(hidden(), learner, episodes=5, agents=4, progress=False)

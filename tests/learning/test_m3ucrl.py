@@ -96,9 +96,9 @@ def test_seeds_side_by_side_learn_as_alone(learner):
 
 def test_learning_ends_near_the_best_plan():
     flow, motion = corridor().reveal()
-    from mufield import MirrorAscent, spread_actions
+    from mufield import Box, MirrorAscent
 
-    moves = MoveFlow(flow, motion, spread_actions((-1.0,), (1.0,), 5, border=True))
+    moves = MoveFlow(flow, motion, Box(-1.0, 1.0).points(5))
     best = float(MirrorAscent(sweeps=100).solve(moves).value)
     learner = M3UCRL(corridor().problem, FAMILY, MirrorPlanner(points=5, sweeps=40))
     result = learn(corridor(), learner, episodes=6, progress=False, reference=best)

@@ -22,14 +22,13 @@ from mufield import (
     log_mass,
     make,
     point_mass,
-    spread_actions,
 )
 from mufield.environments.discrete_rooms import MOVES
 from mufield.flow.dependence import depends_on_mu
 from mufield.planning.certificate import OutsideClassError
 
 SMALL = Grid.from_map("...\n.#.\n...")
-ACTIONS = spread_actions((-1.0, -1.0), (1.0, 1.0), 3, border=True)
+ACTIONS = Box(-1.0, 1.0, 2).points(3)
 
 
 def small_flow(grid=SMALL, horizon=4, **options):
@@ -196,7 +195,7 @@ def test_certificates_are_refused_outside_their_class():
         certify(flow, crowded_walk, plan, ACTIONS)
 
     ring = Grid.box(0.0, 20.0, 20, periodic=True)
-    line = spread_actions((-1.0,), (1.0,), 3, border=True)
+    line = Box(-1.0, 1.0).points(3)
 
     def neighbours(state, action, mu):
         return -mu.here + 0.62 * (mu.at(state + 1.0) + mu.at(state - 1.0))

@@ -14,7 +14,7 @@ from mufield.planning.spread import spread_start
 def rooms():
     system = mf.make("four-rooms", horizon=5)
     flow, motion = system.reveal()
-    moves = mf.spread_actions((-1.0, -1.0), (1.0, 1.0), 9, border=True)
+    moves = mf.Box(-1.0, 1.0, 2).points(9)
     best = mf.MirrorAscent(sweeps=400, bracket=0.02).solve(mf.MoveFlow(flow, motion, moves))
     return system, flow, motion, float(best.upper)
 

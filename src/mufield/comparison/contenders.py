@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
 
 from ..errors import UserError
 from ..flow.dependence import depends_on_mu
@@ -18,8 +17,8 @@ from ..learning.run import learn_many
 from ..planning.certificate import is_concave
 from ..planning.known import plan_table
 from ..planning.mirror import MirrorAscent
-from ..policies.randomised import random_policy, spread_actions
-from ..problem import Box, MoveSet
+from ..policies.randomised import random_policy
+from ..problem import MoveSet
 from ..runs.build import build
 from .arena import Arena
 from .config import LEARNERS
@@ -144,7 +143,7 @@ class KnownMotion(AbstractContender):
         problem = self.system.problem
         concave, upper = is_concave(flow, motion), math.inf
         if concave or isinstance(problem.actions, MoveSet):
-            moves = MoveFlow(flow, motion, self._moves())
+            moves = MoveFlow(flow, motion, problem.actions.points(self._points))
             found = MirrorAscent(SWEEPS, BRACKET).solve(moves, progress=progress)
             profile, upper = found.profile(moves), float(found.upper)
         else:
@@ -162,12 +161,6 @@ class KnownMotion(AbstractContender):
     @property
     def _points(self) -> int:
         return int(self.arena.run.planner_options["points"])
-
-    def _moves(self) -> Float[Array, "moves action_dim"]:
-        actions = self.system.problem.actions
-        if isinstance(actions, Box):
-            return spread_actions(actions.lower, actions.upper, self._points, border=True)
-        return actions.moves
 
 
 def _reference(

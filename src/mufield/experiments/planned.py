@@ -21,9 +21,7 @@ from ..planning.known import (
 from ..planning.mirror import MirrorAscent
 from ..policies.base import Profile
 from ..policies.files import load_policy, read_info, save_policy
-from ..policies.randomised import random_policy, spread_actions
-from ..problem import Box
-from ..systems import SimulatedSystem
+from ..policies.randomised import random_policy
 from .shown import Shown, show, system_of
 
 
@@ -61,7 +59,7 @@ def bracket_job(settings: dict[str, Any], directory: Path) -> dict[str, Any]:
     began = time.perf_counter()
     system = system_of(settings)
     flow, motion = system.reveal()
-    moves = MoveFlow(flow, motion, _moves(system, settings["points"]))
+    moves = MoveFlow(flow, motion, system.problem.actions.points(settings["points"]))
     ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
     result = ascent.solve(moves)
     shown = show(settings, result.profile(moves))
@@ -94,11 +92,3 @@ def _figures(shown: Shown, directory: Path) -> dict[str, Any]:
         "action_sizes": shown.action_sizes,
         "seconds": info["seconds"],
     }
-
-
-def _moves(system: SimulatedSystem, points: int | None) -> Any:
-    actions = system.problem.actions
-    if isinstance(actions, Box):
-        assert points is not None
-        return spread_actions(actions.lower, actions.upper, points, border=True)
-    return actions.moves

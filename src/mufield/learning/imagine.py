@@ -15,8 +15,7 @@ from ..planning.hallucinate import (
     hallucinated,
     within_reach,
 )
-from ..policies.randomised import spread_actions
-from ..problem import Box, Motion, Problem, Reward
+from ..problem import Motion, Problem, Reward
 from ..space.measure import MeanField, seen_from
 from .believed import BelievedReward, DrawnReward
 
@@ -168,12 +167,8 @@ class Imagination(eqx.Module):
     def _noise(self, model: AbstractModel) -> Float[Array, "dim"]:
         """The model's noise, averaged over the space and the actions."""
         problem = self.problem
-        grid, actions = problem.grid, problem.actions
-        if isinstance(actions, Box):
-            tried = spread_actions(actions.lower, actions.upper, 3, border=True)
-        else:
-            tried = actions.moves
-        tried = tried.astype(problem.initial.dtype)
+        grid = problem.grid
+        tried = problem.actions.points(3).astype(problem.initial.dtype)
         centres = jnp.asarray(grid.centres, dtype=problem.initial.dtype)
 
         def one(state: State, action: Action) -> Array:

@@ -13,8 +13,6 @@ from .._types import Key, Mass, Scalar, State
 from ..models.base import AbstractModel
 from ..planning.hallucinate import control_points, joint_moves
 from ..policies.base import Profile
-from ..policies.randomised import spread_actions
-from ..problem import Box
 from ..space.measure import MeanField
 from .imagine import Imagination
 
@@ -71,11 +69,7 @@ def controls_of(imagination: Imagination, points: int) -> Float[Array, "controls
 
 def joint_set(imagination: Imagination, points: int, controls: int) -> Float[Array, "joint dim"]:
     """The joint moves ``(a, eta)``, or the actions alone without hallucinated control."""
-    actions = imagination.problem.actions
-    if isinstance(actions, Box):
-        own = spread_actions(actions.lower, actions.upper, points, border=True)
-    else:
-        own = actions.moves
+    own = imagination.problem.actions.points(points)
     return joint_moves(own, controls_of(imagination, controls))
 
 

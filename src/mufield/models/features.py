@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .._types import Action, State
 from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, make_encoder
-from ..problem import Box, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .data import PaddedTransitions
@@ -71,12 +71,7 @@ class FeatureMap(eqx.Module):
             )
         actions = problem.actions
         self.grid = problem.grid
-        if isinstance(actions, Box):
-            self.lower, self.upper = actions.lower, actions.upper
-        else:
-            moves = np.asarray(actions.moves, dtype=float)
-            self.lower = tuple(moves.min(axis=0).tolist())
-            self.upper = tuple(moves.max(axis=0).tolist())
+        self.lower, self.upper = actions.lower, actions.upper
         self.mu = mu
         self.encoder = make_encoder(problem.grid, "pooled", pooling) if mu == "pooled" else None
         self.embedding = _embedding(problem) if mu == "embedding" else None

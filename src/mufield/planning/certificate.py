@@ -21,7 +21,7 @@ from ..flow.dependence import depends_on_mu
 from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
 from ..policies.base import ActionLaw, Profile, as_profile
-from ..problem import Box, Motion, MoveSet
+from ..problem import Motion
 
 SHARPNESS = (0.0, 1.0, 4.0)
 """From even to peaked: the distributions at which the reward's curvature is looked at."""
@@ -191,7 +191,7 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
     mass = 0.9 * peaked + 0.1 / n
     share = jax.random.uniform(share_key, (n, 1), minval=0.2, maxval=0.8)
     joint = mass[:, None] * jnp.concatenate([share, 1 - share], axis=1)
-    return joint.astype(dtype), _random_actions(problem.actions, action_key, (n, 2)).astype(dtype)
+    return joint.astype(dtype), problem.actions.sample(action_key, (n, 2)).astype(dtype)
 
 
 @eqx.filter_jit
@@ -233,13 +233,3 @@ def _certify(moves: MoveFlow, profile: Profile) -> tuple[Array, Array]:
         back, (last, last), (profile.per_step, rollout.mass[:-1]), reverse=True
     )
     return rollout.value, jnp.vdot(problem.initial, best - values)
-
-
-def _random_actions(
-    actions: Box | MoveSet, key: Key, shape: tuple[int, ...]
-) -> Float[Array, "..."]:
-    if isinstance(actions, MoveSet):
-        choice = jax.random.randint(key, shape, 0, actions.moves.shape[0])
-        return actions.moves[choice]
-    lower, upper = jnp.asarray(actions.lower), jnp.asarray(actions.upper)
-    return lower + (upper - lower) * jax.random.uniform(key, (*shape, actions.dim))

@@ -15,8 +15,7 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Scalar, State
 from ..models.base import AbstractModel
-from ..policies.randomised import spread_actions
-from ..problem import Box, MoveSet, Problem, Reward
+from ..problem import Box, Problem, Reward
 from ..space.measure import MeanField
 
 
@@ -63,14 +62,9 @@ def within_reach(state: State, end: State, max_move: tuple[float, ...]) -> State
 def hallucinated(problem: Problem) -> Problem:
     """The problem whose actions are joint moves ``(a, eta)``."""
     actions, dim = problem.actions, problem.grid.dim
-    joint: Box | MoveSet
-    if isinstance(actions, Box):
-        joint = Box((*actions.lower, *(-1.0,) * dim), (*actions.upper, *(1.0,) * dim))
-    else:
-        joint = MoveSet(joint_moves(actions.moves, control_points(dim, 3)))
     return Problem(
         grid=problem.grid,
-        actions=joint,
+        actions=actions.product(Box(-1.0, 1.0, dim)),
         reward=None if problem.hides_reward else JointReward(problem.reward, actions.dim),
         horizon=problem.horizon,
         initial=problem.initial,
@@ -83,9 +77,7 @@ def hallucinated(problem: Problem) -> Problem:
 
 def control_points(dim: int, points: int) -> Float[Array, "controls dim"]:
     """A regular set of eta with ``points`` on each axis; one point is zero alone."""
-    if points == 1:
-        return jnp.zeros((1, dim))
-    return spread_actions((-1.0,) * dim, (1.0,) * dim, points, border=True)
+    return Box(-1.0, 1.0, dim).points(points)
 
 
 def joint_moves(

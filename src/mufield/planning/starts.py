@@ -15,7 +15,6 @@ from ..errors import UserError
 from ..flow.moves import MoveFlow
 from ..flow.objective import Flow
 from ..policies.base import Profile
-from ..policies.randomised import spread_actions
 from ..policies.squash import unsquash
 from ..policies.tabular import SquashedTable
 from ..problem import Box, Motion, Problem
@@ -48,8 +47,7 @@ def global_plan(
     flow: Flow, motion: Motion, *, sweeps: int = 100, points: int = 9, progress: bool = False
 ) -> tuple[MoveFlow, MirrorResult]:
     """Mirror ascent over a regular set of moves; arguments as in `global_table`."""
-    box = box_of(flow.problem)
-    moves = MoveFlow(flow, motion, spread_actions(box.lower, box.upper, points, border=True))
+    moves = MoveFlow(flow, motion, box_of(flow.problem).points(points))
     return moves, MirrorAscent(sweeps=sweeps).solve(moves, progress=progress)
 
 

@@ -1,11 +1,9 @@
 """Randomised policies over a finite set of moves."""
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._types import Mass, State
-from ..errors import UserError
 from ..problem import MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -65,22 +63,4 @@ class UniformRandom(AbstractPolicy):
 
 def random_policy(problem: Problem, points: int = 9) -> UniformRandom:
     """The uniform random policy: all moves of a set alike, or ``points`` on each axis of a box."""
-    if isinstance(problem.actions, MoveSet):
-        return UniformRandom(problem.actions.moves)
-    return UniformRandom(spread_actions(problem.actions.lower, problem.actions.upper, points))
-
-
-def spread_actions(
-    lower: tuple[float, ...], upper: tuple[float, ...], points: int, *, border: bool = False
-) -> Float[Array, "moves action_dim"]:
-    """A regular set of ``points`` actions on each axis of a box.
-
-    Midpoints of equal intervals, so that averages approximate the uniform distribution on the
-    box; or, with ``border``, points that include the border.
-    """
-    if points < 1:
-        raise UserError(f"expected at least one point on each axis, got {points}")
-    ticks = np.linspace(0.0, 1.0, points) if border else (np.arange(points) + 0.5) / points
-    axes = [low + (high - low) * ticks for low, high in zip(lower, upper, strict=True)]
-    table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    return jnp.asarray(table, dtype=jnp.result_type(float))
+    return UniformRandom(problem.actions.points(points, border=False))

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .. import _types
 from ..flow.objective import Flow
 from ..policies.files import load_policy
-from ..problem import Box, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from .arrays import BYTES_OF_ACTION, BYTES_OF_MASS, encode_actions, encode_masses
 
@@ -66,9 +66,7 @@ class Scene:
     @cached_property
     def _farthest(self) -> float:
         actions = self.problem.actions
-        if isinstance(actions, Box):
-            return max(max(abs(a) for a in actions.lower), max(abs(a) for a in actions.upper))
-        return float(np.abs(np.asarray(actions.moves)).max())
+        return max(abs(a) for a in (*actions.lower, *actions.upper))
 
     def document(self) -> dict[str, Any]:
         """The space, for the page."""

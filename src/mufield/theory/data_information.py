@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from ..models.data import Transitions
 from ..models.factor import InducingFactor, Rows
 from ..models.kernels import AbstractKernel, covariances, variances
-from ..policies.randomised import spread_actions
 from ..problem import Box, Problem
 from .evidence import RunData
 from .information import (
@@ -172,10 +171,8 @@ def _candidates(
 
 def _actions(problem: Problem) -> Float[np.ndarray, "moves action_dim"]:
     actions = problem.actions
-    if isinstance(actions, Box):
-        points = ACTIONS.get(actions.dim, 2)
-        return np.asarray(spread_actions(actions.lower, actions.upper, points), dtype=float)
-    return np.asarray(actions.moves, dtype=float)
+    points = actions.points(ACTIONS.get(actions.dim, 2), border=False)
+    return np.asarray(points, dtype=float)
 
 
 def _half_gap(problem: Problem) -> float:

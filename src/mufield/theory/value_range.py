@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Mass, Scalar, State
-from ..policies.randomised import spread_actions
-from ..problem import Box, Problem
+from ..problem import Problem
 from ..space.measure import MeanField
 
 POINTS = 3
@@ -31,11 +30,7 @@ def value_range(problem: Problem, masses: Float[np.ndarray, "moments cells"]) ->
     n, dtype = problem.grid.n_cells, problem.initial.dtype
     stride = max(1, len(masses) // MOST_DISTRIBUTIONS)
     tried = np.concatenate([np.eye(n), np.full((1, n), 1.0 / n), masses[::stride]])
-    actions = problem.actions
-    if isinstance(actions, Box):
-        moves = spread_actions(actions.lower, actions.upper, POINTS, border=True)
-    else:
-        moves = actions.moves
+    moves = problem.actions.points(POINTS)
     low, high = _extremes(problem, jnp.asarray(tried, dtype), moves.astype(dtype))
     return float(jnp.max(high) - jnp.min(low)) * problem.paid_steps
 

@@ -27,11 +27,11 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
 import mufield as mf
+from mufield import _files as files
 from mufield.deploy.array_file import sealed, to_bytes
 from mufield.deploy.describe import describe
 from mufield.deploy.reader import DeployedPolicy, npy_header
 from mufield.policies.files import digest, load_policy, read_info, save_policy
-from mufield.runs import files
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
 from mufield.runs.driver import Session

@@ -276,6 +276,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, call, error):
         raise error
 
     with monkeypatch.context() as patch:
+        patch.setenv("MUFIELD_FSYNC", "1")
         patch.setattr(os, call, fail)
         with pytest.raises(type(error)):
             save_policy(path, POLICIES["uniform"])

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 import jax.numpy as jnp
 import numpy as np
 
+from mufield import _files as files
 from mufield import save_policy
 from mufield.learning.metrics import EpisodeMetrics
 from mufield.policies.base import Profile
 from mufield.policies.tabular import TabularPolicy
 from mufield.report.server import PageServer
-from mufield.runs import files
 from mufield.runs.config import RunConfig
+from mufield.runs.store import EPISODE, PLAN
 
 ROOMS = RunConfig(environment="four-rooms", episodes=30, precision="float64")
 SMALL = RunConfig(
@@ -42,7 +43,8 @@ def add_episode(directory, problem, number, **changes):
     actions = draw.uniform(-1, 1, size=(steps, cells, problem.actions.dim))
     profile = Profile.stacked(TabularPolicy(jnp.asarray(actions)), steps)
     save_policy(directory / "policies" / f"{number:04d}.policy", profile)
-    files.write_arrays(directory / "plans" / f"{number:04d}.safetensors", {"mass": masses}, {})
+    path = directory / "plans" / f"{number:04d}.safetensors"
+    files.write_sealed(path, {}, {"mass": masses}, kind=PLAN)
     stopped = np.zeros((1, steps, dim), dtype=bool)
     stopped[0, 0, 0] = True
     arrays = {
@@ -55,7 +57,8 @@ def add_episode(directory, problem, number, **changes):
     }
     row = metrics(number, **changes).row()
     about = {"metrics": row | {"notes": list(row["notes"])}}
-    files.write_arrays(directory / "episodes" / f"{number:04d}.safetensors", arrays, about)
+    path = directory / "episodes" / f"{number:04d}.safetensors"
+    files.write_sealed(path, about, arrays, kind=EPISODE)
     timings = files.read_lines(directory / "timings.jsonl")
     files.write_lines(
         directory / "timings.jsonl",

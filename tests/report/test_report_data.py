@@ -97,10 +97,10 @@ def test_only_what_changed_is_read_again(run, small_rooms, monkeypatch):
     add_episode(run, small_rooms, 3)
     assert reader.fingerprint() != before
     read = []
-    from mufield.runs import files
+    from mufield import _files as files
 
-    plain = files.read_arrays
-    monkeypatch.setattr(files, "read_arrays", lambda path: read.append(path.name) or plain(path))
+    plain = files.read_sealed
+    monkeypatch.setattr(files, "read_sealed", lambda p, kind: read.append(p.name) or plain(p, kind))
     assert len(reader.document()["rows"]) == 3
     assert read == ["0003.safetensors"]
     assert reader.flow(3) is reader.flow(3)

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from processes import flags, start, wait_for
 
-from mufield.runs import files
+from mufield import _files as files
 from mufield.runs.build import build, resolve
 from mufield.runs.driver import learn_run, open_run
-from mufield.runs.store import RunStore
+from mufield.runs.store import PLAN, RunStore
 
 
 class Crash(BaseException):
@@ -137,7 +137,7 @@ def test_what_a_planner_remembers_survives(small, tmp_path, begin):
             session.ask()
         learn_run(tmp_path / "pieces", episodes, setup=setup, progress=False)
     assert outcome(tmp_path / "pieces") == outcome(tmp_path / "whole")
-    arrays, _ = files.read_arrays(tmp_path / "whole/plans/0002.safetensors")
+    arrays = files.read_sealed(tmp_path / "whole/plans/0002.safetensors", PLAN).arrays
     assert [name for name in arrays if name.startswith("memory.")]
 
 

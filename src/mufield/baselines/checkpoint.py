@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from .._atomic import write_bytes
+from .._files import write_bytes
 from ..errors import UserError
 from ..policies.files import digest
 from .u2mfqlfh import QState

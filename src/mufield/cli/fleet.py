@@ -61,7 +61,7 @@ class Ask:
     def __call__(self) -> int:
         """Plan, unless that was done already, and print where the policy is."""
         prepare(self.run)
-        from .._atomic import write_bytes
+        from .._files import write_bytes
         from ..runs.driver import open_run
 
         with waiting("planning"), open_run(self.run, imports=self.imports) as session:

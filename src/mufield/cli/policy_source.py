@@ -62,11 +62,11 @@ def load_source(
             f"{path} does not say where it is to be played; name the environment after it, "
             "`mufield list` shows them"
         )
+    from .._files import file_digest
     from ..environments.registry import make_known
     from ..policies.base import as_profile
     from ..policies.files import load_policy, read_info, read_precision
     from ..problem import Problem
-    from ..runs.files import file_digest
     from ..runs.imports import import_users
     from ..runs.precision import set_precision
 

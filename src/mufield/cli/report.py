@@ -29,7 +29,7 @@ class Report:
         """Write it."""
         for run in self.runs:
             read_config(run)  # raises if there is none, before anything slow is imported
-        from .._atomic import write_bytes
+        from .._files import write_bytes
         from ..report.data import collect, make_readers
         from ..report.page import build_page
 

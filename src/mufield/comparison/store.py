@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from .._atomic import write_bytes
+from .._files import write_bytes, write_json
 from ..errors import UserError
-from ..runs.files import write_json
 from .result import FORMAT, Comparison, Result
 
 ABSENT = "nothing"

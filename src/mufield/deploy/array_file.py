@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._atomic import write_bytes
+from .._files import write_bytes
 from .describe import Deployable
 from .reader import DTYPES, MARK, npy_header
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from .._atomic import write_bytes
+from .._files import write_bytes
 from ..errors import UserError
 from ..policies.base import Profile
 from ..problem import Problem

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from .._atomic import write_bytes
+from .._files import write_bytes
 from .describe import Deployable
 from .onnx_builder import Graph
 from .reader import CONTACT, MASS_TOLERANCE, DeployedPolicy, cumulated

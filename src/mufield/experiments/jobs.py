@@ -72,7 +72,7 @@ class JobStore:
 
     def begin(self, job: Job) -> Path:
         """Makes the job's directory and says in it what the job is."""
-        from ..runs.files import write_json  # brings JAX, which lists do not need
+        from .._files import write_json
 
         path = self.path(job)
         path.mkdir(parents=True, exist_ok=True)

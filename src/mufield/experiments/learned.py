@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from .._files import read_lines
 from ..policies.base import Profile
 from ..policies.files import load_policy
 from ..runs.config import parse_config
 from ..runs.driver import learn_run, new_run
-from ..runs.files import read_lines
 from .shown import show
 
 

@@ -76,7 +76,7 @@ class Results:
 
     def draw(self, item: Item) -> Drawn:
         """Draws an item whose jobs are done, and keeps a record of it."""
-        from ..runs.files import write_json
+        from .._files import write_json
 
         for name in ("figures", "films", "made"):
             (self.out / name).mkdir(parents=True, exist_ok=True)

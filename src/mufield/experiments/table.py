@@ -32,8 +32,7 @@ DEPARTURES = (
 
 def write_table(results: Results) -> tuple[Path, ...]:
     """Writes the table as Markdown, JSON and CSV; returns the files."""
-    from .._atomic import write_bytes
-    from ..runs.files import write_json
+    from .._files import write_bytes, write_json
 
     rows = table_rows(results)
     markdown, document, comma = (results.out / f"table.{kind}" for kind in ("md", "json", "csv"))

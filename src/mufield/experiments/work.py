@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..runs.files import write_json
+from .._files import write_json
 from ..runs.precision import set_precision
 from ..runs.versions import versions
 from .jobs import Job, Kind

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from .._atomic import write_bytes
+from .._files import write_bytes
 from ..errors import UserError
 from ..space.measure import MASS_TOLERANCE
 from .base import AbstractPolicy, FunctionPolicy, Profile

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import _files as files
 from ..errors import UserError
 from ..learning.metrics import LEVEL
-from ..runs import files
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, parse_config
+from ..runs.store import EPISODE
 from .scene import Scene
 from .selection import Selection, select
 
@@ -157,7 +158,7 @@ class RunReader:
         if isinstance(scene, str):
             return {"message": scene}
         try:
-            masses = np.asarray(files.read_arrays(path)[0]["mass"], dtype=float)
+            masses = np.asarray(files.read_sealed(path, EPISODE).arrays["mass"], dtype=float)
             if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
                 return {"message": f"The distributions of {path.name} are those of another space."}
             flow = scene.episode(masses, _path(self.directory, "policies", episode), stride)
@@ -249,9 +250,9 @@ def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
 
 
 def _read_episode(path: Path, stamp: Stamp) -> _Read:
-    arrays, about = files.read_arrays(path)
+    about, arrays = files.read_sealed(path, EPISODE)
     if "stopped" not in arrays or not isinstance(about.get("metrics"), dict):
-        raise files.damaged(path, "it lacks the metrics")
+        raise files.unusable(path, "it lacks the metrics")
     return _Read(stamp, about["metrics"], int((~arrays["stopped"].astype(bool)).sum()))
 
 

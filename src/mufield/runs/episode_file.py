@@ -33,6 +33,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .._files import file_digest
 from ..episode import Episode
 from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
@@ -51,7 +52,6 @@ from .episode_checks import (
     checked_positions,
     rows_by_agent,
 )
-from .files import file_digest
 from .mass_file import read_mass
 from .rewards import integrated_rewards, mean_rewards
 from .table_file import Table, label, read_table

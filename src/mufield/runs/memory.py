@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
+from .._files import unusable
 from ..policies.document import leaf_name
-from .files import damaged
 
 PREFIX = "memory."
 
@@ -34,10 +34,10 @@ def fill_tree(template: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
     def one(place: Any, leaf: Any) -> Any:
         name = PREFIX + leaf_name(place)
         if name not in stored:
-            raise damaged(path, f"it lacks {name}")
+            raise unusable(path, f"it lacks {name}")
         array = stored.pop(name)
         if (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
-            raise damaged(
+            raise unusable(
                 path,
                 f"{name} should be {leaf.dtype} of the shape {leaf.shape}, but is {array.dtype} "
                 f"of the shape {array.shape}",
@@ -47,7 +47,7 @@ def fill_tree(template: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
     slots, rest = eqx.partition(template, _is_slot)
     filled = eqx.combine(tree_map_with_path(one, slots), rest)
     if stored:
-        raise damaged(path, f"it holds {next(iter(stored))}, which this planner does not know")
+        raise unusable(path, f"it holds {next(iter(stored))}, which this planner does not know")
     return filled
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_changed
+from .._files import write_changed
 
 INTEGERS = ("episode", "transitions")
 TEXTS = ("notes",)

@@ -28,19 +28,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _files as files
 from ..episode import Episode
 from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
 from ..learning.plan import Plan
 from ..policies.base import Profile
-from ..policies.files import digest, load_policy, save_policy
-from . import files
+from ..policies.files import load_policy, save_policy
 from .config import RunConfig, read_config
 from .lock import locked
 from .memory import fill_tree, tree_arrays
 from .metrics_file import write_columns
 from .precision import check_precision
 from .versions import changes_since, versions
+
+PLAN, EPISODE = "plan of a run", "episode of a run"
+"""What the sealed files of a run are."""
 
 PARTS = ("policies", "plans", "episodes")
 OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
@@ -86,7 +89,7 @@ class RunStore:
         for part in ("policies", "plans"):
             beyond = [number for number in self._numbers(part) if number > count + 1]
             if beyond:
-                raise files.damaged(
+                raise files.unusable(
                     self.path("episodes", count + 1),
                     f"it is missing, though {self.path(part, beyond[0])} is there",
                 )
@@ -155,10 +158,11 @@ class RunStore:
         about = {"run": self.config.identity, "episode": number, "id": self.plan_id(number)}
         save_policy(policy, plan.profile, info=about)
         arrays = {name: getattr(plan, name) for name in ("mass", "value", "control", "spread")}
-        files.write_arrays(
+        files.write_sealed(
             self.path("plans", number),
-            arrays | tree_arrays(plan.memory),
             about | {"note": plan.note, "policy_sha256": files.file_digest(policy)},
+            arrays | tree_arrays(plan.memory),
+            kind=PLAN,
         )
 
     def has_plan(self, number: int) -> bool:
@@ -173,12 +177,12 @@ class RunStore:
             template: A planner's memory of the same structure.
         """
         path = self.path("plans", number)
-        arrays, about = files.read_arrays(path)
+        about, arrays = files.read_sealed(path, PLAN)
         self._check_about(path, about, number, "id")
         policy = self.path("policies", number)
         files.check_file(policy)
         if files.file_digest(policy) != about["policy_sha256"]:
-            raise files.damaged(policy, "it is not the policy that was planned")
+            raise files.unusable(policy, "it is not the policy that was planned")
         profile = load_policy(policy)
         assert isinstance(profile, Profile)
         return Plan(
@@ -196,21 +200,16 @@ class RunStore:
     ) -> None:
         """Makes an episode part of the run, at one stroke; then what follows from it."""
         number = self.episodes + 1
-        arrays = _observed(episode)
-        path = self.path("episodes", number)
         row = metrics.row()
         row["notes"] = list(row["notes"])
-        files.write_arrays(
-            path,
-            arrays,
-            {
-                "run": self.config.identity,
-                "episode": number,
-                "plan": self.plan_id(number),
-                "source": source,
-                "metrics": row,
-            },
-        )
+        about = {
+            "run": self.config.identity,
+            "episode": number,
+            "plan": self.plan_id(number),
+            "source": source,
+            "metrics": row,
+        }
+        files.write_sealed(self.path("episodes", number), about, _observed(episode), kind=EPISODE)
         self.told.append(Told(episode, content_of(episode), row, source))
         self.derive()
 
@@ -239,27 +238,27 @@ class RunStore:
             return []
         then = files.read_json(path)
         if not isinstance(then, dict):
-            raise files.damaged(path, "it holds no versions by name")
+            raise files.unusable(path, "it holds no versions by name")
         return changes_since(then)
 
     def _numbers(self, part: str) -> list[int]:
         """The numbers of a part's files; raises if one between them is missing."""
         directory = self.directory / part
         if not directory.is_dir():
-            raise files.damaged(directory, "it is missing")
+            raise files.unusable(directory, "it is missing")
         numbers = sorted(int(p.stem) for p in directory.glob("[0-9]*.*") if p.stem.isdigit())
         for expected, number in enumerate(numbers, start=1):
             if number != expected:
-                raise files.damaged(self.path(part, expected), "it is missing")
+                raise files.unusable(self.path(part, expected), "it is missing")
         return numbers
 
     def _read_episode(self, number: int) -> Told:
         path = self.path("episodes", number)
-        arrays, about = files.read_arrays(path)
+        about, arrays = files.read_sealed(path, EPISODE)
         self._check_about(path, about, number, "plan")
         missing = [name for name in OBSERVED if name not in arrays]
         if missing:
-            raise files.damaged(path, f"it lacks {', '.join(missing)}")
+            raise files.unusable(path, f"it lacks {', '.join(missing)}")
         known = {*OBSERVED, EARNED} & arrays.keys()
         episode = Episode(**{name: jnp.asarray(arrays[name]) for name in known})
         return Told(episode, content_of(episode), about["metrics"], about["source"])
@@ -268,7 +267,7 @@ class RunStore:
         wanted = {"run": self.config.identity, "episode": number, key: self.plan_id(number)}
         for name, value in wanted.items():
             if about.get(name) != value:
-                raise files.damaged(
+                raise files.unusable(
                     path,
                     f"it belongs to another run or episode: expected the {name} {value}, got "
                     f"{about.get(name)}",
@@ -277,7 +276,7 @@ class RunStore:
 
 def content_of(episode: Episode) -> str:
     """Stands for all that was observed in an episode."""
-    return digest("", _observed(episode))
+    return files.digest("", _observed(episode))
 
 
 def _observed(episode: Episode) -> dict[str, np.ndarray]:

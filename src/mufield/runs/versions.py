@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .files import file_digest
+from .._files import file_digest
 
 PACKAGES = ("mufield", "jax", "jaxlib", "equinox", "numpy", "optax", "scipy")
 

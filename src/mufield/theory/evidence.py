@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _files as files
 from .. import _types
 from ..errors import UserError
 from ..learning.m3ucrl import LearnerState
@@ -23,9 +24,8 @@ from ..models.data import Transitions
 from ..policies.base import Profile
 from ..policies.files import load_policy
 from ..problem import Motion, Problem
-from ..runs import files
 from ..runs.build import Setup
-from ..runs.store import RunStore
+from ..runs.store import PLAN, RunStore
 from ..space.measure import MeanField
 from ..space.transport import wasserstein
 from ..systems import SimulatedSystem
@@ -128,7 +128,7 @@ def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
         model = run.state_after(number - 1).model
         profile = load_policy(run.store.path("policies", number))
         assert isinstance(profile, Profile)
-        plan = files.read_arrays(run.store.path("plans", number))[0]
+        plan = files.read_sealed(run.store.path("plans", number), PLAN).arrays
         episode = told.episode
         survey = _survey(problem, model, run.motion, profile, episode.mass)
         known = run.motion is not None

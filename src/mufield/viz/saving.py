@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from .._atomic import write_bytes
+from .._files import write_bytes
 
 DOTS_PER_INCH = 150
 

@@ -1,0 +1,216 @@
+"""Files that are written whole or not at all, and that say so when they were damaged.
+
+A *sealed* file holds arrays and a JSON document about them. It is a safetensors file: 8 bytes with
+the length of the header (little-endian), the header in JSON, then the arrays' bytes. The header's
+metadata have the single entry ``mufield``, itself JSON: the file's ``kind``, the ``document`` as a
+text, and ``sha256``, the `digest` of all that. Equal contents give equal bytes in every process.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from .errors import UserError
+
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Number format and shape of each array, as in ``{"mass": ("float32", (21, 104))}``."""
+
+FSYNC = "MUFIELD_FSYNC"
+"""With the environment variable at 0 nobody waits for the disk: files outlive a crash of the
+program, but perhaps not one of the computer. Tests set it."""
+
+_ENTRY = "mufield"
+_TEMPORARY = ".mufield-*.tmp"
+_DTYPES = {"BOOL": "bool", "F32": "float32", "F64": "float64"} | {
+    f"{letter}{bits}": f"{name}{bits}"
+    for letter, name in (("I", "int"), ("U", "uint"))
+    for bits in (8, 16, 32, 64)
+}
+
+
+class Sealed(NamedTuple):
+    """The contents of a sealed file."""
+
+    document: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file at one stroke: after a crash there is the old file or the new one."""
+    # In the same directory, as only there can it take the old file's place at one stroke.
+    temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
+    sync = os.environ.get(FSYNC) != "0"
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync and sys.platform != "win32":
+        # So that the new name lasts through a power failure as well.
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_changed(path: Path, data: bytes) -> None:
+    """Writes a file unless it holds the same already; a pipe in its place is replaced."""
+    if not path.is_file() or path.read_bytes() != data:
+        write_bytes(path, data)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what writers that were killed left behind; only while nobody else writes."""
+    for left in directory.rglob(_TEMPORARY):
+        left.unlink(missing_ok=True)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Writes a document that people may read."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, f"{text}\n".encode())
+
+
+def read_json(path: Path) -> Any:
+    """Reads a document; raises UserError with the file's name if it is damaged."""
+    check_file(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise unusable(path, f"it is no JSON: {error}") from error
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one line of JSON for each row, unless the file says the same already."""
+    write_changed(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of such a file; lines that were torn by a crash are left out."""
+    rows = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
+def write_sealed(
+    path: Path, document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind: str
+) -> None:
+    """Writes a sealed file, whole or not at all.
+
+    Args:
+        path: The file; one that exists is replaced.
+        document: What JSON can hold.
+        arrays: Arrays of numbers by name, of NumPy or JAX.
+        kind: What the file is, in a few words; whoever reads it must expect the same.
+    """
+    write_bytes(path, sealed_bytes(document, arrays, kind=kind))
+
+
+def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind: str) -> bytes:
+    """The contents of a sealed file."""
+    # safetensors takes the memory as it lies, so it must be contiguous.
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    text = json.dumps(document, allow_nan=False)
+    entry = {"kind": kind, "document": text, "sha256": digest(kind + "\n" + text, plain)}
+    data = to_safetensors(plain, metadata={_ENTRY: json.dumps(entry)})
+    # safetensors puts its header in an order that differs from process to process.
+    size = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":"))
+    start = header.encode() + b" " * (-len(header.encode()) % 8)
+    return len(start).to_bytes(8, "little") + start + data[8 + size :]
+
+
+def read_sealed(
+    path: Path, kind: str, *, layout: Callable[[dict[str, Any]], Layout] | None = None
+) -> Sealed:
+    """Reads a sealed file. Nothing in it is run, and no size is believed that is not there.
+
+    Args:
+        path: The file.
+        kind: What the file must be.
+        layout: Given the document, the arrays that there must be. They are compared with those
+            of the file before any is loaded; the document is not yet known to be sound then.
+
+    Raises:
+        UserError: If the file is missing, damaged or of another kind; the message names it.
+    """
+    check_file(path)
+    try:
+        with safe_open(path, framework="np") as file:
+            entry = json.loads((file.metadata() or {})[_ENTRY])
+            text = str(entry["document"])
+            document = json.loads(text)
+            if not isinstance(document, dict):
+                raise TypeError("its description is no table")
+            if entry["kind"] != kind:
+                raise unusable(path, f"expected a {kind}, got a {entry['kind']}")
+            found: dict[str, tuple[str, tuple[int, ...]]] = {}
+            for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+                part = file.get_slice(name)
+                found[name] = (_DTYPES[part.get_dtype()], tuple(part.get_shape()))
+            if layout is not None:
+                _check_layout(path, layout(document), found)
+            arrays = {name: file.get_tensor(name) for name in found}
+    except (SafetensorError, KeyError, TypeError, RecursionError, json.JSONDecodeError) as error:
+        raise unusable(path, f"it is no {kind}, or cut short ({error!r:.200})") from error
+    if entry.get("sha256") != digest(kind + "\n" + text, arrays):
+        raise unusable(path, "its contents do not match its checksum")
+    return Sealed(document, arrays)
+
+
+def _check_layout(path: Path, expected: Layout, found: Layout) -> None:
+    for name in sorted(expected.keys() | found.keys()):
+        want, got = (
+            "{} of the shape {}".format(*where[name]) if name in where else "no such array"
+            for where in (expected, found)
+        )
+        if want != got:
+            raise unusable(path, f"{name}: expected {want}, got {got}")
+
+
+def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of a text and named arrays; a changed bit, shape or number format gives another."""
+    total = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        total.update(f"\n{name} {array.dtype.name} {list(array.shape)}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_file(path: Path) -> None:
+    """Raises UserError unless there is a file: reading a pipe in its place would never end."""
+    if not path.exists():
+        raise unusable(path, "it is missing")
+    if not path.is_file():
+        raise unusable(path, "it is a directory or device, not a file")
+
+
+def unusable(path: Path, what: str) -> UserError:
+    """The error for a file that cannot be used."""
+    return UserError(f"cannot use {path}: {what}; restore it from a copy, or make it anew")

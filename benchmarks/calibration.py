@@ -38,10 +38,11 @@ from mufield.models.base import AbstractModel, AbstractModelFamily
 from mufield.models.data import Transitions
 from mufield.models.ensemble import DeepEnsemble
 from mufield.models.gp import GaussianProcess
+from mufield.policies.encoders import AbstractEncoder, Here, Unseen
 from mufield.space.measure import seen_from
 
 INSIDE = 0.9
-ENVIRONMENTS = {"four-rooms": "none", "swarm": "none", "swarm-congested": "local"}
+ENVIRONMENTS = {"four-rooms": Unseen(), "swarm": Unseen(), "swarm-congested": Here()}
 """What the models see of the population: all that the true motion depends on."""
 
 EPISODES = (1, 5, 15, 30)
@@ -53,7 +54,7 @@ PICTURED = 5
 """Episodes that the models of the pictures have seen."""
 
 
-def families(mu: str) -> dict[str, AbstractModelFamily]:
+def families(mu: AbstractEncoder) -> dict[str, AbstractModelFamily]:
     """The models, with their default settings."""
     return {
         "ensemble": DeepEnsemble(mu=mu),

@@ -69,7 +69,7 @@ def profiles(problem: mf.Problem) -> dict[str, mf.Profile]:
     actions = jnp.broadcast_to(moves, (horizon, *moves.shape))
     return {
         "randomised": mf.Profile.stacked(mf.RandomisedPolicy(actions, weights), horizon),
-        "network": mf.network_profile(problem, jax.random.key(1), encoder="pooled"),
+        "network": mf.network_profile(problem, jax.random.key(1), mu=mf.Pooled()),
     }
 
 

@@ -176,7 +176,9 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
     place-dependent drift of half the farthest move would fit the data as well.
     """
     family = GaussianProcess(
-        prior="steered", exact_points=0, mu="local" if motion == "congested" else "none"
+        prior="steered",
+        exact_points=0,
+        mu=mufield.Here() if motion == "congested" else mufield.Unseen(),
     )
     planner = GradientPlanner(policy="table", steps=60)
     return M3UCRL(system.problem, family, planner, first="random", scale=SWARM_SCALE)

@@ -187,7 +187,7 @@ def episode(small, asked):
 def originals(small, asked, episode, tmp_path_factory):
     """One sound file for each loader."""
     place = tmp_path_factory.mktemp("originals")
-    profile = mf.network_profile(small.problem, jax.random.key(0), width=4, encoder="pooled")
+    profile = mf.network_profile(small.problem, jax.random.key(0), width=4, mu=mf.Pooled())
     save_policy(place / "network.policy", profile, info={"note": "sound"})
     save_policy(place / "moves.policy", asked.profile)
     deployable = describe(asked.profile, small.problem, identity={"run": asked.run})

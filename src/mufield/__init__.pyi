@@ -33,6 +33,14 @@ from .policies.base import AbstractPolicy as AbstractPolicy
 from .policies.base import ActionLaw as ActionLaw
 from .policies.base import Profile as Profile
 from .policies.base import as_profile as as_profile
+from .policies.encoders import AbstractEncoder as AbstractEncoder
+from .policies.encoders import AllCells as AllCells
+from .policies.encoders import Here as Here
+from .policies.encoders import LogHere as LogHere
+from .policies.encoders import MeanEmbedding as MeanEmbedding
+from .policies.encoders import Pooled as Pooled
+from .policies.encoders import Seen as Seen
+from .policies.encoders import Unseen as Unseen
 from .policies.files import load_policy as load_policy
 from .policies.files import read_info as read_info
 from .policies.files import save_policy as save_policy

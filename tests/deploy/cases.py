@@ -91,16 +91,19 @@ def stationary(policy):
     return mf.Profile.stationary(policy, HORIZON)
 
 
-def network(problem, encoder="none", **options):
-    return mf.network_profile(problem, KEY, encoder=encoder, **options)
+def network(problem, mu=mf.Unseen(), **options):  # noqa: B008
+    return mf.network_profile(problem, KEY, mu=mu, **options)
 
 
 CASES = {
     "network that sees nobody": lambda d: (network(rooms(d)), rooms(d)),
-    "network of every cell": lambda d: (network(rooms(d), "raw", width=5, depth=1), rooms(d)),
-    "network of blocks": lambda d: (network(ring(d), "pooled", pooling=2, depth=3), ring(d)),
-    "stationary network": lambda d: (stationary(network(ring(d), "raw").at(1)), ring(d)),
-    "network that scatters": lambda d: (network(ring(d), "raw", points=3), ring(d)),
+    "network of every cell": lambda d: (
+        network(rooms(d), mf.AllCells(), width=5, depth=1),
+        rooms(d),
+    ),
+    "network of blocks": lambda d: (network(ring(d), mf.Pooled(2), depth=3), ring(d)),
+    "stationary network": lambda d: (stationary(network(ring(d), mf.AllCells()).at(1)), ring(d)),
+    "network that scatters": lambda d: (network(ring(d), mf.AllCells(), points=3), ring(d)),
     "scattered by step": lambda d: (stacked(spread(rooms(d))), rooms(d)),
     "stationary scattered": lambda d: (stationary(spread(ring(d), 2, ())), ring(d)),
     "table by step": lambda d: (stacked(table(rooms(d))), rooms(d)),

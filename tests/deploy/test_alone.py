@@ -32,7 +32,7 @@ def place(tmp_path_factory):
 def described(kind):
     problem = mf.make("four-rooms").problem
     if kind == "network":
-        profile = mf.network_profile(problem, jax.random.key(0), encoder="pooled")
+        profile = mf.network_profile(problem, jax.random.key(0), mu=mf.Pooled())
     else:
         moves = mf.Box(-1.0, 1.0, 2).points(9)
         weights = jax.random.dirichlet(jax.random.key(0), jnp.full(81, 0.1), (20, 104))

@@ -1,17 +1,26 @@
 """Features of (s, a, mu): ranges, the seam of a ring, and how the population enters."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy import LINE, PLANE, RING, toy_episode, toy_problem
 
-from mufield import Grid, MoveSet, Problem, uniform
+from mufield import Grid, MoveSet, Problem, point_mass, uniform
 from mufield.models.data import Transitions
-from mufield.models.features import EMBEDDING_SIZE, LEAST_HERE, FeatureMap
-from mufield.policies.encoders import make_encoder
+from mufield.models.features import FeatureMap
+from mufield.policies.encoders import (
+    EMBEDDING_SIZE,
+    ENCODERS,
+    LEAST_HERE,
+    Here,
+    LogHere,
+    MeanEmbedding,
+    Pooled,
+    Seen,
+    Unseen,
+    check_encoder,
+)
 from mufield.space.measure import seen_from
 
 STILL = jnp.zeros(1)
@@ -30,8 +39,8 @@ def features_at(problem, mu, state, action=None, mass=None):
 
 def test_corners_of_the_box_become_corners_of_the_unit_cube():
     problem = toy_problem(PLANE)
-    assert features_at(problem, "none", [0.0, 4.0], [1.0, -1.0]).tolist() == [-1, 1, 1, -1]
-    assert features_at(problem, "none", [2.0, 3.0], [0.0, 0.5]).tolist() == [0, 0.5, 0, 0.5]
+    assert features_at(problem, Unseen(), [0.0, 4.0], [1.0, -1.0]).tolist() == [-1, 1, 1, -1]
+    assert features_at(problem, Unseen(), [2.0, 3.0], [0.0, 0.5]).tolist() == [0, 0.5, 0, 0.5]
 
 
 def test_finite_sets_of_moves_are_scaled_to_their_range():
@@ -44,7 +53,7 @@ def test_finite_sets_of_moves_are_scaled_to_their_range():
         noise=0.1,
     )
     for move, scaled in [(-2.0, -1.0), (2.0, 0.0), (6.0, 1.0)]:
-        assert features_at(problem, "none", [2.0], [move]).tolist() == [0.0, scaled]
+        assert features_at(problem, Unseen(), [2.0], [move]).tolist() == [0.0, scaled]
 
 
 def test_the_seam_of_a_ring_does_not_show_and_the_ends_of_a_line_do():
@@ -67,17 +76,17 @@ def test_without_mu_the_population_is_not_seen():
     problem = toy_problem(PLANE)
     crowded = np.eye(16)[3]
     assert np.array_equal(
-        features_at(problem, "none", [0.5, 0.5]),
-        features_at(problem, "none", [0.5, 0.5], mass=crowded),
+        features_at(problem, Unseen(), [0.5, 0.5]),
+        features_at(problem, Unseen(), [0.5, 0.5], mass=crowded),
     )
     assert FeatureMap(problem).own_size == FeatureMap(problem).size == 4
 
 
 def test_the_local_mass_is_all_that_local_features_see():
     problem = toy_problem(LINE)
-    one = features_at(problem, "local", [1.5], mass=[0.2, 0.5, 0.3, 0.0])
-    same = features_at(problem, "local", [1.5], mass=[0.5, 0.5, 0.0, 0.0])
-    other = features_at(problem, "local", [1.5], mass=[0.5, 0.25, 0.25, 0.0])
+    one = features_at(problem, Here(), [1.5], mass=[0.2, 0.5, 0.3, 0.0])
+    same = features_at(problem, Here(), [1.5], mass=[0.5, 0.5, 0.0, 0.0])
+    other = features_at(problem, Here(), [1.5], mass=[0.5, 0.25, 0.25, 0.0])
     assert np.array_equal(one, same)
     assert one[-1] == pytest.approx(np.log1p(4 * 0.5))
     assert other[-1] == pytest.approx(np.log1p(4 * 0.25))
@@ -86,11 +95,12 @@ def test_the_local_mass_is_all_that_local_features_see():
 def test_pooled_features_are_the_masses_of_blocks():
     grid = Grid.box(0.0, 8.0, 8)
     mass = np.random.default_rng(0).dirichlet(np.ones(8))
-    found = features_at(toy_problem(grid), "pooled", [1.5], mass=mass)
-    assert found[2:] == pytest.approx(
-        np.asarray(make_encoder(grid, "pooled", 4)(jnp.asarray(mass)))
-    )
+    found = features_at(toy_problem(grid), Pooled(4), [1.5], mass=mass)
     assert found[2:] == pytest.approx(2 * mass.reshape(2, 4).sum(axis=1))
+    even = features_at(toy_problem(PLANE), Pooled(2), [0.5, 0.5])
+    assert even[4:].tolist() == [1.0] * 4
+    alone = features_at(toy_problem(PLANE), Pooled(2), [0.5, 0.5], mass=point_mass(PLANE, 0, 0))
+    assert alone[4:].tolist() == [4.0, 0.0, 0.0, 0.0]
 
 
 def test_users_may_bring_their_own_features_of_mu():
@@ -98,22 +108,20 @@ def test_users_may_bring_their_own_features_of_mu():
         return jnp.stack([mu.here, state[0] * mu.mass[0]])
 
     mass = [0.1, 0.2, 0.3, 0.4]
-    found = features_at(toy_problem(LINE), crowd_and_way, [2.5], mass=mass)
+    found = features_at(toy_problem(LINE), Seen(crowd_and_way), [2.5], mass=mass)
     assert found[2:] == pytest.approx([0.3, 0.25])
     # A single number is a vector of one.
-    assert features_at(toy_problem(LINE), lambda state, mu: mu.here, [2.5]).shape == (3,)
+    assert features_at(toy_problem(LINE), Seen(lambda state, mu: mu.here), [2.5]).shape == (3,)
 
 
-def test_features_of_mu_that_are_no_vector_are_refused(monkeypatch):
-    # Users do not have the tests' check of annotations, which would speak up first.
-    monkeypatch.setattr(FeatureMap, "_of_mu", inspect.unwrap(FeatureMap._of_mu))
+def test_features_of_mu_that_are_no_vector_are_refused():
     with pytest.raises(ValueError, match=r"must be a vector for one agent, got the shape \(2, 4\)"):
-        FeatureMap(toy_problem(LINE), lambda state, mu: jnp.stack([mu.mass, mu.mass]))
+        Seen(lambda state, mu: jnp.stack([mu.mass, mu.mass])).size(LINE)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"'embedding'.*got 'global'"):
-        FeatureMap(toy_problem(LINE), "global")
+    with pytest.raises(ValueError, match=r"MeanEmbedding\(\).*got 'global'"):
+        check_encoder("global")
 
 
 def mean_embedding_distance(grid, first, second):
@@ -139,8 +147,8 @@ def test_distances_of_embeddings_are_those_of_kernel_mean_embeddings(grid, toler
     rng = np.random.default_rng(0)
     for _ in range(5):
         first, second = rng.dirichlet(np.ones(grid.n_cells), size=2)
-        apart = features_at(problem, "embedding", state, mass=first) - features_at(
-            problem, "embedding", state, mass=second
+        apart = features_at(problem, MeanEmbedding(), state, mass=first) - features_at(
+            problem, MeanEmbedding(), state, mass=second
         )
         expected = mean_embedding_distance(grid, first, second)
         assert np.linalg.norm(apart) == pytest.approx(expected, rel=tolerance)
@@ -148,11 +156,11 @@ def test_distances_of_embeddings_are_those_of_kernel_mean_embeddings(grid, toler
 
 def test_an_embedding_is_short_however_many_cells_there_are():
     problem = toy_problem(Grid.box(0.0, 1.0, (9, 9)))
-    features = FeatureMap(problem, "embedding")
+    features = FeatureMap(problem, MeanEmbedding())
     assert features.size - features.own_size == EMBEDDING_SIZE
 
 
-@pytest.mark.parametrize("mu", ["none", "local", "pooled", "embedding"])
+@pytest.mark.parametrize("mu", [kind() for kind in ENCODERS.values()], ids=list(ENCODERS))
 def test_rows_of_data_get_the_features_of_their_own_moment(mu):
     problem = toy_problem(PLANE, horizon=3)
     data = Transitions.of(problem, [toy_episode(problem, seed, agents=2) for seed in range(2)])
@@ -167,8 +175,8 @@ def test_rows_of_data_get_the_features_of_their_own_moment(mu):
 
 def test_the_logarithm_here_is_zero_where_even_and_one_where_everybody_is():
     problem = toy_problem(LINE)
-    assert features_at(problem, "log here", [1.5])[-1] == pytest.approx(0.0, abs=1e-12)
+    assert features_at(problem, LogHere(), [1.5])[-1] == pytest.approx(0.0, abs=1e-12)
     everybody, nobody = [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
-    assert features_at(problem, "log here", [1.5], mass=everybody)[-1] == pytest.approx(1.0)
+    assert features_at(problem, LogHere(), [1.5], mass=everybody)[-1] == pytest.approx(1.0)
     lowest = np.log(LEAST_HERE) / np.log(4)
-    assert features_at(problem, "log here", [1.5], mass=nobody)[-1] == pytest.approx(lowest)
+    assert features_at(problem, LogHere(), [1.5], mass=nobody)[-1] == pytest.approx(lowest)

@@ -18,6 +18,7 @@ from mufield.models.gp import GaussianProcess, TheoryBeta
 from mufield.models.kernels import Linear, SquaredExponential
 from mufield.models.posterior import ExactPosterior, InducingPosterior
 from mufield.models.priors import joint_kernel
+from mufield.policies.encoders import MeanEmbedding
 from mufield.space.measure import seen_from
 
 KEY = jax.random.key(0)
@@ -167,7 +168,7 @@ def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
 @pytest.mark.parametrize("inducing", [0, 256])
 def test_predictions_have_the_slopes_of_finite_differences(inducing):
     data = toy_data()
-    model = GaussianProcess(inducing=inducing, mu="embedding").fit(data, KEY)
+    model = GaussianProcess(inducing=inducing, mu=MeanEmbedding()).fit(data, KEY)
     grid = data.problem.grid
 
     @jax.jit
@@ -209,7 +210,7 @@ def test_the_prior_does_not_collapse_when_noise_hides_the_motion():
 
 def test_a_product_trades_no_variances():
     data = toy_data()
-    kernel = GaussianProcess(mu="embedding").factor(data, KEY).kernel
+    kernel = GaussianProcess(mu=MeanEmbedding()).factor(data, KEY).kernel
     assert float(kernel.second.kernel.variance) == 1.0
     assert float(kernel.first.kernel.variance) != 0.5
 

@@ -19,6 +19,7 @@ from mufield.models.kernels import (
     Sum,
 )
 from mufield.models.priors import additive_kernel, joint_kernel, steered_kernel
+from mufield.policies.encoders import Here, LogHere, MeanEmbedding
 
 SCALES = jnp.array([0.7, 1.5, 3.0])
 L2 = tinygp.kernels.distance.L2Distance()
@@ -105,7 +106,7 @@ def test_joint_kernel_without_mu_has_one_length_scale_for_each_own_feature():
 
 def test_joint_kernel_multiplies_a_kernel_between_distributions():
     problem = walking_problem(Grid.box(0.0, 1.0, (3, 4)))
-    features = FeatureMap(problem, "embedding")
+    features = FeatureMap(problem, MeanEmbedding())
     kernel = joint_kernel(features, mu_length_scale=0.5)
     assert isinstance(kernel, Product)
     assert not isinstance(kernel, Sum)
@@ -119,7 +120,7 @@ def test_joint_kernel_multiplies_a_kernel_between_distributions():
 
 def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
     problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
-    features = FeatureMap(problem, "local")
+    features = FeatureMap(problem, Here())
     gain, variation, drift = 1.0, 0.01, 1e-4
     kernel = steered_kernel(features, gain, variation, drift)
     rng = np.random.default_rng(1)
@@ -138,7 +139,7 @@ def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
 
 def test_an_additive_reward_is_a_sum_of_parts_and_little_else():
     problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
-    features = FeatureMap(problem, "log here")
+    features = FeatureMap(problem, LogHere())
     kernel = additive_kernel(features, variance=1.0, slope=2.0, joint=0.01)
     z = jnp.zeros(features.size)
     # Features: sine and cosine of the periodic axis, the other axis, two actions, mu.

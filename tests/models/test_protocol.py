@@ -12,6 +12,7 @@ from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
 from mufield.models.calibration import LEVELS, empirical_beta, held_out, predict_rows, recalibration
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
+from mufield.policies.encoders import AbstractEncoder, Unseen
 from mufield.space.measure import seen_from
 
 KEY = jax.random.key(0)
@@ -31,7 +32,7 @@ class LinearModel(AbstractModel):
 
 
 class BayesianLinearRegression(AbstractModelFamily):
-    mu: str = eqx.field(static=True, default="none")
+    mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
 
     def fit(self, data, key):
         features, grid = FeatureMap(data.problem, self.mu), data.problem.grid

@@ -18,6 +18,7 @@ from mufield import (
     point_mass,
 )
 from mufield.planning.starts import fit_profile, global_table, random_table, table_start
+from mufield.policies.encoders import AllCells, Here, MeanEmbedding, Pooled, Unseen
 from mufield.policies.squash import squash, unsquash
 from mufield.space.measure import seen_from
 
@@ -34,9 +35,9 @@ def small_flow(horizon=4):
 FLOW = small_flow()
 
 
-@pytest.mark.parametrize("encoder", ["none", "raw", "pooled"])
-def test_gradient_of_a_network_equals_central_differences(encoder):
-    profile = network_profile(FLOW.problem, KEY, width=5, encoder=encoder, pooling=2)
+@pytest.mark.parametrize("mu", [Unseen(), AllCells(), Pooled(2), Here(), MeanEmbedding()], ids=str)
+def test_gradient_of_a_network_equals_central_differences(mu):
+    profile = network_profile(FLOW.problem, KEY, width=5, mu=mu)
     arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
     flat, unravel = jax.flatten_util.ravel_pytree(arrays)
     value = jax.jit(lambda x: FLOW.value(eqx.combine(unravel(x), rest), walk))
@@ -183,19 +184,7 @@ def test_networks_need_a_box_and_sound_sizes():
         random_table(discrete, KEY)
     with pytest.raises(ValueError, match="at least 1"):
         network_profile(FLOW.problem, KEY, width=0)
-    with pytest.raises(ValueError, match="encoder must be"):
-        network_profile(FLOW.problem, KEY, encoder="cooked")
-    assert isinstance(network_profile(FLOW.problem, KEY, encoder="pooled"), Profile)
-
-
-def test_pooled_features_add_up_the_cells_of_a_block():
-    from mufield.policies.encoders import make_encoder
-
-    grid = Grid.box(0.0, 4.0, (4, 4))
-    encoder = make_encoder(grid, "pooled", pooling=2)
-    assert encoder.size == 4
-    assert np.asarray(encoder(jnp.full(16, 1 / 16))).tolist() == [1.0] * 4
-    assert np.asarray(encoder(point_mass(grid, 0, 0))).tolist() == [4.0, 0.0, 0.0, 0.0]
+    assert isinstance(network_profile(FLOW.problem, KEY, mu=Pooled()), Profile)
 
 
 def test_the_bound_holds_for_starts_too_and_for_stationary_networks():

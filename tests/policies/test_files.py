@@ -1,5 +1,6 @@
 """Saved policies come back bit for bit; damaged and foreign files are refused with a reason."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from mufield import Box, Grid, Profile, RandomisedPolicy, TabularPolicy, UniformRandom, as_profile
-from mufield.policies.encoders import AbstractEncoder, PooledEncoder, RawEncoder, make_encoder
+from mufield.policies.encoders import AllCells, MeanEmbedding, Pooled, Seen, Unseen
 from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.policies.spread import SpreadTable
@@ -37,11 +38,9 @@ def weights(*shape):
     return jnp.asarray(RNG.dirichlet(np.ones(shape[-1]), size=shape[:-1]))
 
 
-def network(encoder, depth=2, points=1):
+def network(mu, depth=2, points=1):
     problem = walking_problem(GRID, horizon=STEPS)
-    return network_profile(
-        problem, jax.random.key(1), width=6, depth=depth, encoder=encoder, pooling=2, points=points
-    )
+    return network_profile(problem, jax.random.key(1), width=6, depth=depth, mu=mu, points=points)
 
 
 def spread(*steps):
@@ -59,14 +58,15 @@ def mixed():
 
 randomised = RandomisedPolicy(table(STEPS, 4, 2), weights(STEPS, GRID.n_cells, 4))
 POLICIES = {
-    "network that sees nothing": network("none"),
-    "network that sees all": network("raw"),
-    "network that sees blocks": network("pooled", depth=3),
-    "one step's network": network("raw", depth=1).at(0),
-    "network that scatters": network("pooled", points=4),
+    "network that sees nothing": network(Unseen()),
+    "network that sees all": network(AllCells()),
+    "network that sees blocks": network(Pooled(2), depth=3),
+    "one step's network": network(AllCells(), depth=1).at(0),
+    "network that sees the mean embedding": network(MeanEmbedding()),
+    "network that scatters": network(Pooled(2), points=4),
     "spread for each step": Profile.stacked(spread(STEPS), STEPS),
     "spread": spread(),
-    "stationary network": Profile.stationary(network("pooled").at(1), 7),
+    "stationary network": Profile.stationary(network(Pooled(2)).at(1), 7),
     "table for each step": Profile.stacked(TabularPolicy(table(STEPS, GRID.n_cells, 2)), STEPS),
     "stationary table": Profile.stationary(TabularPolicy(table(GRID.n_cells, 2)), STEPS),
     "table": TabularPolicy(table(GRID.n_cells, 2)),
@@ -161,13 +161,12 @@ def test_every_array_keeps_its_own_number_format(tmp_path):
 @pytest.mark.parametrize("shape", [(1,), (9,), (3, 3), (2, 3, 4)])
 def test_grids_of_every_dimension_come_back(tmp_path, shape):
     grid = Grid.box(-0.1, 1.3, shape, periodic=True, walls=random_walls(shape, 0.4, 2))
-    encoder = make_encoder(grid, "pooled", 2)
     policy = NetworkPolicy(
         from_state=table(4, 2 * grid.dim),
-        from_mu=table(4, encoder.size),
+        from_mu=table(4, Pooled(2).size(grid)),
         bias=table(4),
         hidden=((table(7, 4), table(7)), (table(3, 7), table(3))),
-        encoder=encoder,
+        mu=Pooled(2),
         grid=grid,
         box=Box((-1.0, 0.1, 1e-300), (1.0, 1 / 3, 1e300)),
     )
@@ -216,15 +215,8 @@ class OwnPolicy(TabularPolicy):
     pass
 
 
-class OwnEncoder(AbstractEncoder):
-    size: int = 0
-
-    def __call__(self, mass):
-        return jnp.zeros((0,))
-
-
-def with_encoder(encoder):
-    return eqx.tree_at(lambda p: p.encoder, POLICIES["one step's network"], encoder)
+def seen_as(mu):
+    return dataclasses.replace(POLICIES["one step's network"], mu=mu)
 
 
 @pytest.mark.parametrize(
@@ -234,15 +226,14 @@ def with_encoder(encoder):
         (as_profile(lambda state, mu, step: state, STEPS), "code is never stored.*TabularPolicy"),
         (None, "expected a policy or a profile, got NoneType"),
         (OwnPolicy(table(3, 2)), "kinds .*got OwnPolicy"),
-        (with_encoder(OwnEncoder()), "mufield's own encoders"),
-        (with_encoder(RawEncoder(size=3)), "read back differently"),
-        (with_encoder(PooledEncoder(blocks=(0, 2), size=3)), "expected one of the blocks"),
+        (seen_as(Seen(lambda state, mu: mu.here)), "mufield's own encoders"),
+        (seen_as(MeanEmbedding()), "from_mu: expected float64 of the shape"),
         (cast(POLICIES["table"], "float16"), "dtypes.actions .*'float64'.*'float16'"),
         (TabularPolicy(table(STEPS, 3, 2)), r"expected float64 of the shape \(3, 2\), got"),
         (TabularPolicy(table(3, 2).at[0, 0].set(jnp.nan)), "got NaN"),
         (RandomisedPolicy(table(2, 1), jnp.full((3, 2), 0.7)), "sum to 1"),
         (eqx.tree_at(lambda p: p.actions, POLICIES["randomised"], table(3, 2)), "actions: exp"),
-        (Profile(network("raw").per_step, POLICIES["table"], 3), "cannot save"),
+        (Profile(network(AllCells()).per_step, POLICIES["table"], 3), "cannot save"),
         (Profile.stationary(POLICIES["table"], 0), "horizon is wrong"),
     ],
 )

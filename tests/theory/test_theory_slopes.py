@@ -9,6 +9,7 @@ from helpers import walking_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mufield as mf
 from mufield import Grid, Profile, RandomisedPolicy, TabularPolicy, network_profile
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
@@ -75,7 +76,7 @@ def metric(kernel, xs, ys):
     return np.sqrt(np.maximum(np.asarray(found), 0.0))
 
 
-@pytest.mark.parametrize("mu", ["none", "local", "embedding", "pooled"])
+@pytest.mark.parametrize("mu", [mf.Unseen(), mf.Here(), mf.MeanEmbedding(), mf.Pooled()], ids=str)
 @pytest.mark.parametrize("grid", [RING, ROOM], ids=["ring", "room"])
 def test_the_kernel_metric_keeps_to_its_constant(grid, mu):
     """Assumption Kernel: d_k(z, z') <= L_d d(z, z'), and each of its parts on its own."""
@@ -108,7 +109,7 @@ def test_the_kernel_metric_keeps_to_its_constant(grid, mu):
 
 @pytest.mark.parametrize("name", ["squared exponential", "matern 3/2", "matern 5/2", "linear"])
 def test_near_by_the_constant_is_reached(name):
-    features = features_and_points(ROOM, "none")[0]
+    features = features_and_points(ROOM, mf.Unseen())[0]
     kernel = KERNELS[name](features)
     found = feature_slopes(features)
     for blocks in (found.state, found.action):
@@ -121,7 +122,7 @@ def test_near_by_the_constant_is_reached(name):
 
 
 def test_mass_that_enters_an_empty_cell_reaches_the_constant_of_the_local_mass():
-    features = features_and_points(RING, "local")[0]
+    features = features_and_points(RING, mf.Here())[0]
     kernel = SquaredExponential(0.5)
     mass = np.zeros((2, 12))
     mass[:, 1] = 1.0
@@ -133,7 +134,7 @@ def test_mass_that_enters_an_empty_cell_reaches_the_constant_of_the_local_mass()
 
 
 def test_the_greatest_variance_is_reached_at_the_border():
-    features = features_and_points(ROOM, "none")[0]
+    features = features_and_points(ROOM, mf.Unseen())[0]
     kernel = steered_kernel(features) * Linear(0.3, 0.2)
     reach = feature_slopes(features).reach
     corner = jnp.ones(features.size)
@@ -149,9 +150,9 @@ def test_unknown_kernels_and_functions_of_mu_are_said_to_be_unknown():
         metric_slope(Select(Strange(), (0,)), (), np.ones(2))
     problem = walking_problem(RING, horizon=2)
     with pytest.raises(NotImplementedError, match="your function of mu"):
-        feature_slopes(FeatureMap(problem, lambda state, mu: mu.here))
+        feature_slopes(FeatureMap(problem, mf.Seen(lambda state, mu: mu.here)))
     with pytest.raises(NotImplementedError, match="logarithm of mu"):
-        feature_slopes(FeatureMap(problem, "log here"))
+        feature_slopes(FeatureMap(problem, mf.LogHere()))
 
 
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.01, 5.0), count=st.integers(0, 8))
@@ -265,7 +266,7 @@ def test_a_network_keeps_to_its_own_bound_and_one_that_sees_mu_is_an_estimate():
     limit = float(blind.join(blind.per_step).lipschitz())
     assert 0 < found.value <= limit
     assert found.source == "bound"
-    seeing = network_profile(problem, jax.random.key(0), width=4, depth=1, encoder="raw")
+    seeing = network_profile(problem, jax.random.key(0), width=4, depth=1, mu=mf.AllCells())
     assert policy_slope(problem, seeing, flow_mass(problem)).source == "estimate"
 
 

@@ -154,7 +154,7 @@ def _is_blind(profile: "Profile") -> bool:
     from ..policies.network import NetworkPolicy
 
     policy = profile.at(0)
-    blind_network = isinstance(policy, NetworkPolicy) and policy.encoder.size == 0
+    blind_network = isinstance(policy, NetworkPolicy) and policy.ahead
     return blind_network or isinstance(policy, BY_CELL)
 
 

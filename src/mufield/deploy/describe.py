@@ -13,8 +13,8 @@ from jax.tree_util import tree_flatten_with_path
 
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile
-from ..policies.document import ENCODERS, leaf_name
-from ..policies.encoders import AbstractEncoder, PooledEncoder
+from ..policies.document import leaf_name
+from ..policies.encoders import WORDS, AllCells, Pooled, Unseen
 from ..policies.network import NetworkPolicy
 from ..policies.randomised import RandomisedPolicy, UniformRandom
 from ..policies.spread import SpreadTable, normal_scores
@@ -143,11 +143,10 @@ def _uniform(policy: Any, problem: Problem) -> _Plain:
 
 
 def _network(policy: Any, problem: Problem) -> _Plain:
-    encoder: AbstractEncoder = policy.encoder
-    if type(encoder) not in ENCODERS:
+    if not isinstance(policy.mu, Unseen | AllCells | Pooled):
         raise UserError(
-            f"expected a network with mufield's own encoders, got {type(encoder).__name__}; "
-            "write its actions into a TabularPolicy"
+            "expected a network that sees mu as Unseen, AllCells or Pooled, got "
+            f"{type(policy.mu).__name__}; write its actions into a TabularPolicy"
         )
     if policy.grid != problem.grid or policy.box != problem.actions:
         raise UserError(
@@ -155,9 +154,9 @@ def _network(policy: Any, problem: Problem) -> _Plain:
             "environment and the options that it was planned for"
         )
     moves = policy.points**policy.box.dim
-    blocks = encoder.blocks if isinstance(encoder, PooledEncoder) else ()
+    blocks = policy.mu.blocks(policy.grid).tolist() if isinstance(policy.mu, Pooled) else []
     entries = {
-        "encoder": {"kind": ENCODERS[type(encoder)], "blocks": list(blocks)},
+        "encoder": {"kind": WORDS[type(policy.mu)], "blocks": blocks},
         "widths": [policy.bias.shape[-1], *(b.shape[-1] for _, b in policy.hidden[:-1])],
         "moves": moves,
     }

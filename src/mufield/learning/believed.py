@@ -14,6 +14,7 @@ from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
+from ..policies.encoders import LogHere
 from ..space.measure import MeanField
 
 REWARD_POINTS = 64
@@ -65,14 +66,14 @@ def reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
             family,
             kernel=None,
             prior="additive",
-            mu="log here",
+            mu=LogHere(),
             noise="known",
             exact_points=0,
             inducing=min(family.inducing, REWARD_POINTS) or REWARD_POINTS,
         )
     if isinstance(family, DeepEnsemble):
-        return replace(family, mu="log here", noise="known", curvature=1.0)
+        return replace(family, mu=LogHere(), noise="known", curvature=1.0)
     raise UserError(
         f"no model of the hidden reward is known to go with {type(family).__name__}; pass "
-        "reward_family, for example GaussianProcess(prior='additive', mu='log here')"
+        "reward_family, for example GaussianProcess(prior='additive', mu=LogHere())"
     )

@@ -13,6 +13,7 @@ from ..planning.bptt import BPTT
 from ..planning.mirror import ascend
 from ..planning.starts import fit_profile, table_start
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
+from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import NetworkPolicy, network_profile
 from ..policies.tabular import SquashedTable, TabularPolicy
 from ..problem import Box, Motion, Problem
@@ -63,7 +64,7 @@ class GradientPlanner(AbstractPlanner):
         fit_steps: Steps of that fit.
         width: Units of a network's hidden layers.
         depth: Number of hidden layers.
-        encoder: How networks see the population.
+        mu: How networks see the population.
         sweeps: Sweeps of mirror ascent for a new start.
         points: Its moves on each axis of the action box.
     """
@@ -75,7 +76,7 @@ class GradientPlanner(AbstractPlanner):
     fit_steps: int = eqx.field(static=True, default=200)
     width: int = eqx.field(static=True, default=32)
     depth: int = eqx.field(static=True, default=2)
-    encoder: str = eqx.field(static=True, default="none")
+    mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
     sweeps: int = eqx.field(static=True, default=40)
     points: int = eqx.field(static=True, default=7)
 
@@ -176,9 +177,7 @@ class GradientPlanner(AbstractPlanner):
         joint = imagination.flow.problem
 
         def networks(problem: Problem, key: Key) -> Profile:
-            return network_profile(
-                problem, key, width=self.width, depth=self.depth, encoder=self.encoder
-            )
+            return network_profile(problem, key, width=self.width, depth=self.depth, mu=self.mu)
 
         if imagination.kind != "hallucinated":
             return networks(joint, key)
@@ -217,7 +216,7 @@ class GradientPlanner(AbstractPlanner):
             from_mu=policy.from_mu,
             bias=policy.bias,
             hidden=(*policy.hidden[:-1], (weight[..., :q, :], bias[..., :q])),
-            encoder=policy.encoder,
+            mu=policy.mu,
             grid=policy.grid,
             box=problem.actions,
         )

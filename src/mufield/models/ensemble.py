@@ -12,12 +12,13 @@ from jaxtyping import Key as KeyType
 
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
+from ..policies.encoders import AbstractEncoder, Unseen
 from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .calibration import FEWEST_ROWS, empirical_beta, held_out, recalibration
 from .data import PaddedTransitions, Transitions
-from .features import FeatureMap, MuFeatures
+from .features import FeatureMap
 from .networks import (
     Member,
     MemberPrior,
@@ -144,7 +145,7 @@ class DeepEnsemble(AbstractModelFamily):
     stopped: str = eqx.field(static=True, default="censored")
     prior_scale: float = eqx.field(static=True, default=1.0)
     curvature: float = eqx.field(static=True, default=0.4)
-    mu: MuFeatures = eqx.field(static=True, default="none")
+    mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
     beta: float | str = eqx.field(static=True, default=3.0)
     recalibrate: bool = eqx.field(static=True, default=False)
 

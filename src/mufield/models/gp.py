@@ -13,11 +13,12 @@ from jaxtyping import Array, Float
 
 from .._types import Key
 from ..errors import UserError
+from ..policies.encoders import AbstractEncoder, Unseen
 from ..space.grid import per_axis
 from .base import AbstractModelFamily
 from .data import PaddedTransitions, Transitions
 from .factor import LOST_INFORMATION, ROUNDING, ExactFactor, InducingFactor, Rows
-from .features import FeatureMap, MuFeatures
+from .features import FeatureMap
 from .hyperparameters import Hyperparameters, Limits, most_likely
 from .kernels import AbstractKernel
 from .posterior import ExactPosterior, Frame, InducingPosterior
@@ -95,7 +96,7 @@ class GaussianProcess(AbstractModelFamily):
 
     kernel: AbstractKernel | None = None
     prior: str = eqx.field(static=True, default="smooth")
-    mu: MuFeatures = eqx.field(static=True, default="none")
+    mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
     noise: str | float | tuple[float, ...] = eqx.field(static=True, default="known")
     hyperparameters: str = eqx.field(static=True, default="marginal likelihood")
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))

@@ -12,7 +12,7 @@ from .._types import Key
 from ..errors import UserError
 from ..flow.objective import Flow, Rollout
 from ..policies.base import Profile
-from ..policies.encoders import AbstractEncoder
+from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import network_profile
 from ..policies.tabular import SquashedTable, TabularPolicy
 from ..problem import Motion
@@ -83,8 +83,7 @@ def plan_network(
     seeds: int = 1,
     width: int = 32,
     depth: int = 2,
-    encoder: str | AbstractEncoder = "none",
-    pooling: int = 4,
+    mu: AbstractEncoder = Unseen(),
     progress: bool = False,
 ) -> BPTTResult:
     """Plans one network for each step, the paper's class of policies.
@@ -101,9 +100,7 @@ def plan_network(
         seeds: Number of networks that are trained side by side; the best is kept.
         width: Units of a hidden layer.
         depth: Number of hidden layers.
-        encoder: How networks see the population: ``"none"``, ``"raw"``, ``"pooled"``, or an
-            encoder of your own.
-        pooling: Cells of a block on each axis, for ``"pooled"``.
+        mu: How networks see the population.
         progress: Whether to show bars.
     """
     planner = planner or BPTT(steps=NETWORK_STEPS, learning_rate=NETWORK_RATE)
@@ -112,9 +109,7 @@ def plan_network(
     starts = list(warm)
     if start != "warm":
         fresh = [
-            network_profile(
-                flow.problem, k, width=width, depth=depth, encoder=encoder, pooling=pooling
-            )
+            network_profile(flow.problem, k, width=width, depth=depth, mu=mu)
             for k in jax.random.split(key, seeds)
         ]
         if start == "global":

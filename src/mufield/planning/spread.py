@@ -13,7 +13,7 @@ from .._types import Key, Mass, Scalar, State
 from ..errors import UserError
 from ..flow.objective import Flow
 from ..policies.base import Profile
-from ..policies.encoders import AbstractEncoder
+from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import NetworkPolicy, network_profile
 from ..policies.spread import DEFAULT_POINTS, SpreadTable, unspread
 from ..policies.squash import unsquash
@@ -37,7 +37,7 @@ def plan_spread(
     planner: BPTT | None = None,
     width: int = 32,
     depth: int = 2,
-    encoder: str | AbstractEncoder = "none",
+    mu: AbstractEncoder = Unseen(),
     progress: bool = False,
 ) -> BPTTResult:
     """Plans a mean and a spread of actions, which are randomised but vary smoothly.
@@ -56,7 +56,7 @@ def plan_spread(
         planner: The gradient ascent; by default one that suits the kind of policy.
         width: Units of a network's hidden layers.
         depth: Number of hidden layers.
-        encoder: How networks see the population.
+        mu: How networks see the population.
         progress: Whether to show bars.
     """
     if policy not in ("table", "network"):
@@ -66,9 +66,7 @@ def plan_spread(
     if policy == "network":
         ascent = BPTT(steps=TABLE_STEPS, learning_rate=TABLE_RATE)
         table = ascent.solve(flow, motion, [start], progress=progress).profile
-        fresh = network_profile(
-            flow.problem, key, width=width, depth=depth, encoder=encoder, points=points
-        )
+        fresh = network_profile(flow.problem, key, width=width, depth=depth, mu=mu, points=points)
         start = fit_spread(flow, fresh, table, evaluate(flow, motion, table).mass)
         steps, rate = NETWORK_STEPS, NETWORK_RATE
     planner = planner or BPTT(steps=steps, learning_rate=rate)

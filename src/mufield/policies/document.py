@@ -1,5 +1,6 @@
 """The description of a stored policy: what JSON says of it, and what arrays follow from that."""
 
+import dataclasses
 import math
 import reprlib
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from ..errors import UserError
 from ..problem import Box
 from ..space.grid import Grid
 from .base import AbstractPolicy, Profile
-from .encoders import AbstractEncoder, NoEncoder, PooledEncoder, RawEncoder
+from .encoders import ENCODERS, WORDS, AbstractEncoder
 from .network import NetworkPolicy
 from .randomised import RandomisedPolicy, UniformRandom
 from .spread import SpreadTable
@@ -24,7 +25,6 @@ from .tabular import TabularPolicy
 VERSION = 1
 """Of the format; files of later versions are refused."""
 
-ENCODERS = {NoEncoder: "none", RawEncoder: "raw", PooledEncoder: "pooled"}
 # The kinds that are nothing but tables, with the axes of each array.
 TABLES: dict[str, tuple[type[AbstractPolicy], dict[str, tuple[str, str]]]] = {
     "tabular": (TabularPolicy, {"actions": ("cells", "action_dim")}),
@@ -141,19 +141,18 @@ class _Grid(_Box):
 
 
 class _Encoder(_Part):
-    kind: Literal["none", "raw", "pooled"]
-    blocks: tuple[int, ...] = ()
+    kind: str
+    cells: PositiveInt | None = None
 
-    def build(self, grid: Grid) -> AbstractEncoder:
-        if self.kind != "pooled":
-            return NoEncoder() if self.kind == "none" else RawEncoder(size=grid.n_cells)
-        used = set(self.blocks)
-        if len(self.blocks) != grid.n_cells or used != set(range(len(used))):
+    def build(self) -> AbstractEncoder:
+        settings = {} if self.cells is None else {"cells": self.cells}
+        kind = ENCODERS.get(self.kind)
+        if kind is None or settings.keys() != {each.name for each in dataclasses.fields(kind)}:
             raise UserError(
-                f"expected one of the blocks 0, 1, ... for each of {grid.n_cells} free cells, got "
-                f"{len(self.blocks)} entries from {min(used, default=0)} to {max(used, default=0)}"
+                f"expected one of the encoders {sorted(ENCODERS)} with its settings, got "
+                f"{self.kind!r} with {settings}"
             )
-        return PooledEncoder(blocks=self.blocks, size=len(used))
+        return kind(**settings)
 
 
 class _Network(Document):
@@ -167,7 +166,7 @@ class _Network(Document):
         policy, first = self.skeleton(), self.widths[0]
         shapes: dict[str, tuple[int, ...]] = {
             "from_state": (first, policy.grid.dim + sum(policy.grid.periodic)),
-            "from_mu": (first, policy.encoder.size),
+            "from_mu": (first, policy.mu.size(policy.grid)),
             "bias": (first,),
         }
         outputs = (*self.widths[1:], policy.box.dim * (1 if self.points == 1 else 2))
@@ -179,8 +178,9 @@ class _Network(Document):
         vector, matrix, grid = jnp.zeros((1,)), jnp.zeros((1, 1)), self.grid.build()
         hidden = ((matrix, vector),) * len(self.widths)
         box = Box(self.actions.lower, self.actions.upper)
-        encoder = self.encoder.build(grid)
-        return NetworkPolicy(matrix, matrix, vector, hidden, encoder, grid, box, self.points)
+        return NetworkPolicy(
+            matrix, matrix, vector, hidden, self.encoder.build(), grid, box, self.points
+        )
 
 
 class _Spread(Document):
@@ -220,16 +220,15 @@ def parse_document(text: str) -> Document:
 
 def describe_kind(policy: AbstractPolicy) -> dict[str, Any]:
     """The part of a description that depends on the kind of policy."""
-    if isinstance(policy, NetworkPolicy) and type(policy.encoder) in ENCODERS:
-        grid, encoder, box = policy.grid, policy.encoder, policy.box
+    if isinstance(policy, NetworkPolicy) and type(policy.mu) in WORDS:
+        grid, box = policy.grid, policy.box
         fields = {"lower": grid.lower, "upper": grid.upper, "shape": grid.shape}
         walls = np.packbits(grid.walls).tobytes().hex()
-        blocks = encoder.blocks if isinstance(encoder, PooledEncoder) else ()
         return {
             "kind": "network",
             "grid": fields | {"periodic": grid.periodic, "walls": walls},
             "actions": {"lower": box.lower, "upper": box.upper},
-            "encoder": {"kind": ENCODERS[type(encoder)], "blocks": blocks},
+            "encoder": {"kind": WORDS[type(policy.mu)], **dataclasses.asdict(policy.mu)},
             "widths": [policy.bias.shape[-1], *(b.shape[-1] for _, b in policy.hidden[:-1])],
             "points": policy.points,
         }

@@ -1,80 +1,245 @@
-"""How a network sees the population: from the masses of all cells to a short vector."""
+"""How policies and models see an agent's position and the population mu.
 
+An encoder is a setting, not a set of weights: it holds no arrays, and what depends on the grid is
+worked out from ``mu.grid`` when it is called.
+"""
+
+import math
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
-import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Mass
+from .._types import Mass, State
 from ..errors import UserError
 from ..space.grid import Grid
+from ..space.measure import MeanField
+
+LEAST_HERE = 1e-6
+"""Mass of a cell, in units of the uniform distribution, below which `LogHere` is constant."""
+
+EMBEDDING_SIZE = 8
+"""Most numbers that `MeanEmbedding` has for a distribution."""
 
 
-class AbstractEncoder(eqx.Module):
-    """Turns a distribution into features of a fixed number."""
-
-    size: eqx.AbstractVar[int]
+@dataclass(frozen=True)
+class AbstractEncoder:
+    """A vector of numbers of the order of one that stands for mu, as one agent sees it."""
 
     @abstractmethod
-    def __call__(self, mass: Mass) -> Float[Array, "features"]:
-        """The features of a distribution, of the order of one."""
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """The vector for one agent."""
+
+    @abstractmethod
+    def size(self, grid: Grid) -> int:
+        """Length of the vector on a grid."""
 
 
-class NoEncoder(AbstractEncoder):
-    """The network does not see the population: pi(s)."""
+@dataclass(frozen=True)
+class Unseen(AbstractEncoder):
+    """Nothing of mu."""
 
-    size: int = eqx.field(static=True, default=0)
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """An empty vector."""
+        return jnp.zeros((0,), dtype=mu.mass.dtype)
 
-    def __call__(self, mass: Mass) -> Float[Array, "features"]:
-        """Nothing."""
-        return jnp.zeros((0,), dtype=mass.dtype)
+    def size(self, grid: Grid) -> int:
+        """Zero."""
+        return 0
 
 
-class RawEncoder(AbstractEncoder):
+@dataclass(frozen=True)
+class Here(AbstractEncoder):
+    """The mass of the agent's own cell, as log(1 + mass) in units of the uniform distribution."""
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """One number, even over the mass's orders of magnitude."""
+        return jnp.log1p(mu.here * mu.grid.n_cells)[None]
+
+    def size(self, grid: Grid) -> int:
+        """One."""
+        return 1
+
+
+@dataclass(frozen=True)
+class LogHere(AbstractEncoder):
+    """The logarithm of the mass of the agent's own cell.
+
+    It is 0 where the population is even and 1 where everybody is here. Rewards that shun crowds
+    are often linear in it.
+    """
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """One number, the same for all masses below `LEAST_HERE`."""
+        here = jnp.maximum(mu.here * mu.grid.n_cells, LEAST_HERE)
+        return (jnp.log(here) / max(1.0, math.log(mu.grid.n_cells)))[None]
+
+    def size(self, grid: Grid) -> int:
+        """One."""
+        return 1
+
+
+@dataclass(frozen=True)
+class AllCells(AbstractEncoder):
     """The mass of every cell, scaled so that the uniform distribution is all ones."""
 
-    size: int = eqx.field(static=True)
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """One number for each free cell."""
+        return mu.mass * mu.grid.n_cells
 
-    def __call__(self, mass: Mass) -> Float[Array, "features"]:
-        """All masses."""
-        return mass * self.size
+    def size(self, grid: Grid) -> int:
+        """Number of free cells."""
+        return grid.n_cells
 
 
-class PooledEncoder(AbstractEncoder):
-    """The mass of blocks of cells, for grids with many cells.
+@dataclass(frozen=True)
+class Pooled(AbstractEncoder):
+    """The mass of blocks of cells, scaled so that equal blocks are all ones.
 
     Attributes:
-        blocks: Block of each cell, as rows of a matrix that adds them up.
+        cells: Cells of a block on each axis.
     """
 
-    blocks: tuple[int, ...] = eqx.field(static=True)
-    size: int = eqx.field(static=True)
+    cells: int = 4
 
-    def __call__(self, mass: Mass) -> Float[Array, "features"]:
-        """Masses of the blocks, scaled so that equal blocks are all ones."""
-        member = np.asarray(self.blocks)[:, None] == np.arange(self.size)
-        return mass @ jnp.asarray(member, dtype=mass.dtype) * self.size
+    def __post_init__(self) -> None:
+        if self.cells < 1:
+            raise UserError(f"a block must have at least 1 cell on each axis, got {self.cells}")
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """One number for each block."""
+        blocks = self.blocks(mu.grid)
+        size = int(blocks.max()) + 1
+        member = blocks[:, None] == np.arange(size)
+        return mu.mass @ jnp.asarray(member, dtype=mu.mass.dtype) * size
+
+    def size(self, grid: Grid) -> int:
+        """Number of blocks that have a free cell."""
+        return int(self.blocks(grid).max()) + 1
+
+    def blocks(self, grid: Grid) -> np.ndarray:
+        """The block of each free cell: 0, 1, ..."""
+        return _blocks(grid, self.cells)
 
 
-def make_encoder(grid: Grid, kind: str, pooling: int = 4) -> AbstractEncoder:
-    """Builds an encoder by name.
+@dataclass(frozen=True)
+class MeanEmbedding(AbstractEncoder):
+    """The leading coordinates of the kernel mean embedding of mu.
 
-    Args:
-        grid: The space.
-        kind: ``"none"``, ``"raw"`` or ``"pooled"``.
-        pooling: Cells of a block on each axis, for ``"pooled"``.
+    The kernel between cells is Gaussian with a width of a quarter of the space. Its Lipschitz
+    constant in W1 is bounded by one over the width, which keeps models Lipschitz in mu
+    (assumption Kernel).
     """
-    if kind == "none":
-        return NoEncoder()
-    if kind == "raw":
-        return RawEncoder(size=grid.n_cells)
-    if kind == "pooled":
-        if pooling < 1:
-            raise UserError(f"pooling must be at least 1, got {pooling}")
-        coarse = grid.free_cells // pooling
-        _, block = np.unique(coarse, axis=0, return_inverse=True)
-        block = block.reshape(-1)
-        return PooledEncoder(blocks=tuple(block.tolist()), size=int(block.max()) + 1)
-    raise UserError(f"the encoder must be 'none', 'raw' or 'pooled', got {kind!r}")
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """At most `EMBEDDING_SIZE` numbers, whose distances are those of the embeddings."""
+        return mu.mass @ jnp.asarray(_embedding(mu.grid), dtype=mu.mass.dtype)
+
+    def size(self, grid: Grid) -> int:
+        """`EMBEDDING_SIZE`, or fewer on a grid of fewer cells."""
+        return min(EMBEDDING_SIZE, grid.n_cells)
+
+
+@dataclass(frozen=True)
+class Seen(AbstractEncoder):
+    """A function of yours.
+
+    Attributes:
+        function: From one agent's state and mu to a vector, or a single number.
+    """
+
+    function: Callable[[State, MeanField], Any]
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """What the function returns, as a vector."""
+        found = jnp.atleast_1d(jnp.asarray(self.function(state, mu)))
+        if found.ndim != 1:
+            raise UserError(
+                f"the features of mu must be a vector for one agent, got the shape {found.shape}"
+            )
+        return found
+
+    def size(self, grid: Grid) -> int:
+        """Found by tracing the function."""
+
+        def one(state: State, mass: Mass) -> Array:
+            return self(state, MeanField(mass=mass, here=mass[0], grid=grid))
+
+        dtype = jnp.result_type(float)
+        shapes = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((grid.dim,), (grid.n_cells,)))
+        return int(jax.eval_shape(one, *shapes).shape[0])
+
+
+ENCODERS: dict[str, type[AbstractEncoder]] = {
+    "none": Unseen,
+    "local": Here,
+    "log here": LogHere,
+    "raw": AllCells,
+    "pooled": Pooled,
+    "embedding": MeanEmbedding,
+}
+"""What the encoders are called in configurations and in files; `Seen` has no name there."""
+
+WORDS = {kind: word for word, kind in ENCODERS.items()}
+
+
+def check_encoder(mu: object) -> AbstractEncoder:
+    """Returns ``mu``, or raises if it is not an encoder."""
+    if isinstance(mu, AbstractEncoder):
+        return mu
+    names = ", ".join(f"{kind.__name__}()" for kind in ENCODERS.values())
+    raise UserError(f"mu must be one of {names} or Seen(function), got {mu!r}")
+
+
+def position_features(grid: Grid, state: State) -> Float[Array, "position"]:
+    """Position scaled to [-1, 1]; periodic axes as cosine and sine, so that no seam shows."""
+    lower = jnp.asarray(grid.lower, dtype=state.dtype)
+    share = (state - lower) / jnp.asarray(grid.extent, dtype=state.dtype)
+    features = []
+    for axis, periodic in enumerate(grid.periodic):
+        if periodic:
+            angle = 2 * jnp.pi * share[axis]
+            features += [jnp.cos(angle), jnp.sin(angle)]
+        else:
+            features.append(2 * share[axis] - 1)
+    return jnp.stack(features)
+
+
+def position_size(grid: Grid) -> int:
+    """Length of `position_features`."""
+    return grid.dim + sum(grid.periodic)
+
+
+def position_slope(grid: Grid) -> float:
+    """Lipschitz constant of `position_features`."""
+    return max(
+        (2 * math.pi if periodic else 2.0) / extent
+        for periodic, extent in zip(grid.periodic, grid.extent, strict=True)
+    )
+
+
+@lru_cache(maxsize=64)
+def _blocks(grid: Grid, cells: int) -> np.ndarray:
+    _, block = np.unique(grid.free_cells // cells, axis=0, return_inverse=True)
+    return np.asarray(block.reshape(-1))
+
+
+@lru_cache(maxsize=64)
+def _embedding(grid: Grid) -> Float[np.ndarray, "cells embedded"]:
+    """A matrix R with R R' close to the Gaussian kernel between cells."""
+    gram = np.ones((grid.n_cells, grid.n_cells))
+    for axis, extent in enumerate(grid.extent):
+        apart = grid.centres[:, None, axis] - grid.centres[None, :, axis]
+        # On a wrapped axis the sum over turns, so that the kernel stays positive definite.
+        turns = np.arange(-2, 3) if grid.periodic[axis] else np.zeros(1)
+        each = (apart[..., None] + turns * extent) / (0.25 * extent)
+        gram *= np.exp(-0.5 * each**2).sum(axis=-1)
+    values, vectors = np.linalg.eigh(gram)
+    keep = np.argsort(values)[::-1][:EMBEDDING_SIZE]
+    return np.asarray(vectors[:, keep] * np.sqrt(np.maximum(values[keep], 0.0)))

@@ -15,7 +15,14 @@ from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, Profile
-from .encoders import AbstractEncoder, make_encoder
+from .encoders import (
+    AbstractEncoder,
+    Unseen,
+    check_encoder,
+    position_features,
+    position_size,
+    position_slope,
+)
 from .spread import normal_scores, scattered
 from .squash import squash
 
@@ -33,7 +40,7 @@ class NetworkPolicy(AbstractPolicy):
         bias: First layer's bias.
         hidden: Weights and biases of the further layers; the last gives the action, followed by
             its spread if there are several points.
-        encoder: How the population is seen.
+        mu: How the population is seen.
         grid: The space, to scale positions.
         box: The action box.
         points: Number of different actions on each axis; one is a deterministic policy. For more
@@ -44,7 +51,7 @@ class NetworkPolicy(AbstractPolicy):
     from_mu: Float[Array, "*steps width features"]
     bias: Float[Array, "*steps width"]
     hidden: tuple[tuple[Array, Array], ...]
-    encoder: AbstractEncoder
+    mu: AbstractEncoder = eqx.field(static=True)
     grid: Grid = eqx.field(static=True)
     box: Box
     points: int = eqx.field(static=True, default=1)
@@ -52,12 +59,16 @@ class NetworkPolicy(AbstractPolicy):
     @property
     def ahead(self) -> bool:
         """Networks that do not see mu act on all steps at once, in larger products."""
-        return self.encoder.size == 0
+        return not self._features_of_mu
+
+    @property
+    def _features_of_mu(self) -> int:
+        return self.mu.size(self.grid)
 
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""
         x = self.from_state @ position_features(self.grid, state)
-        x = jnp.tanh(x + (self.from_mu @ self.encoder(mu.mass) + self.bias))
+        x = jnp.tanh(x + (self.from_mu @ self.mu(state, mu).astype(x.dtype) + self.bias))
         for weight, bias in self.hidden[:-1]:
             x = jnp.tanh(weight @ x + bias)
         weight, bias = self.hidden[-1]
@@ -105,10 +116,10 @@ class NetworkPolicy(AbstractPolicy):
 
         return NetworkPolicy(
             from_state=shrink(self.from_state),
-            from_mu=shrink(self.from_mu) if self.encoder.size else self.from_mu,
+            from_mu=shrink(self.from_mu) if self._features_of_mu else self.from_mu,
             bias=self.bias,
             hidden=tuple((shrink(w), b) for w, b in self.hidden),
-            encoder=self.encoder,
+            mu=self.mu,
             grid=self.grid,
             box=self.box,
             points=self.points,
@@ -121,8 +132,7 @@ def network_profile(
     *,
     width: int = 32,
     depth: int = 2,
-    encoder: str | AbstractEncoder = "none",
-    pooling: int = 4,
+    mu: AbstractEncoder = Unseen(),
     points: int = 1,
 ) -> Profile:
     """One network for each step, with random weights.
@@ -132,9 +142,7 @@ def network_profile(
         key: Randomness of the weights.
         width: Units of a hidden layer.
         depth: Number of hidden layers.
-        encoder: How networks see the population: ``"none"``, ``"raw"``, ``"pooled"``, or an
-            encoder of your own.
-        pooling: Cells of a block on each axis, for ``"pooled"``.
+        mu: How networks see the population, for example `AllCells` or `Pooled`.
         points: Number of different actions on each axis; more than one for a policy that scatters
             actions around their mean.
     """
@@ -148,9 +156,9 @@ def network_profile(
             f"width, depth and points must be at least 1, got {width}, {depth} and {points}"
         )
     box, grid = problem.actions, problem.grid
-    seen = make_encoder(grid, encoder, pooling) if isinstance(encoder, str) else encoder
+    seen = check_encoder(mu).size(grid)
     dtype = problem.initial.dtype
-    inputs = sum(2 if p else 1 for p in grid.periodic)
+    inputs = position_size(grid)
     outputs = box.dim if points == 1 else 2 * box.dim
 
     def one(key: Key) -> Any:
@@ -165,36 +173,14 @@ def network_profile(
         return (
             # Wide enough that units bend in different places of the space.
             _weights(keys[0], width, inputs, 3.0, dtype),
-            _weights(keys[1], width, seen.size, 0.1, dtype),
+            _weights(keys[1], width, seen, 0.1, dtype),
             jax.random.uniform(keys[1], (width,), dtype=dtype, minval=-1.0, maxval=1.0),
             hidden,
         )
 
     from_state, from_mu, bias, hidden = jax.vmap(one)(jax.random.split(key, problem.horizon))
-    policy = NetworkPolicy(from_state, from_mu, bias, hidden, seen, grid, box, points)
+    policy = NetworkPolicy(from_state, from_mu, bias, hidden, mu, grid, box, points)
     return Profile.stacked(policy, problem.horizon)
-
-
-def position_features(grid: Grid, state: State) -> Float[Array, "position"]:
-    """Position scaled to [-1, 1]; periodic axes as cosine and sine."""
-    lower = jnp.asarray(grid.lower, dtype=state.dtype)
-    share = (state - lower) / jnp.asarray(grid.extent, dtype=state.dtype)
-    features = []
-    for axis, periodic in enumerate(grid.periodic):
-        if periodic:
-            angle = 2 * jnp.pi * share[axis]
-            features += [jnp.cos(angle), jnp.sin(angle)]
-        else:
-            features.append(2 * share[axis] - 1)
-    return jnp.stack(features)
-
-
-def position_slope(grid: Grid) -> float:
-    """Lipschitz constant of `position_features`."""
-    return max(
-        (2 * math.pi if periodic else 2.0) / extent
-        for periodic, extent in zip(grid.periodic, grid.extent, strict=True)
-    )
 
 
 def _weights(key: Key, rows: int, columns: int, gain: float, dtype: Any) -> Array:

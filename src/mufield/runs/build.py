@@ -18,6 +18,7 @@ from ..learning.plan import AbstractPlanner
 from ..models.base import AbstractModelFamily
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
+from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import RunConfig
 from .imports import import_users as import_users
@@ -32,6 +33,10 @@ PLANNERS: dict[str, tuple[type[AbstractPlanner], dict[str, Any]]] = {
     "network": (GradientPlanner, {"policy": "network"}),
     "table": (GradientPlanner, {"policy": "table"}),
 }
+
+
+WORDS: dict[str, dict[str, Any]] = {"mu": {word: kind() for word, kind in ENCODERS.items()}}
+"""Settings that are objects in Python, with the words that stand for them in configurations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +156,18 @@ def _checked(
     unknown = sorted(options.keys() - known.keys())
     if unknown:
         raise UserError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
-    return {key: _of_type(known[key], value, f"{name}: {key}") for key, value in options.items()}
+    return {
+        key: _of_type(known[key], _object(key, value, name), f"{name}: {key}")
+        for key, value in options.items()
+    }
+
+
+def _object(setting: str, value: Any, name: str) -> Any:
+    """The object that a word stands for; anything else as it is."""
+    words = WORDS.get(setting, {})
+    if words and isinstance(value, str) and value not in words:
+        raise UserError(f"{name}: {setting} must be one of {', '.join(words)}, got {value!r}")
+    return words.get(value, value) if isinstance(value, str) else value
 
 
 def _of_type(kind: Any, value: Any, name: str) -> Any:
@@ -172,6 +188,10 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """What JSON can hold, as it comes back from there."""
     kept = {}
     for name, value in values.items():
+        words = [word for word, each in WORDS.get(name, {}).items() if each == value]
+        if words:
+            kept[name] = words[0]
+            continue
         try:
             kept[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):

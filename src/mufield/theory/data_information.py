@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from ..models.data import Transitions
 from ..models.factor import InducingFactor, Rows
 from ..models.kernels import AbstractKernel, covariances, variances
+from ..policies.encoders import Unseen
 from ..problem import Box, Problem
 from .evidence import RunData
 from .information import (
@@ -161,7 +162,7 @@ def _candidates(
         moment=moments,
     )
     inputs = prior.family.rows(spread).inputs
-    if prior.slopes is None or prior.family.mu != "none":
+    if prior.slopes is None or prior.family.mu != Unseen():
         return inputs, None
     # A point is within half a diagonal of its cell's centre, and that is near one that was kept.
     far = 0.5 * float(np.linalg.norm(grid.cell_size))

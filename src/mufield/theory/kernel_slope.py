@@ -24,7 +24,8 @@ from ..models.kernels import (
     SquaredExponential,
     Sum,
 )
-from ..policies.encoders import AbstractEncoder
+from ..policies.encoders import Here, LogHere, Seen
+from ..space.measure import seen_from
 from .lattice import between_cells
 
 STEEPEST = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
@@ -155,7 +156,7 @@ def feature_slopes(features: FeatureMap) -> FeatureSlopes:
     rest = tuple(range(place, features.size))
     mu, here = (), ()  # type: tuple[Blocks, Blocks]
     reach = np.ones(features.size)
-    if features.mu == "local":
+    if isinstance(features.mu, Here):
         # The mass of a cell changes by at most W1 over the least distance between cells; from
         # one cell to the next it may be anything.
         cell = min(grid.cell_size)
@@ -163,12 +164,12 @@ def feature_slopes(features: FeatureMap) -> FeatureSlopes:
         mu = (Block(rest, grid.n_cells / cell),)
         here = (Block(rest, highest / cell),)
         reach[place:] = highest
-    elif features.mu == "log here":
+    elif isinstance(features.mu, LogHere):
         raise NotImplementedError(
             "the logarithm of mu at the agent has no Lipschitz constant, as its slope grows "
             "without bound in empty cells; give L_f and L_sigma"
         )
-    elif rest and not callable(features.mu):
+    elif rest and not isinstance(features.mu, Seen):
         table = _of_point_masses(features)
         mu = (Block(rest, between_cells(features.grid, table)),)
         reach[place:] = np.abs(table).max(axis=0)
@@ -180,11 +181,10 @@ def feature_slopes(features: FeatureMap) -> FeatureSlopes:
 
 
 def _of_point_masses(features: FeatureMap) -> Float[np.ndarray, "cells size"]:
-    if features.embedding is not None:
-        return np.asarray(features.embedding, dtype=float)
-    assert isinstance(features.encoder, AbstractEncoder)
-    rows = jnp.eye(features.grid.n_cells)
-    return np.stack([np.asarray(features.encoder(row), dtype=float) for row in rows])
+    grid = features.grid
+    state = jnp.asarray(grid.centres[0])
+    rows = [features.mu(state, seen_from(grid, row, state)) for row in jnp.eye(grid.n_cells)]
+    return np.asarray(jnp.stack(rows), dtype=float)
 
 
 def _moved(blocks: Blocks, weights: Float[np.ndarray, "features"]) -> float:

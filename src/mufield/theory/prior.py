@@ -13,6 +13,7 @@ from ..models.data import Transitions
 from ..models.features import FeatureMap
 from ..models.gp import GaussianProcess
 from ..models.kernels import AbstractKernel, covariances
+from ..policies.encoders import Unseen
 from ..problem import GaussianNoise, Motion
 from ..space.measure import seen_from
 from .evidence import RunData
@@ -110,4 +111,4 @@ def norm_estimate(prior: Prior, motion: Motion, data: Transitions) -> float:
 def _nominated(family: AbstractModelFamily) -> GaussianProcess:
     if isinstance(family, GaussianProcess):
         return family
-    return GaussianProcess(mu=getattr(family, "mu", "none"), hyperparameters="fixed")
+    return GaussianProcess(mu=getattr(family, "mu", Unseen()), hyperparameters="fixed")

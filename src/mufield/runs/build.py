@@ -173,6 +173,8 @@ def _object(setting: str, value: Any, name: str) -> Any:
 def _of_type(kind: Any, value: Any, name: str) -> Any:
     if value is None:  # a default that JSON knows as null
         return None
+    if isinstance(kind, type) and isinstance(value, kind):
+        return value
     adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         return adapter.validate_python(value)

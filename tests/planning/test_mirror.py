@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mufield import (
+    Box,
     Flow,
     Grid,
     MirrorAscent,
@@ -90,7 +91,7 @@ def test_values_behind_a_wall_s_end_are_the_same_with_and_without_the_kernel(mon
 
 
 def earning(reward, grid, actions, horizon=2):
-    from mufield import Box, Problem
+    from mufield import Problem
 
     return Flow(
         Problem(

@@ -39,7 +39,7 @@ from mufield.models.data import Transitions
 from mufield.models.ensemble import DeepEnsemble
 from mufield.models.gp import GaussianProcess
 from mufield.policies.encoders import AbstractEncoder, Here, Unseen
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 INSIDE = 0.9
 ENVIRONMENTS = {"four-rooms": Unseen(), "swarm": Unseen(), "swarm-congested": Here()}
@@ -128,7 +128,7 @@ def answers(
     """True displacements, predicted ones, and their epistemic standard deviations."""
 
     def one(state: jax.Array, action: jax.Array, mass: jax.Array) -> tuple[jax.Array, ...]:
-        mu = seen_from(grid, mass, state)
+        mu = mean_field_at(grid, mass, state)
         found = model.predict(state, action, mu)
         return motion(state, action, mu) - state, found.mean - state, found.epistemic
 

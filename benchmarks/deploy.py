@@ -37,7 +37,7 @@ from mufield.deploy.export import READER as READER_FILE
 from mufield.deploy.export import export_policy
 from mufield.deploy.reader import DeployedPolicy
 from mufield.finite.choice import drawn
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 START = 0.3
 DECISION = 0.020
@@ -53,10 +53,10 @@ policy.act([[0.5, 0.5]], policy.histogram([[0.5, 0.5]]), step=3)
 """
 IN_JAX = """
 import jax, jax.numpy as jnp, mufield as mf
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 profile, grid = mf.load_policy("policy.safetensors"), mf.make("four-rooms").problem.grid
 state = jnp.array([0.5, 0.5])
-law = profile.at(3).law(state, seen_from(grid, mf.point_mass(grid, 0, 0), state))
+law = profile.at(3).law(state, mean_field_at(grid, mf.point_mass(grid, 0, 0), state))
 law.sample(jax.random.key(0)).block_until_ready()
 """
 
@@ -92,7 +92,9 @@ def deciders(
 
     def in_jax(states: Any, mass: Any, step: Any, chance: Any) -> Any:
         now = profile.at(step)
-        return jax.vmap(lambda s, c: drawn(now.law(s, seen_from(grid, mass, s)), c))(states, chance)
+        return jax.vmap(lambda s, c: drawn(now.law(s, mean_field_at(grid, mass, s)), c))(
+            states, chance
+        )
 
     compiled, arrays = jax.jit(in_jax), tuple(jnp.asarray(a) for a in (states, mass))
     rest = (jnp.asarray(STEP), jnp.asarray(chance))

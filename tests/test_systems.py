@@ -163,11 +163,11 @@ def test_variants_of_the_paper_are_options():
 def test_crowds_slow_the_congested_swarm():
     system = make("swarm-congested", horizon=1, cells=4)
     motion = system._motion
-    from mufield.space.measure import seen_from
+    from mufield.space.measure import mean_field_at
 
     grid = system.problem.grid
     mass = jnp.array([1.0, 0.0, 0.0, 0.0])
-    full, empty = (seen_from(grid, mass, jnp.array([x])) for x in (0.1, 0.6))
+    full, empty = (mean_field_at(grid, mass, jnp.array([x])) for x in (0.1, 0.6))
     assert float(motion(jnp.array([0.1]), jnp.ones(1), full)[0]) == pytest.approx(0.1)
     assert float(motion(jnp.array([0.6]), jnp.ones(1), empty)[0]) == pytest.approx(4.6)
 

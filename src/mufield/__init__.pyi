@@ -4,12 +4,13 @@ from ._runtime import enable_compilation_cache as enable_compilation_cache
 from .environments import catalogue as catalogue
 from .environments import make as make
 from .environments import register as register
+from .environments.four_rooms import FOUR_ROOMS as FOUR_ROOMS
 from .episode import AbstractSystem as AbstractSystem
 from .episode import Episode as Episode
 from .errors import UserError as UserError
+from .flow.flow import Flow as Flow
+from .flow.flow import Rollout as Rollout
 from .flow.moves import MoveFlow as MoveFlow
-from .flow.objective import Flow as Flow
-from .flow.objective import Rollout as Rollout
 from .learning.gradient import GradientPlanner as GradientPlanner
 from .learning.m3ucrl import M3UCRL as M3UCRL
 from .learning.mirror import MirrorPlanner as MirrorPlanner
@@ -52,12 +53,9 @@ from .policies.randomised import random_policy as random_policy
 from .policies.spread import SpreadTable as SpreadTable
 from .policies.tabular import TabularPolicy as TabularPolicy
 from .problem import Box as Box
-from .problem import GaussianNoise as GaussianNoise
 from .problem import MoveSet as MoveSet
-from .problem import NeighbourNoise as NeighbourNoise
 from .problem import Problem as Problem
 from .space.grid import Grid as Grid
-from .space.maps import FOUR_ROOMS as FOUR_ROOMS
 from .space.measure import MeanField as MeanField
 from .space.measure import density as density
 from .space.measure import entropy as entropy
@@ -70,6 +68,8 @@ from .space.measure import sample as sample
 from .space.measure import uniform as uniform
 from .space.move import Move as Move
 from .space.move import move as move
+from .space.noise import GaussianNoise as GaussianNoise
+from .space.noise import NeighbourNoise as NeighbourNoise
 from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem
 

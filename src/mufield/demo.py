@@ -15,8 +15,8 @@ from rich.table import Table
 
 from . import viz
 from .environments.four_rooms import four_rooms
+from .flow.flow import Rollout
 from .flow.moves import MoveFlow
-from .flow.objective import Rollout
 from .learning.m3ucrl import M3UCRL
 from .learning.run import LearnResult, learn
 from .planning.known import plan_table

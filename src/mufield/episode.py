@@ -30,7 +30,7 @@ class Episode(eqx.Module):
     actions: Float[Array, "agents steps action_dim"]
     next_states: Float[Array, "agents steps dim"]
     stopped: Bool[Array, "agents steps dim"]
-    mass: _types.Flow
+    mass: _types.Masses
     rewards: Float[Array, "paid_steps"]
     earned: Float[Array, "agents steps"] | None = None
 

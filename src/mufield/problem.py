@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ._types import Action, Key, Mass, Scalar, State
+from ._types import Action, Key, Mass, Scalar, State, States
 from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
-from .space.measure import MeanField, check_mass, seen_from
+from .space.measure import MeanField, at_all_cells, check_mass, sample
+from .space.noise import GaussianNoise, NeighbourNoise, Noise
 
 Motion = Callable[[State, Action, MeanField], State]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise."""
@@ -172,38 +173,6 @@ class MoveSet(eqx.Module):
         return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"
 
 
-class GaussianNoise(eqx.Module):
-    """Independent Gaussian noise on each axis, added to where an agent aims."""
-
-    std: tuple[float, ...] = eqx.field(static=True)
-
-    def __init__(self, std: PerAxis):
-        """Builds the noise; one number stands for all axes."""
-        values = tuple(float(s) for s in np.atleast_1d(std))
-        if any(not (math.isfinite(s) and s >= 0) for s in values):
-            raise UserError(f"the noise's standard deviation must be 0 or more, got {std}")
-        self.std = values
-
-
-class NeighbourNoise(eqx.Module):
-    """Noise of the discrete rooms: after its move, an agent may be pushed to a neighbour.
-
-    With probability ``intensity`` the agent takes one more move, drawn uniformly from staying
-    and the free neighbours of its cell.
-    """
-
-    intensity: float = eqx.field(static=True)
-
-    def __init__(self, intensity: float):
-        """Builds the noise."""
-        if not 0 <= intensity <= 1:
-            raise UserError(f"the noise intensity must be between 0 and 1, got {intensity}")
-        self.intensity = float(intensity)
-
-
-Noise = GaussianNoise | NeighbourNoise
-
-
 class Problem(eqx.Module):
     """An episodic mean-field control problem, all but the law of motion.
 
@@ -294,6 +263,10 @@ class Problem(eqx.Module):
         """Whether the reward has to be learned."""
         return isinstance(self.reward, HiddenReward)
 
+    def draw_starts(self, key: Key, agents: int) -> States:
+        """Agents drawn from the initial distribution."""
+        return sample(self.grid, self.initial, key, agents, centred=self.noise.centred)
+
     def with_reward(self, reward: Reward) -> "Problem":
         """The same problem with another reward in place of its own; may be compiled."""
         changed: Problem = eqx.tree_at(
@@ -303,37 +276,49 @@ class Problem(eqx.Module):
 
 
 def check_function(
-    problem: Problem, function: Callable[..., Any], name: str, shape: tuple[int, ...]
-) -> Float[np.ndarray, "cells *shape"]:
-    """Evaluates a user's function once in every cell; raises if the result cannot be right."""
-    grid = problem.grid
-    dtype = problem.initial.dtype
-    action = jnp.asarray(problem.actions.rest, dtype=dtype)
+    problem: Problem,
+    function: Callable[..., Any],
+    name: str,
+    shape: tuple[int, ...],
+    actions: Float[Array, "actions action_dim"] | None = None,
+) -> Float[np.ndarray, "cells actions *shape"]:
+    """Evaluates a user's function in every cell; raises if the result cannot be right.
 
-    def one(state: State) -> Any:
-        mu = seen_from(grid, problem.initial, state)
-        return jnp.asarray(function(state, action, mu))
+    Args:
+        problem: The problem.
+        function: The function of one agent, ``(state, action, mu)``.
+        name: How errors call it.
+        shape: What it must return.
+        actions: The actions to try; by default the one nearest to zero.
+    """
+    grid, mass = problem.grid, problem.initial
+    rest = jnp.asarray(problem.actions.rest)[None]
+    tried = (rest if actions is None else actions).astype(mass.dtype)
 
-    centres = jnp.asarray(grid.centres, dtype=dtype)
+    def everywhere() -> Array:
+        return at_all_cells(
+            grid, mass, function, jnp.broadcast_to(tried, (grid.n_cells, *tried.shape))
+        )
+
     try:
-        kind = jax.eval_shape(one, centres[0])
+        kind = jax.eval_shape(everywhere)
     except Exception as error:
         raise UserError(
             f"{name} could not be evaluated for a state of shape {(grid.dim,)}, an action of "
-            f"shape {action.shape} and mu: {error}"
+            f"shape {tried.shape[1:]} and mu: {error}"
         ) from error
-    if kind.shape != shape:
+    if kind.shape[2:] != shape:
         raise UserError(
-            f"{name} must return the shape {shape} for one agent, got {kind.shape}; write it for "
-            "a single agent, mufield batches it"
+            f"{name} must return the shape {shape} for one agent, got {kind.shape[2:]}; write it "
+            "for a single agent, mufield batches it"
         )
-    values = np.asarray(jax.jit(jax.vmap(one))(centres), dtype=float)
-    bad = ~np.isfinite(values.reshape(grid.n_cells, -1)).all(axis=1)
+    values = np.asarray(jax.jit(everywhere)(), dtype=float)
+    bad = ~np.isfinite(values.reshape(*values.shape[:2], -1)).all(axis=-1)
     if bad.any():
-        where = centres[int(np.argmax(bad))]
+        cell, choice = np.argwhere(bad)[0]
         raise UserError(
-            f"{name} returned NaN or infinity for the state {np.asarray(where)}, the action "
-            f"{np.asarray(action)} and the initial distribution; for logarithms of mu use "
+            f"{name} returned NaN or infinity for the state {grid.centres[cell]}, the action "
+            f"{np.asarray(tried[choice])} and the initial distribution; for logarithms of mu use "
             "mufield.log_mass, which stays finite in empty cells"
         )
     return values

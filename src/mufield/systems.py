@@ -1,33 +1,25 @@
 """Simulated systems: only here, and in the environments built on it, is the true motion known."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from . import _types
 from ._types import Action, Key, Mass, Scalar, State
 from .episode import AbstractSystem, Episode
 from .errors import UserError
-from .flow.neighbours import legal_ends, unit_steps
-from .flow.objective import Flow, Rollout
+from .flow.flow import Conduct, Flow, Rollout
 from .policies.base import AbstractPolicy, Profile, as_profile
-from .problem import (
-    GaussianNoise,
-    Motion,
-    NeighbourNoise,
-    Noise,
-    Problem,
-    Reward,
-    check_function,
-)
+from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
-from .space.measure import MASS_TOLERANCE, MeanField, sample, seen_from
-from .space.move import Move, move
+from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at
+from .space.move import Move
+from .space.noise import Noise
 
 EARNED = 1
 """Tells the randomness of observed rewards apart from that of the moves."""
@@ -70,22 +62,23 @@ class SimulatedSystem(AbstractSystem):
         if agents < 1:
             raise UserError(f"at least one agent must be tracked, got {agents}")
         profile = as_profile(policy, self.problem.horizon)
-        episode = _play(self._flow, self._motion, profile, key, agents)
+        rollout, conduct = _evaluate(self._flow, self._motion, profile)
+        _check_rollout(self.problem, profile, rollout, conduct)
+        episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
+        _check_agents(self.problem, episode)
         if self.problem.hides_reward:
             episode = with_earnings(self._flow.problem, episode, key)
-        _check_result(self._flow, self._motion, profile, episode.mass, episode.rewards)
-        _check_agents(self.problem, episode)
         return episode
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
         profile = as_profile(policy, self.problem.horizon)
-        rollout = _evaluate(self._flow, self._motion, profile)
-        _check_result(self._flow, self._motion, profile, rollout.mass, rollout.rewards)
+        rollout, conduct = _evaluate(self._flow, self._motion, profile)
+        _check_rollout(self.problem, profile, rollout, conduct)
         return rollout
 
     def mean_actions(
-        self, policy: Any, mass: _types.Flow
+        self, policy: Any, mass: _types.Masses
     ) -> Float[Array, "steps cells action_dim"]:
         """Average action in every cell at each step, given the distributions of an episode."""
         return self._flow.mean_actions(policy, mass)
@@ -131,7 +124,7 @@ def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
 @eqx.filter_jit
 def _earned(problem: Problem, episode: Episode, key: Key) -> Float[Array, "agents steps"]:
     def one(state: State, action: Action, mass: Mass) -> Scalar:
-        return jnp.asarray(problem.reward(state, action, seen_from(problem.grid, mass, state)))
+        return jnp.asarray(problem.reward(state, action, mean_field_at(problem.grid, mass, state)))
 
     along = jax.vmap(one)
     paid = jax.vmap(along, in_axes=(0, 0, None))(
@@ -145,19 +138,10 @@ def agent_step(
 ) -> tuple[Array, Move]:
     """One agent's action and move in continuous space: decide, aim, add noise, meet walls."""
     action_key, noise_key = jax.random.split(key)
-    mu = seen_from(problem.grid, mass, state)
+    mu = mean_field_at(problem.grid, mass, state)
     action = policy.law(state, mu).sample(action_key)
-    draws = noise_draws(problem.grid, problem.noise, noise_key, (), state.dtype)
+    draws = problem.noise.draws(problem.grid, noise_key, (), state.dtype)
     return action, agent_move(problem.grid, problem.noise, motion, state, action, mu, draws)
-
-
-def noise_draws(
-    grid: Grid, noise: Noise, key: Key, shape: tuple[int, ...], dtype: Any
-) -> Float[Array, "*agents draws"]:
-    """The random numbers that `agent_move` needs, for agents in any shape."""
-    if isinstance(noise, GaussianNoise):
-        return jax.random.normal(key, (*shape, grid.dim), dtype=dtype)
-    return jax.random.gumbel(key, (*shape, len(unit_steps(grid.dim))), dtype=dtype)
 
 
 def agent_move(
@@ -172,41 +156,20 @@ def agent_move(
     """One agent's move after it has decided, a pure function of the noise's random numbers."""
     # The shorter way round on periodic axes, as in the flow.
     wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
-    aim = state + grid.displacement(state, wanted)
-    if isinstance(noise, GaussianNoise):
-        std = jnp.asarray(noise.std, dtype=state.dtype)
-        return move(grid, state, aim + std * draws)
-    return _pushed(grid, noise, move(grid, state, aim), draws)
-
-
-def _pushed(
-    grid: Grid, noise: NeighbourNoise, moved: Move, draws: Float[Array, "directions"]
-) -> Move:
-    """The second move of the discrete rooms' noise."""
-    steps = unit_steps(grid.dim)
-    legal = jnp.asarray(legal_ends(grid, steps) >= 0)[moved.index]
-    weights = noise.intensity * legal / jnp.sum(legal)
-    weights = weights.at[0].add(1.0 - noise.intensity)
-    # The largest of logarithms of weights and Gumbel draws has the weights as probabilities.
-    step = jnp.asarray(steps)[jnp.argmax(jnp.log(weights) + draws)]
-    size = jnp.asarray(grid.cell_size, dtype=moved.position.dtype)
-    pushed = move(grid, moved.position, moved.position + step * size)
-    # Agents of the discrete rooms stand in the middle of their cells.
-    centre = jnp.asarray(grid.centres, dtype=moved.position.dtype)[pushed.index]
-    return Move(position=centre, stopped=moved.stopped, index=pushed.index)
+    return noise.move(grid, state, state + grid.displacement(state, wanted), draws)
 
 
 @eqx.filter_jit
-def _play(flow: Flow, motion: Motion, profile: Profile, key: Key, agents: int) -> Episode:
-    problem = flow.problem
-    grid = problem.grid
-    rollout = flow.rollout(profile, motion)
+def _evaluate(flow: Flow, motion: Motion, profile: Profile) -> tuple[Rollout, Conduct]:
+    return flow.inspect(profile, motion)
+
+
+@eqx.filter_jit
+def _track(
+    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, key: Key, agents: int
+) -> Episode:
+    """Agents who live among the population of a rollout."""
     start_key, key = jax.random.split(key)
-    if isinstance(problem.noise, NeighbourNoise):
-        cells = jax.random.categorical(start_key, jnp.log(problem.initial), shape=(agents,))
-        start = jnp.asarray(grid.centres, dtype=problem.initial.dtype)[cells]
-    else:
-        start = sample(grid, problem.initial, start_key, agents)
 
     def step(states: Array, inputs: Any) -> tuple[Array, Any]:
         part, mass, step_key = inputs
@@ -218,87 +181,32 @@ def _play(flow: Flow, motion: Motion, profile: Profile, key: Key, agents: int) -
         return moved.position, (states, actions, moved.position, moved.stopped)
 
     keys = jax.random.split(key, problem.horizon)
-    _, (states, actions, ends, stopped) = jax.lax.scan(
-        step, start, (profile.per_step, rollout.mass[:-1], keys)
-    )
-    return Episode(
-        states=jnp.swapaxes(states, 0, 1),
-        actions=jnp.swapaxes(actions, 0, 1),
-        next_states=jnp.swapaxes(ends, 0, 1),
-        stopped=jnp.swapaxes(stopped, 0, 1),
-        mass=rollout.mass,
-        rewards=rollout.rewards,
-    )
+    inputs = (profile.per_step, rollout.mass[:-1], keys)
+    _, paths = jax.lax.scan(step, problem.draw_starts(start_key, agents), inputs)
+    states, actions, next_states, stopped = (jnp.swapaxes(path, 0, 1) for path in paths)
+    return Episode(states, actions, next_states, stopped, rollout.mass, rollout.rewards)
 
 
-@eqx.filter_jit
-def _evaluate(flow: Flow, motion: Motion, profile: Profile) -> Rollout:
-    return flow.rollout(profile, motion)
-
-
-class _Audit(NamedTuple):
-    """What is looked at after an episode, in cells that agents can be in."""
-
-    inside: Bool[Array, "steps cells moves"]
-    total_weight: Float[Array, "steps cells"]
-    least_weight: Scalar
-    farthest: Float[Array, "dim"]
-
-
-@eqx.filter_jit
-def _audit(flow: Flow, motion: Motion, profile: Profile, mass: _types.Flow) -> _Audit:
-    problem = flow.problem
-
-    def step(_: None, inputs: Any) -> tuple[None, _Audit]:
-        part, now = inputs
-        law = profile.join(part).at_cells(problem.grid, now)
-        used = (law.weights != 0) & (now[:, None] > 0)
-        moved = jnp.where(used[..., None], jnp.abs(flow.displacements(motion, now, law)), 0.0)
-        return None, _Audit(
-            problem.actions.contains(law.actions) | ~used,
-            jnp.where(now > 0, jnp.sum(law.weights, axis=1), 1.0),
-            jnp.min(law.weights),
-            jnp.max(moved, axis=(0, 1)),
-        )
-
-    audit = jax.lax.scan(step, None, (profile.per_step, mass[:-1]), length=problem.horizon)[1]
-    return _Audit(
-        audit.inside,
-        audit.total_weight,
-        jnp.min(audit.least_weight),
-        jnp.max(audit.farthest, axis=0),
-    )
-
-
-def _check_result(
-    flow: Flow, motion: Motion, profile: Profile, mass: _types.Flow, rewards: Array
-) -> None:
+def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct: Conduct) -> None:
     """Raises if an episode left the action space, the flow's windows or the finite numbers."""
-    problem = flow.problem
-    audit = _audit(flow, motion, profile, mass)
-    inside = np.asarray(audit.inside)
-    if not inside.all():
-        step, cell, choice = (int(i) for i in np.argwhere(~inside)[0])
-        law = profile.at(step).at_cells(problem.grid, mass[step])
-        raise UserError(
-            f"the policy's action {np.asarray(law.actions[cell, choice])} at step {step} in the "
-            f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])} is outside "
-            f"{problem.actions.describe()}; clip or squash it, for example with jnp.clip or "
-            "jnp.tanh"
-        )
-    if not (bool(jnp.all(jnp.isfinite(mass))) and bool(jnp.all(jnp.isfinite(rewards)))):
+    allowed = np.asarray(conduct.allowed)
+    if not allowed.all():
+        step = int(np.argmin(allowed))
+        mass = rollout.mass[step]
+        law = profile.at(step).at_cells(problem.grid, mass)
+        used = (law.weights != 0) & (mass[:, None] > 0)
+        outside = np.argwhere(~np.asarray(problem.actions.contains(law.actions) | ~used))
+        cell, choice = (int(i) for i in outside[0])
+        where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
+        raise outside_actions(problem, law.actions[cell, choice], step, where)
+    finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
+    if not bool(finite):
         raise UserError(
             "the episode is not finite: the motion or the reward returned NaN or infinity for a "
             "state, action or distribution that the policy led to"
         )
-    off = float(jnp.max(jnp.abs(audit.total_weight - 1.0)))
-    if off > MASS_TOLERANCE or float(audit.least_weight) < 0:
-        raise UserError(
-            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
-            f"the sums are off by up to {off:.3g}, the least weight is "
-            f"{float(audit.least_weight):.3g}; normalise them"
-        )
-    _check_farthest(problem, np.asarray(audit.farthest))
+    check_weights(float(jnp.max(conduct.weight_error)), float(jnp.min(conduct.least_weight)))
+    _check_farthest(problem, np.asarray(jnp.max(conduct.farthest, axis=0)))
 
 
 def _check_agents(problem: Problem, episode: Episode) -> None:
@@ -310,12 +218,40 @@ def _check_agents(problem: Problem, episode: Episode) -> None:
         )
     inside = np.asarray(problem.actions.contains(episode.actions))
     if not inside.all():
-        agent, step = np.argwhere(~inside)[0]
+        agent, step = (int(i) for i in np.argwhere(~inside)[0])
+        where = f"state {np.asarray(episode.states[agent, step])}"
+        raise outside_actions(problem, episode.actions[agent, step], step, where)
+
+
+def outside_actions(problem: Problem, action: Action, step: int, where: str) -> UserError:
+    """The error for an action that is not in the action space."""
+    return UserError(
+        f"the policy's action {np.asarray(action)} at step {step} in the {where} is outside "
+        f"{problem.actions.describe()}; clip or squash it, for example with jnp.clip or jnp.tanh"
+    )
+
+
+def check_weights(error: float, least: float) -> None:
+    """Raises unless the weights of a randomised policy are distributions.
+
+    Args:
+        error: How far the sums over a cell's actions are from one.
+        least: The least weight.
+    """
+    if not (error <= MASS_TOLERANCE and least >= 0):
         raise UserError(
-            f"the policy's action {np.asarray(episode.actions[agent, step])} at step {step} in "
-            f"the state {np.asarray(episode.states[agent, step])} is outside "
-            f"{problem.actions.describe()}; clip or squash it"
+            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
+            f"the sums are off by up to {error:.3g}, the least weight is {least:.3g}; "
+            "normalise them"
         )
+
+
+def check_motion(problem: Problem, motion: Motion) -> None:
+    """Raises if the motion has the wrong shape, is not finite, or goes beyond ``max_move``."""
+    grid = problem.grid
+    aims = check_function(problem, motion, "the motion", (grid.dim,), problem.actions.points(3))
+    moved = np.abs(grid.displacement(grid.centres[:, None], aims))
+    _check_farthest(problem, moved.max(axis=(0, 1)))
 
 
 def _check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None:
@@ -324,28 +260,3 @@ def _check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> Non
             f"the motion carries agents up to {farthest} in one step, farther than the problem's "
             f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
         )
-
-
-def check_motion(problem: Problem, motion: Motion) -> None:
-    """Raises if the motion has the wrong shape, is not finite, or goes beyond ``max_move``."""
-    grid = problem.grid
-    check_function(problem, motion, "the motion", (grid.dim,))
-    actions = problem.actions.points(3).astype(problem.initial.dtype)
-    centres = jnp.asarray(grid.centres, dtype=problem.initial.dtype)
-
-    @jax.jit
-    def displacements() -> Array:
-        def one(state: State, action: Array) -> Array:
-            return motion(state, action, seen_from(grid, problem.initial, state))
-
-        aims = jax.vmap(lambda s: jax.vmap(lambda a: one(s, a))(actions))(centres)
-        return grid.displacement(centres[:, None], aims)
-
-    moved = np.abs(np.asarray(displacements()))
-    if not np.isfinite(moved).all():
-        cell, choice = np.argwhere(~np.isfinite(moved).all(axis=-1))[0]
-        raise UserError(
-            f"the motion returned NaN or infinity for the state {grid.centres[cell]} and the "
-            f"action {np.asarray(actions[choice])}"
-        )
-    _check_farthest(problem, moved.reshape(-1, grid.dim).max(axis=0))

@@ -16,7 +16,7 @@ from mufield import (
     random_policy,
 )
 from mufield.adapters.parallel import PopulationEnv
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 SMALL = {
     "four-rooms": {"horizon": 3},
@@ -123,7 +123,7 @@ def test_every_agent_earns_its_own_reward():
     actions = {name: np.full(1, i, np.float32) for i, name in enumerate(env.agents)}
     mass = histogram(problem.grid, env._states)
     expected = [
-        float(problem.reward(state, jnp.asarray(action), seen_from(problem.grid, mass, state)))
+        float(problem.reward(state, jnp.asarray(action), mean_field_at(problem.grid, mass, state)))
         for action, state in zip(actions.values(), env._states, strict=True)
     ]
     paid = env.step(actions)[1]

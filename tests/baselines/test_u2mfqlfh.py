@@ -31,7 +31,6 @@ from mufield.baselines import loop, training
 from mufield.baselines.training import train
 from mufield.baselines.u2mfqlfh import U2MFQLFH
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
-from mufield.flow.neighbours import legal_ends, unit_steps
 
 ROOMS = """
 ...#..
@@ -75,8 +74,8 @@ LEFT, EVEN = (1.0, 0.0, 0.0), (1 / 3, 1 / 3, 1 / 3)
 def expected_moves(problem):
     """Each option's possible next cells with their probabilities, by counting neighbours."""
     grid = problem.grid
-    ends = legal_ends(grid, np.asarray(MOVES))
-    pushes = legal_ends(grid, unit_steps(2))
+    ends = grid.cell_index(grid.free_cells[:, None] + np.asarray(MOVES))
+    pushes = grid.neighbours
     laws = np.zeros((grid.n_cells, len(problem.actions.options), grid.n_cells))
     for x in range(grid.n_cells):
         for o, option in enumerate(np.asarray(problem.actions.options)):

@@ -32,7 +32,7 @@ from mufield.finite.choice import CellLaws, drawn
 from mufield.finite.simulate import FiniteSystem
 from mufield.policies.spread import SpreadTable
 from mufield.policies.tabular import SquashedTable
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 # Most tests share a problem, a size and policies, and with them the compiled programs.
 
@@ -97,7 +97,7 @@ def test_mu_is_the_histogram_of_the_agents_and_the_reward_their_average():
         assert np.array_equal(mass, histogram(PLAZA, places[:, step]))
 
     def one(state, action, mass):
-        return reward(state, action, seen_from(PLAZA, mass, state))
+        return reward(state, action, mean_field_at(PLAZA, mass, state))
 
     paid = jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(1, 1, 0))(
         centres, actions, episode.mass
@@ -171,7 +171,7 @@ def test_policies_see_mu_as_it_was_some_steps_ago(stale):
     for step in range(3):
         seen = episode.mass[max(0, step - stale)]
         states = episode.states[:, step]
-        wanted = jax.vmap(lambda s, seen=seen: shy(s, seen_from(PLAZA, seen, s), 0))(states)
+        wanted = jax.vmap(lambda s, seen=seen: shy(s, mean_field_at(PLAZA, seen, s), 0))(states)
         assert np.asarray(episode.actions[:, step]) == pytest.approx(np.asarray(wanted))
 
 
@@ -348,6 +348,6 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
         laws = policy.at_cells(PLAZA, mass)
         for cell in (0, 7):
             state = jnp.asarray(PLAZA.centres[cell] + np.array([0.3, -0.4]))
-            law = policy.law(state, seen_from(PLAZA, mass, state))
+            law = policy.law(state, mean_field_at(PLAZA, mass, state))
             assert np.array_equal(law.actions, laws.actions[cell])
             assert np.array_equal(law.weights, laws.weights[cell])

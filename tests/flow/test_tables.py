@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from mufield import FOUR_ROOMS, Flow, Grid, uniform
-from mufield.flow.kernel import slab_masses, window_edges
-from mufield.flow.routing import Routing
+from mufield.flow.fold import Routing
+from mufield.flow.phi import slab_masses, window_edges
 
 
 @given(seed=st.integers(0, 1000), links=st.integers(0, 30))

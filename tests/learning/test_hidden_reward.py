@@ -38,7 +38,7 @@ from mufield.models.base import AbstractModel, Prediction
 from mufield.models.calibration import predict_rows
 from mufield.planning.hallucinate import control_points, joint_moves
 from mufield.problem import HiddenRewardError
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 KEY = jax.random.key(0)
 STATE, ACTION = jnp.array([2.5]), jnp.array([0.5])
@@ -77,7 +77,7 @@ def known():
 
 def mu_at(state=STATE):
     grid = hidden().problem.grid
-    return seen_from(grid, mufield.uniform(grid), state)
+    return mean_field_at(grid, mufield.uniform(grid), state)
 
 
 def random_data(agents=20):
@@ -144,7 +144,7 @@ def test_tracked_agents_report_what_they_were_paid():
     np.testing.assert_array_equal(episode.next_states, plain.next_states)
     for agent, step in ((0, 0), (2, 3)):
         state = episode.states[agent, step]
-        mu = seen_from(hidden().problem.grid, episode.mass[step], state)
+        mu = mean_field_at(hidden().problem.grid, episode.mass[step], state)
         wanted = truth(state, episode.actions[agent, step], mu)
         assert float(episode.earned[agent, step]) == pytest.approx(float(wanted))
 
@@ -231,7 +231,7 @@ def test_the_optimistic_reward_bounds_the_true_one_where_the_band_covers():
     covered = above = 0
     for row in range(len(fresh)):
         state, action = jnp.asarray(fresh.states[row]), jnp.asarray(fresh.actions[row])
-        mu = seen_from(fresh.problem.grid, jnp.asarray(fresh.mass[fresh.moment[row]]), state)
+        mu = mean_field_at(fresh.problem.grid, jnp.asarray(fresh.mass[fresh.moment[row]]), state)
         found = model.predict(state, action, mu)
         wrong = abs(float(found.mean[0]) - fresh.earned[row])
         if wrong <= float(model.beta * found.epistemic[0]):

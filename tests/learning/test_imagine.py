@@ -12,7 +12,7 @@ from mufield.planning.hallucinate import (
     hallucinated,
     joint_moves,
 )
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 KEY = jax.random.key(0)
 STATE = jnp.array([2.5])
@@ -21,7 +21,7 @@ ACTION = jnp.array([0.5])
 
 def mu():
     problem = corridor().problem
-    return seen_from(problem.grid, problem.initial, STATE)
+    return mean_field_at(problem.grid, problem.initial, STATE)
 
 
 def test_eta_moves_the_aim_by_beta_standard_deviations():

@@ -24,7 +24,7 @@ from mufield.models.networks import (
     log_normal_cdf,
     negative_log_likelihood,
 )
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 PROBLEM = toy_problem(PLANE, noise=0.1, horizon=20)
 SMALL = DeepEnsemble(members=3, width=8, steps=60, learning_rate=0.03, batch_size=32)
@@ -71,7 +71,7 @@ def predict(model, states, actions, mass):
     grid = model.features.grid
 
     def one(state, action):
-        return model.predict(state, action, seen_from(grid, mass, state))
+        return model.predict(state, action, mean_field_at(grid, mass, state))
 
     return jax.vmap(one)(states, actions)
 
@@ -257,7 +257,7 @@ def test_predictions_can_be_differentiated(model):
 
     def one(state, action):
         # The cell is found by a look-up without a derivative, so it stays where it is.
-        mu = seen_from(PLANE, mass, jnp.array([0.5, 0.5]))
+        mu = mean_field_at(PLANE, mass, jnp.array([0.5, 0.5]))
         found = model.predict(state, action, mu)
         return found.mean, found.epistemic
 
@@ -270,7 +270,7 @@ def test_members_that_agree_have_a_finite_derivative(model):
         model,
         jax.tree.map(lambda leaf: jnp.repeat(leaf[:1], 3, axis=0), model.members),
     )
-    mu = seen_from(PLANE, uniform(PLANE), jnp.array([0.5, 0.5]))
+    mu = mean_field_at(PLANE, uniform(PLANE), jnp.array([0.5, 0.5]))
 
     def spread(state):
         return alike.predict(state, jnp.zeros(2), mu).epistemic.sum()
@@ -324,7 +324,7 @@ def test_a_draw_is_the_motion_of_one_member(model):
     for seed in range(12):
         motion = model.draw(jax.random.key(seed))
         ends = [
-            motion(state, action, seen_from(PLANE, mass, state))
+            motion(state, action, mean_field_at(PLANE, mass, state))
             for state, action in zip(states, actions, strict=True)
         ]
         drawn.add(np.stack(ends).tobytes())

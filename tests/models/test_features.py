@@ -21,7 +21,7 @@ from mufield.policies.encoders import (
     Unseen,
     check_encoder,
 )
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 STILL = jnp.zeros(1)
 
@@ -32,7 +32,7 @@ def features_at(problem, mu, state, action=None, mass=None):
     state = jnp.asarray(state, dtype=float)
     action = jnp.zeros(problem.actions.dim) if action is None else jnp.asarray(action)
     mass = uniform(problem.grid) if mass is None else jnp.asarray(mass)
-    found = features(state, action, seen_from(problem.grid, mass, state))
+    found = features(state, action, mean_field_at(problem.grid, mass, state))
     assert found.shape == (features.size,)
     return np.asarray(found)
 
@@ -58,7 +58,7 @@ def test_finite_sets_of_moves_are_scaled_to_their_range():
 
 def test_the_seam_of_a_ring_does_not_show_and_the_ends_of_a_line_do():
     ring, line = FeatureMap(toy_problem(RING)), FeatureMap(toy_problem(LINE))
-    mu = seen_from(RING, uniform(RING), jnp.zeros(1))
+    mu = mean_field_at(RING, uniform(RING), jnp.zeros(1))
     here, there = (ring(jnp.array([s]), STILL, mu) for s in (0.0, 1.0))
     assert np.asarray(here) == pytest.approx(np.asarray(there), abs=1e-12)
     slope = jax.jacfwd(lambda s: ring(s, STILL, mu))
@@ -68,7 +68,7 @@ def test_the_seam_of_a_ring_does_not_show_and_the_ends_of_a_line_do():
     # Two places half a ring apart must not be taken for one.
     assert not np.allclose(here, ring(jnp.array([0.5]), STILL, mu))
 
-    mu = seen_from(LINE, uniform(LINE), jnp.zeros(1))
+    mu = mean_field_at(LINE, uniform(LINE), jnp.zeros(1))
     assert not np.allclose(*(line(jnp.array([s]), STILL, mu) for s in (0.0, 4.0)))
 
 

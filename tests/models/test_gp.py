@@ -19,7 +19,7 @@ from mufield.models.kernels import Linear, SquaredExponential
 from mufield.models.posterior import ExactPosterior, InducingPosterior
 from mufield.models.priors import joint_kernel
 from mufield.policies.encoders import MeanEmbedding
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 KEY = jax.random.key(0)
 
@@ -32,7 +32,7 @@ def toy_data(grid=PLANE, agents=2, seeds=(0,), **options):
 @eqx.filter_jit
 def predictions(model, states, actions, mass):
     grid = model.frame.features.grid
-    return jax.vmap(lambda s, a: model.predict(s, a, seen_from(grid, mass, s)))(states, actions)
+    return jax.vmap(lambda s, a: model.predict(s, a, mean_field_at(grid, mass, s)))(states, actions)
 
 
 def everywhere(problem, count=40, seed=9):
@@ -173,7 +173,7 @@ def test_predictions_have_the_slopes_of_finite_differences(inducing):
 
     @jax.jit
     def total(state, action, mass):
-        found = model.predict(state, action, seen_from(grid, mass, state))
+        found = model.predict(state, action, mean_field_at(grid, mass, state))
         return jnp.sum(found.mean * jnp.array([1.0, -2.0])) + jnp.sum(found.epistemic)
 
     state, action = jnp.array([1.3, 2.6]), jnp.array([0.3, -0.4])

@@ -23,7 +23,7 @@ from mufield.models.hyperparameters import (
 from mufield.models.kernels import Linear, Matern32, SquaredExponential, covariances
 from mufield.models.posterior import ExactPosterior, Frame, Head, InducingPosterior, safe_root
 from mufield.models.units import Units
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 NOISE = np.array([0.05, 0.2])
 KERNEL = SquaredExponential(SCALES, 0.6)
@@ -240,7 +240,7 @@ def test_draws_have_the_posteriors_mean_and_covariance(kind):
     states = jnp.array([[0.5], [0.7], [3.9]])
     actions = jnp.array([[0.2], [0.3], [-0.9]])
 
-    mu = seen_from(LINE, problem.initial, states[0])
+    mu = mean_field_at(LINE, problem.initial, states[0])
 
     def at_all(function):
         return jax.vmap(lambda s, a: function(s, a, mu))(states, actions)

@@ -13,7 +13,7 @@ from mufield.models.calibration import LEVELS, empirical_beta, held_out, predict
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
 from mufield.policies.encoders import AbstractEncoder, Unseen
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 KEY = jax.random.key(0)
 
@@ -57,7 +57,7 @@ def data():
 
 def one_prediction(model):
     state = jnp.array([1.5, 2.5])
-    mu = seen_from(PLANE, uniform(PLANE), state)
+    mu = mean_field_at(PLANE, uniform(PLANE), state)
     return model.predict(state, jnp.array([1.0, -0.5]), mu), mu, state
 
 

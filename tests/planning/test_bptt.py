@@ -20,7 +20,7 @@ from mufield import (
 from mufield.planning.starts import fit_profile, global_table, random_table, table_start
 from mufield.policies.encoders import AllCells, Here, MeanEmbedding, Pooled, Unseen
 from mufield.policies.squash import squash, unsquash
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 SMALL = Grid.from_map("....\n.#..\n....")
 KEY = jax.random.key(0)
@@ -149,7 +149,7 @@ def test_the_reported_lipschitz_constant_is_an_upper_bound(periodic):
         policy = profile.at(step)
 
         def act(state, policy=policy):
-            return policy.law(state, seen_from(grid, problem.initial, state)).actions[0]
+            return policy.law(state, mean_field_at(grid, problem.initial, state)).actions[0]
 
         slopes = jax.vmap(jax.jacobian(act))(points)
         steepest = max(steepest, float(jnp.max(jnp.linalg.norm(slopes, ord=2, axis=(1, 2)))))

@@ -21,7 +21,7 @@ from mufield.policies.encoders import AllCells, MeanEmbedding, Pooled, Seen, Uns
 from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.policies.spread import SpreadTable
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 STEPS = 3
 GRID = Grid.box(
@@ -136,7 +136,7 @@ def test_agents_do_the_same_after_loading(tmp_path, name):
     states = jnp.asarray(GRID.centres[rng.integers(GRID.n_cells, size=20)] + offsets)
 
     def laws(policy):
-        return jax.vmap(lambda state: policy.law(state, seen_from(GRID, mass, state)))(states)
+        return jax.vmap(lambda state: policy.law(state, mean_field_at(GRID, mass, state)))(states)
 
     for step in (0, horizon - 1):
         assert eqx.tree_equal(laws(before.at(step)), laws(after.at(step)))

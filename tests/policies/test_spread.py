@@ -10,7 +10,7 @@ import mufield as mf
 from mufield.policies.network import network_profile
 from mufield.policies.spread import SpreadTable, normal_scores, scattered, unspread
 from mufield.policies.squash import unsquash
-from mufield.space.measure import seen_from
+from mufield.space.measure import mean_field_at
 
 BOX = mf.Box((-1.0, 0.0), (1.0, 4.0))
 GRID = mf.Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3))
@@ -65,7 +65,7 @@ def test_one_agent_s_law_is_that_of_its_cell(kind):
     everywhere = policy.at_cells(GRID, problem.initial)
     for cell in (0, 5, 11):
         state = jnp.asarray(GRID.centres[cell])
-        law = policy.law(state, seen_from(GRID, problem.initial, state))
+        law = policy.law(state, mean_field_at(GRID, problem.initial, state))
         np.testing.assert_allclose(law.actions, everywhere.actions[cell], rtol=1e-6)
 
 
@@ -75,7 +75,7 @@ def test_the_bound_of_a_scattering_network_covers_every_action():
     bound = float(network.lipschitz())
 
     def actions(state):
-        return network.law(state, seen_from(GRID, problem.initial, state)).actions
+        return network.law(state, mean_field_at(GRID, problem.initial, state)).actions
 
     states = jax.random.uniform(jax.random.key(4), (300, 2)) * jnp.asarray([4.0, 3.0])
     slopes = jnp.linalg.norm(jax.vmap(jax.jacobian(actions))(states), ord=2, axis=(-2, -1))

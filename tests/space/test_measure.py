@@ -17,7 +17,7 @@ from mufield import (
     sample,
     uniform,
 )
-from mufield.space.measure import check_mass, seen_from
+from mufield.space.measure import check_mass, mean_field_at
 
 ROOMS = Grid.from_map(FOUR_ROOMS)
 
@@ -56,7 +56,7 @@ def test_samples_follow_the_distribution_and_become_it_again():
 
 def test_an_agent_sees_the_mass_of_its_own_cell():
     mass = from_density(ROOMS, np.arange(1.0, 105.0))
-    mu = seen_from(ROOMS, mass, jnp.asarray([0.2, 1.9]))
+    mu = mean_field_at(ROOMS, mass, jnp.asarray([0.2, 1.9]))
     assert float(mu.here) == float(mass[1])
     assert float(mu.at(jnp.asarray([0.5, 2.5]))) == float(mass[2])
     assert float(mu.at(jnp.asarray([5.5, 0.5]))) == 0.0  # a wall

@@ -16,7 +16,7 @@ from .._types import Mass, Scalar
 from ..environments.registry import catalogue
 from ..episode import AbstractSystem
 from ..errors import UserError
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..problem import Motion
 from .picture import picture

@@ -6,8 +6,8 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, Scalar, State, States
 from ..policies.base import AbstractPolicy, ActionLaw
-from ..problem import Motion, NeighbourNoise, Problem
-from ..space.measure import MeanField, sample, seen_from
+from ..problem import Motion, Problem
+from ..space.measure import MeanField, mean_field_at
 from ..systems import agent_step
 
 
@@ -29,10 +29,7 @@ class Told(AbstractPolicy):
 
 def start(problem: Problem, key: Key, agents: int) -> States:
     """Agents drawn from the initial distribution, as a `SimulatedSystem` draws its own."""
-    if not isinstance(problem.noise, NeighbourNoise):
-        return sample(problem.grid, problem.initial, key, agents)
-    cells = jax.random.categorical(key, jnp.log(problem.initial), shape=(agents,))
-    return jnp.asarray(problem.grid.centres, dtype=problem.initial.dtype)[cells]
+    return problem.draw_starts(key, agents)
 
 
 def move_all(
@@ -61,4 +58,4 @@ def end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "a
 
 
 def _reward(problem: Problem, state: State, action: Action, mass: Mass) -> Scalar:
-    return jnp.asarray(problem.reward(state, action, seen_from(problem.grid, mass, state)))
+    return jnp.asarray(problem.reward(state, action, mean_field_at(problem.grid, mass, state)))

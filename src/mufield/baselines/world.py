@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from .._types import Mass
 from ..errors import UserError
 from ..flow.dependence import depends_on_mu
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..policies.base import ActionLaw
 from ..problem import Motion, MoveSet, Problem
 from ..space.measure import density, log_mass

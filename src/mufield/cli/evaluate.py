@@ -141,7 +141,7 @@ def _rows(
 
 def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
     """Whether there is such noise: that of discrete rooms is a probability."""
-    from ..problem import NeighbourNoise
+    from ..space.noise import NeighbourNoise
 
     noise = system.problem.noise
     factor = options.get("noise_factor", 1.0)

@@ -14,7 +14,7 @@ from .._types import Mass, States
 from ..policies.base import ActionLaw, Profile
 from ..problem import Problem
 from ..space.grid import Grid
-from ..space.measure import seen_from
+from ..space.measure import mean_field_at
 from .reader import DeployedPolicy
 
 TOLERANCE = 1e-5
@@ -127,7 +127,7 @@ def jax_law(profile: Profile, problem: Problem, inputs: Inputs) -> ActionLaw:
 def batched_law(profile: Profile, grid: Grid, states: States, mass: Mass, step: Array) -> ActionLaw:
     """The laws of many agents at one step."""
     policy = profile.at(step)
-    return jax.vmap(lambda state: policy.law(state, seen_from(grid, mass, state)))(states)
+    return jax.vmap(lambda state: policy.law(state, mean_field_at(grid, mass, state)))(states)
 
 
 def _difference(found: Decision, law: ActionLaw, chance: np.ndarray) -> float:

@@ -5,14 +5,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import UserError
-from ..flow.neighbours import legal_ends
 from ..policies.randomised import RandomisedPolicy
-from ..problem import MoveSet, NeighbourNoise, Problem
+from ..problem import MoveSet, Problem
 from ..space.grid import Grid
-from ..space.maps import FOUR_ROOMS
 from ..space.measure import point_mass
+from ..space.noise import NeighbourNoise
 from ..systems import SimulatedSystem
-from .four_rooms import avoid_crowds, walk
+from .four_rooms import FOUR_ROOMS, avoid_crowds, walk
 from .registry import register
 
 UP, LEFT, STAY, RIGHT, DOWN = range(5)
@@ -88,7 +87,7 @@ def discrete_rooms_extended(
 
 def uniform_legal(grid: Grid) -> RandomisedPolicy:
     """The policy that draws evenly from the moves that do not run into a wall."""
-    legal = legal_ends(grid, np.array(MOVES)) >= 0
+    legal = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES)) >= 0
     weights = legal / legal.sum(axis=1, keepdims=True)
     return RandomisedPolicy(actions=_moves(), weights=jnp.asarray(weights))
 

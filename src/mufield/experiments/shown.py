@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from ..environments.registry import make
-from ..flow.objective import Rollout
+from ..flow.flow import Rollout
 from ..policies.base import Profile, as_profile
 from ..space.grid import Grid
 from ..systems import SimulatedSystem
@@ -38,7 +38,7 @@ class Shown:
         return self.system.problem.grid
 
     @property
-    def mass(self) -> _types.Flow:
+    def mass(self) -> _types.Masses:
         """The distributions mu_0, ..., mu_H."""
         return self.rollout.mass
 
@@ -86,7 +86,7 @@ def show(settings: dict[str, Any], policy: Any) -> Shown:
 
 
 @eqx.filter_jit
-def _action_sizes(grid: Grid, profile: Profile, mass: _types.Flow) -> Float[Array, "steps"]:
+def _action_sizes(grid: Grid, profile: Profile, mass: _types.Masses) -> Float[Array, "steps"]:
     def step(_: None, inputs: Any) -> tuple[None, Array]:
         part, now = inputs
         law = profile.join(part).at_cells(grid, now)

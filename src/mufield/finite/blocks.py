@@ -15,9 +15,10 @@ from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy, UniformRandom
 from ..policies.spread import SpreadTable
 from ..policies.tabular import SquashedTable, TabularPolicy
-from ..problem import GaussianNoise, Motion, Noise, Problem
+from ..problem import Motion, Problem
 from ..space.measure import MeanField
-from ..systems import agent_move, noise_draws
+from ..space.noise import GaussianNoise, Noise
+from ..systems import agent_move
 from .bits import normal, random_bits, uniform
 from .choice import CellLaws, drawn, find
 
@@ -190,7 +191,7 @@ def _advance(
         draws = normal(bits[:, 1 : 1 + grid.dim], dtype)
     else:
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(moment.seed)), number)
-        draws = noise_draws(grid, world.noise, key, (size,), dtype)
+        draws = world.noise.draws(grid, key, (size,), dtype)
 
     # Or the compiler draws them anew wherever they are used.
     chances, draws = jax.lax.optimization_barrier((chances, draws))

@@ -18,7 +18,8 @@ from .._types import Key, Mass
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile, as_profile
-from ..problem import GaussianNoise, Motion, NeighbourNoise, Noise, Problem, Reward
+from ..problem import Motion, Problem, Reward
+from ..space.noise import GaussianNoise, NeighbourNoise, Noise
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .blocks import Advanced, Block, Moment, Moves, World, advance, begin, end_reward, way_of
 from .choice import CellLaws, cumulated
@@ -179,7 +180,7 @@ def _scaled(noise: Noise, factor: float) -> Noise:
 class _Course(NamedTuple):
     """One episode; ``tracked`` has one entry for each step."""
 
-    mass: _types.Flow
+    mass: _types.Masses
     rewards: Float[Array, "paid_steps"]
     tracked: list[Moves]
 

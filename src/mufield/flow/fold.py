@@ -11,21 +11,91 @@ cut into subcells, and each subcell's mass is shared out as the rule shares out 
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ..space.grid import Grid
 from ..space.move import trace
-from .kernel import FAR
-from .routing import Routing
+
+FAR = 1e6
+"""Cells: an edge that lies beyond any mass, for slabs that include the tails."""
 
 TRACES_AT_ONCE = 1 << 18
 """Lines followed in one compiled call while the tables are built."""
+
+
+class Routing(eqx.Module):
+    """The linear map ``y[j] = sum of x[i] over the inputs i that lead to j``.
+
+    Moving mass between cells is a sparse matrix of zeros and ones. Adding into the destination is
+    slow in compiled CPU code and so is the gradient of a gather; storing for each output which
+    inputs it sums, and for each input which outputs it reaches, makes both directions gathers.
+
+    Attributes:
+        incoming: Inputs of each output, padded with the number of inputs.
+        outgoing: Outputs of each input, padded with the number of outputs.
+    """
+
+    incoming: Int[Array, "outputs most_inputs"]
+    outgoing: Int[Array, "inputs most_outputs"]
+
+    @classmethod
+    def build(
+        cls,
+        inputs: Int[np.ndarray, "links"],
+        outputs: Int[np.ndarray, "links"],
+        n_inputs: int,
+        n_outputs: int,
+    ) -> "Routing":
+        """Builds the map from its links, each from one input to one output."""
+        return cls(
+            incoming=jnp.asarray(_lists(outputs, inputs, n_outputs, pad=n_inputs)),
+            outgoing=jnp.asarray(_lists(inputs, outputs, n_inputs, pad=n_outputs)),
+        )
+
+    def __call__(self, values: Float[Array, "inputs *rest"]) -> Float[Array, "outputs *rest"]:
+        """Sums the inputs of each output."""
+        return _route(values, self.incoming, self.outgoing)
+
+
+@jax.custom_vjp
+def _route(values: Array, incoming: Array, outgoing: Array) -> Array:
+    padded = jnp.concatenate([values, jnp.zeros_like(values[:1])])
+    if incoming.shape[1] == 1:
+        return padded[incoming[:, 0]]
+    return jnp.sum(padded[incoming], axis=1)
+
+
+def _route_forward(values: Array, incoming: Array, outgoing: Array) -> tuple[Array, Any]:
+    return _route(values, incoming, outgoing), (incoming, outgoing)
+
+
+def _route_backward(tables: Any, cotangent: Array) -> tuple[Array, None, None]:
+    incoming, outgoing = tables
+    return _route(cotangent, outgoing, incoming), None, None
+
+
+_route.defvjp(_route_forward, _route_backward)
+
+
+def _lists(
+    owners: Int[np.ndarray, "links"],
+    members: Int[np.ndarray, "links"],
+    n_owners: int,
+    pad: int,
+) -> Int[np.ndarray, "owners most"]:
+    order = np.argsort(owners, kind="stable")
+    owners, members = owners[order], members[order]
+    counts = np.bincount(owners, minlength=n_owners)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    table = np.full((n_owners, max(1, int(counts.max(initial=0)))), pad, dtype=np.int32)
+    table[owners, np.arange(len(owners)) - first[owners]] = members
+    return table
 
 
 class Fold(eqx.Module):
@@ -128,10 +198,10 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -
     source, landed = piece_source[pieces], piece_code[pieces]
     inverse = np.empty(window, dtype=int)
     inverse[code] = np.arange(window)
-    destination = _cell_at(grid, source, offsets[inverse[landed]])
+    destination = grid.cell_index(grid.free_cells[source] + offsets[inverse[landed]])
     n_pieces = len(piece_code)
 
-    every_end = _cell_at(grid, every_source, np.tile(offsets[inverse], (n, 1)))
+    every_end = grid.cell_index(grid.free_cells[:, None] + offsets[inverse]).ravel()
     reachable = np.flatnonzero(every_end >= 0)
 
     ticks = np.arange(subcells + 1) / subcells - 0.5
@@ -161,7 +231,7 @@ def _groups(
     grid: Grid, reach: tuple[int, ...], offsets: Int[np.ndarray, "window dim"]
 ) -> Iterator[_Group]:
     """Groups of cells that have walls in the box towards an offset, by the pattern they see."""
-    blocked = _padded_walls(grid, reach)
+    blocked = grid.padded_walls(reach)
     cells = grid.free_cells + np.array(reach)
     for o, offset in enumerate(offsets):
         box = itertools.product(*(range(min(0, d), max(0, d) + 1) for d in offset))
@@ -175,18 +245,6 @@ def _groups(
         order = np.argsort(pattern, kind="stable")
         for members in np.split(near[order], np.cumsum(np.bincount(pattern))[:-1]):
             yield _Group(o, members)
-
-
-def _padded_walls(grid: Grid, reach: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
-    walls = grid.walls
-    for axis, r in enumerate(reach):
-        widths = [(0, 0)] * grid.dim
-        widths[axis] = (r, r)
-        if grid.periodic[axis]:
-            walls = np.pad(walls, widths, mode="wrap")
-        else:
-            walls = np.pad(walls, widths, constant_values=True)
-    return walls
 
 
 def _landings(
@@ -251,15 +309,3 @@ def _trace_compiled(
 
     along = jax.vmap(one, in_axes=(0, 0, None))
     return jax.vmap(along, in_axes=(None, None, 0))(starts, aims, orders)
-
-
-def _cell_at(
-    grid: Grid, source: Int[np.ndarray, "..."], offset: Int[np.ndarray, "..."]
-) -> Int[np.ndarray, "..."]:
-    """Free-cell index at an offset from a free cell; -1 in a wall or outside."""
-    cell = grid.free_cells[source] + offset
-    shape = np.array(grid.shape)
-    cell = np.where(np.array(grid.periodic), cell % shape, cell)
-    inside = np.all((cell >= 0) & (cell < shape), axis=-1)
-    index = grid.index_table[tuple(np.clip(cell, 0, shape - 1).T)]
-    return np.where(inside, index, -1)

@@ -18,8 +18,8 @@ from ..policies.base import ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy
 from ..problem import Motion
 from .dependence import depends_on_mu
-from .objective import Flow, Rollout
-from .transition import Aims, landed_exactly, windows
+from .flow import Flow, Rollout
+from .phi import Aims, landed_exactly, windows
 
 MOVES_AT_ONCE = 64
 """Moves whose windows are computed together, which bounds the memory."""

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from .._types import Key, Mass, State
 from ..errors import UserError
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
-from ..flow.objective import Flow
 from ..models.base import AbstractModel
 from ..planning.bptt import BPTT
 from ..planning.mirror import ascend

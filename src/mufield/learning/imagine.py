@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..models.base import AbstractModel
 from ..planning.hallucinate import (
     HallucinatedMotion,
@@ -16,7 +16,7 @@ from ..planning.hallucinate import (
     within_reach,
 )
 from ..problem import Motion, Problem, Reward
-from ..space.measure import MeanField, seen_from
+from ..space.measure import MeanField, mean_field_at
 from .believed import BelievedReward, DrawnReward
 
 OPTIMISM = ("hallucinated", "shared", "bonus", "thompson", "greedy")
@@ -172,7 +172,7 @@ class Imagination(eqx.Module):
         centres = jnp.asarray(grid.centres, dtype=problem.initial.dtype)
 
         def one(state: State, action: Action) -> Array:
-            mu = seen_from(grid, problem.initial, state)
+            mu = mean_field_at(grid, problem.initial, state)
             return model.predict(state, action, mu).aleatoric
 
         found = jax.vmap(lambda s: jax.vmap(lambda a: one(s, a))(tried))(centres)

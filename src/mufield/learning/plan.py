@@ -33,7 +33,7 @@ class Plan(eqx.Module):
     profile: Profile
     memory: Any
     value: Scalar
-    mass: _types.Flow
+    mass: _types.Masses
     control: Scalar
     spread: Scalar
     note: str = eqx.field(static=True, default="")
@@ -74,7 +74,7 @@ def joint_set(imagination: Imagination, points: int, controls: int) -> Float[Arr
 
 
 def mean_spread(
-    imagination: Imagination, model: AbstractModel, profile: Profile, mass: _types.Flow
+    imagination: Imagination, model: AbstractModel, profile: Profile, mass: _types.Masses
 ) -> Scalar:
     """Mean epistemic standard deviation at the mean actions, in units of the farthest move."""
     problem = imagination.problem

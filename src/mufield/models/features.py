@@ -15,7 +15,7 @@ from ..policies.encoders import (
 )
 from ..problem import Problem
 from ..space.grid import Grid
-from ..space.measure import MeanField, seen_from
+from ..space.measure import MeanField, mean_field_at
 from .data import PaddedTransitions
 
 
@@ -69,6 +69,6 @@ class FeatureMap(eqx.Module):
         """The features of every transition."""
 
         def one(state: State, action: Action, moment: Array) -> Float[Array, "features"]:
-            return self(state, action, seen_from(self.grid, data.mass[moment], state))
+            return self(state, action, mean_field_at(self.grid, data.mass[moment], state))
 
         return jax.vmap(one)(data.states, data.actions, data.moment)

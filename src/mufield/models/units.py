@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import State
-from ..problem import GaussianNoise
 from ..space.grid import Grid
+from ..space.noise import GaussianNoise
 from .data import PaddedTransitions, Transitions
 
 Told = Float[Array, "*points outputs"]

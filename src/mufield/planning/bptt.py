@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from .._progress import progress_bar
 from .._types import Scalar
 from ..errors import UserError
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..policies.network import NetworkPolicy
 from ..problem import Motion

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from .._types import Key
 from ..errors import UserError
 from ..flow.dependence import depends_on_mu
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
-from ..flow.objective import Flow
 from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion
 

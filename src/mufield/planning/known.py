@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._types import Key
 from ..errors import UserError
-from ..flow.objective import Flow, Rollout
+from ..flow.flow import Flow, Rollout
 from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import network_profile

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from .. import _types
 from .._types import Key, Mass, Scalar, State
 from ..errors import UserError
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import NetworkPolicy, network_profile
@@ -100,7 +100,7 @@ def spread_start(
 
 
 @eqx.filter_jit
-def fit_spread(flow: Flow, networks: Profile, table: Profile, mass: _types.Flow) -> Profile:
+def fit_spread(flow: Flow, networks: Profile, table: Profile, mass: _types.Masses) -> Profile:
     """Fits networks to the means and spreads of a table, mostly where the population is.
 
     Args:

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 from .. import _types
 from .._types import Key
 from ..errors import UserError
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
-from ..flow.objective import Flow
 from ..policies.base import Profile
 from ..policies.squash import unsquash
 from ..policies.tabular import SquashedTable
@@ -70,7 +70,7 @@ def fit_profile(
     flow: Flow,
     profile: Profile,
     actions: Float[Array, "steps cells action_dim"],
-    mass: _types.Flow,
+    mass: _types.Masses,
     *,
     steps: int = 500,
     learning_rate: float = 1e-2,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..policies.files import load_policy
 from ..problem import Problem
 from ..space.grid import Grid
@@ -124,7 +124,7 @@ class Scene:
 
 @eqx.filter_jit
 def _mean_actions(
-    flow: Flow, policy: Any, mass: _types.Flow
+    flow: Flow, policy: Any, mass: _types.Masses
 ) -> Float[Array, "steps cells action_dim"]:
     """Compiled once for all episodes of a run."""
     return flow.mean_actions(policy, mass)

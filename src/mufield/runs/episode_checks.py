@@ -7,7 +7,8 @@ import numpy as np
 
 from ..errors import UserError
 from ..policies.base import Profile
-from ..problem import GaussianNoise, Problem
+from ..problem import Problem
+from ..space.noise import GaussianNoise
 from .contact import CONTACT, settle
 from .table_file import Table
 

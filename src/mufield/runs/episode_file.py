@@ -38,8 +38,9 @@ from ..episode import Episode
 from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
 from ..policies.files import read_info
-from ..problem import NeighbourNoise, Problem
+from ..problem import Problem
 from ..space.measure import histogram
+from ..space.noise import NeighbourNoise
 from .contact import touching, unmoved_at_walls
 from .driver import Session
 from .episode_checks import (

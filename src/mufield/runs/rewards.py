@@ -13,11 +13,11 @@ from .._types import Action, Mass, Scalar, State
 from ..episode import Episode
 from ..policies.base import ActionLaw, Profile
 from ..problem import Problem
-from ..space.measure import MeanField, seen_from
+from ..space.measure import MeanField, mean_field_at
 
 
 def integrated_rewards(
-    problem: Problem, profile: Profile, mass: _types.Flow
+    problem: Problem, profile: Profile, mass: _types.Masses
 ) -> Float[Array, "paid_steps"]:
     """r-hat(mu_h, pi_h) (eq. integratedReward) of observed distributions under a known policy."""
     rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
@@ -59,13 +59,13 @@ def mean_rewards(
     elif problem.pay_end:
         rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
         ends = episode.next_states[:, -1]
-        last = jax.vmap(lambda s: problem.reward(s, rest, seen_from(grid, mass[-1], s)))(ends)
+        last = jax.vmap(lambda s: problem.reward(s, rest, mean_field_at(grid, mass[-1], s)))(ends)
         rewards = jnp.append(rewards, jnp.mean(last))
     return rewards
 
 
 @eqx.filter_jit
-def _integrated(problem: Problem, profile: Profile, mass: _types.Flow) -> Array:
+def _integrated(problem: Problem, profile: Profile, mass: _types.Masses) -> Array:
     def step(_: None, inputs: Any) -> tuple[None, Scalar]:
         part, now = inputs
         return None, _earned(problem, now, profile.join(part).at_cells(problem.grid, now))
@@ -86,12 +86,12 @@ def _earned(problem: Problem, mass: Mass, law: ActionLaw) -> Scalar:
 
 
 @eqx.filter_jit
-def _mean(problem: Problem, states: Array, actions: Array, mass: _types.Flow) -> Array:
+def _mean(problem: Problem, states: Array, actions: Array, mass: _types.Masses) -> Array:
     def step(_: None, inputs: Any) -> tuple[None, Scalar]:
         here, done, now = inputs
 
         def one(state: State, action: Action) -> Scalar:
-            return problem.reward(state, action, seen_from(problem.grid, now, state))
+            return problem.reward(state, action, mean_field_at(problem.grid, now, state))
 
         return None, jnp.mean(jax.vmap(one)(here, done))
 

@@ -1,4 +1,4 @@
-"""Regular grids over a box: cells, centres, walls, wrapped axes."""
+"""Regular grids over a box: cells, centres, walls, wrapped axes, and drawings of them."""
 
 import math
 from collections.abc import Sequence
@@ -8,15 +8,21 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..errors import UserError
-from .maps import parse_map
 
 T = TypeVar("T", float, bool)
 
 PerAxis = float | Sequence[float] | np.ndarray
 """One number for all axes, or one for each."""
+
+WALL = "#"
+FREE = "."
+
+
+Points = TypeVar("Points", Array, np.ndarray)
+"""Arrays of JAX or NumPy: what is asked in NumPy is answered in NumPy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,27 +179,44 @@ class Grid:
         table[tuple(self.free_cells.T)] = np.arange(self.n_cells, dtype=np.int32)
         return table
 
-    def lattice(self, points: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-        """Points in units of cells, counted from the lower corner."""
-        lower = jnp.asarray(self.lower, dtype=points.dtype)
-        return (points - lower) / jnp.asarray(self.cell_size, dtype=points.dtype)
+    @cached_property
+    def neighbours(self) -> Int[np.ndarray, "cells directions"]:
+        """Free-cell index that each of the `unit_steps` leads to from each cell; -1 if blocked."""
+        return self.cell_index(self.free_cells[:, None] + unit_steps(self.dim))
 
-    def index_of(self, points: Float[Array, "*batch dim"]) -> Int[Array, "*batch"]:
+    def lattice(self, points: Float[Points, "*batch dim"]) -> Float[Points, "*batch dim"]:
+        """Points in units of cells, counted from the lower corner."""
+        xp = _library(points)
+        lower, size = xp.asarray(self.lower), xp.asarray(self.cell_size)
+        place: Points = (points - lower.astype(points.dtype)) / size.astype(points.dtype)
+        return place
+
+    def index_of(self, points: Float[Points, "*batch dim"]) -> Int[Points, "*batch"]:
         """Free-cell index of the cell that holds each point; -1 in a wall or outside the box.
 
         Cells contain their lower edges; the upper border of a bounded axis belongs to its last
-        cell. Periodic axes wrap.
+        cell. Periodic axes wrap. Points in NumPy are looked up in NumPy, in their own precision.
         """
-        coordinates = self.lattice(points)
-        cell = jnp.floor(coordinates).astype(jnp.int32)
-        shape = jnp.asarray(self.shape, dtype=jnp.int32)
-        periodic = jnp.asarray(self.periodic)
-        on_border = ~periodic & (coordinates == shape)
-        cell = jnp.where(periodic, cell % shape, jnp.where(on_border, shape - 1, cell))
-        inside = jnp.all((cell >= 0) & (cell < shape) & jnp.isfinite(coordinates), axis=-1)
-        known = jnp.where(inside[..., None], cell, 0)
-        index = jnp.asarray(self.index_table)[tuple(jnp.moveaxis(known, -1, 0))]
-        return jnp.where(inside, index, -1)
+        xp = _library(points)
+        place = self.lattice(points)
+        finite = xp.isfinite(place)
+        cell = xp.floor(xp.where(finite, place, -1.0)).astype(xp.int32)
+        shape = xp.asarray(self.shape, dtype=xp.int32)
+        on_border = ~xp.asarray(self.periodic) & (place == shape)
+        index = self.cell_index(xp.where(on_border, shape - 1, cell))
+        found: Points = xp.where(xp.all(finite, axis=-1), index, -1)
+        return found
+
+    def cell_index(self, cell: Int[Points, "*batch dim"]) -> Int[Points, "*batch"]:
+        """Free-cell index of cells given by coordinates; -1 in a wall or outside the box."""
+        xp = _library(cell)
+        shape = xp.asarray(self.shape, dtype=cell.dtype)
+        cell = xp.where(xp.asarray(self.periodic), cell % shape, cell)
+        inside = xp.all((cell >= 0) & (cell < shape), axis=-1)
+        known = xp.where(inside[..., None], cell, 0)
+        index = xp.asarray(self.index_table)[tuple(xp.moveaxis(known, -1, 0))]
+        found: Points = xp.where(inside, index, -1)
+        return found
 
     def index_at(self, *cell: int) -> int:
         """Free-cell index of the cell with these coordinates; raises if it is a wall."""
@@ -209,13 +232,30 @@ class Grid:
         return index
 
     def displacement(
-        self, start: Float[Array, "*#batch dim"], end: Float[Array, "*#batch dim"]
-    ) -> Float[Array, "... dim"]:
+        self, start: Float[Points, "*#batch dim"], end: Float[Points, "*#batch dim"]
+    ) -> Float[Points, "... dim"]:
         """``end - start``, taken the shorter way round on periodic axes."""
         difference = end - start
-        extent = jnp.asarray(self.extent, dtype=difference.dtype)
-        wrapped = difference - extent * jnp.round(difference / extent)
-        return jnp.where(jnp.asarray(self.periodic), wrapped, difference)
+        xp = _library(difference)
+        extent = xp.asarray(self.extent).astype(difference.dtype)
+        wrapped = difference - extent * xp.round(difference / extent)
+        shorter: Points = xp.where(xp.asarray(self.periodic), wrapped, difference)
+        return shorter
+
+    def padded_walls(self, margin: int | Sequence[int]) -> Bool[np.ndarray, "..."]:
+        """The wall mask with so many cells more on each side of every axis.
+
+        Beyond a border there are walls; periodic axes go on with the other side.
+        """
+        walls = self.walls
+        sizes = (margin,) * self.dim if isinstance(margin, int) else margin
+        for axis, (size, periodic) in enumerate(zip(sizes, self.periodic, strict=True)):
+            widths = [(size, size) if a == axis else (0, 0) for a in range(self.dim)]
+            if periodic:
+                walls = np.pad(walls, widths, mode="wrap")
+            else:
+                walls = np.pad(walls, widths, constant_values=True)
+        return walls
 
     def to_array(
         self, values: Float[Array | np.ndarray, "*batch cells"], fill: float = math.nan
@@ -246,3 +286,54 @@ def per_axis(value: Any, dim: int, kind: type[T]) -> tuple[T, ...]:
     if len(values) != dim:
         raise UserError(f"expected one value for each of the {dim} axes, got {value}")
     return values
+
+
+def unit_steps(dim: int) -> Int[np.ndarray, "directions dim"]:
+    """To stay, then one cell down and up each axis."""
+    axes = np.eye(dim, dtype=int)
+    return np.concatenate([np.zeros((1, dim), dtype=int), *np.stack([-axes, axes], axis=1)])
+
+
+def parse_map(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
+    """Reads a drawing into a wall mask with axes (x,), (x, y) or (x, y, z).
+
+    ``#`` is a wall and ``.`` is free. Drawings show x to the right and y upwards, so the *last*
+    line of a drawing is y = 0. A single line is a one-dimensional map; a sequence of drawings is
+    a stack of floors, the first at z = 0. Blank lines around a drawing and spaces around a line
+    are ignored.
+    """
+    if not isinstance(drawing, str):
+        floors = [parse_map(floor) for floor in drawing]
+        if not floors:
+            raise UserError("expected at least one floor, got an empty sequence of drawings")
+        planes = [floor[:, None] if floor.ndim == 1 else floor for floor in floors]
+        if len({plane.shape for plane in planes}) > 1:
+            raise UserError(
+                "all floors must have the same width and depth, got "
+                f"{[plane.shape for plane in planes]}"
+            )
+        return np.stack(planes, axis=-1)
+    lines = [line.strip() for line in drawing.strip().splitlines()]
+    if not lines:
+        raise UserError("the map is empty: draw at least one line of '#' and '.'")
+    widths = [len(line) for line in lines]
+    if len(set(widths)) > 1:
+        odd = next(i for i, width in enumerate(widths) if width != widths[0])
+        raise UserError(
+            f"all lines of a map must have the same length: line 1 has {widths[0]} characters, "
+            f"line {odd + 1} has {widths[odd]}; pad it with '.' or '#'"
+        )
+    for number, line in enumerate(lines, start=1):
+        for column, character in enumerate(line, start=1):
+            if character not in (WALL, FREE):
+                raise UserError(
+                    f"unknown character {character!r} at line {number}, column {column}: "
+                    "use '#' for a wall and '.' for a free cell"
+                )
+    # Drawn top to bottom; stored with y growing upwards.
+    walls = np.array([[character == WALL for character in line] for line in lines[::-1]]).T
+    return walls[:, 0] if walls.shape[1] == 1 else walls
+
+
+def _library(array: Array | np.ndarray) -> Any:
+    return np if isinstance(array, np.ndarray) else jnp

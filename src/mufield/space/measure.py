@@ -4,13 +4,16 @@ A distribution is a vector ``mass`` with one entry for each free cell. Its densi
 divided by the cell's volume; on unit cells the two agree.
 """
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._types import Key, Mass, Scalar, State, States
+from .._types import Action, Key, Mass, Scalar, State, States
 from ..errors import UserError
 from .grid import Grid
 
@@ -46,9 +49,25 @@ class MeanField(eqx.Module):
         return jnp.where(index < 0, outside, self.mass[index])
 
 
-def seen_from(grid: Grid, mass: Mass, state: State) -> MeanField:
+def mean_field_at(grid: Grid, mass: Mass, state: State) -> MeanField:
     """The mean field that an agent at ``state`` sees."""
     return MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid)
+
+
+def at_all_cells(
+    grid: Grid,
+    mass: Mass,
+    function: Callable[[State, Action, MeanField], Any],
+    actions: Float[Array, "cells moves action_dim"],
+) -> Float[Array, "cells moves *result"]:
+    """A function of one agent at all cell centres, for each of the actions given there."""
+    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+
+    def one(state: State, here: Scalar, actions: Array) -> Array:
+        mu = MeanField(mass=mass, here=here, grid=grid)
+        return jax.vmap(lambda action: jnp.asarray(function(state, action, mu)))(actions)
+
+    return jax.vmap(one)(centres, mass, actions)
 
 
 def log_mass(mass: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -127,15 +146,38 @@ def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
     return jnp.asarray(values / total, dtype=jnp.result_type(float))
 
 
-def sample(grid: Grid, mass: Mass, key: Key, count: int) -> States:
-    """Draws agents: a cell by its mass, then a uniform position inside the cell."""
+class Placed(NamedTuple):
+    """Agents: their cells, and where they are in them."""
+
+    cell: Int[Array, "agents"]
+    position: States
+
+
+def place_agents(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool) -> Placed:
+    """Draws agents: a cell by its mass, then its centre or a uniform position inside it."""
     cell_key, place_key = jax.random.split(key)
-    cells = jax.random.categorical(cell_key, jnp.log(mass), shape=(count,))
-    inside = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
-    # A rounding error away from the upper edge, so that the position stays in its cell.
-    inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
-    corner = jnp.asarray(grid.centres, dtype=mass.dtype)[cells]
-    return corner + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=mass.dtype)
+    cell = _draw_cells(mass, jax.random.uniform(cell_key, (count,), dtype=mass.dtype))
+    position = jnp.asarray(grid.centres, dtype=mass.dtype)[cell]
+    if not centred:
+        inside = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
+        # A rounding error away from the upper edge, so that the position stays in its cell.
+        inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
+        position = position + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=mass.dtype)
+    return Placed(cell, position)
+
+
+def sample(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool = False) -> States:
+    """Draws agents: a cell by its mass, then a uniform position inside the cell, or its centre."""
+    return place_agents(grid, mass, key, count, centred=centred).position
+
+
+def _draw_cells(mass: Mass, chances: Float[Array, "agents"]) -> Int[Array, "agents"]:
+    """Cells by their mass, from one number between 0 and 1 for each agent."""
+    # An empty cell repeats the sum before it exactly, so that no chance finds it.
+    sums = jax.lax.cummax(jnp.where(mass > 0, jnp.cumsum(mass), 0.0))
+    total = sums[-1]
+    below = jnp.minimum(chances * total, jnp.nextafter(total, jnp.zeros_like(total)))
+    return jnp.searchsorted(sums, below, side="right")
 
 
 def histogram(grid: Grid, positions: ArrayLike) -> Mass:
@@ -147,14 +189,7 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
             f"got {positions.shape}"
         )
     # In double precision whatever JAX's default: rounding must not move an agent into a wall.
-    place = (positions - np.asarray(grid.lower)) / np.asarray(grid.cell_size)
-    shape, periodic = np.asarray(grid.shape), np.asarray(grid.periodic)
-    finite = np.isfinite(place).all(axis=1)
-    cell = np.floor(np.where(finite[:, None], place, -1.0)).astype(int)
-    cell = np.where(periodic, cell % shape, np.where(place == shape, shape - 1, cell))
-    inside = finite & ((cell >= 0) & (cell < shape)).all(axis=1)
-    known = np.where(inside[:, None], cell, 0)
-    index = np.where(inside, grid.index_table[tuple(known.T)], -1)
+    index = grid.index_of(positions)
     if np.any(index < 0):
         row = int(np.argmin(index))
         raise UserError(

@@ -191,13 +191,7 @@ def _walls_around(grid: Grid) -> Int[np.ndarray, "..."]:
 
     One look-up then answers for all axes and corners.
     """
-    blocked = grid.walls
-    for axis, periodic in enumerate(grid.periodic):
-        margin = [(int(a == axis), int(a == axis)) for a in range(grid.dim)]
-        if periodic:
-            blocked = np.pad(blocked, margin, mode="wrap")
-        else:
-            blocked = np.pad(blocked, margin, constant_values=True)
+    blocked = grid.padded_walls(1)
     around = np.zeros(grid.shape, dtype=np.int32)
     for offset in itertools.product((-1, 0, 1), repeat=grid.dim):
         window = tuple(slice(1 + o, 1 + o + n) for o, n in zip(offset, grid.shape, strict=True))

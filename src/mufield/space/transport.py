@@ -90,7 +90,8 @@ def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]
     walls. In three dimensions it bends at the midpoints of a wall cell's edges only, so that the
     distance is an upper bound.
     """
-    straight = _straight(grid, grid.centres)
+    between = grid.displacement(grid.centres[:, None], grid.centres[None])
+    straight: Float[np.ndarray, "cells cells"] = np.linalg.norm(between, axis=-1)
     if metric == "straight" or not grid.walls.any():
         return straight
     from scipy.sparse.csgraph import floyd_warshall
@@ -113,16 +114,6 @@ def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]
     return shortest[: grid.n_cells, : grid.n_cells]
 
 
-def _straight(
-    grid: Grid, points: Float[np.ndarray, "points dim"]
-) -> Float[np.ndarray, "points points"]:
-    between = points[None] - points[:, None]
-    extent = np.asarray(grid.extent)
-    wrapped = between - extent * np.round(between / extent)
-    between = np.where(np.asarray(grid.periodic), wrapped, between)
-    return np.asarray(np.linalg.norm(between, axis=-1))
-
-
 def _outer_corners(
     grid: Grid,
 ) -> tuple[Float[np.ndarray, "corners dim"], Float[np.ndarray, "corners dim"]]:
@@ -131,12 +122,7 @@ def _outer_corners(
     Seen in the plane of two axes, the corner of a wall cell whose three other neighbours there
     are free.
     """
-    blocked = np.ones(tuple(n + 2 for n in grid.shape), dtype=bool)
-    blocked[(slice(1, -1),) * grid.dim] = grid.walls
-    for axis, periodic in enumerate(grid.periodic):
-        if periodic:
-            inner = np.take(blocked, range(1, grid.shape[axis] + 1), axis)
-            blocked = np.pad(inner, [(int(a == axis),) * 2 for a in range(grid.dim)], mode="wrap")
+    blocked = grid.padded_walls(1)
     corners, nudged = [np.zeros((0, grid.dim))], [np.zeros((0, grid.dim))]
     walls = np.argwhere(grid.walls)
     for one, two in itertools.combinations(range(grid.dim), 2):
@@ -160,11 +146,11 @@ def _visible(
     """
     points = jnp.asarray(nodes)
 
-    def seen_from(origin: Array) -> Array:
+    def visible_from(origin: Array) -> Array:
         aims = points + jnp.asarray(shift, dtype=points.dtype)
         return jax.vmap(lambda aim: ~jnp.any(trace(grid, origin, aim).stopped))(aims)
 
-    return np.asarray(jax.jit(lambda: jax.lax.map(seen_from, points, batch_size=64))())
+    return np.asarray(jax.jit(lambda: jax.lax.map(visible_from, points, batch_size=64))())
 
 
 def _one_dimensional(grid: Grid, excess: Float[np.ndarray, "cells"]) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..models.gp import GaussianProcess
-from ..problem import GaussianNoise
+from ..space.noise import GaussianNoise
 from .constants import SYMBOLS, Constants
 from .evidence import EpisodeEvidence, RunData
 from .prior import Prior

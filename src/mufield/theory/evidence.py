@@ -162,7 +162,7 @@ def _survey(
     model: AbstractModel,
     motion: Motion | None,
     profile: Profile,
-    mass: _types.Flow,
+    mass: _types.Masses,
 ) -> _Survey:
     """Averages over the flow of what the model says about the moves that the policy makes."""
     grid = problem.grid

@@ -25,7 +25,7 @@ from ..models.kernels import (
     Sum,
 )
 from ..policies.encoders import Here, LogHere, Seen
-from ..space.measure import seen_from
+from ..space.measure import mean_field_at
 from .lattice import between_cells
 
 STEEPEST = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
@@ -183,7 +183,7 @@ def feature_slopes(features: FeatureMap) -> FeatureSlopes:
 def _of_point_masses(features: FeatureMap) -> Float[np.ndarray, "cells size"]:
     grid = features.grid
     state = jnp.asarray(grid.centres[0])
-    rows = [features.mu(state, seen_from(grid, row, state)) for row in jnp.eye(grid.n_cells)]
+    rows = [features.mu(state, mean_field_at(grid, row, state)) for row in jnp.eye(grid.n_cells)]
     return np.asarray(jnp.stack(rows), dtype=float)
 
 

@@ -21,7 +21,7 @@ BLIND = (RandomisedPolicy, TabularPolicy, UniformRandom)
 """Policies that do not look at mu."""
 
 
-def policy_slope(problem: Problem, profile: Profile, mass: _types.Flow) -> Constant:
+def policy_slope(problem: Problem, profile: Profile, mass: _types.Masses) -> Constant:
     """Greatest change of the action between two cells over their distance, along a flow.
 
     Of a randomised policy it is the change of the action's law in W1: exact on one axis of
@@ -54,7 +54,7 @@ def policy_slope(problem: Problem, profile: Profile, mass: _types.Flow) -> Const
 
 
 @eqx.filter_jit
-def _laws(grid: Grid, profile: Profile, mass: _types.Flow) -> tuple[Array, Array]:
+def _laws(grid: Grid, profile: Profile, mass: _types.Masses) -> tuple[Array, Array]:
     """Actions and weights of all steps and cells."""
 
     def step(_: None, inputs: tuple[Any, Array]) -> tuple[None, tuple[Array, Array]]:

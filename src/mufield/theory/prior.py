@@ -14,8 +14,9 @@ from ..models.features import FeatureMap
 from ..models.gp import GaussianProcess
 from ..models.kernels import AbstractKernel, covariances
 from ..policies.encoders import Unseen
-from ..problem import GaussianNoise, Motion
-from ..space.measure import seen_from
+from ..problem import Motion
+from ..space.measure import mean_field_at
+from ..space.noise import GaussianNoise
 from .evidence import RunData
 from .kernel_slope import feature_slopes, greatest_variance
 
@@ -95,7 +96,7 @@ def norm_estimate(prior: Prior, motion: Motion, data: Transitions) -> float:
     dtype = problem.initial.dtype
 
     def moved(state: Array, action: Array, mass: Array) -> Array:
-        mu = seen_from(problem.grid, mass, state)
+        mu = mean_field_at(problem.grid, mass, state)
         return problem.grid.displacement(state, motion(state, action, mu))
 
     places = (data.states, data.actions, data.mass[data.moment])

@@ -21,7 +21,8 @@ import math
 
 import numpy as np
 
-from ..problem import GaussianNoise, Problem
+from ..problem import Problem
+from ..space.noise import GaussianNoise
 from .constants import Constant
 
 WIDEST = 40.0

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
-from ..flow.objective import Flow
+from ..flow.flow import Flow
 from ..policies.files import load_policy
 from ..problem import Problem
 from ..runs.store import RunStore

@@ -1,22 +1,23 @@
 """The flow of a whole episode and what it earns: r-hat and J (lemma DistMDP)."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _types
-from .._types import Mass, Scalar, State
+from .._types import Mass, Scalar
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
-from ..problem import GaussianNoise, Motion, NeighbourNoise, Problem
-from ..space.measure import MeanField
+from ..problem import Motion, Problem
+from ..space.measure import at_all_cells
+from ..space.noise import GaussianNoise, NeighbourNoise
 from .fold import Fold, build_fold
-from .neighbours import NeighbourKernel
-from .transition import Aims, landed_exactly, transition
+from .phi import Aims, NeighbourKernel, landed_exactly, transition
 
 NOISE_REACH = 6.0
 """Standard deviations of noise that the flow's window covers on top of the farthest move."""
@@ -37,9 +38,25 @@ class Rollout(eqx.Module):
         value: Their sum J.
     """
 
-    mass: _types.Flow
+    mass: _types.Masses
     rewards: Float[Array, "paid_steps"]
     value: Scalar
+
+
+class Conduct(eqx.Module):
+    """How a policy and a motion behaved at each step, in cells that hold mass.
+
+    Attributes:
+        allowed: Whether all actions in use lie in the action space.
+        weight_error: How far the weights of a cell's actions are from summing to one, at most.
+        least_weight: The least of these weights, which must not be negative.
+        farthest: How far agents aimed to go on each axis, at most.
+    """
+
+    allowed: Bool[Array, "*steps"]
+    weight_error: Float[Array, "*steps"]
+    least_weight: Float[Array, "*steps"]
+    farthest: Float[Array, "*steps dim"]
 
 
 class Flow(eqx.Module):
@@ -90,7 +107,7 @@ class Flow(eqx.Module):
         )
         self.noiseless = not any(spread)
         self.neighbours = (
-            NeighbourKernel.build(problem.grid, problem.noise.intensity)
+            NeighbourKernel.build(problem.grid, problem.noise)
             if isinstance(problem.noise, NeighbourNoise)
             else None
         )
@@ -110,8 +127,10 @@ class Flow(eqx.Module):
         Linear in ``carried`` and in the law's weights; derivatives by ``mass`` are those through
         the motion.
         """
-        aims = Aims(self.displacements(motion, mass, law), law.weights, self.noise_std)
-        landed = self.land(carried, aims)
+        return self._carry(carried, law, self.displacements(motion, mass, law))
+
+    def _carry(self, carried: Mass, law: ActionLaw, displacements: Array) -> Mass:
+        landed = self.land(carried, Aims(displacements, law.weights, self.noise_std))
         return landed if self.neighbours is None else self.neighbours(landed)
 
     def land(self, carried: Mass, aims: Aims) -> Mass:
@@ -127,25 +146,20 @@ class Flow(eqx.Module):
         """How far agents at the cell centres aim to go with each of their moves, without noise."""
         grid = self.problem.grid
         centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-        return grid.displacement(centres[:, None, :], self._for_all(motion, mass, law))
+        aims = at_all_cells(grid, mass, motion, law.actions)
+        return grid.displacement(centres[:, None, :], aims)
 
     def rewards(self, mass: Mass, law: ActionLaw) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each of its moves."""
-        return self._for_all(self.problem.reward, mass, law)
+        return at_all_cells(self.problem.grid, mass, self.problem.reward, law.actions)
 
     def reward(self, mass: Mass, law: ActionLaw) -> Scalar:
         """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
-        return jnp.sum(mass[:, None] * law.weights * self.rewards(mass, law))
+        return integrated_reward(self.problem, mass, law)
 
     def end_reward(self, mass: Mass) -> Scalar:
         """The integrated reward of the last distribution, with agents at rest."""
-        rest = jnp.asarray(self.problem.actions.rest, dtype=mass.dtype)
-        cells = self.problem.grid.n_cells
-        law = ActionLaw(
-            actions=jnp.broadcast_to(rest, (cells, 1, rest.shape[0])),
-            weights=jnp.ones((cells, 1), dtype=mass.dtype),
-        )
-        return self.reward(mass, law)
+        return end_reward(self.problem, mass)
 
     def rollout(self, policy: Any, motion: Motion) -> Rollout:
         """The flow of an episode under a policy profile and a motion.
@@ -157,6 +171,29 @@ class Flow(eqx.Module):
             policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
             motion: The law of motion of one agent, ``(state, action, mu) -> next state``.
         """
+        return self._rollout(policy, motion, lambda *seen: None)[0]
+
+    def inspect(self, policy: Any, motion: Motion) -> tuple[Rollout, "Conduct"]:
+        """`rollout`, and what a referee wants to know of the policy and the motion on the way."""
+        actions = self.problem.actions
+
+        def look(mass: Mass, law: ActionLaw, displacements: Array) -> Conduct:
+            used = (law.weights != 0) & (mass[:, None] > 0)
+            total = jnp.where(mass > 0, jnp.sum(law.weights, axis=1), 1.0)
+            return Conduct(
+                allowed=jnp.all(actions.contains(law.actions) | ~used),
+                weight_error=jnp.max(jnp.abs(total - 1.0)),
+                least_weight=jnp.min(law.weights),
+                farthest=jnp.max(
+                    jnp.abs(displacements), axis=(0, 1), where=used[..., None], initial=0.0
+                ),
+            )
+
+        return self._rollout(policy, motion, look)
+
+    def _rollout(
+        self, policy: Any, motion: Motion, look: Callable[..., Any]
+    ) -> tuple[Rollout, Any]:
         problem = self.problem
         profile = as_profile(policy, problem.horizon)
 
@@ -170,11 +207,13 @@ class Flow(eqx.Module):
         if ahead:
             parts = jax.vmap(lambda part: law_of(part, problem.initial))(parts)
 
-        def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar]]:
+        def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar, Any]]:
             law = part if ahead else law_of(part, mass)
-            return self.step(mass, law, motion), (mass, self.reward(mass, law))
+            displacements = self.displacements(motion, mass, law)
+            after = self._carry(mass, law, displacements)
+            return after, (mass, self.reward(mass, law), look(mass, law, displacements))
 
-        end, (before, rewards) = jax.lax.scan(
+        end, (before, rewards, seen) = jax.lax.scan(
             jax.checkpoint(step) if self.checkpoint else step,
             problem.initial,
             parts,
@@ -183,14 +222,14 @@ class Flow(eqx.Module):
         if problem.pay_end:
             rewards = jnp.append(rewards, self.end_reward(end))
         mass = jnp.concatenate([before, end[None]])
-        return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards))
+        return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards)), seen
 
     def value(self, policy: Any, motion: Motion) -> Scalar:
         """J(pi) under a motion (lemma DistMDP)."""
         return self.rollout(policy, motion).value
 
     def mean_actions(
-        self, policy: Any, mass: _types.Flow
+        self, policy: Any, mass: _types.Masses
     ) -> Float[Array, "steps cells action_dim"]:
         """Average action in every cell at each step, given the distributions of an episode."""
         profile = as_profile(policy, self.problem.horizon)
@@ -201,16 +240,21 @@ class Flow(eqx.Module):
 
         return jax.lax.scan(step, None, (profile.per_step, mass[:-1]))[1]
 
-    def _for_all(self, function: Any, mass: Mass, law: ActionLaw) -> Array:
-        """One agent's function at all cell centres and for all moves of the law."""
-        grid = self.problem.grid
-        centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
-        def one(state: State, here: Scalar, actions: Array) -> Array:
-            mu = MeanField(mass=mass, here=here, grid=grid)
-            return jax.vmap(lambda action: jnp.asarray(function(state, action, mu)))(actions)
+def integrated_reward(problem: Problem, mass: Mass, law: ActionLaw) -> Scalar:
+    """The integrated reward r-hat(mu, pi) (eq. integratedReward) of agents who follow ``law``."""
+    rewards = at_all_cells(problem.grid, mass, problem.reward, law.actions)
+    return jnp.sum(mass[:, None] * law.weights * rewards)
 
-        return jax.vmap(one)(centres, mass, law.actions)
+
+def end_reward(problem: Problem, mass: Mass) -> Scalar:
+    """The integrated reward of the last distribution, with agents at rest."""
+    rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+    law = ActionLaw(
+        actions=jnp.broadcast_to(rest, (*mass.shape, 1, *rest.shape)),
+        weights=jnp.ones((*mass.shape, 1), dtype=mass.dtype),
+    )
+    return integrated_reward(problem, mass, law)
 
 
 def _checked(problem: Problem, law: ActionLaw) -> ActionLaw:

@@ -1,4 +1,10 @@
-"""Phi: one step of the mean-field flow (eq. flowdynamics; App. D.2)."""
+"""Phi: one step of the mean-field flow (eq. flowdynamics; App. D.2).
+
+The noise is independent on each axis, so the mass of a cell is a product of one factor for each
+axis, and each factor is the upper minus the lower value of the cumulative distribution function.
+The paper prints lower minus upper (App. D.2, "Transition Function Implementation"), which cancels
+in two dimensions and is negative in one.
+"""
 
 import math
 import string
@@ -6,13 +12,14 @@ import string
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Mass
+from .._types import Mass, Scalar
 from ..space.grid import Grid
 from ..space.move import trace
-from .fold import Fold
-from .kernel import slab_masses, window_edges
+from ..space.noise import NeighbourNoise
+from .fold import FAR, Fold, Routing
 
 
 class Aims(eqx.Module):
@@ -121,3 +128,56 @@ def _mix(weights: Array, factors: list[Array]) -> Array:
         return result
     inputs = ",".join(f"ab{letter}" for letter in letters)
     return jnp.einsum(f"ab,{inputs}->a{letters}", weights, *factors)
+
+
+def window_edges(reach: int) -> Float[Array, "edges"]:
+    """Edges of the cells from ``-reach`` to ``reach`` around an agent's cell.
+
+    In units of cells, measured from the cell's centre, where the agent stands. The outermost
+    edges are far away, so that the outermost cells include the tails.
+    """
+    edges = jnp.arange(2 * reach + 2) - (reach + 0.5)
+    return edges.at[0].set(-FAR).at[-1].set(FAR)
+
+
+def slab_masses(
+    displacement: Scalar, noise_std: Scalar, edges: Float[Array, "edges"]
+) -> Float[Array, "slabs"]:
+    """Mass between consecutive edges for one agent on one axis, all in units of cells.
+
+    Without noise all mass is in the slab that holds the displacement; slabs contain their lower
+    edges.
+    """
+    distance = edges - displacement
+    scale = jnp.where(noise_std > 0, noise_std, 1.0) * math.sqrt(2.0)
+    smooth = 0.5 * (1.0 + jax.lax.erf(distance / scale))
+    step = (distance > 0).astype(smooth.dtype)
+    cumulative = jnp.where(noise_std > 0, smooth, step)
+    # The error function is monotone only up to rounding.
+    return jnp.maximum(jnp.diff(cumulative), 0.0)
+
+
+class NeighbourKernel(eqx.Module):
+    """With some probability, one more move to a free neighbour or to stay, all alike.
+
+    Attributes:
+        routing: From (cell, direction) to the cell reached.
+        weights: Probability of each direction in each cell; the first is to stay.
+    """
+
+    routing: Routing
+    weights: Float[Array, "cells directions"]
+
+    @classmethod
+    def build(cls, grid: Grid, noise: NeighbourNoise) -> "NeighbourKernel":
+        """Builds the map for a grid."""
+        ends = grid.neighbours
+        links = np.flatnonzero(ends.ravel() >= 0)
+        return cls(
+            routing=Routing.build(links, ends.ravel()[links], ends.size, grid.n_cells),
+            weights=jnp.asarray(noise.weights(grid), dtype=jnp.result_type(float)),
+        )
+
+    def __call__(self, mass: Mass) -> Mass:
+        """The distribution after the noise."""
+        return self.routing((mass[:, None] * self.weights.astype(mass.dtype)).reshape(-1))

@@ -1,10 +1,10 @@
 """The public names, each written once: `lazy_loader` reads them from here."""
 
 from ._runtime import enable_compilation_cache as enable_compilation_cache
-from .environments import catalogue as catalogue
-from .environments import make as make
-from .environments import register as register
 from .environments.four_rooms import FOUR_ROOMS as FOUR_ROOMS
+from .environments.registry import catalogue as catalogue
+from .environments.registry import make as make
+from .environments.registry import register as register
 from .episode import AbstractSystem as AbstractSystem
 from .episode import Episode as Episode
 from .errors import UserError as UserError

@@ -58,3 +58,7 @@ class AbstractSystem(eqx.Module):
             key: Randomness of the tracked agents.
             agents: How many agents to track.
         """
+
+
+Known = AbstractSystem | Problem
+"""A system that can be run here, or only the problem of one that cannot: a real fleet."""

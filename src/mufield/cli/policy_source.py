@@ -8,7 +8,7 @@ from ..errors import UserError
 from .printing import prepare
 
 if TYPE_CHECKING:
-    from ..environments.registry import Known
+    from ..episode import Known
     from ..policies.base import Profile
     from ..problem import Problem
     from ..runs.store import RunStore

@@ -1,5 +1,1 @@
 """The paper's systems, by name."""
-
-from .registry import Entry, catalogue, make, register
-
-__all__ = ["Entry", "catalogue", "make", "register"]

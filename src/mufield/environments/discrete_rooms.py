@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from ..errors import UserError
 from ..policies.randomised import RandomisedPolicy
@@ -12,7 +12,6 @@ from ..space.measure import point_mass
 from ..space.noise import NeighbourNoise
 from ..systems import SimulatedSystem
 from .four_rooms import FOUR_ROOMS, avoid_crowds, walk
-from .registry import register
 
 UP, LEFT, STAY, RIGHT, DOWN = range(5)
 MOVES = ((0, 1), (-1, 0), (0, 0), (1, 0), (0, -1))
@@ -39,7 +38,6 @@ def option_table(actions: str) -> Float[np.ndarray, "options moves"]:
     return tables[actions]
 
 
-@register("discrete-rooms", "discrete four rooms, five moves (App. E.1, Standard)")
 def discrete_rooms(
     *,
     actions: str = "standard",
@@ -75,22 +73,9 @@ def discrete_rooms(
     return SimulatedSystem(problem, walk)
 
 
-@register("discrete-rooms-extended", "discrete four rooms, nine options (App. E.1, Extended)")
-def discrete_rooms_extended(
-    *, horizon: int = 20, noise_intensity: float = 0.0, pay_end: bool = True
-) -> SimulatedSystem:
-    """`discrete_rooms` with ``actions="extended"``."""
-    return discrete_rooms(
-        actions="extended", horizon=horizon, noise_intensity=noise_intensity, pay_end=pay_end
-    )
-
-
 def uniform_legal(grid: Grid) -> RandomisedPolicy:
     """The policy that draws evenly from the moves that do not run into a wall."""
     legal = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES)) >= 0
     weights = legal / legal.sum(axis=1, keepdims=True)
-    return RandomisedPolicy(actions=_moves(), weights=jnp.asarray(weights))
-
-
-def _moves() -> Float[Array, "moves action_dim"]:
-    return jnp.asarray(MOVES, dtype=jnp.result_type(float))
+    moves = jnp.asarray(MOVES, dtype=jnp.result_type(float))
+    return RandomisedPolicy(actions=moves, weights=jnp.asarray(weights))

@@ -6,7 +6,6 @@ from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass, point_mass
 from ..systems import SimulatedSystem
-from .registry import register
 
 FOUR_ROOMS = """
 .....#.....
@@ -36,7 +35,6 @@ def avoid_crowds(state: State, action: Action, mu: MeanField) -> Scalar:
     return -log_mass(mu.density_here)
 
 
-@register("four-rooms", "continuous four rooms, maximise entropy (Sec. 6)")
 def four_rooms(
     *,
     action_box: str = "symmetric",

@@ -1,17 +1,16 @@
-"""Systems by name, so that the command line can list and run them."""
+"""Systems by name, so that the command line can list and run them. Listing needs no JAX."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..episode import AbstractSystem
 from ..errors import UserError
-from ..problem import Problem
 
-Known = AbstractSystem | Problem
-"""A system that can be run here, or only the problem of one that cannot: a real fleet."""
+if TYPE_CHECKING:
+    from ..episode import AbstractSystem, Known
 
 
 @dataclass(frozen=True)
@@ -21,25 +20,71 @@ class Entry:
     Attributes:
         name: How the command line calls it.
         summary: One line about it.
-        build: Makes the system, or the problem of a real one; keyword arguments are its variants.
+        function: Makes the system, or the problem of a real one; keyword arguments are its
+            variants. One of this folder is given as ``"module.function"``, and imported when it
+            is needed.
+        fixed: Keyword arguments that belong to the name.
     """
 
     name: str
     summary: str
-    build: Callable[..., Known]
+    function: Callable[..., Any] | str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """The function that makes the system."""
+        function = self.function
+        if isinstance(function, str):
+            module, _, name = function.partition(".")
+            function = getattr(import_module(f".{module}", __package__), name)
+        return partial(function, **self.fixed) if self.fixed else function
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments with their defaults."""
         parameters = inspect.signature(self.build).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in self.fixed]
+        return {p.name: p.default for p in named}
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether the function takes keyword arguments that it does not name."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-_ENTRIES: dict[str, Entry] = {}
-_BUILT_IN = ("four_rooms", "swarm", "discrete_rooms", "walkway")
+_BUILT_IN = (
+    Entry(
+        "four-rooms", "continuous four rooms, maximise entropy (Sec. 6)", "four_rooms.four_rooms"
+    ),
+    Entry("swarm", "swarm motion on the torus, s + a dh (App. E.2)", "swarm.swarm"),
+    Entry(
+        "swarm-congested",
+        "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)",
+        "swarm.swarm",
+        {"motion": "congested"},
+    ),
+    Entry(
+        "discrete-rooms",
+        "discrete four rooms, five moves (App. E.1, Standard)",
+        "discrete_rooms.discrete_rooms",
+    ),
+    Entry(
+        "discrete-rooms-extended",
+        "discrete four rooms, nine options (App. E.1, Extended)",
+        "discrete_rooms.discrete_rooms",
+        {"actions": "extended"},
+    ),
+    Entry(
+        "walkway",
+        "a corridor whose far side moves fast: greedy learners never find out",
+        "walkway.walkway",
+    ),
+)
+_ENTRIES = {entry.name: entry for entry in _BUILT_IN}
 
-
-Build = TypeVar("Build", bound=Callable[..., Known])
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 def register(name: str, summary: str) -> Callable[[Build], Build]:
@@ -49,7 +94,7 @@ def register(name: str, summary: str) -> Callable[[Build], Build]:
     """
 
     def keep(build: Build) -> Build:
-        if name in _ENTRIES and _ENTRIES[name].build is not build:
+        if name in _ENTRIES and _ENTRIES[name].function is not build:
             raise UserError(f"a system named {name!r} is registered already; choose another name")
         _ENTRIES[name] = Entry(name, summary, build)
         return build
@@ -59,26 +104,24 @@ def register(name: str, summary: str) -> Callable[[Build], Build]:
 
 def catalogue() -> list[Entry]:
     """All registered systems, by name."""
-    _load_built_in()
     return sorted(_ENTRIES.values(), key=lambda entry: entry.name)
 
 
 def find(name: str) -> Entry:
     """The entry of a registered system; raises and names the others if there is none."""
-    _load_built_in()
     if name not in _ENTRIES:
         raise UserError(f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}")
     return _ENTRIES[name]
 
 
-def make_known(name: str, **options: Any) -> Known:
+def make_known(name: str, **options: Any) -> "Known":
     """Builds a registered system, or the problem of a real one."""
+    from ..episode import AbstractSystem
+    from ..problem import Problem
+
     entry = find(name)
-    takes_any = any(
-        p.kind is p.VAR_KEYWORD for p in inspect.signature(entry.build).parameters.values()
-    )
     unknown = sorted(options.keys() - entry.options.keys())
-    if unknown and not takes_any:
+    if unknown and not entry.takes_any:
         raise UserError(
             f"the system {name!r} has no option {', '.join(unknown)}; it has "
             f"{', '.join(sorted(entry.options)) or 'none'}"
@@ -92,17 +135,14 @@ def make_known(name: str, **options: Any) -> Known:
     return known
 
 
-def make(name: str, **options: Any) -> AbstractSystem:
+def make(name: str, **options: Any) -> "AbstractSystem":
     """Builds a registered system; options are the keyword arguments of its function."""
+    from ..episode import AbstractSystem
+
     known = make_known(name, **options)
-    if isinstance(known, Problem):
+    if not isinstance(known, AbstractSystem):
         raise UserError(
             f"{name!r} is a real system, of which only the problem is known: it cannot be run "
             "here; use `mufield new`, `mufield ask` and `mufield tell`"
         )
     return known
-
-
-def _load_built_in() -> None:
-    for module in _BUILT_IN:
-        import_module(f".{module}", __package__)

@@ -14,7 +14,6 @@ from ..problem import Box, Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, uniform
 from ..systems import SimulatedSystem
-from .registry import register
 
 ACTION_LIMIT = 7.0
 
@@ -39,7 +38,6 @@ def attraction(position: Scalar) -> Scalar:
     return -2 * jnp.pi**2 * (-jnp.sin(angle) + jnp.cos(angle) ** 2) + 2 * jnp.sin(angle)
 
 
-@register("swarm", "swarm motion on the torus, s + a dh (App. E.2)")
 def swarm(
     *,
     motion: str = "free",
@@ -65,12 +63,13 @@ def swarm(
         cells: Number of cells of the torus.
         reward: ``"known"``, or ``"hidden"`` from the learner, who sees what tracked agents earn.
     """
-    if motion not in ("free", "congested"):
-        raise UserError(f"motion must be 'free' or 'congested', got {motion!r}")
-    if effort not in ("quadratic", "printed"):
-        raise UserError(f"effort must be 'quadratic' or 'printed', got {effort!r}")
-    if reward not in ("known", "hidden"):
-        raise UserError(f"reward must be 'known' or 'hidden', got {reward!r}")
+    for name, value, choices in (
+        ("motion", motion, ("free", "congested")),
+        ("effort", effort, ("quadratic", "printed")),
+        ("reward", reward, ("known", "hidden")),
+    ):
+        if value not in choices:
+            raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
     if not duration > 0:
@@ -88,28 +87,6 @@ def swarm(
     )
     hidden = _reward(effort) if reward == "hidden" else None
     return SimulatedSystem(problem, _motion(motion, step), hidden)
-
-
-@register("swarm-congested", "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)")
-def swarm_congested(
-    *,
-    initial: str = "normal",
-    effort: str = "quadratic",
-    horizon: int = 200,
-    duration: float = 1.0,
-    cells: int = 100,
-    reward: str = "known",
-) -> SimulatedSystem:
-    """`swarm` with ``motion="congested"``."""
-    return swarm(
-        motion="congested",
-        initial=initial,
-        effort=effort,
-        horizon=horizon,
-        duration=duration,
-        cells=cells,
-        reward=reward,
-    )
 
 
 # Cached, so that equal systems share their functions and with them all compiled programs.

@@ -7,7 +7,6 @@ from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, point_mass
 from ..systems import SimulatedSystem
-from .registry import register
 
 LENGTH = 24
 START = 9
@@ -33,7 +32,6 @@ def pay(state: State, action: Action, mu: MeanField) -> Scalar:
     return SMALL_PAY * (x < BENCH) + LARGE_PAY * (x > GATE)
 
 
-@register("walkway", "a corridor whose far side moves fast: greedy learners never find out")
 def walkway(*, horizon: int = 18, noise_std: float = 0.15) -> SimulatedSystem:
     """A corridor of 24 cells; agents start near the left end.
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..environments.registry import Known, find, make_known
-from ..episode import AbstractSystem
+from ..environments.registry import find, make_known
+from ..episode import AbstractSystem, Known
 from ..errors import UserError
 from ..learning.believed import reward_family
 from ..learning.gradient import GradientPlanner

@@ -17,7 +17,7 @@ from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
 from mufield.runs.driver import learn_run
 from mufield.runs.store import RunStore
-from mufield.theory.evidence import RunData
+from mufield.theory.run import RunData
 
 NORM = 1.0
 CELLS = 12

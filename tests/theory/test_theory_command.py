@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from mufield import cli
-from mufield.theory.assemble import make_report
+from mufield.theory.report import make_report
 from mufield.viz.theory import theory_figure
 
 
@@ -28,14 +28,14 @@ def test_tables_and_sentences_stand_in_the_terminal(ring, capsys):
 
 def test_json_holds_all_figures_and_a_picture_is_drawn(rooms, tmp_path, capsys):
     picture = tmp_path / "made" / "theory.png"
-    code = cli.main(["theory", str(rooms.directory), "--json", "--output", str(picture)])
+    code = cli.main(["theory", str(rooms.directory), "--json", "--out", str(picture)])
     document = json.loads(capsys.readouterr().out)
     assert code == 0
     assert document["environment"] == "four-rooms"
     assert [row["episode"] for row in document["episodes"]] == [1, 2]
     assert document["w1"][0] == [None] * 4
     assert {v["name"] for v in document["verdicts"]} >= {"lemma MFFlowW1Bound", "theorem main"}
-    assert document["constants"]["L_r"]["source"] == "estimate"
+    assert document["constants"]["reward"]["source"] == "estimate"
     with Image.open(picture) as image:
         assert image.size[0] > 1500
 
@@ -43,7 +43,7 @@ def test_json_holds_all_figures_and_a_picture_is_drawn(rooms, tmp_path, capsys):
 def test_mistakes_are_reported_in_one_line(ring, tmp_path, capsys):
     assert cli.main(["theory", str(tmp_path)]) == 2
     assert "there is no run" in capsys.readouterr().err
-    assert cli.main(["theory", str(ring.directory), "--output", "picture.gif"]) == 2
+    assert cli.main(["theory", str(ring.directory), "--out", "picture.gif"]) == 2
     assert "expected a .png or .pdf file" in capsys.readouterr().err
     assert cli.main(["theory", str(ring.directory), "--constants", "L_q=1"]) == 2
     assert "no constant 'L_q'" in capsys.readouterr().err

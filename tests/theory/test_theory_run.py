@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mufield import M3UCRL, MirrorPlanner
-from mufield.theory.assemble import make_report
-from mufield.theory.report import Verdict, power
+from mufield.theory.report import make_report
+from mufield.theory.verdicts import Verdict, power
 
 KNOWN = {"B_f": 1.0, "L_r": 1.0}
 
@@ -117,6 +117,7 @@ def test_vacuous_bounds_are_called_vacuous_and_others_are_not(report):
     assert not complexity.vacuous
     assert "not vacuous: what the prior variance alone gives" in complexity.sentence
     assert first.bound < end.bound
+    assert first.trivial == report.diameter == pytest.approx(0.5)
 
 
 def test_constants_that_cannot_be_right_are_found_out(ring):
@@ -165,7 +166,7 @@ def test_an_ensemble_among_walls_is_told_what_does_not_hold(rooms):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"confidence": 1.0}, "between 0 and 1, got 1.0"),
+        ({"delta": 1.0}, "between 0 and 1, got 1.0"),
         ({"given": {"L_x": 1.0}}, "no constant 'L_x'; there are motion"),
         ({"given": {"L_f": "much"}}, "L_f must be a number, got 'much'"),
     ],

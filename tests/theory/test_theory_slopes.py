@@ -24,12 +24,17 @@ from mufield.models.kernels import (
 from mufield.models.priors import joint_kernel, steered_kernel
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
-from mufield.theory.constants import Constant
-from mufield.theory.kernel_slope import feature_slopes, greatest_variance, metric_slope
-from mufield.theory.lattice import between_cells, diameter
-from mufield.theory.policy_slope import policy_slope
-from mufield.theory.slopes import Sites, sites_of, steepest, unbounded_in_empty_cells
-from mufield.theory.value_range import value_range
+from mufield.theory.bounds import Constant
+from mufield.theory.kernel_metric import feature_slopes, kernel_bounds
+from mufield.theory.lipschitz import (
+    Sites,
+    between_cells,
+    policy_slope,
+    sites_of,
+    steepest,
+    unbounded_in_empty_cells,
+)
+from mufield.theory.verdicts import value_range
 
 RING = Grid.box(0.0, 1.0, 12, periodic=True)
 ROOM = Grid.box(0.0, 3.0, (4, 3))
@@ -113,12 +118,12 @@ def test_near_by_the_constant_is_reached(name):
     kernel = KERNELS[name](features)
     found = feature_slopes(features)
     for blocks in (found.state, found.action):
-        steepest_block = max(blocks, key=lambda b: metric_slope(kernel, (b,), found.reach))
+        steepest_block = max(blocks, key=lambda b: kernel_bounds(kernel, (b,), found.reach).slope)
         x = np.zeros(features.size)
         y = x.copy()
         y[steepest_block.features[0]] += 1e-3 * steepest_block.slope
         reached = metric(kernel, x[None], y[None])[0] / 1e-3
-        assert reached == pytest.approx(metric_slope(kernel, blocks, found.reach), rel=1e-3)
+        assert reached == pytest.approx(kernel_bounds(kernel, blocks, found.reach).slope, rel=1e-3)
 
 
 def test_mass_that_enters_an_empty_cell_reaches_the_constant_of_the_local_mass():
@@ -138,7 +143,7 @@ def test_the_greatest_variance_is_reached_at_the_border():
     kernel = steered_kernel(features) * Linear(0.3, 0.2)
     reach = feature_slopes(features).reach
     corner = jnp.ones(features.size)
-    assert float(kernel(corner, corner)) == pytest.approx(greatest_variance(kernel, reach))
+    assert float(kernel(corner, corner)) == pytest.approx(kernel_bounds(kernel, (), reach).variance)
 
 
 def test_unknown_kernels_and_functions_of_mu_are_said_to_be_unknown():
@@ -147,7 +152,7 @@ def test_unknown_kernels_and_functions_of_mu_are_said_to_be_unknown():
             return jnp.exp(-jnp.sum(jnp.abs(x - y)))
 
     with pytest.raises(NotImplementedError, match="Strange; give L_f"):
-        metric_slope(Select(Strange(), (0,)), (), np.ones(2))
+        kernel_bounds(Select(Strange(), (0,)), (), np.ones(2))
     problem = walking_problem(RING, horizon=2)
     with pytest.raises(NotImplementedError, match="your function of mu"):
         feature_slopes(FeatureMap(problem, mf.Seen(lambda state, mu: mu.here)))
@@ -271,7 +276,6 @@ def test_a_network_keeps_to_its_own_bound_and_one_that_sees_mu_is_an_estimate():
 
 
 def test_distances_between_cells():
-    assert diameter(RING) == pytest.approx(0.5)
     assert between_cells(RING, RING.centres) > between_cells(RING, RING.centres, wrapped=True)
     with pytest.raises(ValueError, match="0 or more"):
         Constant(-1.0, "given")

@@ -10,8 +10,8 @@ import numpy as np
 from mufield import ActionLaw, Box, Flow, Grid, Problem, from_density
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
-from mufield.theory.constants import Constant, Constants
-from mufield.theory.stretch import grid_stretch
+from mufield.theory.bounds import Constant, Constants
+from mufield.theory.constants import grid_stretch
 
 RING = Grid.box(0.0, 1.0, 24, periodic=True)
 LINE = Grid.box(-5.0, 5.0, 100)

@@ -34,13 +34,13 @@ class Theory:
     """Constants that you know, such as L_f=1 L_pi=2 L_r=3 B_f=1; others are bounded or
     estimated."""
 
-    confidence: float = 0.1
-    """Delta: probability that the theory's band may fail."""
+    delta: float = 0.1
+    """Probability that the theory's band may fail."""
 
     reference: Annotated[float | None, flag("FLOAT", "that of the run")] = None
     """J of the best policy, for the regret."""
 
-    output: Annotated[Path | None, flag("FILE")] = None
+    out: Annotated[Path | None, flag("FILE")] = None
     """Draw regret, W1 and information beside their bounds into a .png or .pdf file."""
 
     imports: ImportFlag = None
@@ -52,22 +52,22 @@ class Theory:
     def __call__(self) -> int:
         """Read the run, compute and print."""
         given = read_pairs(self.constants, "constants")
-        if self.output is not None and self.output.suffix not in (".png", ".pdf"):
-            raise UserError(f"--output: expected a .png or .pdf file, got {self.output}")
+        if self.out is not None and self.out.suffix not in (".png", ".pdf"):
+            raise UserError(f"--out: expected a .png or .pdf file, got {self.out}")
         report = self._report(given)
-        if self.output is not None:
+        if self.out is not None:
             from ..viz.run_pictures import save_figures
             from ..viz.theory import theory_figure
 
-            self.output.parent.mkdir(parents=True, exist_ok=True)
-            stem = self.output.with_suffix("")
-            save_figures(theory_figure(report), stem, [self.output.suffix[1:]])
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            stem = self.out.with_suffix("")
+            save_figures(theory_figure(report), stem, [self.out.suffix[1:]])
         if self.json:
             print(json.dumps(report.document(), indent=2))
         else:
             print_report(report)
-            if self.output is not None:
-                print(f"wrote {self.output}")
+            if self.out is not None:
+                print(f"wrote {self.out}")
         return 0
 
     def _report(self, given: dict[str, Any]) -> "TheoryReport":
@@ -75,8 +75,8 @@ class Theory:
         from .._progress import progress_bar
         from ..runs.build import build
         from ..runs.store import RunStore
-        from ..theory.assemble import make_report
-        from ..theory.evidence import RunData
+        from ..theory.report import make_report
+        from ..theory.run import RunData
 
         store = RunStore(self.run)
         run = RunData.read(store, build(store.config, self.imports))
@@ -84,7 +84,7 @@ class Theory:
             return make_report(
                 run,
                 given=given,
-                confidence=self.confidence,
+                delta=self.delta,
                 reference=self.reference,
                 progress=report,
             )
@@ -92,7 +92,7 @@ class Theory:
 
 def print_report(report: "TheoryReport") -> None:
     """Prints tables and sentences."""
-    from ..theory.constants import SYMBOLS
+    from ..theory.bounds import SYMBOLS
 
     print(f"{report.run}: {report.environment}, {report.model}, horizon {report.horizon}\n")
     found = {name: getattr(report.constants, name) for name in SYMBOLS}
@@ -145,6 +145,6 @@ def _ten(log: float | None) -> str | None:
     """A bound by its logarithm to the base of ten."""
     import math
 
-    from ..theory.report import power
+    from ..theory.verdicts import power
 
     return None if log is None else power(log * math.log(10))

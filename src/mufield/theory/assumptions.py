@@ -1,155 +1,142 @@
 """Which of the theory's assumptions a run keeps, in plain sentences."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..models.gp import GaussianProcess
 from ..space.noise import GaussianNoise
-from .constants import SYMBOLS, Constants
-from .evidence import EpisodeEvidence, RunData
-from .prior import Prior
-from .report import Assumption
-from .slopes import unbounded_in_empty_cells
+from .bounds import SYMBOLS
+from .lipschitz import unbounded_in_empty_cells
+from .verdicts import Findings
 
 WHOLE = 1 - 1e-6
 """Share of the population's moves that counts as all of them."""
 
 
-def assumptions_of(
-    run: RunData,
-    constants: Constants,
-    evidence: Sequence[EpisodeEvidence],
-    prior: Prior | None,
-    reference: float | None,
-) -> tuple[Assumption, ...]:
+@dataclass(frozen=True)
+class Assumption:
+    """One of the theory's assumptions.
+
+    Attributes:
+        name: Its label in the paper.
+        holds: Whether it holds; None where that cannot be seen.
+        sentence: Why.
+    """
+
+    name: str
+    holds: bool | None
+    sentence: str
+
+
+def assumptions_of(found: Findings) -> tuple[Assumption, ...]:
     """Checks each assumption as far as it can be seen."""
-    return (
-        _dynamics(run, constants),
-        _reward(run, constants),
-        _calibrated(evidence),
-        _same_world(run),
-        _optimism(run, evidence, reference),
-        _rkhs(run, prior),
-    )
+    checks = {
+        "LipschitzDynamics": _dynamics,
+        "LipschitzPolicyAndReward": _policy_and_reward,
+        "WellCalibratedModel": _calibrated,
+        "the imagined motion lies in the band, with the true noise": _imagined,
+        "plans are optimistic and solved exactly": _optimistic,
+        "RKHS and Kernel": _kernel,
+    }
+    return tuple(Assumption(name, *check(found)) for name, check in checks.items())
 
 
-def _dynamics(run: RunData, constants: Constants) -> Assumption:
-    name, problem = "LipschitzDynamics", run.setup.problem
+def _dynamics(found: Findings) -> tuple[bool | None, str]:
+    problem, motion = found.run.setup.problem, found.constants.motion
     if problem.grid.walls.any():
-        return Assumption(
-            name, False, "walls inside the space make the motion discontinuous at their ends"
-        )
+        return False, "walls inside the space make the motion discontinuous at their ends"
     if not isinstance(problem.noise, GaussianNoise):
-        return Assumption(name, False, "the noise depends on the cell: it is not additive")
-    if constants.motion.source == "estimate":
-        return Assumption(name, None, "L_f is the steepest slope that was seen, no bound")
-    return Assumption(name, True, f"L_f = {constants.motion.value:.4g} ({constants.motion.source})")
+        return False, "the noise depends on the cell: it is not additive"
+    if motion.source == "estimate":
+        return None, "L_f is the steepest slope that was seen, no bound"
+    return True, f"L_f = {motion.value:.4g} ({motion.source})"
 
 
-def _reward(run: RunData, constants: Constants) -> Assumption:
-    name, problem = "LipschitzPolicyAndReward", run.rewarded
-    if run.setup.problem.hides_reward:
-        return Assumption(
-            name,
+def _policy_and_reward(found: Findings) -> tuple[bool | None, str]:
+    problem, constants = found.run.rewarded, found.constants
+    if found.run.setup.problem.hides_reward:
+        return (
             False,
             "the reward was learned as well, to which the paper only expects its results to extend",
         )
-    if (
-        problem is not None
-        and constants.reward.source == "estimate"
-        and unbounded_in_empty_cells(problem, problem.reward)
-    ):
-        return Assumption(
-            name,
+    guessed = constants.reward.source == "estimate"
+    if guessed and problem is not None and unbounded_in_empty_cells(problem, problem.reward):
+        return (
             False,
             "the reward's slope in mu grows without bound in empty cells, as that of -log mu "
             "does: it is Lipschitz only where mu stays away from zero",
         )
-    seen = [n for n in ("policy", "reward") if getattr(constants, n).source == "estimate"]
+    seen = [SYMBOLS[name] for name in constants.estimated if name in ("policy", "reward")]
     if seen:
-        return Assumption(
-            name, None, f"{', '.join(SYMBOLS[n] for n in seen)} estimated at the run's points"
-        )
-    return Assumption(name, True, "L_pi and L_r are given or bounded")
+        return None, f"{', '.join(seen)} estimated at the run's points"
+    return True, "L_pi and L_r are given or bounded"
 
 
-def _calibrated(evidence: Sequence[EpisodeEvidence]) -> Assumption:
-    name = "WellCalibratedModel"
-    inside = [each.inside for each in evidence if each.inside is not None]
+def _calibrated(found: Findings) -> tuple[bool | None, str]:
+    inside = [each.inside for each in found.evidence if each.inside is not None]
     if not inside:
-        return Assumption(name, None, "the true motion is not known here")
+        return None, "the true motion is not known here"
     worst = min(inside)
     if worst >= WHOLE:
-        return Assumption(name, True, "the band held the true motion of every move of every flow")
-    at = 1 + [each.inside for each in evidence].index(worst)
-    needed = evidence[at - 1].needed
-    return Assumption(
-        name,
+        return True, "the band held the true motion of every move of every flow"
+    at = inside.index(worst)
+    return (
         False,
-        f"in episode {at} the band held the true motion of {worst:.1%} of the moves only; "
-        f"beta = {evidence[at - 1].beta:.3g}, and {needed:.3g} was needed",
+        f"in episode {at + 1} the band held the true motion of {worst:.1%} of the moves only; "
+        f"beta = {found.evidence[at].beta:.3g}, and {found.evidence[at].needed:.3g} was needed",
     )
 
 
-def _same_world(run: RunData) -> Assumption:
-    config = run.store.config
-    name = "the imagined motion lies in the band, with the true noise"
+def _imagined(found: Findings) -> tuple[bool | None, str]:
+    config = found.run.store.config
     if config.estimate_noise:
-        return Assumption(name, False, "plans imagined the noise that the model estimated")
+        return False, "plans imagined the noise that the model estimated"
     if config.optimism == "thompson":
-        return Assumption(name, False, "a motion that is drawn from the model may leave the band")
-    return Assumption(
-        name, True, "plans imagined motions inside the band, with the problem's noise"
-    )
+        return False, "a motion that is drawn from the model may leave the band"
+    return True, "plans imagined motions inside the band, with the problem's noise"
 
 
-def _optimism(
-    run: RunData, evidence: Sequence[EpisodeEvidence], reference: float | None
-) -> Assumption:
-    config = run.store.config
-    name = "plans are optimistic and solved exactly"
+def _optimistic(found: Findings) -> tuple[bool | None, str]:
+    config, reference = found.run.store.config, found.reference
     if config.optimism not in ("hallucinated", "shared"):
-        return Assumption(name, False, f"the plans' optimism was {config.optimism!r}")
+        return False, f"the plans' optimism was {config.optimism!r}"
     below = [
         number
-        for number, each in enumerate(evidence, start=1)
+        for number, each in enumerate(found.evidence, start=1)
         if reference is not None and each.optimistic is not None and each.optimistic < reference
     ]
     if below:
-        return Assumption(
-            name,
+        return (
             False,
-            f"{len(below)} of {len(evidence)} plans expected less than the reference earns, first "
-            f"that of episode {below[0]}",
+            f"{len(below)} of {len(found.evidence)} plans expected less than the reference earns, "
+            f"first that of episode {below[0]}",
         )
     if config.scale < 1:
-        return Assumption(
-            name,
+        return (
             False,
             f"plans used {config.scale:.3g} of the band, which may leave the true motion out",
         )
-    return Assumption(name, None, "that a plan is a global optimum cannot be seen")
+    return None, "that a plan is a global optimum cannot be seen"
 
 
-def _rkhs(run: RunData, prior: Prior | None) -> Assumption:
-    name, family = "RKHS and Kernel", run.setup.learner.family
+def _kernel(found: Findings) -> tuple[bool | None, str]:
+    family = found.run.setup.learner.family
     if not isinstance(family, GaussianProcess):
         sentence = (
             "an ensemble is no Gaussian process, so that theorem GPRegretBound does not apply to "
             "it; distances, regret and the doubts along flows mean what they say"
         )
-        if prior is not None:
+        if found.prior is not None:
             sentence += (
                 ", and the information is that which the data would give a Gaussian process with "
                 "a default kernel"
             )
-        return Assumption(name, False, sentence)
+        return False, sentence
     if family.hyperparameters != "fixed":
-        return Assumption(
-            name,
+        return (
             False,
             "the kernel was fitted to the data anew in each episode, while the theory has one "
             "kernel; the information is that under the last fit",
         )
-    if prior is None or prior.slopes is None:
-        return Assumption(name, None, "the kernel's Lipschitz constant is not known")
-    return Assumption(name, None, "that the motion lies in the kernel's space cannot be seen")
+    if found.prior is None or found.prior.slopes is None:
+        return None, "the kernel's Lipschitz constant is not known"
+    return None, "that the motion lies in the kernel's space cannot be seen"

@@ -1,86 +1,141 @@
-r"""The bounds of App. "Regret Bound Proof" and theorem GPRegretBound.
+r"""The paper's bounds of distances and regret, and the constants that they are made of.
 
-Powers of $\overline{L}$ overflow on long horizons, so that all bounds are natural logarithms.
+Powers of $\overline{L}$ overflow on long horizons, so all bounds are natural logarithms. Where
+print and proof of the paper differ, the formulas are what the proofs give (docs/theory.md).
 
-Where print and proof differ, these are what the proofs give:
-
-- Lemma MFFlowW1Bound sums from i = 0. Sec. 5 prints i = 1, which would leave no error after the
-  first step.
-- Step 2 of the lemma's proof is not valid as printed. It integrates an inequality against the
-  signed measure $\tilde\mu - \mu$; and it could not be mended, because the imagined motion
-  $\tilde f$ need not be continuous, so that $\Phi(\cdot, \pi, \tilde f)$ has no Lipschitz
-  constant. The lemma is true nevertheless: go through $\Phi(\tilde\mu, \pi, f)$ instead of
-  $\Phi(\mu, \pi, \tilde f)$. Then
-  $W_1(\Phi(\tilde\mu, \tilde f), \Phi(\tilde\mu, f)) \le 2 \beta \int \|\sigma\| d\tilde\mu$,
-  and the integral changes by at most $2 L_\sigma (1 + L_\pi) W_1$ when $\mu$ takes the place of
-  $\tilde\mu$ in its three places (twice the constant, because the measure and the argument
-  change); and $W_1(\Phi(\tilde\mu, f), \Phi(\mu, f)) \le 2 L_f (1 + L_\pi) W_1$ along the best
-  coupling. The sum is the printed recursion, constant for constant.
-- The proof of theorem main carries a factor p under the root that comes from nowhere; without it
-  the steps hold. It gives $\beta_{T-1}$, where the theorem prints $\beta_T$.
+Throughout, ``beta`` is the scale of a band that holds both motions, the true and the imagined one
+(the greatest so far where there are several episodes), ``doubts`` are the integrals
+$\int \|\sigma(s, \pi_h(s, \mu_h), \mu_h)\|_2 \, \mu_h(ds)$ of the steps of an episode, and
+``paid`` is the number of paid distributions, the paper's H.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from .constants import Constants
+from ..errors import UserError
 
 Log = float
 """Natural logarithm of a bound; minus infinity for a bound of zero."""
 
+Source = Literal["given", "bound", "estimate"]
+"""``"given"`` by the user; ``"bound"``, which the true constant cannot exceed; ``"estimate"``, the
+largest value that was seen, which the true constant can only exceed."""
 
-@dataclass(frozen=True, eq=False)
-class FlowBound:
-    r"""Bounds of $W_1(\tilde\mu_h, \mu_h)$ for h = 0, ..., H (lemma MFFlowW1Bound), as logarithms.
+SYMBOLS = {
+    "motion": "L_f",
+    "spread": "L_sigma",
+    "policy": "L_pi",
+    "reward": "L_r",
+    "stretch": "kappa",
+    "norm": "B_f",
+}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant. It says where it is from: a bound is proven only if all its constants are.
 
     Attributes:
-        closed: The lemma as stated.
-        recursion: The line of its proof before the one is added to the growth: sharper.
+        value: Its value.
+        source: Where it is from.
+        note: What people should know of it.
     """
 
-    closed: Float[np.ndarray, "moments"]
-    recursion: Float[np.ndarray, "moments"]
+    value: float
+    source: Source
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.value >= 0:
+            raise UserError(f"a constant must be 0 or more, got {self.value}")
 
 
-def flow_bound(constants: Constants, beta: float, doubts: Float[np.ndarray, "steps"]) -> FlowBound:
-    r"""How far apart the imagined and the realised flow can be.
+@dataclass(frozen=True)
+class Constants:
+    r"""All constants of Sec. 5.
 
-    $$W_1(\tilde\mu_h, \mu_h) \le 2 \kappa \beta \, \overline{L}^{h-1} \sum_{i=0}^{h-1}
-    \int \|\sigma(s, \pi_i(s, \mu_i), \mu_i)\|_2 \, \mu_i(ds)$$
-
-    Args:
-        constants: The constants; only the policy that was run must satisfy $L_\pi$.
-        beta: Scale of a band that holds both motions, the true and the imagined one.
-        doubts: The integrals, one for each step.
+    Attributes:
+        motion: $L_f$ of assumption LipschitzDynamics.
+        spread: $L_\sigma$ of assumption LipschitzModelStd.
+        policy: $L_\pi$ of assumption LipschitzPolicyAndReward. For a randomised policy it is the
+            Lipschitz constant of the action's law in W1; the proofs then hold as they stand.
+        reward: $L_r$ of the same assumption.
+        stretch: $\kappa$, by how much the grid stretches the distance of two landings
+            (`constants.grid_stretch`). The paper has no grid, and 1 in its place.
+        norm: $B_f$ of assumption RKHS, for the scaled displacement; None where there is no kernel.
     """
-    source = _log(2 * constants.stretch.value * beta) + _logs(doubts)
-    growth = _log(constants.growth(beta))
-    step = _log(constants.step_growth(beta))
-    total = np.logaddexp.accumulate(source)
-    powers = np.array([h * growth if h else 0.0 for h in range(len(doubts))])
-    recursion = [-math.inf]
+
+    motion: Constant
+    spread: Constant
+    policy: Constant
+    reward: Constant
+    stretch: Constant
+    norm: Constant | None = None
+
+    @property
+    def estimated(self) -> list[str]:
+        """Names of the constants that are only estimates; B_f enters through beta alone."""
+        names = [each.name for each in fields(self) if each.name != "norm"]
+        return [name for name in names if getattr(self, name).source == "estimate"]
+
+    def override(self, given: dict[str, Any]) -> "Constants":
+        """The same with the user's values, by the names of the attributes or by the symbols."""
+        names = {symbol: name for name, symbol in SYMBOLS.items()} | {n: n for n in SYMBOLS}
+        found = {}
+        for key, value in given.items():
+            if key not in names:
+                known = ", ".join(f"{name} ({symbol})" for name, symbol in SYMBOLS.items())
+                raise UserError(f"there is no constant {key!r}; there are {known}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UserError(f"the constant {key} must be a number, got {value!r}")
+            found[names[key]] = Constant(float(value), "given")
+        return replace(self, **found)
+
+    def step_growth(self, beta: float) -> float:
+        r"""By how much a step can stretch W1: $2 \kappa (1 + L_\pi) [L_f + 2 \beta L_\sigma]$."""
+        kappa, pi = self.stretch.value, self.policy.value
+        return kappa * 2 * (1 + pi) * (self.motion.value + 2 * beta * self.spread.value)
+
+    def growth(self, beta: float) -> float:
+        r"""$\overline{L} = 1 + 2 (1 + L_\pi) [L_f + 2 \beta L_\sigma]$ (theorem main), with kappa.
+
+        The one is added so that its powers never fall; `step_growth` alone gives sharper bounds.
+        """
+        return 1 + self.step_growth(beta)
+
+
+def flow_bound(
+    constants: Constants, beta: float, doubts: Float[np.ndarray, "steps"]
+) -> Float[np.ndarray, "moments"]:
+    r"""Lemma MFFlowW1Bound: how far apart the imagined and the realised flow can be.
+
+    Logarithms of bounds of $W_1(\tilde\mu_h, \mu_h)$ for h = 0, ..., H. The lemma states
+    $2 \kappa \beta \, \overline{L}^{h-1} \sum_{i<h}$ of the doubts; this is the sharper line of its
+    proof, before the one is added to the growth. Only the policy that was run must satisfy $L_\pi$.
+    """
+    source = log(2 * constants.stretch.value * beta) + logs(doubts)
+    growth = log(constants.step_growth(beta))
+    bounds = [-math.inf]
     for each in source:
-        before = recursion[-1]
-        carried = step + before if before > -math.inf else before
-        recursion.append(float(np.logaddexp(carried, each)))
-    return FlowBound(np.concatenate([[-math.inf], powers + total]), np.asarray(recursion))
+        carried = growth + bounds[-1] if bounds[-1] > -math.inf else -math.inf
+        bounds.append(float(np.logaddexp(carried, each)))
+    return np.asarray(bounds)
 
 
 def gap_bound(constants: Constants, distances: Float[np.ndarray, "moments"]) -> Log:
-    r"""Lemma regretOptBound: what optimism can expect too much, from the flows' distances.
+    r"""Lemma regretOptBound: by how much a plan can expect too much, from the flows' distances.
 
     $$r_t \le \tilde J(\pi_t, \tilde f) - J(\pi_t) \le 2 L_r (1 + L_\pi) \sum_h
     W_1(\tilde\mu_h, \mu_h)$$
 
-    Args:
-        constants: The constants.
-        distances: Logarithms of the distances, or of bounds of them, one for each paid moment.
+    ``distances`` are logarithms of the distances, or of bounds of them, at the paid moments.
     """
     factor = 2 * constants.reward.value * (1 + constants.policy.value)
-    return _log(factor) + float(np.logaddexp.reduce(distances))
+    return log(factor) + float(np.logaddexp.reduce(distances))
 
 
 def episode_bound(
@@ -89,14 +144,8 @@ def episode_bound(
     r"""Lemma episodeRegretSquareBound: the regret of one episode, from the doubts along it.
 
     $$r_t \le 4 \kappa \beta L_r (1 + L_\pi) \overline{L}^{H-1} H \sum_h \int \|\sigma\| d\mu_h$$
-
-    Args:
-        constants: The constants.
-        beta: Scale of the band.
-        doubts: Integrals of the standard deviation, one for each step.
-        paid: Number of paid distributions, the paper's H.
     """
-    return _prefix(constants, beta, paid) + math.log(paid) + _log(float(np.sum(doubts)))
+    return _prefix(constants, beta, paid) + math.log(paid) + log(float(np.sum(doubts)))
 
 
 def regret_bound(
@@ -106,53 +155,27 @@ def regret_bound(
 
     $$R_T \le 4 \kappa \beta_{T-1} L_r (1 + L_\pi) \overline{L}_{T-1}^{H-1} \sqrt{H^3 T I_T}$$
 
-    Args:
-        constants: The constants, for the policies of all episodes.
-        beta: $\beta_{T-1}$, the greatest scale of the band so far.
-        complexity: Logarithm of $I_T$, or of an upper bound of it.
-        episodes: T.
-        paid: Number of paid distributions, the paper's H.
+    With $I_T \le C \gamma$ it is theorem GPRegretBound. With the paper's $\lambda = p H$ and
+    $k \le 1$ the factor is $C = 2 e p H$; in general it is `information.log_stale_factor`.
+
+    ``complexity`` is the logarithm of $I_T$, or of an upper bound of it; ``episodes`` is T.
     """
     inside = 3 * math.log(paid) + math.log(episodes) + complexity
     return _prefix(constants, beta, paid) + 0.5 * inside
 
 
-def process_regret_bound(
-    constants: Constants,
-    beta: float,
-    factor: Log,
-    information: float,
-    episodes: int,
-    paid: int,
-) -> Log:
-    r"""Theorem GPRegretBound: theorem main with $I_T \le C \gamma$.
+def log(value: float) -> Log:
+    """The logarithm, minus infinity at zero."""
+    return math.log(value) if value > 0 else -math.inf
 
-    With the paper's $\lambda = p H$ and $k \le 1$, $C = 2 e p H$ and
 
-    $$R_T \le 4 \sqrt{2 e p} \, \kappa \beta_{T-1} L_r (1 + L_\pi) \overline{L}_{T-1}^{H-1} H^2
-    \sqrt{T \gamma_{pHT}}.$$
-
-    Args:
-        constants: The constants.
-        beta: $\beta_{T-1}$.
-        factor: Logarithm of C (`complexity.log_stale_factor`, or that of 2 e p H).
-        information: An upper bound of $\gamma_{pHT}$.
-        episodes: T.
-        paid: Number of paid distributions, the paper's H.
-    """
-    return regret_bound(constants, beta, factor + _log(information), episodes, paid)
+def logs(values: Float[np.ndarray, "entries"]) -> Float[np.ndarray, "entries"]:
+    """Logarithms, minus infinity at zeros."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.asarray(values, dtype=float)))
 
 
 def _prefix(constants: Constants, beta: float, paid: int) -> Log:
     factor = 4 * constants.stretch.value * beta * constants.reward.value
-    powers = (paid - 1) * _log(constants.growth(beta)) if paid > 1 else 0.0
-    return _log(factor * (1 + constants.policy.value)) + powers
-
-
-def _log(value: float) -> Log:
-    return math.log(value) if value > 0 else -math.inf
-
-
-def _logs(values: Float[np.ndarray, "entries"]) -> Float[np.ndarray, "entries"]:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(np.asarray(values, dtype=float)))
+    powers = (paid - 1) * log(constants.growth(beta)) if paid > 1 else 0.0
+    return log(factor * (1 + constants.policy.value)) + powers

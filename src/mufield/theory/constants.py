@@ -1,109 +1,194 @@
-r"""The constants of the paper's assumptions, and the growth of an error from step to step.
+"""The constants of a run: given by the user, bounded by formulas, or estimated at its points."""
 
-Every constant says where it is from, because a bound is proven only if all of its constants are.
-"""
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
 
-from ..errors import UserError
+from .._types import Action, State
+from ..learning.imagine import MeanMotion
+from ..models.base import AbstractModel
+from ..models.gp import GaussianProcess, TheoryBeta
+from ..models.kernels import covariances
+from ..models.posterior import ExactPosterior, InducingPosterior
+from ..problem import Problem
+from ..space.measure import MeanField, mean_field_at
+from ..space.noise import GaussianNoise
+from .bounds import Constant, Constants
+from .kernel_metric import feature_slopes
+from .lipschitz import Sites, sites_of, steepest
+from .run import EpisodeEvidence, RunData
+from .run_information import Prior
 
-Source = Literal["given", "bound", "estimate"]
-"""``"given"`` by the user; ``"bound"``, which the true constant cannot exceed; ``"estimate"``, the
-largest value that was seen, which the true constant can only exceed."""
+NORM_POINTS = 200
+"""Points at which the motion's norm is estimated."""
 
-SYMBOLS = {
-    "motion": "L_f",
-    "spread": "L_sigma",
-    "policy": "L_pi",
-    "reward": "L_r",
-    "stretch": "kappa",
-    "norm": "B_f",
-}
+JITTER = 1e-6
+"""Epsilon in the estimate of the norm, as a share of the prior variance."""
+
+WIDEST = 40.0
+"""Standard deviations beyond which the density is nothing."""
 
 
-@dataclass(frozen=True)
-class Constant:
-    """One constant.
+def constants_of(
+    run: RunData, evidence: Sequence[EpisodeEvidence], prior: Prior | None, given: dict[str, Any]
+) -> Constants:
+    """The constants that hold for all episodes of a run, as far as it can be known.
 
-    Attributes:
-        value: Its value.
-        source: Where it is from.
-        note: What people should know of it.
+    Args:
+        run: The run.
+        evidence: Its episodes.
+        prior: The Gaussian process under which information is counted.
+        given: What the user knows, by name or symbol.
     """
+    problem = run.setup.problem
+    sites = sites_of(run.data)
+    found = Constants(
+        motion=_motion(run, evidence[-1].model, sites),
+        spread=_spread(problem, [each.model for each in evidence], sites),
+        policy=_largest([each.policy for each in evidence]),
+        reward=_reward(run, sites),
+        stretch=grid_stretch(problem),
+        norm=_norm(run, prior),
+    ).override(given)
+    known = found.norm is not None and found.norm.source == "given"
+    if prior is None or not prior.own or not known or found.motion.source != "estimate":
+        return found
+    return replace(found, motion=_motion_by_norm(problem, prior, found))
 
-    value: float
-    source: Source
-    note: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.value >= 0:
-            raise UserError(f"a constant must be 0 or more, got {self.value}")
+def of_episode(constants: Constants, episode: EpisodeEvidence) -> Constants:
+    """The same for one episode: its lemmas need the constant of its own policy only."""
+    if constants.policy.source == "given":
+        return constants
+    return replace(constants, policy=episode.policy)
 
 
-@dataclass(frozen=True)
-class Constants:
-    r"""All constants of Sec. 5.
+def grid_stretch(problem: Problem) -> Constant:
+    """Kappa: by how much the grid stretches the distance of two landings (docs/theory.md).
 
-    Attributes:
-        motion: $L_f$ of assumption LipschitzDynamics.
-        spread: $L_\sigma$ of assumption LipschitzModelStd.
-        policy: $L_\pi$ of assumption LipschitzPolicyAndReward. For a randomised policy it is the
-            Lipschitz constant of the action's law in W1; the proofs then hold as they stand.
-        reward: $L_r$ of the same assumption.
-        stretch: $\kappa$, by how much the grid stretches the distance of two landings
-            (`grid_stretch`). The paper has no grid, and 1 in its place.
-        norm: $B_f$ of assumption RKHS, for the scaled displacement; None where there is no kernel.
+    Borders stop agents axis by axis, which brings landings nearer to each other. Walls inside the
+    space do not: on two sides of a wall's end, agents that aim at almost the same point come to
+    rest far apart. No constant holds there, and what is returned is an estimate.
     """
+    grid = problem.grid
+    if not isinstance(problem.noise, GaussianNoise):
+        note = "the noise depends on the cell, which the paper's additive noise does not"
+        return Constant(math.sqrt(grid.dim), "estimate", note)
+    worst = max(map(axis_stretch, problem.noise.std, grid.cell_size))
+    value = worst * math.sqrt(grid.dim)
+    if grid.walls.any():
+        note = "walls inside the space tear near landings apart: no constant holds at their ends"
+        return Constant(value, "estimate", note)
+    return Constant(value, "bound", "" if value < math.inf else "there is no noise on some axis")
 
-    motion: Constant
-    spread: Constant
-    policy: Constant
-    reward: Constant
-    stretch: Constant
-    norm: Constant | None = None
 
-    @property
-    def estimated(self) -> list[str]:
-        """The constants of the bounds that are only estimates; B_f enters through beta alone."""
-        return [
-            each.name
-            for each in fields(self)
-            if each.name != "norm" and getattr(self, each.name).source == "estimate"
+def axis_stretch(noise_std: float, cell_size: float) -> float:
+    r"""$\Delta \sum_k \varphi_\sigma(k \Delta)$: kappa on one axis; infinite without noise."""
+    if noise_std == 0:
+        return math.inf
+    step = cell_size / noise_std
+    if step < 0.5:  # the sum is one up to 1e-34
+        return 1.0
+    edges = step * np.arange(-math.ceil(WIDEST / step), math.ceil(WIDEST / step) + 1)
+    return float(step * np.sum(np.exp(-0.5 * edges**2)) / math.sqrt(2 * math.pi))
+
+
+def _motion(run: RunData, model: AbstractModel, sites: Sites) -> Constant:
+    problem, motion, note = run.setup.problem, run.motion, "slopes of the simulator"
+    if motion is None:
+        motion, note = MeanMotion(model, problem.max_move), "slopes of the last model's mean"
+    return Constant(steepest(problem, motion, sites, wrapped=True), "estimate", note)
+
+
+def _motion_by_norm(problem: Problem, prior: Prior, constants: Constants) -> Constant:
+    r"""A motion whose scaled displacement has the norm B is $1 + m B L_d$-Lipschitz.
+
+    m is the farthest move on any axis; $|g(z) - g(z')| \le B d_k(z, z')$ (Steinwart and
+    Christmann, Corollary 4.36).
+    """
+    if prior.slopes is None or constants.norm is None:
+        return constants.motion
+    slope = max(prior.slopes.values())
+    value = 1 + max(problem.max_move) * constants.norm.value * slope
+    return Constant(value, "bound", "from B_f and the kernel")
+
+
+def _spread(problem: Problem, models: Sequence[AbstractModel], sites: Sites) -> Constant:
+    r"""Lemma sigmaLipschitz for Gaussian processes, slopes for others.
+
+    The lemma is for one output. Of p outputs with one kernel the vector of standard deviations
+    moves by at most $\sqrt{p} \, d_k$, a factor that the lemma's print lacks; here the outputs are
+    scaled by the farthest moves, so that it is the length of these.
+    """
+    processes = [m for m in models if isinstance(m, ExactPosterior | InducingPosterior)]
+    try:
+        slopes = [
+            max(feature_slopes(m.frame.features).metric_slopes(m.head.kernel).values())
+            for m in processes
         ]
+    except NotImplementedError:
+        slopes = []
+    if slopes and len(slopes) == len(models):
+        value = float(np.linalg.norm(problem.max_move)) * max(slopes)
+        return Constant(value, "bound", "from the kernel")
 
-    @property
-    def finite(self) -> bool:
-        """Whether all constants of the bounds are."""
-        names = [each.name for each in fields(self) if each.name != "norm"]
-        return all(getattr(self, name).value < float("inf") for name in names)
+    def largest(model: AbstractModel) -> float:
+        def spread(state: State, action: Action, mu: MeanField) -> jax.Array:
+            return model.predict(state, action, mu).epistemic
 
-    def override(self, given: dict[str, Any]) -> "Constants":
-        """The same with values of the user's, by the names of the attributes or the symbols."""
-        names = {symbol: name for name, symbol in SYMBOLS.items()} | {n: n for n in SYMBOLS}
-        found = {}
-        for key, value in given.items():
-            if key not in names:
-                raise UserError(
-                    f"there is no constant {key!r}; there are "
-                    f"{', '.join(f'{n} ({s})' for n, s in SYMBOLS.items())}"
-                )
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UserError(f"the constant {key} must be a number, got {value!r}")
-            found[names[key]] = Constant(float(value), "given")
-        return replace(self, **found)
+        return steepest(problem, spread, sites)
 
-    def step_growth(self, beta: float) -> float:
-        r"""What an error in W1 is multiplied with in one step at most.
+    # The first, the middle and the last: each is compiled anew.
+    some = {0, len(models) // 2, len(models) - 1}
+    return Constant(max(largest(models[i]) for i in some), "estimate", "slopes of the models")
 
-        $$\kappa \cdot 2 (1 + L_\pi) [L_f + 2 \beta L_\sigma]$$
-        """
-        kappa, pi = self.stretch.value, self.policy.value
-        return kappa * 2 * (1 + pi) * (self.motion.value + 2 * beta * self.spread.value)
 
-    def growth(self, beta: float) -> float:
-        r"""$\overline{L} = 1 + 2 (1 + L_\pi) [L_f + 2 \beta L_\sigma]$ (theorem main), with kappa.
+def _reward(run: RunData, sites: Sites) -> Constant:
+    problem = run.rewarded
+    if problem is None:
+        return Constant(math.inf, "estimate", "the reward is hidden: give L_r")
+    return Constant(steepest(problem, problem.reward, sites), "estimate", "slopes of the reward")
 
-        The one is added so that its powers never fall; `step_growth` alone gives sharper bounds.
-        """
-        return 1 + self.step_growth(beta)
+
+def _largest(constants: Sequence[Constant]) -> Constant:
+    """The largest, an estimate if any of them is."""
+    worst = max(constants, key=lambda each: each.value)
+    estimate = next((each for each in constants if each.source == "estimate"), None)
+    return worst if estimate is None else Constant(worst.value, "estimate", estimate.note)
+
+
+def _norm(run: RunData, prior: Prior | None) -> Constant | None:
+    r"""$B_f$: the model's own, or a lower bound at points of the run.
+
+    $g^\top (K + \epsilon I)^{-1} g$ at some points is at most $\|g\|_k^2$, for any epsilon.
+    """
+    family, motion, problem = run.setup.learner.family, run.motion, run.setup.problem
+    if prior is None or not prior.own:
+        return None
+    if isinstance(family, GaussianProcess) and isinstance(family.beta, TheoryBeta):
+        return Constant(family.beta.norm_bound, "given", "the model's own")
+    if motion is None:
+        return None
+
+    def moved(state: Array, action: Array, mass: Array) -> Array:
+        mu = mean_field_at(problem.grid, mass, state)
+        return problem.grid.displacement(state, motion(state, action, mu))
+
+    rng = np.random.default_rng(0)
+    size = min(NORM_POINTS, len(run.data))
+    data = run.data.rows(rng.choice(len(run.data), size=size, replace=False))
+    places = (data.states, data.actions, data.mass[data.moment])
+    values = jax.vmap(moved)(*(jnp.asarray(each, problem.initial.dtype) for each in places))
+    g = np.asarray(values, dtype=float) / np.asarray(problem.max_move)
+    inputs = prior.family.rows(data).inputs
+    covariance = covariances(prior.kernel, inputs, inputs)
+    epsilon = JITTER * float(np.mean(np.diagonal(covariance)))
+    solved = np.linalg.solve(covariance + epsilon * np.eye(size), g)
+    value = float(np.sqrt(max(0.0, np.sum(g * solved))))
+    return Constant(value, "estimate", "of the simulator's motion at points of the run")

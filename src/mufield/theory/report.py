@@ -1,79 +1,24 @@
-"""What `mufield theory` says of a run: numbers, verdicts and plain sentences."""
+"""What `mufield theory` says of a run: the theory's numbers beside those that were realised."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from .bounds import Log
-from .constants import SYMBOLS, Constants
+from ..errors import UserError
+from ..models.gp import TheoryBeta
+from ..space.transport import ground_distance
+from .assumptions import Assumption, assumptions_of
+from .bounds import SYMBOLS, Constants, flow_bound, gap_bound, log, logs, regret_bound
+from .constants import constants_of, of_episode
+from .run import RunData, episodes_of
+from .run_information import information_of, prior_of
+from .verdicts import Findings, Verdict, value_range, verdicts_of
 
-
-@dataclass(frozen=True)
-class Assumption:
-    """One of the theory's assumptions.
-
-    Attributes:
-        name: Its label in the paper.
-        holds: Whether it holds; None where that cannot be seen.
-        sentence: Why.
-    """
-
-    name: str
-    holds: bool | None
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A bound beside what was realised.
-
-    Attributes:
-        name: Its label in the paper.
-        quantity: What it bounds.
-        realised: The realised value; None where it is not known.
-        bound: Natural logarithm of the bound.
-        trivial: What the quantity cannot exceed anyway.
-        trivial_name: Why it cannot.
-    """
-
-    name: str
-    quantity: str
-    realised: float | None
-    bound: Log
-    trivial: float
-    trivial_name: str
-
-    @property
-    def vacuous(self) -> bool:
-        """Whether the bound says no more than is known anyway."""
-        return self.bound >= math.log(self.trivial) if self.trivial > 0 else True
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether the realised value keeps to the bound; rounding is forgiven."""
-        if self.realised is None:
-            return None
-        return self.realised <= 0 or math.log(self.realised) <= self.bound + 1e-6
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in words."""
-        bound = f"the bound is {power(self.bound)}"
-        if self.realised is None:
-            seen = f"{self.quantity} is not known"
-        else:
-            seen = f"{self.quantity} is {self.realised:.4g}"
-        known = f"{self.trivial_name} is {self.trivial:.4g}"
-        if self.holds is False:
-            end = "IT DOES NOT HOLD, so that an assumption or an estimated constant is wrong"
-        elif self.vacuous:
-            end = f"vacuous, as {known}"
-        else:
-            end = f"not vacuous: {known}"
-        return f"{self.name}: {seen}, {bound}; {end}."
+TEN = math.log(10)
 
 
 @dataclass(frozen=True)
@@ -90,13 +35,13 @@ class TheoryRow:
         regret_bound: Bound of the episode's regret from the doubts along it.
         total_bound: Bound of the total regret with the complexity so far (theorem main).
         beta: Scale of the model's band.
-        theory_beta: Scale of corollary ConfidenceInterval with the information of the data.
         w1_end: Distance of the imagined to the realised flow at the end.
         w1_bound: Its bound (lemma MFFlowW1Bound), the sharper form.
         complexity: I_t along the realised flows.
         observed_complexity: I_t at the tracked agents' points.
-        stale_complexity: The same under the last kernel alone, which the next is for.
-        complexity_bound: Its bound by the information of the data.
+        theory_beta: Scale of corollary ConfidenceInterval with the information of the data.
+        stale_complexity: ``observed_complexity`` under the last kernel alone, of all agents.
+        complexity_bound: Bound of ``stale_complexity`` by the information of the data.
         information: Information of the data.
         least_capacity: Lower bound of the greatest information of as many data.
         capacity: Upper bound of it, among the candidates.
@@ -111,16 +56,16 @@ class TheoryRow:
     regret_bound: float
     total_bound: float
     beta: float
-    theory_beta: float | None
     w1_end: float | None
     w1_bound: float
     complexity: float
     observed_complexity: float
-    stale_complexity: float | None
-    complexity_bound: float | None
-    information: float | None
-    least_capacity: float | None
-    capacity: float | None
+    theory_beta: float | None = None
+    stale_complexity: float | None = None
+    complexity_bound: float | None = None
+    information: float | None = None
+    least_capacity: float | None = None
+    capacity: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,82 +77,182 @@ class TheoryReport:
         environment: What it is about.
         model: Its statistical model.
         horizon: Number of moves in an episode.
-        confidence: Delta, the probability that the theory's band may fail.
+        delta: Probability that the theory's band may fail.
         constants: The constants.
         growth: L-bar with the constants of all episodes.
-        assumptions: What the theory assumes.
-        rows: The episodes.
-        verdicts: The bounds.
-        notes: What else people should know.
-        distances: W1 of imagined and realised flows, by episode and moment; NaN without a plan.
-        distance_bounds: Logarithms to the base of ten of their bounds.
         diameter: Greatest distance in the space.
         value_range: Greatest difference of two policies' J.
+        assumptions: What the theory assumes.
+        verdicts: The bounds.
+        notes: What else people should know.
+        rows: The episodes.
+        distances: W1 of imagined and realised flows, by episode and moment; NaN without a plan.
+        distance_bounds: Logarithms to the base of ten of their bounds.
     """
 
     run: str
     environment: str
     model: str
     horizon: int
-    confidence: float
+    delta: float
     constants: Constants
     growth: float
-    assumptions: tuple[Assumption, ...]
-    rows: tuple[TheoryRow, ...]
-    verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...]
-    distances: Float[np.ndarray, "episodes moments"] = field(repr=False)
-    distance_bounds: Float[np.ndarray, "episodes moments"] = field(repr=False)
     diameter: float
     value_range: float
+    assumptions: tuple[Assumption, ...]
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...]
+    rows: tuple[TheoryRow, ...]
+    distances: Float[np.ndarray, "episodes moments"] = field(repr=False)
+    distance_bounds: Float[np.ndarray, "episodes moments"] = field(repr=False)
 
     def document(self) -> dict[str, Any]:
         """The report as JSON has it; bounds are logarithms to the base of ten."""
-        constants = {
-            SYMBOLS[name]: each for name, each in asdict(self.constants).items() if each is not None
-        }
-        verdicts = [
-            {
-                "name": v.name,
-                "quantity": v.quantity,
-                "realised": v.realised,
-                "log10_bound": v.bound / math.log(10),
-                "trivial": v.trivial,
-                "vacuous": v.vacuous,
-                "holds": v.holds,
-                "sentence": v.sentence,
-            }
-            for v in self.verdicts
-        ]
-        document = {
-            "run": self.run,
-            "environment": self.environment,
-            "model": self.model,
-            "horizon": self.horizon,
-            "confidence": self.confidence,
-            "constants": constants,
-            "L_bar": self.growth,
-            "diameter": self.diameter,
-            "value_range": self.value_range,
-            "assumptions": [asdict(each) for each in self.assumptions],
-            "verdicts": verdicts,
-            "notes": list(self.notes),
-            "episodes": [asdict(row) for row in self.rows],
-            "w1": self.distances.tolist(),
-            "log10_w1_bound": self.distance_bounds.tolist(),
-        }
+        document = asdict(self)
+        document["episodes"] = document.pop("rows")
+        document["w1"] = document.pop("distances").tolist()
+        document["log10_w1_bound"] = document.pop("distance_bounds").tolist()
+        for words, verdict in zip(document["verdicts"], self.verdicts, strict=True):
+            words["log10_bound"] = words.pop("bound") / TEN
+            words |= {name: getattr(verdict, name) for name in ("vacuous", "holds", "sentence")}
         plain: dict[str, Any] = _finite(document)
         return plain
 
 
-def power(log: Log) -> str:
-    """A number by its natural logarithm; as a power of ten if it is large or small."""
-    if log == math.inf:
-        return "infinite"
-    if log == -math.inf:
-        return "0"
-    digits = log / math.log(10)
-    return f"{math.exp(log):.4g}" if -4 < digits < 5 else f"10^{digits:.1f}"
+def make_report(
+    run: RunData,
+    *,
+    given: dict[str, Any] | None = None,
+    delta: float = 0.1,
+    reference: float | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> TheoryReport:
+    """Puts the theory's numbers beside the run's.
+
+    Args:
+        run: The run.
+        given: Constants that the user knows, by name or symbol.
+        delta: Probability that the theory's band may fail.
+        reference: J of the best policy; by default the run's own reference.
+        progress: Called with the number of episodes that were looked at.
+    """
+    if not 0 < delta < 1:
+        raise UserError(f"delta must be between 0 and 1, got {delta}")
+    evidence = []
+    for each in episodes_of(run):
+        evidence.append(each)
+        progress(len(evidence))
+    problem, config, rewarded = run.setup.problem, run.store.config, run.rewarded
+    prior = prior_of(run)
+    constants = constants_of(run, evidence, prior, given or {})
+    wider = config.scale if config.optimism in ("hallucinated", "shared") else 1.0
+    betas = [max(1.0, wider) * each.beta for each in evidence]
+    masses = np.concatenate([each.mass for each in evidence])
+    found = Findings(
+        run=run,
+        evidence=evidence,
+        constants=constants,
+        betas=betas,
+        flows=[
+            flow_bound(of_episode(constants, each), beta, each.doubts)
+            for each, beta in zip(evidence, betas, strict=True)
+        ],
+        prior=prior,
+        information=None if prior is None else information_of(run, prior),
+        reference=config.reference if reference is None else reference,
+        diameter=float(ground_distance(problem.grid, "straight").max()),
+        value_range=math.inf if rewarded is None else value_range(rewarded, masses),
+    )
+    unplanned = np.full(problem.horizon + 1, np.nan)
+    return TheoryReport(
+        run=str(run.store.directory),
+        environment=config.environment,
+        model=config.model,
+        horizon=problem.horizon,
+        delta=delta,
+        constants=constants,
+        growth=constants.growth(max(betas)),
+        diameter=found.diameter,
+        value_range=found.value_range,
+        assumptions=assumptions_of(found),
+        verdicts=tuple(verdicts_of(found)),
+        notes=_notes(found),
+        rows=tuple(_row(found, delta, t) for t in range(len(evidence))),
+        distances=np.stack([unplanned if e.distances is None else e.distances for e in evidence]),
+        distance_bounds=np.stack(found.flows) / TEN,
+    )
+
+
+def _row(found: Findings, delta: float, t: int) -> TheoryRow:
+    each, bounds, paid = found.evidence[t], found.flows[t], found.paid
+    constants, own = found.constants, of_episode(found.constants, found.evidence[t])
+    regret, total, planned, w1_end, information = None, None, None, None, {}
+    so_far = found.evidence[: t + 1]
+    if found.reference is not None:
+        regret = found.reference - each.value
+        total = sum(found.reference - episode.value for episode in so_far)
+    if each.distances is not None:
+        planned = gap_bound(own, logs(each.distances[:paid])) / TEN
+        w1_end = float(each.distances[-1])
+    complexity = sum(episode.squared for episode in so_far)
+    main = regret_bound(constants, max(found.betas[: t + 1]), log(complexity), t + 1, paid)
+    if (info := found.information) is not None:
+        information = {
+            "information": float(info.gathered[t]),
+            "least_capacity": float(info.least[t]),
+            "capacity": float(info.most[t]),
+        }
+        if constants.norm is not None and found.prior is not None:
+            before = float(info.gathered[t - 1]) if t else 0.0
+            beta = TheoryBeta(constants.norm.value, delta)
+            information["theory_beta"] = beta(found.prior.ratio, before)
+    if (info := found.own_information) is not None and info.complexity_bound is not None:
+        information["stale_complexity"] = float(info.complexity[t])
+        information["complexity_bound"] = float(info.complexity_bound[t])
+    return TheoryRow(
+        episode=t + 1,
+        value=each.value,
+        regret=regret,
+        total_regret=total,
+        optimism=None if each.optimistic is None else each.optimistic - each.value,
+        gap_bound=planned,
+        regret_bound=gap_bound(own, bounds[:paid]) / TEN,
+        total_bound=main / TEN,
+        beta=each.beta,
+        w1_end=w1_end,
+        w1_bound=float(bounds[-1]) / TEN,
+        complexity=complexity,
+        observed_complexity=sum(episode.observed for episode in so_far),
+        **information,
+    )
+
+
+def _notes(found: Findings) -> tuple[str, ...]:
+    notes = []
+    if found.constants.estimated:
+        names = ", ".join(SYMBOLS[name] for name in found.constants.estimated)
+        notes.append(
+            f"{names}: the largest slopes that were seen, which the true constants can only "
+            "exceed; bounds computed from them are not proven. Give what you know with --constants."
+        )
+    if found.reference is None:
+        notes.append(
+            "No reference is known, so that there is no regret; give J of the best policy with "
+            "--reference. The optimism, expected minus realised J, bounds each episode's regret "
+            "from above if the band holds the truth and plans are solved exactly with all of it."
+        )
+    elif max(each.value for each in found.evidence) > found.reference:
+        notes.append(
+            "An episode earned more than the reference, which is thus not the best policy: the "
+            "true regret is larger than what is shown."
+        )
+    broken, count = found.violations()
+    if broken:
+        notes.append(
+            f"{broken} of {count} realised distances exceed their bounds (lemma "
+            "MFFlowW1Bound): an assumption or an estimated constant is wrong."
+        )
+    return tuple(notes)
 
 
 def _finite(value: Any) -> Any:

@@ -1,24 +1,39 @@
-"""Every bound of the paper beside what a run realised."""
+"""Every bound of the paper beside what a run realised and what cannot be exceeded anyway."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
+from .._types import Mass, Scalar
 from ..problem import Problem
+from ..space.measure import at_all_cells
 from .bounds import (
-    FlowBound,
+    Constants,
+    Log,
     episode_bound,
     gap_bound,
-    process_regret_bound,
+    log,
+    logs,
     regret_bound,
 )
-from .constants import Constants
-from .evidence import EpisodeEvidence
-from .ledger import Ledger
-from .report import Verdict
-from .run_constants import of_episode
+from .constants import of_episode
+from .run import EpisodeEvidence, RunData
+from .run_information import Information, Prior
+
+ROUNDING = 1e-6
+"""By how much a logarithm may exceed its bound."""
+
+POINTS = 3
+"""Actions tried on each axis of a box for the range of J, its border among them."""
+
+MOST_DISTRIBUTIONS = 200
+"""Distributions of a run that are looked at for the range of J."""
 
 DIAMETER = "the greatest distance in the space"
 RANGE = "the greatest difference of two policies' J that was found"
@@ -26,152 +41,198 @@ RANGE = "the greatest difference of two policies' J that was found"
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What verdicts are made of.
+    """All that was found out about a run.
 
     Attributes:
-        problem: The problem.
-        evidence: The episodes.
+        run: The run.
+        evidence: Its episodes.
         constants: The constants of all episodes.
-        flows: Bounds of the flows' distances.
-        beta: Greatest scale of the band.
-        ledger: The information, if there is any.
+        betas: For each episode, the scale of a band that holds what the plan imagined, and the
+            truth if the model's band does.
+        flows: For each episode, bounds of the distance of imagined and realised flow.
+        prior: The Gaussian process under which information is counted, if there is one.
+        information: The information, if there is a process.
         reference: J of the best policy, if known.
-        diameter: Greatest distance in the space.
+        diameter: Greatest distance in the space: no W1 exceeds it.
         value_range: Greatest difference of two policies' J.
     """
 
-    problem: Problem
+    run: RunData
     evidence: Sequence[EpisodeEvidence]
     constants: Constants
-    flows: Sequence[FlowBound]
-    beta: float
-    ledger: Ledger | None
+    betas: Sequence[float]
+    flows: Sequence[Float[np.ndarray, "moments"]]
+    prior: Prior | None
+    information: Information | None
     reference: float | None
     diameter: float
     value_range: float
 
+    @property
+    def own_information(self) -> Information | None:
+        """The information if the process is the run's own and its prior variance is known."""
+        known = self.information is not None and self.information.complexity_bound is not None
+        return self.information if known and self.prior is not None and self.prior.own else None
 
-def verdicts_of(findings: Findings) -> tuple[Verdict, ...]:
+    @property
+    def paid(self) -> int:
+        """Number of paid distributions of an episode, the paper's H."""
+        return self.run.setup.problem.paid_steps
+
+    def violations(self) -> tuple[int, int]:
+        """How many realised distances exceed their bounds, and how many there are."""
+        pairs = zip(self.evidence, self.flows, strict=True)
+        planned = [(e.distances, f) for e, f in pairs if e.distances is not None]
+        off = [logs(d[1:]) > flow[1:] + ROUNDING for d, flow in planned]
+        return int(sum(map(np.sum, off))), sum(map(len, off))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bound beside what was realised.
+
+    Attributes:
+        name: Its label in the paper.
+        quantity: What it bounds.
+        realised: The realised value; None where it is not known.
+        bound: Natural logarithm of the bound.
+        trivial: What the quantity cannot exceed anyway.
+        trivial_name: Why it cannot.
+    """
+
+    name: str
+    quantity: str
+    realised: float | None
+    bound: Log
+    trivial: float
+    trivial_name: str
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the bound says no more than is known anyway."""
+        return self.bound >= log(self.trivial)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the realised value keeps to the bound; rounding is forgiven."""
+        return None if self.realised is None else log(self.realised) <= self.bound + ROUNDING
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        seen = "not known" if self.realised is None else f"{self.realised:.4g}"
+        known = f"{self.trivial_name} is {self.trivial:.4g}"
+        end = f"vacuous, as {known}" if self.vacuous else f"not vacuous: {known}"
+        if self.holds is False:
+            end = "IT DOES NOT HOLD, so that an assumption or an estimated constant is wrong"
+        return f"{self.name}: {self.quantity} is {seen}, the bound is {power(self.bound)}; {end}."
+
+
+def verdicts_of(found: Findings) -> Iterator[Verdict]:
     """All verdicts, in the order of the proofs."""
-    return (*_flow(findings), *_episode(findings), *_regret(findings), *_information(findings))
-
-
-def _flow(findings: Findings) -> list[Verdict]:
-    """Lemma MFFlowW1Bound after one step and at the end of the last episode that was planned."""
-    planned = [t for t, each in enumerate(findings.evidence) if each.distances is not None]
-    if not planned:
-        return []
-    last = planned[-1]
-    distances = findings.evidence[last].distances
-    assert distances is not None
-    moments = {1: "after one step", len(distances) - 1: "at the end"}
-    return [
-        Verdict(
-            name="lemma MFFlowW1Bound",
-            quantity=f"W1 of the imagined and the realised flow {words} of episode {last + 1}",
-            realised=float(distances[h]),
-            bound=float(findings.flows[last].recursion[h]),
-            trivial=findings.diameter,
-            trivial_name=DIAMETER,
-        )
-        for h, words in moments.items()
-    ]
-
-
-def _episode(findings: Findings) -> list[Verdict]:
-    """The lemmas about the regret of the last episode."""
-    each, paid = findings.evidence[-1], findings.problem.paid_steps
-    number = len(findings.evidence)
-    own = of_episode(findings.constants, each)
-    found = []
-    if each.distances is not None and each.optimistic is not None:
-        with np.errstate(divide="ignore"):
-            logs = np.log(each.distances[:paid])
-        found.append(
-            Verdict(
-                name="lemma regretOptBound",
-                quantity=f"expected minus realised J of episode {number}",
-                realised=each.optimistic - each.value,
-                bound=gap_bound(own, logs),
-                trivial=findings.value_range,
-                trivial_name=RANGE,
+    episodes, beta = len(found.evidence), max(found.betas)
+    last, own = found.evidence[-1], of_episode(found.constants, found.evidence[-1])
+    # The distances of the last episode that was planned, after one step and at the end.
+    for t in [t for t, each in enumerate(found.evidence) if each.distances is not None][-1:]:
+        distances = np.asarray(found.evidence[t].distances)
+        for h, when in {1: "after one step", len(distances) - 1: "at the end"}.items():
+            yield Verdict(
+                "lemma MFFlowW1Bound",
+                f"W1 of the imagined and the realised flow {when} of episode {t + 1}",
+                float(distances[h]),
+                float(found.flows[t][h]),
+                found.diameter,
+                DIAMETER,
             )
+    if last.distances is not None and last.optimistic is not None:
+        yield Verdict(
+            "lemma regretOptBound",
+            f"expected minus realised J of episode {episodes}",
+            last.optimistic - last.value,
+            gap_bound(own, logs(last.distances[: found.paid])),
+            found.value_range,
+            RANGE,
         )
-    regret = None if findings.reference is None else findings.reference - each.value
-    found.append(
-        Verdict(
-            name="lemma episodeRegretSquareBound",
-            quantity=f"the regret of episode {number}",
-            realised=regret,
-            bound=episode_bound(own, findings.beta, each.doubts, paid),
-            trivial=findings.value_range,
-            trivial_name=RANGE,
-        )
+    yield Verdict(
+        "lemma episodeRegretSquareBound",
+        f"the regret of episode {episodes}",
+        None if found.reference is None else found.reference - last.value,
+        episode_bound(own, beta, last.doubts, found.paid),
+        found.value_range,
+        RANGE,
     )
+    complexities = {"theorem main": log(sum(each.squared for each in found.evidence))}
+    info, own_info = found.information, found.own_information
+    if own_info is not None and own_info.factor is not None:
+        complexities["theorem GPRegretBound"] = own_info.factor + log(own_info.everywhere[-1])
+    earned = sum(each.value for each in found.evidence)
+    for name, complexity in complexities.items():
+        yield Verdict(
+            name,
+            f"the regret of {episodes} episodes",
+            None if found.reference is None else episodes * found.reference - earned,
+            regret_bound(found.constants, beta, complexity, episodes, found.paid),
+            episodes * found.value_range,
+            f"{episodes} times {RANGE}",
+        )
+    if info is not None:
+        yield Verdict(
+            "definition MaximumInformationGain",
+            "the information of the data",
+            float(info.gathered[-1]),
+            log(float(info.everywhere[-1])),
+            float(info.prior_most[-1]),
+            "what data without anything in common would give",
+        )
+    if own_info is not None and own_info.complexity_bound is not None:
+        yield Verdict(
+            "eq. ChodhuryOnlineLemma11Partial",
+            "the complexity I_T of the data under the last kernel",
+            float(own_info.complexity[-1]),
+            log(float(own_info.complexity_bound[-1])),
+            float(own_info.prior_complexity[-1]),
+            "what the prior variance alone gives",
+        )
+
+
+def value_range(problem: Problem, masses: Float[np.ndarray, "moments cells"]) -> float:
+    """Greatest minus least integrated reward that was found, times the number of paid steps.
+
+    Looked for among point masses, the uniform distribution and those given, with actions spread
+    over the box. No regret of an episode is larger, as far as these go.
+
+    Args:
+        problem: The problem.
+        masses: Distributions, such as those of a run.
+    """
+    n, dtype = problem.grid.n_cells, problem.initial.dtype
+    stride = max(1, len(masses) // MOST_DISTRIBUTIONS)
+    tried = np.concatenate([np.eye(n), np.full((1, n), 1.0 / n), masses[::stride]])
+    moves = problem.actions.points(POINTS).astype(dtype)
+    low, high = _extremes(problem, jnp.asarray(tried, dtype), moves)
+    return float(jnp.max(high) - jnp.min(low)) * problem.paid_steps
+
+
+@eqx.filter_jit
+def _extremes(
+    problem: Problem, masses: Float[Array, "rows cells"], moves: Float[Array, "moves dim"]
+) -> tuple[Array, Array]:
+    """Least and greatest integrated reward of each distribution."""
+    everywhere = jnp.broadcast_to(moves, (problem.grid.n_cells, *moves.shape))
+
+    def of(mass: Mass) -> tuple[Scalar, Scalar]:
+        rewards = at_all_cells(problem.grid, mass, problem.reward, everywhere)
+        return jnp.vdot(mass, rewards.min(axis=1)), jnp.vdot(mass, rewards.max(axis=1))
+
+    found: tuple[Array, Array] = jax.lax.map(of, masses)
     return found
 
 
-def _regret(findings: Findings) -> list[Verdict]:
-    """The theorems."""
-    evidence, paid = findings.evidence, findings.problem.paid_steps
-    episodes = len(evidence)
-    values = [each.value for each in evidence]
-    total = None if findings.reference is None else episodes * findings.reference - sum(values)
-    complexity = sum(each.squared for each in evidence)
-    common = {
-        "realised": total,
-        "trivial": episodes * findings.value_range,
-        "trivial_name": f"{episodes} times {RANGE}",
-    }
-    log = math.log(complexity) if complexity > 0 else -math.inf
-    found = [
-        Verdict(
-            name="theorem main",
-            quantity=f"the regret of {episodes} episodes",
-            bound=regret_bound(findings.constants, findings.beta, log, episodes, paid),
-            **common,  # type: ignore[arg-type]
-        )
-    ]
-    ledger = findings.ledger
-    if ledger is not None and ledger.own and ledger.factor is not None:
-        most = float(ledger.everywhere[-1])
-        found.append(
-            Verdict(
-                name="theorem GPRegretBound",
-                quantity=f"the regret of {episodes} episodes",
-                bound=process_regret_bound(
-                    findings.constants, findings.beta, ledger.factor, most, episodes, paid
-                ),
-                **common,  # type: ignore[arg-type]
-            )
-        )
-    return found
-
-
-def _information(findings: Findings) -> list[Verdict]:
-    """What bounds the complexity and the information."""
-    ledger = findings.ledger
-    if ledger is None:
-        return []
-    found = [
-        Verdict(
-            name="definition MaximumInformationGain",
-            quantity="the information of the data",
-            realised=float(ledger.gathered[-1]),
-            bound=math.log(float(ledger.everywhere[-1])),
-            trivial=float(ledger.prior_most[-1]),
-            trivial_name="what data without anything in common would give",
-        )
-    ]
-    if ledger.own and ledger.complexity is not None:
-        found.append(
-            Verdict(
-                name="eq. ChodhuryOnlineLemma11Partial",
-                quantity="the complexity I_T of the data under the last kernel",
-                realised=float(ledger.stale[-1]),
-                bound=math.log(float(ledger.complexity[-1])),
-                trivial=float(ledger.prior_complexity[-1]),
-                trivial_name="what the prior variance alone gives",
-            )
-        )
-    return found
+def power(number: Log) -> str:
+    """A number by its natural logarithm; as a power of ten if it is large or small."""
+    if number == math.inf:
+        return "infinite"
+    if number == -math.inf:
+        return "0"
+    digits = number / math.log(10)
+    return f"{math.exp(number):.4g}" if -4 < digits < 5 else f"10^{digits:.1f}"

@@ -1,12 +1,13 @@
-r"""Lipschitz constants of a kernel's metric $d_k$ in state, action and mu (assumption Kernel).
+r"""How fast a kernel's metric $d_k$ grows with state, action and mu (assumption Kernel).
 
 Functions of norm B in the kernel's space and posterior standard deviations move by at most
-$B \, d_k(z, z')$ and $d_k(z, z')$ (lemma sigmaLipschitz). So $L_d$ bounds both $L_f$ and
-$L_\sigma$. It is derived from the kernel's formula: nothing here is sampled.
+$B \, d_k(z, z')$ and $d_k(z, z')$ (lemma sigmaLipschitz). So its constant $L_d$ bounds both $L_f$
+and $L_\sigma$. It is derived from the kernel's formula: nothing here is sampled.
 """
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,15 +27,14 @@ from ..models.kernels import (
 )
 from ..policies.encoders import Here, LogHere, Seen
 from ..space.measure import mean_field_at
-from .lattice import between_cells
+from .lipschitz import between_cells
 
 STEEPEST = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
 """Greatest $d_k^2 / d^2$ at unit variance, with d in length scales: minus the second derivative of
 the correlation at zero."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Features that move together.
 
     Attributes:
@@ -50,10 +50,22 @@ Blocks = tuple[Block, ...]
 """Blocks that different axes move: their movements are orthogonal."""
 
 
-def metric_slope(
+class KernelBounds(NamedTuple):
+    r"""Bounds for a kernel.
+
+    Attributes:
+        slope: Of $d_k(z, z') / \delta$ where a unit of $\delta$ moves blocks by their slopes.
+        variance: Of k(z, z).
+    """
+
+    slope: float
+    variance: float
+
+
+def kernel_bounds(
     kernel: AbstractKernel, blocks: Blocks, reach: Float[np.ndarray, "features"]
-) -> float:
-    r"""A bound of $d_k(z, z') / \delta$ where a unit of $\delta$ moves the blocks by their slopes.
+) -> KernelBounds:
+    """Slope of the kernel's metric and greatest variance.
 
     Args:
         kernel: The kernel.
@@ -63,49 +75,33 @@ def metric_slope(
     Raises:
         NotImplementedError: If the kernel is not one of mufield's; give the constants then.
     """
-    if isinstance(kernel, AbstractStationary):
-        for kind, steepest in STEEPEST.items():
-            if isinstance(kernel, kind):
-                scales = np.broadcast_to(np.asarray(kernel.length_scale), reach.shape)
-                return _moved(blocks, 1 / scales) * math.sqrt(steepest * float(kernel.variance))
+    steepest = next((each for kind, each in STEEPEST.items() if isinstance(kernel, kind)), None)
+    if isinstance(kernel, AbstractStationary) and steepest is not None:
+        variance = float(kernel.variance)
+        scales = np.broadcast_to(np.asarray(kernel.length_scale), reach.shape)
+        return KernelBounds(_moved(blocks, 1 / scales) * math.sqrt(steepest * variance), variance)
     if isinstance(kernel, Linear):
-        return _moved(blocks, np.ones_like(reach)) * math.sqrt(float(kernel.variance))
+        variance = float(kernel.variance)
+        return KernelBounds(
+            _moved(blocks, np.ones_like(reach)) * math.sqrt(variance),
+            variance * float(np.sum(reach**2)) + float(kernel.bias),
+        )
     if isinstance(kernel, Sum):
-        parts = [metric_slope(part, blocks, reach) for part in (kernel.left, kernel.right)]
-        return math.hypot(*parts)
+        a, b = (kernel_bounds(part, blocks, reach) for part in (kernel.left, kernel.right))
+        return KernelBounds(math.hypot(a.slope, b.slope), a.variance + b.variance)
     if isinstance(kernel, Product):
-        first, second = kernel.first, kernel.second
+        a, b = (kernel_bounds(part, blocks, reach) for part in (kernel.first, kernel.second))
         # |x (x) y - x' (x) y'| <= |x - x'| |y| + |x'| |y - y'| for the factors' features.
-        return metric_slope(first, blocks, reach) * math.sqrt(
-            greatest_variance(second, reach)
-        ) + metric_slope(second, blocks, reach) * math.sqrt(greatest_variance(first, reach))
+        slope = a.slope * math.sqrt(b.variance) + b.slope * math.sqrt(a.variance)
+        return KernelBounds(slope, a.variance * b.variance)
     if isinstance(kernel, Select):
         place = {axis: index for index, axis in enumerate(kernel.axes)}
-        seen = tuple(
-            Block(tuple(place[f] for f in block.features if f in place), block.slope)
-            for block in blocks
-        )
-        return metric_slope(kernel.kernel, seen, reach[list(kernel.axes)])
+        seen = [tuple(place[f] for f in block.features if f in place) for block in blocks]
+        moved = tuple(Block(s, block.slope) for s, block in zip(seen, blocks, strict=True))
+        return kernel_bounds(kernel.kernel, moved, reach[list(kernel.axes)])
     raise NotImplementedError(
         f"no Lipschitz constant is known for the kernel {type(kernel).__name__}; give L_f and "
         "L_sigma"
-    )
-
-
-def greatest_variance(kernel: AbstractKernel, reach: Float[np.ndarray, "features"]) -> float:
-    """A bound of k(z, z) over features within ``reach``."""
-    if isinstance(kernel, AbstractStationary):
-        return float(kernel.variance)
-    if isinstance(kernel, Linear):
-        return float(kernel.variance) * float(np.sum(reach**2)) + float(kernel.bias)
-    if isinstance(kernel, Sum):
-        return greatest_variance(kernel.left, reach) + greatest_variance(kernel.right, reach)
-    if isinstance(kernel, Product):
-        return greatest_variance(kernel.first, reach) * greatest_variance(kernel.second, reach)
-    if isinstance(kernel, Select):
-        return greatest_variance(kernel.kernel, reach[list(kernel.axes)])
-    raise NotImplementedError(
-        f"no greatest variance is known for the kernel {type(kernel).__name__}; give the constants"
     )
 
 
@@ -129,10 +125,10 @@ class FeatureSlopes:
 
     def metric_slopes(self, kernel: AbstractKernel) -> dict[str, float]:
         """Bounds of the kernel metric's slope in state, action and mu."""
-        each = {"state": self.state, "action": self.action, "mu": self.mu, "here": self.here}
-        slopes = {name: metric_slope(kernel, b, self.reach) for name, b in each.items()}
-        # One step after the other, as the two are not orthogonal.
-        return slopes | {"state": slopes["state"] + slopes.pop("here")}
+        each = (self.state, self.here, self.action, self.mu)
+        state, here, action, mu = (kernel_bounds(kernel, b, self.reach).slope for b in each)
+        # The state's two ways are added, as they are not orthogonal.
+        return {"state": state + here, "action": action, "mu": mu}
 
 
 def feature_slopes(features: FeatureMap) -> FeatureSlopes:

@@ -1,7 +1,6 @@
-"""What a run shows of each episode: doubts along the flow, distances of flows, the band's truth.
+"""What a run directory shows of each episode: doubts along the flow, distances, the band's truth.
 
-Everything is derived from what a run directory holds. The models are fitted again, as when a run
-is resumed.
+The models are fitted again, as when a run is resumed.
 """
 
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _files as files
 from .. import _types
+from .._files import read_sealed
 from ..errors import UserError
 from ..learning.m3ucrl import LearnerState
 from ..models.base import AbstractModel
@@ -26,50 +25,14 @@ from ..policies.files import load_policy
 from ..problem import Motion, Problem
 from ..runs.build import Setup
 from ..runs.store import PLAN, RunStore
-from ..space.measure import MeanField
+from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
 from ..systems import SimulatedSystem
-from .constants import Constant
-from .policy_slope import policy_slope
+from .bounds import Constant
+from .lipschitz import policy_slope
 
 SHARE = 1e-6
 """Share of the population below which a point does not count for the band."""
-
-
-@dataclass(frozen=True, eq=False)
-class EpisodeEvidence:
-    r"""One episode.
-
-    Attributes:
-        value: J that the population realised.
-        optimistic: J that the plan expected, if it expected anything.
-        beta: Scale of the band of the model before the episode, $\beta_{t-1}$.
-        doubts: $\int \|\sigma_{t-1}\| d\mu_{t,h}$ for each step.
-        squared: $\sum_h \int \|\sigma_{t-1}\|^2 d\mu_{t,h}$: the conditional expectation of
-            the next.
-        observed: $\sum_h \|\sigma_{t-1}(z_{t,h})\|^2$ at the tracked agent's own points, a mean
-            if several were tracked. Axes that a wall censored told nothing and are left out.
-        distances: $W_1(\tilde\mu_{t,h}, \mu_{t,h})$ for h = 0, ..., H, if there was a plan.
-        policy: Lipschitz constant of the policy that was run.
-        inside: Share of the population's moves whose true motion lies in the band; None where
-            the motion is not known.
-        needed: Least beta that would hold the true motion everywhere the population went.
-        model: The model before the episode.
-        mass: The realised flow.
-    """
-
-    value: float
-    optimistic: float | None
-    beta: float
-    doubts: Float[np.ndarray, "steps"]
-    squared: float
-    observed: float
-    distances: Float[np.ndarray, "moments"] | None
-    policy: Constant
-    inside: float | None
-    needed: float | None
-    model: AbstractModel
-    mass: Float[np.ndarray, "moments cells"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,31 +84,69 @@ class RunData:
         return self.setup.learner.restore(key, data, ends, None, None)
 
 
+@dataclass(frozen=True, eq=False)
+class EpisodeEvidence:
+    r"""One episode.
+
+    Attributes:
+        value: J that the population realised.
+        optimistic: J that the plan expected, if it expected anything.
+        beta: Scale of the band of the model before the episode, $\beta_{t-1}$.
+        doubts: $\int \|\sigma_{t-1}\| d\mu_{t,h}$ for each step.
+        squared: $\sum_h \int \|\sigma_{t-1}\|^2 d\mu_{t,h}$, what ``observed`` is expected to be.
+        observed: $\sum_h \|\sigma_{t-1}(z_{t,h})\|^2$ at the tracked agents' own points, their
+            mean. Axes that a wall censored told nothing and are left out.
+        distances: $W_1(\tilde\mu_{t,h}, \mu_{t,h})$ for h = 0, ..., H, if there was a plan.
+        policy: Lipschitz constant of the policy that was run.
+        inside: Share of the population's moves whose true motion lies in the band; None where
+            the motion is not known.
+        needed: Least beta that would hold the true motion everywhere the population went.
+        model: The model before the episode.
+        mass: The realised flow.
+    """
+
+    value: float
+    optimistic: float | None
+    beta: float
+    doubts: Float[np.ndarray, "steps"]
+    squared: float
+    observed: float
+    distances: Float[np.ndarray, "moments"] | None
+    policy: Constant
+    inside: float | None
+    needed: float | None
+    model: AbstractModel
+    mass: Float[np.ndarray, "moments cells"]
+
+
 def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
     """Looks at each episode in turn."""
-    problem = run.setup.problem
+    problem, known = run.setup.problem, run.motion is not None
     for number, told in enumerate(run.store.told, start=1):
-        model = run.state_after(number - 1).model
+        model, episode = run.state_after(number - 1).model, told.episode
         profile = load_policy(run.store.path("policies", number))
         assert isinstance(profile, Profile)
-        plan = files.read_sealed(run.store.path("plans", number), PLAN).arrays
-        episode = told.episode
+        plan = read_sealed(run.store.path("plans", number), PLAN).arrays
         survey = _survey(problem, model, run.motion, profile, episode.mass)
-        known = run.motion is not None
         own = predict_rows(model, Transitions.empty(problem).append(episode))
+        mass = np.asarray(episode.mass, dtype=float)
+        optimistic, distances = float(plan["value"]), None
+        if np.isfinite(plan["mass"]).all():  # the random policy was not planned
+            pairs = zip(plan["mass"], mass, strict=True)
+            distances = np.asarray([wasserstein(problem.grid, *pair) for pair in pairs])
         yield EpisodeEvidence(
             value=float(episode.value),
-            optimistic=_number(plan["value"]),
+            optimistic=optimistic if np.isfinite(optimistic) else None,
             beta=float(model.beta),
             doubts=np.asarray(survey.doubt, dtype=float),
             squared=float(jnp.sum(survey.squared)),
             observed=float(np.sum(own.epistemic[own.observed] ** 2)) / episode.states.shape[0],
-            distances=_distances(problem, plan["mass"], episode.mass),
+            distances=distances,
             policy=policy_slope(problem, profile, episode.mass),
             inside=float(jnp.mean(survey.inside)) if known else None,
             needed=float(jnp.max(survey.needed)) if known else None,
             model=model,
-            mass=np.asarray(episode.mass, dtype=float),
+            mass=mass,
         )
 
 
@@ -165,28 +166,21 @@ def _survey(
     mass: _types.Masses,
 ) -> _Survey:
     """Averages over the flow of what the model says about the moves that the policy makes."""
-    grid = problem.grid
-    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-    beta = model.beta.astype(mass.dtype)
+    grid, beta = problem.grid, model.beta.astype(mass.dtype)
+
+    def judged(state: Array, action: Array, mu: MeanField) -> Array:
+        """Norm of the doubt, and by how many standard deviations the mean is off."""
+        found = model.predict(state, action, mu)
+        off = jnp.zeros_like(found.mean)
+        if motion is not None:
+            off = jnp.abs(grid.displacement(found.mean, motion(state, action, mu)))
+        return jnp.stack([jnp.linalg.norm(found.epistemic), jnp.max(off / found.epistemic)])
 
     def step(_: None, inputs: tuple[Any, Array]) -> tuple[None, _Survey]:
         part, now = inputs
         law = profile.join(part).at_cells(grid, now)
-
-        def one(state: Array, here: Array, action: Array) -> tuple[Array, Array]:
-            mu = MeanField(mass=now, here=here, grid=grid)
-            found = model.predict(state, action, mu)
-            spread = jnp.linalg.norm(found.epistemic)
-            if motion is None:
-                return spread, jnp.zeros_like(spread)
-            off = jnp.abs(grid.displacement(found.mean, motion(state, action, mu)))
-            return spread, jnp.max(off / found.epistemic)
-
-        def all_moves(state: Array, here: Array, actions: Array) -> tuple[Array, Array]:
-            found: tuple[Array, Array] = jax.vmap(lambda a: one(state, here, a))(actions)
-            return found
-
-        spread, ratio = jax.vmap(all_moves)(centres, now, law.actions)
+        found = at_all_cells(grid, now, judged, law.actions)
+        spread, ratio = found[..., 0], found[..., 1]
         weight = now[:, None] * law.weights
         return None, _Survey(
             doubt=jnp.sum(weight * spread),
@@ -197,17 +191,3 @@ def _survey(
 
     inputs = (profile.per_step, mass[:-1])
     return jax.lax.scan(step, None, inputs, length=problem.horizon)[1]
-
-
-def _distances(
-    problem: Problem, imagined: np.ndarray, realised: Float[Array, "moments cells"]
-) -> Float[np.ndarray, "moments"] | None:
-    if not np.isfinite(imagined).all():  # the random policy was not planned
-        return None
-    pairs = zip(imagined, np.asarray(realised), strict=True)
-    return np.asarray([wasserstein(problem.grid, *pair) for pair in pairs])
-
-
-def _number(value: Any) -> float | None:
-    number = float(np.asarray(value))
-    return number if np.isfinite(number) else None

@@ -1,0 +1,260 @@
+"""The information of a run's data under a Gaussian process, and the most that data could have."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..learning.m3ucrl import FIT
+from ..models.data import Transitions
+from ..models.factor import InducingFactor, Rows
+from ..models.features import FeatureMap
+from ..models.gp import GaussianProcess
+from ..models.kernels import AbstractKernel, covariances, variances
+from ..policies.encoders import Unseen
+from ..problem import Box
+from ..space.noise import GaussianNoise
+from .bounds import Log
+from .information import (
+    cover_allowance,
+    gains,
+    greedy,
+    log_stale_factor,
+    most_information,
+    stale_bound,
+    stale_variances,
+)
+from .kernel_metric import feature_slopes, kernel_bounds
+from .run import RunData
+
+MOST_EXACT = 3000
+"""Observations of which the information is computed exactly; of more through inducing points."""
+
+MOST_INDUCING = 256
+"""Inducing points that stand for more observations."""
+
+MOST_CANDIDATES = 400
+"""Points among which observations are chosen for the greatest information."""
+
+ACTIONS = {1: 9, 2: 5, 3: 3}
+"""Actions on each axis among the candidates, by the number of axes."""
+
+PerEpisode = Float[np.ndarray, "episodes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """The Gaussian process under which information is counted.
+
+    Attributes:
+        family: Its settings.
+        own: Whether it is the run's own model; else it was nominated for an ensemble.
+        kernel: The kernel, with the hyperparameters of the last fit.
+        noise: Lambda of each axis.
+        ratio: Greatest standard deviation of the noise over the root of lambda, scaled alike.
+        variance: Greatest prior variance; infinite where it is not known.
+        slopes: Slopes of the kernel metric in state, action and mu, whose greatest is $L_d$ of
+            assumption Kernel; None where not known.
+    """
+
+    family: GaussianProcess
+    own: bool
+    kernel: AbstractKernel
+    noise: Float[np.ndarray, "dim"]
+    ratio: float
+    variance: float
+    slopes: dict[str, float] | None
+
+
+def prior_of(run: RunData) -> Prior | None:
+    """The run's Gaussian process, or one nominated in an ensemble's place; None without noise."""
+    problem, family = run.setup.problem, run.setup.learner.family
+    if not isinstance(problem.noise, GaussianNoise) or not any(problem.noise.std):
+        return None
+    own = isinstance(family, GaussianProcess)
+    if not isinstance(family, GaussianProcess):
+        family = GaussianProcess(mu=getattr(family, "mu", Unseen()), hyperparameters="fixed")
+    key = run.state_after(0).key
+    # The key of the last fit, so that the hyperparameters are those of the run.
+    key = jax.random.fold_in(jax.random.fold_in(key, len(run.ends)), FIT)
+    factor = family.factor(run.data, key)
+    std = np.asarray(problem.noise.std) / np.asarray(problem.max_move)
+    variance, slopes = math.inf, None
+    try:
+        found = feature_slopes(FeatureMap(problem, family.mu))
+        slopes = found.metric_slopes(factor.kernel)
+        variance = kernel_bounds(factor.kernel, (), found.reach).variance
+    except NotImplementedError:
+        pass
+    return Prior(
+        family=family,
+        own=own,
+        kernel=factor.kernel,
+        noise=factor.noise,
+        ratio=float(np.max(std / np.sqrt(factor.noise))),
+        variance=variance,
+        slopes=slopes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Information:
+    r"""Information in nats after each episode, summed over the axes.
+
+    Attributes:
+        gathered: Of the run's data.
+        least: Of as many observations, chosen greedily: a lower bound of $\gamma$.
+        most: Upper bound of $\gamma$ among the candidates.
+        everywhere: Upper bound of $\gamma$ over the whole space.
+        prior_most: What observations without anything in common would give.
+        complexity: $I_t$ of the data under this one kernel, in squared units of the space.
+        complexity_bound: Its bounds by the data's information.
+        prior_complexity: What the prior variance alone says of it.
+        factor: Logarithm of C with $I_T \le C \gamma$, in the same units.
+    """
+
+    gathered: PerEpisode
+    least: PerEpisode
+    most: PerEpisode
+    everywhere: PerEpisode
+    prior_most: PerEpisode
+    complexity: PerEpisode
+    complexity_bound: PerEpisode | None
+    prior_complexity: PerEpisode
+    factor: Log | None
+
+
+def information_of(run: RunData, prior: Prior) -> Information:
+    """Counts the information of a run's data and bounds it, axis by axis."""
+    scales, noises = np.asarray(run.setup.problem.max_move), prior.noise.tolist()
+    ends = np.asarray(run.ends)
+    points = int(np.max(np.diff(ends, prepend=0)))
+    gathered = [_gathered(run, prior, axis) for axis in range(len(noises))]
+    bound, factor = None, None
+    if math.isfinite(prior.variance):
+        axes = list(zip(scales.tolist(), noises, gathered, strict=True))
+        bound = np.sum(
+            [s**2 * stale_bound(n, prior.variance, points, own.information) for s, n, own in axes],
+            axis=0,
+        )
+        factor = max(
+            2 * math.log(s) + log_stale_factor(n, prior.variance, points) for s, n, _ in axes
+        )
+    candidates = _candidates(run, prior)
+    table = covariances(prior.kernel, candidates.inputs, candidates.inputs)
+    chosen = {noise: greedy(table, noise, int(ends[-1])) for noise in set(noises)}
+
+    def summed(of_axis: Callable[[float, int], float]) -> PerEpisode:
+        return np.asarray([sum(of_axis(noise, n) for noise in noises) for n in ends.tolist()])
+
+    def independent(noise: float, count: int) -> float:
+        return most_information(count, prior.variance, noise)
+
+    def anywhere(noise: float, count: int) -> float:
+        most = independent(noise, count)
+        if candidates.radius is None:
+            return most
+        allowance = cover_allowance(count, candidates.radius, prior.variance, noise)
+        return min(most, chosen[noise].upper(count) + allowance)
+
+    return Information(
+        gathered=np.cumsum(np.sum([own.information for own in gathered], axis=0)),
+        least=summed(lambda noise, count: chosen[noise].lower(count)),
+        most=summed(lambda noise, count: chosen[noise].upper(count)),
+        everywhere=summed(anywhere),
+        prior_most=summed(independent),
+        complexity=np.cumsum(scales**2 @ np.stack([own.stale for own in gathered])),
+        complexity_bound=bound,
+        prior_complexity=np.sum(scales**2) * prior.variance * ends,
+        factor=factor,
+    )
+
+
+class _Gathered(NamedTuple):
+    """What each episode's data add on one axis, and the sum of their variances before them."""
+
+    information: PerEpisode
+    stale: PerEpisode
+
+
+def _gathered(run: RunData, prior: Prior, axis: int) -> _Gathered:
+    """Goes through the data of a run under one kernel; what a wall censored does not count."""
+    rows, noise = prior.family.rows(run.data), float(prior.noise[axis])
+    seen = rows.observed[:, axis]
+    ends = np.cumsum(seen)[np.asarray(run.ends) - 1]
+    inputs = rows.inputs[seen]
+    if len(inputs) > MOST_EXACT:
+        return _through_points(prior.kernel, noise, inputs, ends)
+    covariance = covariances(prior.kernel, inputs, inputs)
+    each = gains(covariance, noise), stale_variances(covariance, noise, ends)
+    sums = [np.concatenate([[0.0], np.cumsum(values)])[ends] for values in each]
+    return _Gathered(*(np.diff(total, prepend=0.0) for total in sums))
+
+
+def _through_points(
+    kernel: AbstractKernel,
+    noise: float,
+    inputs: Float[np.ndarray, "rows features"],
+    ends: Int[np.ndarray, "episodes"],
+) -> _Gathered:
+    """The same through inducing points of all rows."""
+
+    def some(start: int, end: int) -> Rows:
+        part = inputs[start:end]
+        return Rows(part, np.zeros((len(part), 1)), np.ones((len(part), 1), dtype=bool))
+
+    full = InducingFactor.of(kernel, np.asarray([noise]), some(0, len(inputs)), MOST_INDUCING)
+    count = len(full.points)
+    factor = replace(full, precision=np.eye(count)[None], pulled=np.zeros((1, count)))
+    information, stale, before = [], [], 0
+    for end in ends.tolist():
+        new = some(before, end)
+        known = factor.whitened()
+        between = covariances(kernel, known.points, new.inputs)
+        left = variances(kernel, new.inputs) - np.sum((known.whiten[0] @ between) ** 2, axis=0)
+        stale.append(np.sum(np.maximum(left, 0.0)))
+        after = factor.extend(new)
+        information.append(after.information_gain - factor.information_gain)
+        factor, before = after, end
+    return _Gathered(np.asarray(information), np.asarray(stale))
+
+
+class _Candidates(NamedTuple):
+    """Points spread over the space, and how far, in the kernel metric, others are from them."""
+
+    inputs: Float[np.ndarray, "rows features"]
+    radius: float | None
+
+
+def _candidates(run: RunData, prior: Prior) -> _Candidates:
+    problem = run.setup.problem
+    grid, actions = problem.grid, problem.actions
+    points, half_gap = ACTIONS.get(actions.dim, 2), 0.0
+    tried = np.asarray(actions.points(points, border=False), dtype=float)
+    if isinstance(actions, Box):
+        widths = np.asarray(actions.upper) - np.asarray(actions.lower)
+        half_gap = float(np.linalg.norm(widths / points / 2))
+    stride = max(1, -(-grid.n_cells * len(tried) // MOST_CANDIDATES))
+    cells = grid.centres[::stride]
+    states = np.repeat(cells, len(tried), axis=0)
+    spread = Transitions(
+        problem=problem,
+        states=states,
+        actions=np.tile(tried, (len(cells), 1)),
+        next_states=states,
+        observed=np.ones(states.shape, dtype=bool),
+        mass=run.data.mass,
+        moment=np.resize(np.arange(len(run.data.mass)), len(states)),
+    )
+    inputs = prior.family.rows(spread).inputs
+    if prior.slopes is None or prior.family.mu != Unseen():
+        return _Candidates(inputs, None)
+    # A point is within half a diagonal of its cell's centre, and that is near one that was kept.
+    apart = np.linalg.norm(grid.centres[:, None] - cells[None], axis=-1)
+    far = 0.5 * float(np.linalg.norm(grid.cell_size)) + float(apart.min(axis=1).max())
+    radius = prior.slopes["state"] * far + prior.slopes["action"] * half_gap
+    return _Candidates(inputs, radius)

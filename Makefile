@@ -51,6 +51,7 @@ demo: venv  ## Run the demonstration; its pictures go to demo/
 	$(BIN)/mufield demo
 
 docs: venv  ## Build the documentation into site/; warnings are errors
+	$(BIN)/python docs/commands_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # peers_*.py need the environment of `make peers`.

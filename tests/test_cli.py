@@ -1,22 +1,33 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line: one convention, swept over all commands that there are."""
 
 import json
+import os
 import re
+import runpy
 import subprocess
 import sys
-import textwrap
 import tomllib
+from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, NoneType
+from typing import get_args, get_type_hints
 
 import pytest
 
 from mufield import cli
+from mufield.cli.program import COMMANDS, EXIT_CODES, help_text
+from mufield.cli.settings import EXAMPLE
 from mufield.errors import UserError
 
+DOCS = Path(__file__).parent.parent / "docs"
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    script = (
+NAMES = {"imports": "import"}
+"""Fields whose flag has another name, which is a word of Python."""
+
+
+def run(*arguments: str, script: str = "") -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own; the last line of its errors says whether JAX is there."""
+    script = script or (
         "import sys\n"
         "from mufield.cli import main\n"
         "code = main()\n"
@@ -32,22 +43,74 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_names_the_commands_and_imports_no_jax() -> None:
-    done = run("--help")
+def test_help_of_every_command_comes_without_jax() -> None:
+    done = run(
+        script=(
+            "import sys\n"
+            "from mufield.cli.program import COMMANDS, main\n"
+            "assert main(['--help']) == 0\n"
+            "assert all(main([name, '--help']) == 0 for name in COMMANDS)\n"
+            "assert 'jax' not in sys.modules\n"
+        )
+    )
+    assert done.returncode == 0, done.stderr
+    for name in COMMANDS:
+        assert f"usage: mufield {name} " in done.stdout
 
-    assert done.returncode == 0
-    assert "list" in done.stdout
-    assert "demo" in done.stdout
-    assert done.stderr.strip() == "no jax"
+
+def test_the_help_lists_all_exit_codes() -> None:
+    text = " ".join(help_text().split())
+    assert EXIT_CODES.keys() == {0, 1, 2, 130, 141}
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code} {meaning}" in text
 
 
-def test_the_help_of_train_ends_with_settings_that_can_be_read() -> None:
-    done = run("train", "--help")
+def flags_of(command: str) -> dict[str, object]:
+    """The flags of a command with the types of their values."""
+    kind = COMMANDS[command]
+    hints = get_type_hints(kind)
+    types = {each.name: hints[each.name] for each in fields(kind)}
+    text = help_text(command)
+    flags = {f"--{NAMES.get(name, name).replace('_', '-')}": kind for name, kind in types.items()}
+    return {flag: kind for flag, kind in flags.items() if re.search(rf"^  {flag}\b", text, re.M)}
 
-    assert done.returncode == 0
-    assert done.stderr.strip() == "no jax"
-    example = done.stdout.partition("# run.toml")[2].partition("\n")[2]
-    settings = tomllib.loads(textwrap.dedent(example))
+
+def test_the_page_of_all_commands_is_what_the_code_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "96")
+    page = runpy.run_path(str(DOCS / "commands_page.py"))["page"]()
+    stale = (DOCS / "commands.md").read_text(encoding="utf-8") != page
+    assert not stale, "docs/commands.md is not what the code says; run python docs/commands_page.py"
+
+
+def test_every_command_has_json_and_debug() -> None:
+    for name in COMMANDS:
+        assert {"--json", "--debug"} <= flags_of(name).keys(), name
+
+
+def test_no_flag_has_two_meanings() -> None:
+    found: dict[str, set[object]] = {}
+    for name in COMMANDS:
+        for flag, kind in flags_of(name).items():
+            plain = [part for part in get_args(kind) if part is not NoneType]
+            optional = NoneType in get_args(kind)
+            found.setdefault(flag, set()).add(plain[0] if optional else kind)
+    # Which files there are depends on what is written; the kinds of value are one.
+    assert {flag for flag, kinds in found.items() if len(kinds) > 1} == {"--format"}
+    assert found["--agents"] == {int}
+    assert found["--out"] == {Path}
+    assert not found.keys() & {"--output", "--output-dir", "--confidence", "--num-agents"}
+
+
+def test_lists_and_options_are_one_word_with_commas() -> None:
+    for name in COMMANDS:
+        for flag, kind in flags_of(name).items():
+            if getattr(kind, "__origin__", None) in (tuple, dict):
+                assert re.search(rf"^  {flag} \S+,\.\.\.", help_text(name), re.M), (name, flag)
+
+
+def test_the_example_below_the_help_of_train_can_be_read() -> None:
+    assert help_text("train").endswith(EXAMPLE)
+    settings = tomllib.loads(EXAMPLE.partition("# run.toml")[2].partition("\n")[2])
     assert settings["model"] == {"name": "gp", "beta": 2.0}
 
 
@@ -58,23 +121,43 @@ def test_version_is_printed_without_a_command() -> None:
     assert re.fullmatch(r"mufield \d+\.\d+\.\d+\n", done.stdout)
 
 
-@pytest.mark.parametrize("arguments", [(), ("nonsense",), ("run", "swarm", "--seed", "many")])
-def test_a_wrong_command_line_exits_with_two(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "mufield"),
+        (("nonsense",), "nonsense"),
+        (("simulate", "swarm", "--seed", "many"), "--seed"),
+        (("train", "swarm", "--options", "horizon"), "expected NAME=VALUE such as horizon=10"),
+        (("plot", "run", "--format", "png,gif"), "expected one of png, pdf, got 'gif'"),
+        (("evaluate", "run", "--population", "ten"), "--population"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_two(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
 
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
 
-
-def test_list_as_json_gives_names_and_summaries() -> None:
-    done = run("list", "--json")
-
-    assert done.returncode == 0, done.stderr
-    entries = json.loads(done.stdout)
-    assert entries
-    for entry in entries:
-        assert entry.keys() == {"name", "summary"}
-        assert all(entry.values())
+@pytest.mark.parametrize("flag", ["--estimate-noise", "--no-estimate-noise"])
+def test_flags_override_a_file_in_both_directions(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = flag == "--estimate-noise"
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f"estimate_noise = {str(not wanted).lower()}\nseed = 3\n"
+        "[environment]\nname = 'swarm'\nhorizon = 9\ncells = 20\n"
+    )
+    words = ["train", "--config", str(path), "--print-config", "--json"]
+    assert cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["estimate_noise"] is not wanted
+    assert cli.main([*words, flag, "--options", "horizon=4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["estimate_noise"], found["seed"]) == (wanted, 3)
+    assert (found["options"]["horizon"], found["options"]["cells"]) == (4, 20)
 
 
 @pytest.fixture
@@ -85,45 +168,74 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_demo_hands_its_options_on(demo: ModuleType) -> None:
-    seen: dict[str, object] = {}
-    demo.run = lambda **options: seen.update(options) or 0
-
-    assert cli.main(["demo", "--output-dir", "pictures"]) == 0
-    assert seen == {"output_dir": Path("pictures")}
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [
         (UserError("expected 1,\nreceived 2"), "error: expected 1, received 2\n"),
-        (FileNotFoundError("no such map"), "error: no such map\n"),
+        (OSError(28, "No space left"), "error: [Errno 28] No space left\n"),
         (
             ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
             "error: No module named 'matplotlib'; install it with: pip install 'mufield[viz]'\n",
         ),
     ],
-    ids=["value", "file", "extra"],
+    ids=["mistake", "system", "extra"],
 )
-def test_an_expected_error_is_one_line_unless_debugging(
+def test_a_mistake_is_one_line_unless_debugging(
     demo: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception, line: str
 ) -> None:
-    def run(**options: object) -> int:
+    def run(*_: object, **options: object) -> list[Path]:
         raise error
 
     demo.run = run
 
     assert cli.main(["demo"]) == 2
     assert capsys.readouterr().err == line
-    with pytest.raises(type(error)):
-        cli.main(["demo", "--debug"])
+    assert cli.main(["demo", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_import_error_of_our_own_is_not_hidden(demo: ModuleType) -> None:
-    def run(**options: object) -> int:
-        raise ImportError("cannot import name", name="mufield.flow")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("shapes (3,) and (4,)"),
+        ImportError("cannot import name", name="mufield.flow"),
+        OSError("a sentence of our own"),
+    ],
+)
+def test_everything_else_is_a_fault_of_ours_and_says_how_to_report_it(
+    demo: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def run(*_: object, **options: object) -> list[Path]:
+        raise error
 
     demo.run = run
 
-    with pytest.raises(ImportError):
-        cli.main(["demo"])
+    assert cli.main(["demo", "--out", "my pictures"]) == 1
+    *trace, last = capsys.readouterr().err.strip().splitlines()
+    assert trace[0].startswith("Traceback")
+    assert "fault of mufield" in last
+    assert "command: mufield demo --out 'my pictures'" in last
+    assert re.search(r"mufield \d+\.\d+", last)
+
+
+def test_ctrl_c_has_a_code_of_its_own(demo: ModuleType) -> None:
+    def run(*_: object, **options: object) -> list[Path]:
+        raise KeyboardInterrupt
+
+    demo.run = run
+    assert cli.main(["demo"]) == 130
+
+
+def test_a_closed_pipe_has_a_code_of_its_own() -> None:
+    script = "import sys; from mufield.cli import main; sys.exit(main())"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", script, "reproduce"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")

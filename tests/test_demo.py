@@ -18,7 +18,8 @@ def test_the_demonstration_learns_writes_its_pictures_and_says_where(
         DeepEnsemble(members=3, steps=50),
         MirrorPlanner(points=3, sweeps=10),
     )
-    assert run(output_dir=target, episodes=2, learner=quick) == 0
+    written = run(output_dir=target, episodes=2, learner=quick)
+    assert all(path.is_file() for path in written)
 
     pictures = sorted(path.name for path in target.iterdir())
     stills = ["entropy.png", "fields.png", "learning.png"]

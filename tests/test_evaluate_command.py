@@ -8,7 +8,9 @@ import pytest
 
 from mufield import Box, Profile, RandomisedPolicy, UniformRandom, make, save_policy
 from mufield.cli import main
-from mufield.cli.evaluate import _row
+from mufield.cli.evaluate import _summary
+
+SHORT = ["four-rooms", "--options", "horizon=3"]
 
 
 @pytest.fixture(scope="module")
@@ -30,28 +32,43 @@ def evaluated(capsys, *arguments):
 
 def test_more_agents_come_closer_to_the_limit(policy, capsys):
     rows = evaluated(
-        capsys, policy, "four-rooms", "--options", "horizon=3", "--agents", "20,2000", "--no-stress"
+        capsys,
+        policy,
+        "four-rooms",
+        "--options",
+        "horizon=3",
+        "--population",
+        "20,2000",
+        "--no-stress",
     )
     limit, few, many = rows
-    assert [row["population"] for row in rows[1:]] == ["20 agents", "2,000 agents"]
+    assert [row["population"] for row in rows] == [None, 20, 2000]
     assert limit["loss"] == 0
     assert few["loss"] > many["loss"] + 0.5  # a histogram of few agents has less entropy
     assert abs(many["loss"]) < 0.5
     for row in (few, many):
-        assert row["from"] < row["J"] < row["to"]
+        assert row["low"] < row["value"] < row["high"]
 
 
 def test_stress_is_shown_with_the_largest_population(policy, capsys):
     rows = evaluated(
-        capsys, policy, "four-rooms", "--options", "horizon=3", "--agents", "50", "--episodes", "2"
+        capsys,
+        policy,
+        "four-rooms",
+        "--options",
+        "horizon=3",
+        "--population",
+        "50",
+        "--episodes",
+        "2",
     )
-    names = " ".join(row["population"] for row in rows)
+    names = " ".join(row["stress"] or "" for row in rows)
     for word in ("old", "lost", "half of the noise", "twice the noise"):
         assert word in names
 
 
 def test_a_policy_that_does_not_look_at_mu_is_said_to_be_blind(policy, capsys):
-    play = ["evaluate", str(policy), "four-rooms", "--options", "horizon=3", "--agents", "20"]
+    play = ["evaluate", str(policy), *SHORT, "--population", "20"]
     assert main([*play, "--episodes", "2"]) == 0
     assert "does not look at mu" in capsys.readouterr().out
     assert main([*play, "--episodes", "2", "--no-stress"]) == 0
@@ -67,14 +84,13 @@ def test_noise_that_cannot_double_is_left_out(tmp_path, capsys):
         tmp_path / "any.policy",
         "discrete-rooms",
         "--options",
-        "horizon=2",
-        "noise_intensity=0.75",
-        "--agents",
+        "horizon=2,noise_intensity=0.75",
+        "--population",
         "20",
         "--episodes",
         "2",
     )
-    names = " ".join(row["population"] for row in rows)
+    names = " ".join(row["stress"] or "" for row in rows)
     assert "half of the noise" in names
     assert "twice the noise" not in names
 
@@ -82,16 +98,16 @@ def test_noise_that_cannot_double_is_left_out(tmp_path, capsys):
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Student's intervals of five normal numbers; the normal ones would hold it in 88%."""
     rng = np.random.default_rng(0)
-    rows = [_row("", rng.normal(3.0, 2.0, size=5), 0.0) for _ in range(4000)]
-    held = np.mean([row["from"] <= 3.0 <= row["to"] for row in rows])
+    rows = [_summary(rng.normal(3.0, 2.0, size=5), 0.0, 0.95) for _ in range(4000)]
+    held = np.mean([row["low"] <= 3.0 <= row["high"] for row in rows])
     assert 0.94 < held < 0.96
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["four-rooms", "--options", "horizon=3", "--agents", "ten"], "numbers of agents"),
-        (["four-rooms", "--options", "horizon=3", "--episodes", "1"], "at least two episodes"),
+        ([*SHORT, "--population", "0"], "numbers of agents"),
+        ([*SHORT, "--episodes", "1"], "at least two episodes"),
         ([], "name the environment"),
         (["swarm", "--options", "horizon=3"], "is for 104 cells, and swarm has 100"),
     ],

@@ -67,19 +67,26 @@ class References:
     upper: float
 
 
-def run(output_dir: Path, *, episodes: int = EPISODES, learner: M3UCRL | None = None) -> int:
+def run(
+    output_dir: Path,
+    *,
+    episodes: int = EPISODES,
+    learner: M3UCRL | None = None,
+    console: Console | None = None,
+) -> list[Path]:
     """Learns the four rooms, compares with what is possible, and draws what happened.
 
     Args:
         output_dir: Directory for the pictures; made if it does not exist.
         episodes: Number of episodes.
         learner: The learner; the default one if none is given.
+        console: Where tables are printed; standard output by default.
 
     Returns:
-        The exit code, 0.
+        The files that were written.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
-    console = Console()
+    console = console or Console()
     system = four_rooms()
     grid = system.problem.grid
     console.print("The motion is unknown; every episode is one run of the whole population.")
@@ -105,9 +112,7 @@ def run(output_dir: Path, *, episodes: int = EPISODES, learner: M3UCRL | None = 
     _print_episodes(console, result)
     _print_rooms(console, grid, shown)
     _print_values(console, result, references, shown[0])
-    for path in (film, *stills):
-        console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
-    return 0
+    return [film, *stills]
 
 
 def _references(system: SimulatedSystem) -> References:

@@ -14,9 +14,9 @@ from mufield.cli import main
 from mufield.deploy import export
 from mufield.deploy.reader import DeployedPolicy
 
-SMALL = ["--precision", "float64", "--options", "horizon=3", 'drawing="...\\n.#.\\n..."']
-SMALL += ["--model-options", "members=2", "width=4", "steps=3"]
-SMALL += ["--planner-options", "points=3", "sweeps=2"]
+SMALL = ["--precision", "float64", "--options", 'horizon=3,drawing="...\\n.#.\\n..."']
+SMALL += ["--model-options", "members=2,width=4,steps=3"]
+SMALL += ["--planner-options", "points=3,sweeps=2"]
 
 FLEET = """
 import mufield as mf
@@ -82,7 +82,7 @@ def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
 def test_a_real_fleets_run_is_exported_before_it_was_told_about(tmp_path, capsys):
     (tmp_path / "tiny_fleet.py").write_text(FLEET)
     fleet, flags = tmp_path / "fleet", ["--import", str(tmp_path / "tiny_fleet.py"), *SMALL[:2]]
-    assert main(["new", str(fleet), "tiny-fleet", *flags, *SMALL[5:]]) == 0
+    assert main(["new", "tiny-fleet", "--out", str(fleet), *flags, *SMALL[4:]]) == 0
     assert main(["export", str(fleet), "--out", str(tmp_path / "robot")]) == 2
     assert "`mufield ask` plans one" in capsys.readouterr().err
     assert main(["ask", str(fleet)]) == 0
@@ -109,14 +109,18 @@ def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
         ([], "name the environment"),
         (["four-rooms"], "the problem has 20 steps but the profile has 3"),
         (["swarm", "--options", "horizon=3"], "another grid or action box"),
-        (["four-rooms", "--options", "horizon=3", "--format", "gif"], "expected formats among npz"),
-        (["four-rooms", "--options", "horizon=3", "--units", "m"], "--units: expected words"),
+        (
+            ["four-rooms", "--options", "horizon=3", "--format", "gif"],
+            "expected one of npz, onnx, got",
+        ),
+        (
+            ["four-rooms", "--options", "horizon=3", "--units", "m"],
+            "Error parsing --units: expected NAME=VALUE",
+        ),
         (["four-rooms", "--options", "horizon=3", "--units", "mood=m"], "got mood"),
     ):
         assert main(["export", str(path), *arguments, "--out", str(tmp_path / "no")]) == 2
-        *waiting, error = capsys.readouterr().err.strip().splitlines()
-        assert message in error
-        assert all(line.startswith("exporting") for line in waiting)  # on a slow machine
+        assert message in capsys.readouterr().err
 
 
 def test_without_the_extra_it_is_named_and_npz_works(run, tmp_path, capsys, monkeypatch):

@@ -13,8 +13,8 @@ def flags(config):
     """The command line that stands for a configuration."""
     words = [config.environment, "--precision", "float64"]
     for name in ("options", "model_options", "planner_options"):
-        words += [f"--{name.replace('_', '-')}"]
-        words += [f"{key}={json.dumps(value)}" for key, value in getattr(config, name).items()]
+        pairs = [f"{key}={json.dumps(value)}" for key, value in getattr(config, name).items()]
+        words += [f"--{name.replace('_', '-')}", ",".join(pairs)]
     return words
 
 

@@ -8,6 +8,7 @@ import pytest
 from mufield import Problem, make
 from mufield.environments import registry
 from mufield.environments.registry import find, make_known
+from mufield.errors import UserError
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config
 
@@ -69,5 +70,5 @@ def test_a_users_file_registers_the_problem_of_a_real_fleet(tmp_path, monkeypatc
     assert find("fleet-of-test-build").options == {"horizon": 3}
     with pytest.raises(ValueError, match="is a real system"):
         make("fleet-of-test-build")
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         resolve(replace(config, imports=str(tmp_path / "other.py")))

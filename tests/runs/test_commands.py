@@ -67,8 +67,8 @@ def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
     wanted = RunStore(tmp_path / "closed")
 
     run = tmp_path / "run"
-    began = mufield("new", run, *flags(small.config), "--label", "")
-    assert began["run"] == small.config.identity
+    began = mufield("new", *flags(small.config), "--out", run, "--label", "same")
+    assert began["run"] == replace(small.config, label="same").identity
     state = small.learner.init(jax.random.key(0))
     for number in (1, 2):
         asked = mufield("ask", run, "--out", tmp_path / "next.policy")
@@ -96,7 +96,7 @@ def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
 
 def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(mufield, tmp_path, small):
     run = tmp_path / "run"
-    mufield("new", run, *flags(small.config))
+    mufield("new", *flags(small.config), "--out", run)
     first = tmp_path / "1.csv"
     write(first, rows_of(small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))))
     assert "expects no episode: run `mufield ask" in mufield("tell", run, first, fails=True)
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(mufield, tmp_path
     other = write(tmp_path / "other.csv", [row | {"run": "other"} for row in rows])
     assert "belong to another run" in refused(other)
     assert "is not the policy" in refused(first, "--policy", old_policy(tmp_path, small))
-    assert "no agent 9" in refused(first, "--agents", "9")
+    assert "no agent 9" in refused(first, "--learn-from", "9")
     assert "there is no file" in refused(tmp_path / "none.csv")
     rows[0]["state_0"], rows[0]["state_1"] = 1.5, 1.5
     assert "inside a wall" in refused(write(tmp_path / "wall.csv", rows))
@@ -162,7 +162,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         f'imports = "{tmp_path}/my_fleet.py"\nplanner_options = {{points = 3, sweeps = 2}}\n'
     )
     run = tmp_path / "run"
-    mufield("new", run, "--config", tmp_path / "settings.toml", "--first", "random")
+    mufield("new", "--out", run, "--config", tmp_path / "settings.toml", "--first", "random")
     assert json.loads((run / "config.json").read_text())["label"]
     assert mufield("ask", run)["note"] == "the uniform random policy"
     assert "is of a real system" in mufield("resume", run, fails=True)
@@ -171,7 +171,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         for name, start in (("red", 0.2), ("blue", 2.2))
         for step, at in enumerate((start, start + 0.5, start + 1.0))
     ]
-    told = mufield("tell", run, write(tmp_path / "e.csv", rows), "--agents", "red")
+    told = mufield("tell", run, write(tmp_path / "e.csv", rows), "--learn-from", "red")
     assert told["value"] == pytest.approx(3 * np.log(2))
     assert (told["transitions"], told["optimistic"]) == (0, None)
     assert mufield("ask", run)["episode"] == 2
@@ -184,7 +184,6 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
     [
         (("train", "--out", "x"), "expected the name of an environment"),
         (("train", "swarm"), "expected a directory for the run, got none; add --out"),
-        (("train", "swarm", "--out", "x", "--options", "horizon"), "--options: expected words"),
         (("train", "swarm", "--out", "x", "--options", "size=3"), "has no option size"),
         (("train", "swarm", "--out", "x", "--agents", "0"), "agents must be 1 or more"),
         (("train", "swarm", "--out", "x", "--config", "no.toml"), "no file of settings no.toml"),
@@ -253,9 +252,11 @@ def test_a_run_moves_with_its_users_file(mufield, tmp_path, monkeypatch):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     (here / "my_lorries.py").write_text(FLEET.replace('"lorries"', '"moving"'))
-    small = ("--model-options", "members=2", "width=4", "steps=2", "--first", "random")
+    small = ("--model-options", "members=2,width=4,steps=2", "--first", "random")
     imports = ("--import", here / "my_lorries.py", *small)
-    mufield("new", here / "run", "moving", *imports, "--planner-options", "points=3", "sweeps=2")
+    mufield(
+        "new", "moving", "--out", here / "run", *imports, "--planner-options", "points=3,sweeps=2"
+    )
     here.rename(there)
     message = mufield("ask", there / "run", fails=True).splitlines()[-1]
     assert "there is no such file; say with --import where it is" in message

@@ -10,6 +10,7 @@ import pytest
 from processes import flags, start, wait_for
 
 from mufield import _files as files
+from mufield.errors import UserError
 from mufield.runs.build import build, resolve
 from mufield.runs.driver import learn_run, open_run
 from mufield.runs.store import PLAN, RunStore
@@ -100,7 +101,7 @@ def test_a_crash_while_a_run_begins_leaves_room_for_it(small, tmp_path, monkeypa
             crashing_replace(patch, after)
             with pytest.raises(Crash):
                 RunStore.create(directory, small.config)
-        with pytest.raises(FileNotFoundError, match="no run in"):
+        with pytest.raises(UserError, match="no run in"):
             RunStore(directory)
         assert RunStore.create(directory, small.config).episodes == 0
 

@@ -9,6 +9,7 @@ import pytest
 from fleet import mass_rows, rows_of, write
 
 from mufield import Box, Episode, Grid, Problem, SimulatedSystem, log_mass, make, random_policy
+from mufield.errors import UserError
 from mufield.policies.base import as_profile
 from mufield.runs.contact import settle, touching, unmoved_at_walls
 from mufield.runs.episode_checks import Asked
@@ -170,7 +171,7 @@ def test_files_that_are_no_tables_are_refused(tmp_path, asked):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_episode(path, asked)
-    with pytest.raises(FileNotFoundError, match="there is no file"):
+    with pytest.raises(UserError, match="there is no file"):
         read_episode(tmp_path / "none.csv", asked)
     for name in ("e.xls", "e.parquet"):
         (tmp_path / name).write_text("PAR1")

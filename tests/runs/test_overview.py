@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mufield import cli
-from mufield.cli import printing
+from mufield.cli import output
 from mufield.runs.overview import find_runs, summarise
 
 
@@ -78,7 +78,7 @@ def test_all_runs_are_found_with_their_figures_and_states(listed):
         (("--environment", "swarm"), set()),
         (("--planner", "mirror", "--unfinished"), {"half", "fleet", "new"}),
         (("--where", "optimism=greedy"), {"new"}),
-        (("--where", "options.horizon=3", "model_options.beta=2.0"), {"fleet"}),
+        (("--where", "options.horizon=3,model_options.beta=2.0"), {"fleet"}),
         (("--where", "options.horizon.x=3"), set()),
         (("--depth", "1"), {"done", "new"}),
     ],
@@ -154,7 +154,7 @@ def test_no_runs_is_no_mistake(tmp_path, capsys, monkeypatch):
 
 
 def test_a_narrow_terminal_does_without_the_least_important_columns(runs, capsys, monkeypatch):
-    monkeypatch.setattr(printing, "WIDE", 70)
+    monkeypatch.setattr(output, "WIDE", 70)
     monkeypatch.chdir(runs)
     assert cli.main(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()

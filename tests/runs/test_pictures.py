@@ -102,9 +102,9 @@ def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
 
 def test_plot_writes_the_pictures_that_it_names(run, tmp_path, capsys):
     out = tmp_path / "p"
-    words = ["plot", str(run), "--out", str(out), "--format", "png", "pdf", "--json"]
+    words = ["plot", str(run), "--out", str(out), "--format", "png,pdf", "--json"]
     assert cli.main(words) == 0
-    paths = json.loads(capsys.readouterr().out)
+    paths = json.loads(capsys.readouterr().out)["files"]
     assert sorted(paths) == sorted(str(path) for path in out.iterdir())
     assert {"learning.png", "diagnostics.pdf", "fields.png"} <= {p.name for p in out.iterdir()}
     for path in out.glob("*.png"):
@@ -128,4 +128,4 @@ def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
     assert "has no episode yet" in capsys.readouterr().err
     for which in ("9", "0", "first"):
         assert cli.main(["animate", str(run), "--episode", which]) == 2
-        assert "best, last or a number from 1 to 2" in capsys.readouterr().err
+        assert "best, last, a number from 1 to 2" in capsys.readouterr().err

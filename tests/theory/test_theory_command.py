@@ -14,7 +14,7 @@ from mufield.viz.theory import theory_figure
 
 def test_tables_and_sentences_stand_in_the_terminal(ring, capsys):
     code = cli.main(
-        ["theory", str(ring.directory), "--constants", "B_f=1", "L_r=1", "--reference", "0.2"]
+        ["theory", str(ring.directory), "--constants", "B_f=1,L_r=1", "--reference", "0.2"]
     )
     said = capsys.readouterr().out
     assert code == 0

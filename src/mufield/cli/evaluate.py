@@ -1,18 +1,13 @@
 """``evaluate``: what a policy earns with finitely many agents, and when things go wrong."""
 
-import json
 import math
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .flags import ImportFlag
-from .policy_source import load_source
-from .printing import print_table
-from .settings import read_pairs
+from .flags import Command, Environment, ImportFlag, PolicyArgument
+from .output import Answer, Table
+from .sources import load_source
 
 if TYPE_CHECKING:
     from ..policies.base import Profile
@@ -27,72 +22,57 @@ STRESS: dict[str, dict[str, float]] = {
 }
 """What may go wrong on the street."""
 
-CONFIDENCE = 0.95
-"""Level of the confidence intervals of J."""
-
 BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate:
+class Evaluate(Command):
     """Play a policy with N agents whose mu is their own histogram, beside the limit of many."""
 
-    policy: Annotated[Path, tyro.conf.Positional]
+    policy: PolicyArgument
     """A policy file, or the directory of a run, whose best policy is taken."""
 
-    environment: Annotated[str | None, tyro.conf.Positional] = None
+    environment: Environment = ""
     """Name of the environment; that of the run if a run is given."""
 
-    options: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=10."""
 
     imports: ImportFlag = None
     """Python file or module to import first, which registers your own environment."""
 
-    agents: str = "100,1000,10000"
-    """Numbers of agents."""
+    population: tuple[int, ...] = (100, 1000, 10000)
+    """Numbers of agents, one population after the other."""
 
     episodes: int = 20
-    """Episodes with each number of agents."""
+    """Episodes of each population."""
 
     stress: bool = True
-    """Also what an old mu, lost agents and noise misjudged by a factor of two cost, with the
-    largest number of agents; --no-stress leaves it out."""
+    """Also what an old mu, lost agents and noise misjudged by a factor of two cost the largest
+    population."""
+
+    level: float = 0.95
+    """Level of the confidence intervals of J."""
 
     seed: int = 0
     """Seed of the agents."""
 
-    json: bool = False
-    """Print JSON instead of a table."""
-
-    def __call__(self) -> int:
+    def __call__(self) -> Answer:
         """Play and print."""
-        sizes = self._sizes()
-        system, profile = self._load()
-        rows = _rows(system, profile, sizes, self.episodes, self.seed, self.stress)
-        if self.json:
-            print(json.dumps(rows, indent=2))
-        else:
-            print_table(rows, texts=("population",))
-            if self.stress and _is_blind(profile):
-                print(BLIND)
-        return 0
-
-    def _sizes(self) -> list[int]:
-        try:
-            sizes = [int(text) for text in self.agents.split(",")]
-        except ValueError:
-            sizes = [0]
-        if min(sizes) < 1 or self.episodes < 2:
+        if min(self.population, default=0) < 1 or self.episodes < 2 or not 0 < self.level < 1:
             raise UserError(
-                "expected numbers of agents such as 100,1000 and at least two episodes, got "
-                f"{self.agents!r} and {self.episodes}"
+                "expected numbers of agents such as 100,1000, at least two episodes and a level "
+                f"between 0 and 1, got {self.population}, {self.episodes} and {self.level}"
             )
-        return sizes
+        system, profile = self._load()
+        rows = self._rows(system, profile)
+        shown: list[Table | str] = [Table([_shown(row) for row in rows], texts=("population",))]
+        if self.stress and _is_blind(profile):
+            shown.append(BLIND)
+        return Answer(rows, shown)
 
     def _load(self) -> "tuple[SimulatedSystem, Profile]":
-        options = read_pairs(self.options, "options")
-        source = load_source(self.policy, self.environment, options, self.imports)
+        source = load_source(self.policy, self.environment, self.options, self.imports)
         from ..systems import SimulatedSystem
 
         if not isinstance(source.known, SimulatedSystem):
@@ -102,41 +82,42 @@ class Evaluate:
             )
         return source.known, source.profile
 
+    def _rows(self, system: "SimulatedSystem", profile: "Profile") -> list[dict[str, Any]]:
+        import jax
 
-def _rows(
-    system: "SimulatedSystem",
-    profile: "Profile",
-    sizes: list[int],
-    episodes: int,
-    seed: int,
-    stress: bool,
-) -> list[dict[str, Any]]:
-    import jax
+        from .._progress import progress_bar
+        from ..finite.simulate import FiniteSystem
 
-    from .._progress import progress_bar
-    from ..finite.simulate import FiniteSystem
-
-    limit = float(system.evaluate(profile).value)
-    rows: list[dict[str, Any]] = [
-        {"population": "limit of many agents", "J": limit, "from": None, "to": None, "loss": 0.0}
-    ]
-    cases: list[tuple[str, int, dict[str, Any]]] = [
-        (f"{size:,} agents", size, {}) for size in sizes
-    ]
-    if stress:
-        most = max(sizes)
-        cases += [
-            (f"{most:,} agents, {name}", most, options)
-            for name, options in STRESS.items()
-            if _is_possible(system, options)
+        limit = float(system.evaluate(profile).value)
+        rows: list[dict[str, Any]] = [
+            {"population": None, "stress": None, "value": limit, "low": None, "high": None}
         ]
-    with progress_bar("evaluating", len(cases), shown=True) as report:
-        for number, (name, size, options) in enumerate(cases, start=1):
-            world = FiniteSystem.of(system, size, **options)
-            key = jax.random.fold_in(jax.random.key(seed), number)
-            rows.append(_row(name, world.evaluate(profile, key, episodes=episodes).values, limit))
-            report(number, J=rows[-1]["J"])
-    return rows
+        rows[0]["loss"] = 0.0
+        cases: list[tuple[int, str | None]] = [(size, None) for size in self.population]
+        if self.stress:
+            most = max(self.population)
+            cases += [(most, name) for name, o in STRESS.items() if _is_possible(system, o)]
+        with progress_bar("evaluating", len(cases), shown=True) as report:
+            for number, (size, name) in enumerate(cases, start=1):
+                options: Any = {} if name is None else STRESS[name]
+                world = FiniteSystem.of(system, size, **options)
+                key = jax.random.fold_in(jax.random.key(self.seed), number)
+                values = world.evaluate(profile, key, episodes=self.episodes).values
+                found = _summary(values, limit, self.level)
+                rows.append({"population": size, "stress": name, **found})
+                report(number, J=found["value"])
+        return rows
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for people."""
+    size, stress = row["population"], row["stress"]
+    name = "limit of many agents" if size is None else f"{size:,} agents"
+    figures = {"J": "value", "from": "low", "to": "high", "loss": "loss"}
+    return {
+        "population": f"{name}, {stress}" if stress else name,
+        **{name: row[key] for name, key in figures.items()},
+    }
 
 
 def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
@@ -158,18 +139,13 @@ def _is_blind(profile: "Profile") -> bool:
     return blind_network or isinstance(policy, BY_CELL)
 
 
-def _row(name: str, values: Any, limit: float) -> dict[str, Any]:
+def _summary(values: Any, limit: float, level: float) -> dict[str, float]:
+    """The mean of J over episodes with its confidence interval, and what is lost to the limit."""
     import numpy as np
     from scipy.special import stdtrit
 
     found = np.asarray(values, dtype=float)
     mean, error = float(found.mean()), float(found.std(ddof=1)) / math.sqrt(len(found))
     # Student's distribution, because the spread is estimated from the same few episodes.
-    width = float(stdtrit(len(found) - 1, 0.5 + CONFIDENCE / 2)) * error
-    return {
-        "population": name,
-        "J": mean,
-        "from": mean - width,
-        "to": mean + width,
-        "loss": limit - mean,
-    }
+    width = float(stdtrit(len(found) - 1, 0.5 + level / 2)) * error
+    return {"value": mean, "low": mean - width, "high": mean + width, "loss": limit - mean}

@@ -1,28 +1,135 @@
-"""How flags look in the help: what may stand there, and what is taken if nothing does."""
+"""What all commands share: `--json`, and how words on the command line become values."""
 
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, get_args
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from .output import Answer
 
-def flag(values: str, default: str | None = None) -> Any:
-    """A flag that may be left out.
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+"""A flag that is off unless it is given; there is no ``--no-`` of it."""
 
-    Args:
-        values: What stands for its value in the help.
-        default: What is taken without it; nothing by default.
-    """
-    hint = "" if default is None else f"(default: {default})"
-    return tyro.conf.arg(metavar=values, help_behavior_hint=hint)
+EnvironmentArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENVIRONMENT")]
 
-
-def choice(names: Any, default: str) -> Any:
-    """A flag with one of some names, a Literal."""
-    return flag(f"{{{','.join(get_args(names))}}}", default)
-
-
-Environment = Annotated[str | None, tyro.conf.Positional, flag("[ENVIRONMENT]")]
-
-ImportFlag = Annotated[
-    str | None, tyro.conf.arg(name="import", metavar="FILE", help_behavior_hint="")
+Environment = Annotated[
+    str, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]", help_behavior_hint="")
 ]
+
+PolicyArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
+
+RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+RunArguments = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
+
+EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{best,last,N}")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command: its fields are its flags, calling it does the work."""
+
+    json: Switch = False
+    """Print the result as JSON."""
+
+    debug: Switch = False
+    """Show the traceback of a mistake, too."""
+
+    def __call__(self) -> Answer | None:
+        """Does it; what comes back is printed."""
+        raise NotImplementedError
+
+
+REGISTRY = ConstructorRegistry()
+"""How flags of a type are written: lists with commas, options as NAME=VALUE with commas."""
+
+
+@REGISTRY.primitive_rule
+def _pairs(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
+    if info.type_origin is not dict:
+        return None
+    return _one_word("NAME=VALUE,...", read_pairs, _write_pairs)
+
+
+@REGISTRY.primitive_rule
+def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] | None:
+    parts = get_args(info.type)
+    if info.type_origin is not tuple or parts[1:] != (...,):
+        return None
+    if tyro.conf.Positional in info.markers:  # words without a flag need no commas
+        return None
+    one = _spec(parts[0], info)
+
+    def read(text: str) -> tuple[Any, ...]:
+        words = [word.strip() for word in text.split(",")]
+        for word in words:
+            if one.choices is not None and word not in one.choices:
+                raise ValueError(f"expected one of {', '.join(one.choices)}, got {word!r}")
+        return tuple(one.instance_from_str([word]) for word in words if word)
+
+    def write(values: tuple[Any, ...]) -> str:
+        return ",".join(one.str_from_instance(value)[0] for value in values)
+
+    return _one_word(f"{one.metavar},...", read, write)
+
+
+@REGISTRY.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """What may be left out cannot be given as the word None; the help says "none"."""
+    kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+    if len(kinds) != 1 or NoneType not in get_args(info.type):
+        return None
+    one = _spec(kinds[0], info)
+    return PrimitiveConstructorSpec(
+        nargs=one.nargs,
+        metavar=one.metavar,
+        instance_from_str=one.instance_from_str,
+        is_instance=lambda value: value is None or one.is_instance(value),
+        str_from_instance=lambda v: ["none"] if v is None else one.str_from_instance(v),
+        choices=one.choices,
+    )
+
+
+def _spec(kind: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any]:
+    found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
+    assert isinstance(found, PrimitiveConstructorSpec)
+    return found
+
+
+def _one_word(
+    metavar: str, read: Callable[[str], Any], write: Callable[[Any], str]
+) -> PrimitiveConstructorSpec[Any]:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: isinstance(value, dict | tuple),
+        str_from_instance=lambda value: [write(value) or "none"],
+    )
+
+
+def read_pairs(text: str) -> dict[str, Any]:
+    """``a=1,b=[2,3],c=word``: values are JSON where they can be, else text."""
+    pairs: dict[str, Any] = {}
+    # A comma inside a value, such as a JSON list, is not followed by a name and a sign.
+    for part in re.split(r",(?=[\w.-]+=)", text):
+        name, sign, value = part.partition("=")
+        if not sign or not name:
+            raise ValueError(f"expected NAME=VALUE such as horizon=10, got {part!r}")
+        try:
+            pairs[name.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            pairs[name.replace("-", "_")] = value
+    return pairs
+
+
+def _write_pairs(pairs: dict[str, Any]) -> str:
+    return ",".join(f"{name}={json.dumps(value)}" for name, value in pairs.items())

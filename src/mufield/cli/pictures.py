@@ -1,48 +1,39 @@
 """``plot`` and ``animate``: pictures of runs."""
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UserError
-from .flags import ImportFlag, flag
-from .printing import prepare
-from .waiting import waiting
+from .flags import Command, EpisodeFlag, ImportFlag, RunArgument, RunArguments
+from .output import Answer, paths_answer, print_notes, waiting
+from .sources import episode_number, open_run, prepare
 
 if TYPE_CHECKING:
     from ..runs.store import RunStore
 
-Format = Literal["png", "pdf"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Plot:
+class Plot(Command):
     """Draw what runs learned: J, diagnostics, and the population in one episode."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("RUN")]
+    runs: RunArguments
     """Directories of runs; those that differ only in their seed share a curve."""
 
     out: Path = Path("plots")
     """Directory for the pictures; made if it does not exist."""
 
-    format: tuple[Format, ...] = ("png",)
-    """Kinds of files."""
+    format: tuple[Literal["png", "pdf"], ...] = ("png",)
+    """Kinds of files, such as png,pdf."""
 
-    episode: Annotated[str, flag("{best,last,N}", "best")] = "best"
+    episode: EpisodeFlag = "best"
     """Episode whose distributions are drawn."""
 
     imports: ImportFlag = None
     """Where your own Python file is now, if it is not where it was when the run began."""
 
-    json: bool = False
-    """Print the files' names as JSON."""
-
-    def __call__(self) -> int:
+    def __call__(self) -> Answer:
         """Read the runs and draw them."""
         if not self.runs:
             raise UserError("expected the directory of a run, got none; `mufield runs` lists them")
@@ -53,7 +44,7 @@ class Plot:
             for name, figure in self._figures():
                 self.out.mkdir(parents=True, exist_ok=True)
                 paths += save_figures(figure, self.out / name, self.format)
-        return _print_paths(paths, as_json=self.json)
+        return paths_answer(paths)
 
     def _figures(self) -> Iterator[tuple[str, Any]]:
         """The figures with their names."""
@@ -73,23 +64,23 @@ class Plot:
         from ..runs.build import build_problem
         from ..viz.run_flows import flow_figure, run_flow
 
-        number = _episode(store, self.episode)
+        number = _told(store, self.episode)
         prepare(store.directory)  # the runs may differ in their number format
         problem = build_problem(store.config, self.imports)
         if problem.grid.dim == 3:
-            print(f"note: {store.directory} is in 3 dimensions, not drawn", file=sys.stderr)
+            print_notes([f"{store.directory} is in 3 dimensions, not drawn"])
             return None
         return flow_figure(run_flow(store, problem, number))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Animate:
+class Animate(Command):
     """Make a film of what the population did in one episode, with the policy as arrows."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: RunArgument
     """Directory of the run."""
 
-    episode: Annotated[str, flag("{best,last,N}", "best")] = "best"
+    episode: EpisodeFlag = "best"
     """Which episode."""
 
     out: Path = Path("flow.mp4")
@@ -98,10 +89,7 @@ class Animate:
     imports: ImportFlag = None
     """Where your own Python file is now, if it is not where it was when the run began."""
 
-    json: bool = False
-    """Print the file's name as JSON."""
-
-    def __call__(self) -> int:
+    def __call__(self) -> Answer:
         """Read the episode and draw it step by step."""
         with waiting("reading the run"):
             from .._progress import progress_bar
@@ -109,35 +97,29 @@ class Animate:
             from ..viz.run_flows import animate_run, run_flow
 
             store = _open(self.run)
-            number = _episode(store, self.episode)
+            number = _told(store, self.episode)
             flow = run_flow(store, build_problem(store.config, self.imports), number)
         with progress_bar("drawing", len(flow.masses), shown=True) as report:
             path = animate_run(self.out, flow, lambda done, total: report(done))
         if path != self.out:
-            print(f"note: {path} instead of MP4, which needs imageio-ffmpeg", file=sys.stderr)
-        return _print_paths([path], as_json=self.json)
+            print_notes([f"{path} instead of MP4, which needs imageio-ffmpeg"])
+        return paths_answer([path])
 
 
 def _open(run: Path) -> "RunStore":
     """Reads a run that has at least one episode."""
-    prepare(run)
-    from ..runs.store import RunStore
-
-    store = RunStore(run)
+    store = open_run(run)
     if not store.told:
         raise UserError(f"{run} has no episode yet, so there is nothing to draw")
     return store
 
 
-def _episode(store: "RunStore", which: str) -> int:
-    """The number that a user means."""
-    if which in ("best", "last"):
-        return store.best if which == "best" else store.episodes
-    if not which.isdigit() or not 1 <= int(which) <= store.episodes:
-        raise UserError(
-            f"--episode: expected best, last or a number from 1 to {store.episodes}, got {which}"
-        )
-    return int(which)
+def _told(store: "RunStore", which: str) -> int:
+    """The episode that a user means; it must have been played."""
+    number = episode_number(store, which)
+    if number > store.episodes:
+        raise UserError(f"--episode: {which} is planned and not played yet; name an earlier one")
+    return number
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -149,12 +131,3 @@ def _names(runs: Sequence[Path]) -> list[str]:
         f"fields-{name}" if names.count(name) == 1 else f"fields-{place}-{name}"
         for place, name in enumerate(names, start=1)
     ]
-
-
-def _print_paths(paths: Sequence[Path], *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps([str(path) for path in paths], indent=2))
-    else:
-        for path in paths:
-            print(f"wrote {path}")
-    return 0

@@ -3,35 +3,70 @@
 JAX is imported only by the commands that compute, so that help comes at once.
 """
 
-import json
+import contextlib
+import io
 import os
+import shlex
 import sys
+import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
 
 import tyro
 
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
-from .catalogue import List
 from .compare import Compare
+from .demo import Demo
+from .environments import List, Simulate
 from .evaluate import Evaluate
 from .export import Export
+from .flags import REGISTRY, Command
 from .fleet import Ask, New, Tell
-from .overview import Runs
 from .pictures import Animate, Plot
-from .printing import print_table
 from .report import Report, Watch
 from .reproduce import Reproduce
-from .settings import EXAMPLE
-from .simulated import Resume, Show, Train
+from .runs import Runs, Show
+from .settings import EXAMPLE, Configured, defaults
 from .theory import Theory
+from .train import Resume, Train
 
-USAGE_ERROR = 2
+COMMANDS: dict[str, type[Command]] = {
+    "list": List,
+    "simulate": Simulate,
+    "demo": Demo,
+    "train": Train,
+    "resume": Resume,
+    "runs": Runs,
+    "show": Show,
+    "plot": Plot,
+    "animate": Animate,
+    "report": Report,
+    "watch": Watch,
+    "evaluate": Evaluate,
+    "theory": Theory,
+    "export": Export,
+    "compare": Compare,
+    "reproduce": Reproduce,
+    "new": New,
+    "ask": Ask,
+    "tell": Tell,
+}
+
+FAULT = 1
+MISTAKE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+
+EXIT_CODES = {
+    0: "success",
+    FAULT: "a fault of mufield's own, or something that could not be computed",
+    MISTAKE: "a mistake of yours; the message says how to mend it",
+    INTERRUPTED: "stopped with Ctrl-C",
+    PIPE_CLOSED: "the reader of the output went away",
+}
 
 # The extra that brings each optional package.
 EXTRAS = {
@@ -48,103 +83,6 @@ EXTRAS = {
 }
 
 
-@dataclass(frozen=True)
-class Demo:
-    """Show a population flow through four rooms, and draw what happened."""
-
-    output_dir: Path = Path("demo")
-    """Directory for the pictures; made if it does not exist."""
-
-    def __call__(self) -> int:
-        """Run it."""
-        from mufield.demo import run
-
-        return run(output_dir=self.output_dir)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Run one episode of an environment under the uniform random policy."""
-
-    name: Annotated[str, tyro.conf.Positional]
-    """Name of the environment; `mufield list` shows them."""
-
-    seed: int = 0
-    """Seed of the tracked agents."""
-
-    agents: int = 1
-    """Number of tracked agents."""
-
-    json: bool = False
-    """Print JSON instead of a table."""
-
-    def __call__(self) -> int:
-        """Run it and print what the population earned."""
-        import jax
-
-        from mufield import entropy, make
-        from mufield.policies.randomised import random_policy
-
-        system = make(self.name)
-        episode = system.run(
-            random_policy(system.problem), jax.random.key(self.seed), agents=self.agents
-        )
-        row = {
-            "name": self.name,
-            "J": round(float(episode.value), 6),
-            "moves": system.problem.horizon,
-            "cells": system.problem.grid.n_cells,
-            "entropy at the end": round(float(entropy(episode.mass[-1])), 6),
-            "share of tracked moves that a wall stopped": round(
-                float(episode.stopped.any(axis=-1).mean()), 6
-            ),
-        }
-        if self.json:
-            print(json.dumps(row, indent=2))
-        else:
-            print_table(
-                [{"name": key, "value": value} for key, value in row.items()],
-                texts=("name", "value"),
-            )
-        return 0
-
-
-Command = (
-    Annotated[List, tyro.conf.subcommand("list")]
-    | Annotated[Run, tyro.conf.subcommand("run")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Resume, tyro.conf.subcommand("resume")]
-    | Annotated[Runs, tyro.conf.subcommand("runs")]
-    | Annotated[Show, tyro.conf.subcommand("show")]
-    | Annotated[Plot, tyro.conf.subcommand("plot")]
-    | Annotated[Animate, tyro.conf.subcommand("animate")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-    | Annotated[Watch, tyro.conf.subcommand("watch")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Theory, tyro.conf.subcommand("theory")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
-    | Annotated[New, tyro.conf.subcommand("new")]
-    | Annotated[Ask, tyro.conf.subcommand("ask")]
-    | Annotated[Tell, tyro.conf.subcommand("tell")]
-)
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What stands on the command line."""
-
-    command: Command
-
-    debug: bool = False
-    """Show the traceback of an error."""
-
-    version: bool = False
-    """Print the version and leave."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -152,76 +90,107 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; those of the process by default.
 
     Returns:
-        The exit code: 0 for success, 2 for what the user can mend, 130 after Ctrl-C. A fault of
-        ours is raised; Python then exits with 1.
+        The exit code, one of `EXIT_CODES`.
     """
     # Must happen before NumPy is imported: on busy cores the threads of OpenBLAS only get in
     # each other's way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     enable_compilation_cache()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if "--version" in arguments:  # the parser would ask for a command first
-        return _print_version()
     try:
-        code = _run(_parse(arguments))
-        sys.stdout.flush()
-        return code
+        return _run(arguments)
     except SystemExit as leave:  # after help, or after a mistake was reported
-        left = leave.code or 0
-        if left == 0 and arguments[0] in ("train", "new"):
-            print(EXAMPLE, end="")
-        return left if isinstance(left, int) else USAGE_ERROR
+        code = leave.code or 0
+        if code == 0 and arguments[0] in COMMANDS:
+            print(_below_help(arguments[0]), end="")
+        return code if isinstance(code, int) else MISTAKE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # such as `mufield list | head -1`
         # Or Python would complain when it empties its buffers at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except Exception as error:
+        message = _explain(error)
+        if message is None or "--debug" in arguments:
+            traceback.print_exception(error)
+        print(message or _fault(arguments), file=sys.stderr)
+        return FAULT if message is None else MISTAKE
 
 
-def _parse(arguments: list[str]) -> Arguments:
-    return tyro.cli(
-        Arguments,
+def help_text(command: str | None = None) -> str:
+    """What ``--help`` prints of a command, or of all of them."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        _parse([*([command] if command else []), "--help"], {})
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return "\n".join(lines) + "\n" + (_below_help(command) if command else "")
+
+
+def _run(arguments: list[str]) -> int:
+    if "--version" in arguments:  # the parser would ask for a command first
+        print(_version())
+        return 0
+    configured = arguments and issubclass(COMMANDS.get(arguments[0], Command), Configured)
+    command = _parse(arguments, defaults(arguments) if configured else {})
+    answer = command()
+    if answer is not None:
+        answer.show(as_json=command.json)
+    sys.stdout.flush()
+    return 0 if answer is None else answer.code
+
+
+def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
+    """The command; ``settings`` are what the flags of commands that begin runs are by default."""
+    kinds: list[Any] = []
+    for name, kind in COMMANDS.items():
+        default = kind(**settings) if issubclass(kind, Configured) else tyro.MISSING_NONPROP
+        kinds.append(Annotated[kind, tyro.conf.subcommand(name, default=default)])
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    any_kind: Any = reduce(or_, kinds)
+    command: Command = tyro.cli(
+        any_kind,
         prog="mufield",
         description="Policies for a very large population whose law of motion is unknown. "
-        "Exit codes: 0 success, 2 a mistake that the message says how to mend, 130 Ctrl-C.",
+        f"Exit codes: {codes}. `mufield --version` prints the version.",
         args=arguments,
-        # Flags may follow the command, `--debug` needs no `--no-debug`, and `demo` no prefix.
+        registry=REGISTRY,
+        # Flags may follow the command, and have no prefix.
         config=(
             tyro.conf.CascadeSubcommandArgs,
-            tyro.conf.FlagCreatePairsOff,
             tyro.conf.OmitSubcommandPrefixes,
         ),
     )
+    return command
 
 
-def _run(arguments: Arguments) -> int:
-    """Run a command; what the user can mend is reported in one line."""
-    try:
-        return arguments.command()
-    except BrokenPipeError:
-        raise
-    except (UserError, OSError, ImportError) as error:
-        message = _explain(error)
-        if arguments.debug or message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        return USAGE_ERROR
+def _below_help(command: str) -> str:
+    return EXAMPLE if issubclass(COMMANDS[command], Configured) else ""
 
 
 def _explain(error: Exception) -> str | None:
     """One line for an error that the user can mend, None for one that is a fault of ours."""
     message = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return f"error: {message}"
+    if isinstance(error, OSError) and error.errno is not None:  # such as a full disk
+        return f"error: {message}"
     if isinstance(error, ImportError) and error.name is not None:
-        package = error.name.partition(".")[0]
-        if package not in EXTRAS:
-            return None
-        return f"{message}; install it with: pip install 'mufield[{EXTRAS[package]}]'"
-    return message
+        extra = EXTRAS.get(error.name.partition(".")[0])
+        if extra is not None:
+            return f"error: {message}; install it with: pip install 'mufield[{extra}]'"
+    return None
 
 
-def _print_version() -> int:
+def _fault(arguments: list[str]) -> str:
+    line = shlex.join(["mufield", *arguments])
+    return (
+        "This is a fault of mufield, not yours. Please report it with the lines above and these: "
+        f"{_version()}, Python {sys.version.split()[0]} on {sys.platform}, command: {line}"
+    )
+
+
+def _version() -> str:
     from importlib.metadata import version
 
-    print(f"mufield {version('mufield')}")
-    return 0
+    return f"mufield {version('mufield')}"

@@ -1,31 +1,31 @@
 """``report`` and ``watch``: runs as a page in the browser."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from ..runs.config import read_config
+from .flags import Command, ImportFlag, RunArguments
+from .output import Answer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Command):
     """Write one HTML file about runs: curves, flows, calibration, diagnostics, settings.
 
     The file needs no network and nothing beside it, so it can be sent to others.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: RunArguments
     """Directories of the runs; several are drawn into the same curves."""
 
     out: Path = Path("report.html")
     """File to write; one that exists is replaced."""
 
-    imports: Annotated[str | None, tyro.conf.arg(name="import")] = None
+    imports: ImportFlag = None
     """Python file that registers your own system, if it is no longer where it was."""
 
-    def __call__(self) -> int:
+    def __call__(self) -> Answer:
         """Write it."""
         for run in self.runs:
             read_config(run)  # raises if there is none, before anything slow is imported
@@ -36,18 +36,18 @@ class Report:
         data = build_page(collect(make_readers(self.runs, self.imports))).encode()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(self.out, data)
-        print(f"{self.out}: {len(data) / 1e6:.2f} MB")
-        return 0
+        line = f"{self.out}: {len(data) / 1e6:.2f} MB"
+        return Answer({"files": [str(self.out)], "bytes": len(data)}, [line])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class Watch(Command):
     """Serve the page of runs while they learn; what is new appears within two seconds.
 
     A run need not have begun yet. Ctrl-C ends it; the runs do not notice.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: RunArguments
     """Directories of the runs; several are drawn into the same curves."""
 
     port: int = 8765
@@ -56,17 +56,18 @@ class Watch:
     host: str = "127.0.0.1"
     """Address to listen at; by default only this computer can see the page."""
 
-    imports: Annotated[str | None, tyro.conf.arg(name="import")] = None
+    imports: ImportFlag = None
     """Python file that registers your own system, if it is no longer where it was."""
 
-    def __call__(self) -> int:
+    def __call__(self) -> None:
         """Serve until interrupted."""
         from ..report.server import PageServer
 
         with PageServer(self.runs, self.host, self.port, self.imports) as server:
-            print(f"watch at {server.url} (Ctrl-C ends it)", flush=True)
+            line = f"watch at {server.url} (Ctrl-C ends it)"
+            Answer({"url": server.url}, [line]).show(as_json=self.json)
+            sys.stdout.flush()
             try:
                 server.serve_forever()
             finally:
                 server.watcher.stop()
-        return 0

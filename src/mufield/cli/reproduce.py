@@ -1,7 +1,5 @@
 """``reproduce``: the paper's figures and numbers."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +9,8 @@ import tyro
 from ..experiments.budget import FULL, QUICK
 from ..experiments.catalogue import ITEMS, choose
 from ..experiments.results import Results
+from .flags import Command, Switch
+from .output import Answer, Table, say
 
 if TYPE_CHECKING:
     from ..experiments.reproduce import Outcome
@@ -19,7 +19,7 @@ FAILED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce:
+class Reproduce(Command):
     """Reproduce the paper's figures, films and numbers; without a name, list them.
 
     All that is computed is kept in the directory, and the same command goes on from there,
@@ -34,76 +34,57 @@ class Reproduce:
     """Directory for figures, films, runs, table.md, table.json and table.csv; with --quick, its
     name with -quick behind it."""
 
-    quick: bool = False
+    quick: Switch = False
     """Compute little: the same figures from few seeds, episodes and steps."""
 
     workers: int = 2
     """Jobs that are computed at a time."""
 
-    json: bool = False
-    """Print JSON."""
-
-    def __call__(self) -> int:
+    def __call__(self) -> Answer:
         """List the items, or compute and draw them."""
         out = self.out.with_name(f"{self.out.name}-quick") if self.quick else self.out
         budget = QUICK if self.quick else FULL
         choose(self.names)  # raises, before anything is imported that takes long
         if not self.names:
-            return _list(Results(out, budget), as_json=self.json)
+            return _list(Results(out, budget))
         from ..experiments.reproduce import reproduce
         from ..runs.precision import set_precision
 
         set_precision(budget.precision)
         try:
-            outcome = reproduce(self.names, out, budget, workers=self.workers, say=_say)
+            outcome = reproduce(self.names, out, budget, workers=self.workers, say=say)
         except KeyboardInterrupt:
-            _say(f"stopped; what is done is kept in {out}; go on with: {self._command()}")
+            say(f"stopped; what is done is kept in {out}; go on with: {self._command()}")
             raise
-        return self._print(outcome)
+        return self._answer(outcome)
 
     def _command(self) -> str:
         words = ["mufield", "reproduce", *self.names]
         words += [] if self.out == Path("results") else ["--out", str(self.out)]
         return " ".join([*words, "--quick"] if self.quick else words)
 
-    def _print(self, outcome: "Outcome") -> int:
-        if self.json:
-            answer = {
-                "files": [str(path) for path in outcome.files],
-                "table": [str(path) for path in outcome.table],
-                "problems": list(outcome.problems),
-                "computed": outcome.computed,
-            }
-            print(json.dumps(answer, indent=2, ensure_ascii=False))
-        else:
-            for path in (*outcome.files, *outcome.table):
-                print(path)
+    def _answer(self, outcome: "Outcome") -> Answer:
         for problem in outcome.problems:
-            _say(f"error: {problem}")
+            say(f"error: {problem}")
         if outcome.problems:
-            _say(f"what is done is kept; try the rest again with: {self._command()}")
-        return FAILED if outcome.problems else 0
+            say(f"what is done is kept; try the rest again with: {self._command()}")
+        document = {
+            "files": [str(path) for path in outcome.files],
+            "table": [str(path) for path in outcome.table],
+            "problems": list(outcome.problems),
+            "computed": outcome.computed,
+        }
+        paths = [str(path) for path in (*outcome.files, *outcome.table)]
+        return Answer(document, paths, FAILED if outcome.problems else 0)
 
 
-def _say(line: str) -> None:
-    """Not on standard output, which is for the result."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def _list(results: Results, *, as_json: bool) -> int:
+def _list(results: Results) -> Answer:
     rows: list[dict[str, Any]] = [
         {"name": item.name, "paper": item.paper, "state": results.state(item)} for item in ITEMS
     ]
-    if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-        return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "state", "what of the paper", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row["name"], row["state"], row["paper"])
-    console = Console()
-    console.print(table)
-    console.print(f"states are those in {results.out}", highlight=False, soft_wrap=True)
-    return 0
+    shown = [
+        {"name": row["name"], "state": row["state"], "what of the paper": row["paper"]}
+        for row in rows
+    ]
+    table = Table(shown, texts=("name", "state", "what of the paper"))
+    return Answer(rows, [table, f"states are those in {results.out}"])

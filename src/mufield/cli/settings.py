@@ -1,22 +1,18 @@
-"""The flags that say what a run is to be."""
+"""What a run is to be: a file of settings, and flags that override it."""
 
+import argparse
 import json
-from dataclasses import dataclass
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from ..errors import UserError
-from ..runs.config import (
-    FirstName,
-    ModelName,
-    OptimismName,
-    PlannerName,
-    Precision,
-    RunConfig,
-    parse_config,
-    read_settings,
-)
-from .flags import ImportFlag, choice, flag
+from ..runs.config import TABLES, RunConfig, parse_config, read_settings
+from .flags import Command, Environment, ImportFlag
 
 EXAMPLE = """\
 settings may also stand in a file, which flags override:
@@ -44,92 +40,94 @@ settings may also stand in a file, which flags override:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a run is to be; flags that are left out are None."""
+class Configured(Command, RunConfig):
+    """A command that begins a run. Only what looks different as a flag is declared again."""
 
-    config: Annotated[Path | None, flag("FILE")] = None
+    environment: Environment = ""
+    imports: ImportFlag = None
+
+    config: Path | None = None
     """JSON or TOML file with settings; flags override it. An example stands below."""
 
-    options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
-    """Options of the environment, such as horizon=10."""
+    out: Path | None = None
+    """Directory of the run; new or empty."""
 
-    imports: ImportFlag = None
-    """Python file or module to import first, which registers your own system or problem."""
+    def directory(self) -> Path:
+        """The run's directory; raises if the user gave none."""
+        if self.out is None:
+            raise UserError("expected a directory for the run, got none; add --out my-run")
+        return self.out
 
-    seed: Annotated[int | None, flag("INT", "0")] = None
-    """Seed of all randomness."""
-
-    model: Annotated[ModelName | None, choice(ModelName, "ensemble")] = None
-    """Statistical model."""
-
-    model_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
-    """Settings of the model, such as beta=3 members=10 mu=local."""
-
-    reward_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
-    """Settings of the model of the reward, where the environment hides it; it is of the same
-    kind as the motion's."""
-
-    planner: Annotated[PlannerName | None, choice(PlannerName, "mirror")] = None
-    """Randomised policies by mirror ascent, or deterministic networks or tables."""
-
-    planner_options: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
-    """Settings of the planner, such as sweeps=60."""
-
-    optimism: Annotated[OptimismName | None, choice(OptimismName, "hallucinated")] = None
-    """Kind of optimism."""
-
-    scale: Annotated[float | None, flag("FLOAT", "2/3")] = None
-    """Factor on the model's beta, or the bonus's weight."""
-
-    first: Annotated[FirstName | None, choice(FirstName, "prior")] = None
-    """Plan the first episode under the model's prior, or run a random policy."""
-
-    estimate_noise: bool = False
-    """Imagine the noise that the model estimates instead of the problem's."""
-
-    reference: Annotated[float | None, flag("FLOAT")] = None
-    """J of a reference plan, for the regret."""
-
-    precision: Annotated[
-        Precision | None, choice(Precision, "that of JAX, float32 unless JAX_ENABLE_X64 is set")
-    ] = None
-    """Number format."""
-
-    def make(self, environment: str | None, **more: Any) -> RunConfig:
-        """The configuration: the file's settings, and the flags in place of them."""
-        from ..runs.precision import current_precision, set_precision
-
-        settings: dict[str, Any] = {"precision": current_precision()}
-        settings |= read_settings(self.config) if self.config else {}
-        flags: dict[str, Any] = {"environment": environment} | more
-        for name in ("imports", "seed", "model", "planner", "optimism", "scale", "first"):
-            flags[name] = getattr(self, name)
-        flags |= {"reference": self.reference, "precision": self.precision}
-        flags["estimate_noise"] = self.estimate_noise or None
-        settings |= {name: value for name, value in flags.items() if value is not None}
-        for name in ("options", "model_options", "planner_options", "reward_options"):
-            given = read_pairs(getattr(self, name), name)
-            settings[name] = dict(settings.get(name, {})) | given
-        if "environment" not in settings:
+    def run_config(self) -> RunConfig:
+        """The configuration, checked; JAX computes in its number format from now on."""
+        values = {each.name: getattr(self, each.name) for each in fields(RunConfig)}
+        if self.config is not None:  # flags add to the file's options, one by one
+            known = read_settings(self.config)
+            options = {name for name, value in values.items() if isinstance(value, dict)}
+            values |= {name: known.get(name, {}) | values[name] for name in options}
+        if not self.environment:
             raise UserError(
                 "expected the name of an environment, got none; `mufield list` shows them"
             )
-        config = parse_config(settings, str(self.config or "the command line"))
+        config = parse_config(values, "the command line")
+        from ..runs.precision import set_precision
+
         set_precision(config.precision)
         return config
 
 
-def read_pairs(texts: tuple[str, ...], name: str) -> dict[str, Any]:
-    """``key=value`` words; values are JSON where they can be, else text."""
-    pairs: dict[str, Any] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key:
-            raise UserError(
-                f"--{name.replace('_', '-')}: expected words such as horizon=10, got {text!r}"
-            )
-        try:
-            pairs[key.replace("-", "_")] = json.loads(value)
-        except ValueError:
-            pairs[key.replace("-", "_")] = value
-    return pairs
+def defaults(arguments: Sequence[str]) -> dict[str, Any]:
+    """What the flags of `Configured` are if they are not given: the settings of ``--config``."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, nargs="?")
+    path = parser.parse_known_args(arguments)[0].config
+    settings: dict[str, Any] = {"precision": _precision()}
+    if path is None:
+        return settings
+    settings |= read_settings(path)
+    # The command line may name the environment, so the file need not.
+    config = parse_config({"environment": ""} | settings, str(path))
+    return {each.name: getattr(config, each.name) for each in fields(config)}
+
+
+def _precision() -> str:
+    """The number format that JAX computes in, or would if it were imported."""
+    if "jax" in sys.modules:
+        from ..runs.precision import current_precision
+
+        return current_precision()
+    wanted = os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "y", "on")
+    return "float64" if wanted else "float32"
+
+
+def as_toml(document: dict[str, Any]) -> str:
+    """The settings as TOML: the environment, the model and the planner are tables."""
+    flat = {name: value for name, value in document.items() if name != "format"}
+    tables: dict[str, dict[str, Any]] = {}
+    for name, options in TABLES.items():
+        own = flat.pop(options)
+        if "name" in own:  # of the user's own system: the table has another use for it
+            tables[options] = own
+        else:
+            tables[name] = {"name": flat.pop(name)} | own
+    lines = _entries(flat)
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *_entries(table)]
+    return "\n".join(lines)
+
+
+def _entries(table: dict[str, Any]) -> list[str]:
+    # TOML has no null; a setting that is left out has its default, which null is here.
+    return [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None]
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(_entries(value))}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_value(each) for each in value)}]"
+    return json.dumps(value, ensure_ascii=False)  # texts, numbers and truth values are the same

@@ -1,16 +1,13 @@
 """``theory``: the paper's bounds beside what a run realised."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .flags import ImportFlag, flag
-from .printing import prepare, print_table
-from .settings import read_pairs
+from .flags import Command, ImportFlag, RunArgument
+from .output import Answer, Table
+from .sources import open_run
 
 if TYPE_CHECKING:
     from ..theory.report import TheoryReport
@@ -20,41 +17,38 @@ SPARE = ("beta", "theory's", "bound gap", "optimism", "one kernel", "bound I", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theory:
+class Theory(Command):
     """Print the theory's constants and bounds beside the regret and the W1 that a run realised.
 
     Says plainly which assumptions do not hold and which bounds are vacuous. The models are fitted
     again, so that it takes about as long as learning did without planning.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: RunArgument
     """Directory of the run."""
 
-    constants: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
-    """Constants that you know, such as L_f=1 L_pi=2 L_r=3 B_f=1; others are bounded or
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Constants that you know, such as L_f=1,L_pi=2,L_r=3,B_f=1; others are bounded or
     estimated."""
 
     delta: float = 0.1
     """Probability that the theory's band may fail."""
 
-    reference: Annotated[float | None, flag("FLOAT", "that of the run")] = None
-    """J of the best policy, for the regret."""
+    reference: float | None = None
+    """J of the best policy, for the regret; by default that of the run."""
 
-    out: Annotated[Path | None, flag("FILE")] = None
+    out: Path | None = None
     """Draw regret, W1 and information beside their bounds into a .png or .pdf file."""
 
     imports: ImportFlag = None
     """Where your own Python file is now, if it is not where it was when the run began."""
 
-    json: bool = False
-    """Print JSON instead of tables; bounds are logarithms to the base of ten."""
-
-    def __call__(self) -> int:
-        """Read the run, compute and print."""
-        given = read_pairs(self.constants, "constants")
+    def __call__(self) -> Answer:
+        """Read the run, compute and print; bounds in JSON are logarithms to the base of ten."""
         if self.out is not None and self.out.suffix not in (".png", ".pdf"):
             raise UserError(f"--out: expected a .png or .pdf file, got {self.out}")
-        report = self._report(given)
+        report = self._report()
+        shown = _shown(report)
         if self.out is not None:
             from ..viz.run_pictures import save_figures
             from ..viz.theory import theory_figure
@@ -62,39 +56,31 @@ class Theory:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             stem = self.out.with_suffix("")
             save_figures(theory_figure(report), stem, [self.out.suffix[1:]])
-        if self.json:
-            print(json.dumps(report.document(), indent=2))
-        else:
-            print_report(report)
-            if self.out is not None:
-                print(f"wrote {self.out}")
-        return 0
+            shown.append(f"wrote {self.out}")
+        return Answer(report.document(), shown)
 
-    def _report(self, given: dict[str, Any]) -> "TheoryReport":
-        prepare(self.run)
+    def _report(self) -> "TheoryReport":
+        store = open_run(self.run)
         from .._progress import progress_bar
         from ..runs.build import build
-        from ..runs.store import RunStore
         from ..theory.report import make_report
         from ..theory.run import RunData
 
-        store = RunStore(self.run)
         run = RunData.read(store, build(store.config, self.imports))
         with progress_bar("fitting again", store.episodes, shown=True) as report:
             return make_report(
                 run,
-                given=given,
+                given=self.constants,
                 delta=self.delta,
                 reference=self.reference,
                 progress=report,
             )
 
 
-def print_report(report: "TheoryReport") -> None:
-    """Prints tables and sentences."""
+def _shown(report: "TheoryReport") -> list[Table | str]:
+    """The report as tables and sentences."""
     from ..theory.bounds import SYMBOLS
 
-    print(f"{report.run}: {report.environment}, {report.model}, horizon {report.horizon}\n")
     found = {name: getattr(report.constants, name) for name in SYMBOLS}
     rows = [
         {"constant": SYMBOLS[name], "value": c.value, "from": c.source, "note": c.note}
@@ -104,18 +90,18 @@ def print_report(report: "TheoryReport") -> None:
     rows.append(
         {"constant": "L-bar", "value": report.growth, "from": "", "note": "of theorem main"}
     )
-    print_table(rows, texts=("constant", "from", "note"))
-    print()
-    print_table([_row(each) for each in report.rows], texts=(), spare=SPARE)
-    print("\nbounds are powers of ten where they stand as 10^; information is in nats\n")
     signs = {True: "holds", False: "does not hold", None: "cannot be seen"}
-    for each in report.assumptions:
-        print(f"assumption {each.name}: {signs[each.holds]}: {each.sentence}.")
-    print()
-    for verdict in report.verdicts:
-        print(verdict.sentence)
-    for note in report.notes:
-        print(f"note: {note}")
+    return [
+        f"{report.run}: {report.environment}, {report.model}, horizon {report.horizon}\n",
+        Table(rows, texts=("constant", "from", "note")),
+        "",
+        Table([_row(each) for each in report.rows], spare=SPARE),
+        "\nbounds are powers of ten where they stand as 10^; information is in nats\n",
+        *(f"assumption {a.name}: {signs[a.holds]}: {a.sentence}." for a in report.assumptions),
+        "",
+        *(verdict.sentence for verdict in report.verdicts),
+        *(f"note: {note}" for note in report.notes),
+    ]
 
 
 def _row(row: Any) -> dict[str, Any]:

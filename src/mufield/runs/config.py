@@ -25,30 +25,29 @@ Precision = Literal["float32", "float64"]
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What describes a run completely.
+    """What describes a run completely; the command line makes its flags and their help from it.
 
     Attributes:
-        environment: Name of a registered system, or of the problem of a real one.
-        options: Its keyword arguments.
-        imports: A Python file or module to import first, which registers the user's own problem.
+        environment: Name of a system or problem; `mufield list` shows them, --import brings your
+            own.
+        options: Options of the environment, such as horizon=10.
+        imports: Python file or module to import first, which registers your own system or problem.
         seed: Seed of all randomness.
-        agents: Agents that a simulator tracks in each episode.
+        agents: Number of agents that a simulator tracks in each episode.
         episodes: Number of episodes that the run is to have; more may follow.
-        model: The statistical model.
-        model_options: Its settings.
-        planner: ``"mirror"`` for randomised policies, ``"network"`` or ``"table"`` for
-            deterministic ones.
-        planner_options: Its settings.
+        model: Statistical model.
+        model_options: Settings of the model, such as beta=3,members=10,mu=local.
+        planner: Randomised policies by mirror ascent, or deterministic networks or tables.
+        planner_options: Settings of the planner, such as sweeps=60.
         optimism: Kind of optimism.
         scale: Factor on the model's beta, or the bonus's weight.
-        first: How the first episode is planned.
-        estimate_noise: Whether the imagined noise is the model's estimate.
-        reward_options: Settings of the model of the reward, where the environment hides it; the
-            model is of the same kind as the motion's.
+        first: Plan the first episode under the model's prior, or run a random policy.
+        estimate_noise: Imagine the noise that the model estimates instead of the problem's.
+        reward_options: Settings of the model of the reward, where the environment hides it; it is
+            of the same kind as the motion's.
         reference: J of a reference plan, for the regret.
         precision: Number format of all computations.
-        label: Tells runs apart that share all else.
-        format: Version of the run directory.
+        label: Tells runs apart that share all else; `mufield new` draws one if there is none.
     """
 
     # Read by pydantic where a file is checked.
@@ -72,7 +71,6 @@ class RunConfig:
     reference: float | None = None
     precision: Precision = "float32"
     label: str = ""
-    format: int = FORMAT
 
     def __post_init__(self) -> None:
         for name, least in (("agents", 1), ("episodes", 1), ("seed", 0)):
@@ -84,15 +82,16 @@ class RunConfig:
     @property
     def identity(self) -> str:
         """Stands for the run in its policy files; equal for runs that must come out equal."""
-        document = asdict(replace(self, episodes=1))
+        document = replace(self, episodes=1).document()
         if not self.reward_options:  # as for runs that were begun when there was no such setting
             del document["reward_options"]
-        text = json.dumps(document, sort_keys=True, allow_nan=False)
+        text = json.dumps(document, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def document(self) -> dict[str, Any]:
-        """The configuration as JSON has it."""
-        document: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        """The configuration as JSON has it, with the version of run directories."""
+        text = json.dumps(asdict(self) | {"format": FORMAT}, allow_nan=False)
+        document: dict[str, Any] = json.loads(text)
         return document
 
 
@@ -104,21 +103,22 @@ def _adapter() -> Any:
 
 
 def parse_config(document: Any, source: str) -> RunConfig:
-    """Reads a configuration; raises ValueError that names the source and the field."""
+    """Reads a configuration; raises UserError that names the source and the field."""
     from pydantic import ValidationError
 
     if isinstance(document, dict):
-        later = document.get("format", FORMAT)
+        document = dict(document)
+        later = document.pop("format", FORMAT)
         if isinstance(later, int) and later > FORMAT:
             raise UserError(
                 f"{source} was written by a newer mufield, in version {later} of the format, and "
                 f"this one reads up to {FORMAT}; upgrade mufield"
             )
-        unknown = sorted(document.keys() - {each.name for each in fields(RunConfig)})
+        known = [each.name for each in fields(RunConfig)]
+        unknown = sorted(document.keys() - set(known))
         if unknown:
             raise UserError(
-                f"{source}: there is no setting {', '.join(unknown)}; there are "
-                f"{', '.join(each.name for each in fields(RunConfig))}"
+                f"{source}: there is no setting {', '.join(unknown)}; there are {', '.join(known)}"
             )
     try:
         config: RunConfig = _adapter().validate_python(document)
@@ -138,7 +138,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     options; they come back as ``model`` and ``model_options``.
     """
     if not path.exists():
-        raise FileNotFoundError(f"there is no file of settings {path}")
+        raise UserError(f"there is no file of settings {path}")
     if not path.is_file():  # reading a pipe would never end
         raise UserError(f"expected a file of settings, got the directory or device {path}")
     try:
@@ -175,7 +175,7 @@ def read_config(directory: Path) -> RunConfig:
     """The configuration of a run."""
     path = directory / "config.json"
     if not path.exists():
-        raise FileNotFoundError(
+        raise UserError(
             f"there is no run in {directory}; begin one with `mufield train` or `mufield new`"
         )
     return parse_config(read_settings(path), str(path))

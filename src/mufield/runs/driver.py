@@ -193,7 +193,8 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
     if simulated and setup.system is None:
         raise UserError(
             f"{config.environment!r} is a problem without a simulator, which cannot be trained "
-            f"here; begin with `mufield new {directory} {config.environment}`, then ask and tell"
+            f"here; begin with `mufield new {config.environment} --out {directory}`, then ask and "
+            "tell"
         )
     RunStore.create(directory, setup.config, import_users(full.imports))
     return setup

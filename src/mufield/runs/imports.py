@@ -32,7 +32,7 @@ def import_users(source: str | None) -> Path | None:
 
 def _import_file(path: Path) -> Path:
     if not path.is_file():
-        raise FileNotFoundError(
+        raise UserError(
             f"cannot import {path}: there is no such file; say with --import where it is"
         )
     name = f"_mufield_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"

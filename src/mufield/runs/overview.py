@@ -116,10 +116,9 @@ def summarise(directory: Path) -> RunSummary:
         pending = done + 1 in numbers["plans"]
         config = read_config(directory)
         _check(numbers)
-    except FileNotFoundError:
-        reason = "config.json is missing"
     except (ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
+        there = (directory / "config.json").exists()
+        reason = " ".join(str(error).split()) if there else "config.json is missing"
     values = [row["value"] for row in rows[:done]]
     return RunSummary(
         directory=directory,

@@ -104,7 +104,7 @@ def label(value: Any) -> str:
 def read_table(path: Path) -> Table:
     """Reads a .csv or .parquet file."""
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; name a .csv or .parquet file")
+        raise UserError(f"there is no file {path}; name a .csv or .parquet file")
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _read_csv(path)

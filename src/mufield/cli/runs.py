@@ -1,7 +1,6 @@
-"""``runs``: which runs there are."""
+"""``runs`` and ``show``: which runs there are, and what one of them learned."""
 
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,11 +8,14 @@ import tyro
 
 from ..errors import UserError
 from ..runs.config import ModelName, PlannerName, RunConfig
-from .flags import choice, flag
-from .printing import print_table
-from .settings import read_pairs
+from .flags import Command, RunArgument, Switch
+from .output import Answer, Table, metrics_answer
+from .sources import open_run
 
 Order = Literal["directory", "best", "last", "episodes"]
+
+PLACES = (Path("."), Path("runs"))
+"""Where runs are looked for; these directories need not exist."""
 
 TEXTS = ("directory", "environment", "model", "planner", "optimism", "state", "began")
 """Columns that stand to the left."""
@@ -23,29 +25,29 @@ SPARE = ("began", "planner", "model", "last J", "optimism", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(Command):
     """List runs: what they are, how far they are and what they earned."""
 
-    directories: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("DIR", ". and runs")] = ()
+    directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = PLACES
     """Directories to look in and below."""
 
-    environment: Annotated[str | None, flag("NAME")] = None
+    environment: str | None = None
     """Only runs of this environment."""
 
-    model: Annotated[ModelName | None, choice(ModelName, "all")] = None
+    model: ModelName | None = None
     """Only runs with this model."""
 
-    planner: Annotated[PlannerName | None, choice(PlannerName, "all")] = None
+    planner: PlannerName | None = None
     """Only runs with this planner."""
 
-    seed: Annotated[int | None, flag("INT")] = None
+    seed: int | None = None
     """Only runs with this seed."""
 
-    where: Annotated[tuple[str, ...], flag("NAME=VALUE ...")] = ()
-    """Only runs with these settings, such as optimism=greedy options.horizon=10
-    model_options.beta=3."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """Only runs with these settings, such as
+    optimism=greedy,options.horizon=10,model_options.beta=3."""
 
-    unfinished: bool = False
+    unfinished: Switch = False
     """Only runs that have episodes to go or wait for one to be told."""
 
     sort: Order = "directory"
@@ -54,35 +56,27 @@ class Runs:
     depth: int = 5
     """How many directories deep to look."""
 
-    json: bool = False
-    """Print JSON instead of a table, with all settings."""
-
-    def __call__(self) -> int:
+    def __call__(self) -> Answer:
         """Look at the runs and print them."""
         from ..runs.overview import find_runs, matches, summarise
 
         wanted = self._wanted()
-        for directory in self.directories:
+        places = self.directories
+        for directory in places if places != PLACES else ():
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
-        places = self.directories or (Path("."), Path("runs"))
         runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
         runs = [run for run in runs if matches(run.config, wanted)]
         if self.unfinished:
             runs = [run for run in runs if run.state in ("unfinished", "waiting for tell")]
         rows = _sorted([run.row() for run in runs], self.sort)
-        if self.json:
-            print(json.dumps(rows, indent=2, ensure_ascii=False))
-            return 0
         if not rows:
-            print(f"no such run in {' or '.join(map(str, places))}")
-            return 0
-        print_table([_cells(row) for row in rows], texts=TEXTS, spare=SPARE)
-        return 0
+            return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
+        return Answer(rows, [Table([_cells(row) for row in rows], texts=TEXTS, spare=SPARE)])
 
     def _wanted(self) -> list[tuple[str, Any]]:
         """The settings that runs must have."""
-        pairs = list(read_pairs(self.where, "where").items())
+        pairs = list(self.where.items())
         known = [each.name for each in fields(RunConfig)]
         for name, _ in pairs:
             if name.partition(".")[0] not in known:
@@ -91,6 +85,18 @@ class Runs:
             value = getattr(self, name)
             pairs += [] if value is None else [(name, value)]
         return pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show(Command):
+    """Show the metrics of a run."""
+
+    run: RunArgument
+    """Directory of the run."""
+
+    def __call__(self) -> Answer:
+        """Read them."""
+        return metrics_answer(open_run(self.run).rows, self.run)
 
 
 def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:

@@ -1,17 +1,33 @@
-"""Policies that a command is given: a file with the name of an environment, or a run."""
+"""What commands are given: a run, or a policy file with the name of an environment."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .printing import prepare
+from ..runs.config import read_config
 
 if TYPE_CHECKING:
     from ..episode import Known
     from ..policies.base import Profile
     from ..problem import Problem
     from ..runs.store import RunStore
+
+
+def prepare(directory: Path) -> None:
+    """Sets JAX to the run's number format, before anything is computed."""
+    config = read_config(directory)
+    from ..runs.precision import set_precision
+
+    set_precision(config.precision)
+
+
+def open_run(run: Path) -> "RunStore":
+    """Reads a run in its own number format."""
+    prepare(run)
+    from ..runs.store import RunStore
+
+    return RunStore(run)
 
 
 @dataclass(frozen=True)
@@ -35,7 +51,7 @@ class PolicySource:
 
 def load_source(
     path: Path,
-    environment: str | None,
+    environment: str,
     options: dict[str, Any],
     imports: str | None,
     *,
@@ -45,19 +61,19 @@ def load_source(
 
     Args:
         path: A policy file, or the directory of a run.
-        environment: Name of the system; by default that of the run.
+        environment: Name of the system; empty for that of the run.
         options: Its options, in place of the run's.
         imports: Where the user's own file is; by default where the run says.
         episode: Which of a run's policies: ``"best"``, ``"last"``, ``"asked"`` or a number.
     """
     identity: dict[str, Any] = {}
     if path.is_dir():
-        store = _open(path)
+        store = open_run(path)
         environment = environment or store.config.environment
         options = store.config.options | options
         imports = imports or store.config.imports
         path, identity = _of_run(store, episode)
-    if environment is None:
+    if not environment:
         raise UserError(
             f"{path} does not say where it is to be played; name the environment after it, "
             "`mufield list` shows them"
@@ -84,16 +100,9 @@ def load_source(
     return PolicySource(profile, environment, known, problem, identity)
 
 
-def _open(run: Path) -> "RunStore":
-    prepare(run)
-    from ..runs.store import RunStore
-
-    return RunStore(run)
-
-
 def _of_run(store: "RunStore", episode: str) -> tuple[Path, dict[str, Any]]:
     """The file of one of a run's policies, and what tells it apart from others."""
-    number = _number(store, episode)
+    number = episode_number(store, episode)
     config = store.config
     return store.path("policies", number), {
         "run": config.identity,
@@ -105,8 +114,8 @@ def _of_run(store: "RunStore", episode: str) -> tuple[Path, dict[str, Any]]:
     }
 
 
-def _number(store: "RunStore", episode: str) -> int:
-    """The episode that a user means."""
+def episode_number(store: "RunStore", episode: str) -> int:
+    """The episode that a user means: ``best``, ``last``, ``asked`` or a number."""
     told, asked = store.episodes, store.has_plan(store.episodes + 1)
     if told and episode in ("best", "last"):
         return store.best if episode == "best" else told

@@ -1,0 +1,23 @@
+"""``demo``: what the library does, in a minute."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .flags import Command
+from .output import Answer, paths_answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Command):
+    """Show a population flow through four rooms, and draw what happened."""
+
+    out: Path = Path("demo")
+    """Directory for the pictures; made if it does not exist."""
+
+    def __call__(self) -> Answer:
+        """Run it."""
+        from rich.console import Console
+
+        from ..demo import run
+
+        return paths_answer(run(self.out, console=Console(stderr=self.json)))

@@ -1,0 +1,168 @@
+"""Everything that commands print: results, notes, and that they are at work."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WIDE = 1000
+"""Characters in a line where there is no terminal."""
+
+GAP = 2
+"""Characters between columns."""
+
+LINE_SECONDS = 5.0
+"""How often a line is printed where there is no terminal."""
+
+METRICS = {
+    "episode": "episode",
+    "J": "value",
+    "optimistic": "optimistic",
+    "beta": "beta",
+    "spread": "spread",
+    "W1 end": "w1_end",
+    "coverage": "coverage",
+    "best": "best",
+    "notes": "notes",
+}
+"""What the table of a run's metrics shows."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows for people.
+
+    Where there is no terminal, lines are as long as they need to be, so that programs can read
+    them.
+
+    Attributes:
+        rows: The values by the names of the columns.
+        texts: Columns that stand to the left; others stand to the right.
+        spare: Columns that are left out, from the first on, where a terminal is too narrow.
+    """
+
+    rows: Sequence[dict[str, Any]]
+    texts: Sequence[str] = ()
+    spare: Sequence[str] = ()
+
+    def show(self) -> None:
+        """Prints it."""
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+
+        console = Console(width=None if sys.stdout.isatty() else WIDE)
+        cells = [{name: _cell(value) for name, value in row.items()} for row in self.rows]
+        columns = self._fitting(cells, console.width)
+        table = RichTable(box=None, pad_edge=False)
+        for name in columns:
+            side = "left" if name in self.texts else "right"
+            table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+        for row in cells:
+            table.add_row(*(escape(row[name]) for name in columns))  # brackets are no markup
+        with console.capture() as text:  # by itself it would swallow that a pipe was closed
+            console.print(table, highlight=False)
+        print(text.get(), end="")
+
+    def _fitting(self, cells: Sequence[dict[str, str]], width: int) -> list[str]:
+        """The columns that are shown."""
+        widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
+        for name in self.spare:
+            if sum(widths.values()) + GAP * (len(widths) - 1) <= width:
+                break
+            del widths[name]
+        return list(widths)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "; ".join(map(str, value))
+    if value is None:
+        return "–"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found, for programs and for people.
+
+    Attributes:
+        document: What ``--json`` prints: names in snake_case, numbers as numbers.
+        shown: What people read instead, tables and lines; the document's values by default.
+        code: The exit code.
+    """
+
+    document: Any
+    shown: Sequence[Table | str] | None = None
+    code: int = 0
+
+    def show(self, *, as_json: bool) -> None:
+        """Prints it."""
+        if as_json:
+            print(json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False))
+            return
+        for part in self._lines() if self.shown is None else self.shown:
+            if isinstance(part, Table):
+                part.show()
+            else:
+                print(part)
+
+    def _lines(self) -> list[str]:
+        known = {k: v for k, v in self.document.items() if v is not None and v != ""}
+        return [f"{name.replace('_', ' ')}: {_cell(value)}" for name, value in known.items()]
+
+
+def paths_answer(paths: Iterable[Path], **more: Any) -> Answer:
+    """The files that a command wrote."""
+    names = [str(path) for path in paths]
+    return Answer({"files": names, **more}, [f"wrote {name}" for name in names])
+
+
+def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
+    """The metrics of a run, one row for each episode."""
+    if not rows:
+        return Answer(rows, [f"{run} has no episode yet"])
+    cells = [{name: row[key] for name, key in METRICS.items()} for row in rows]
+    policies = f"policies: {run / 'last.policy'}, {run / 'best.policy'}"
+    return Answer(rows, [Table(cells, texts=("notes",)), policies])
+
+
+def say(line: str) -> None:
+    """Says something beside the result, which alone stands on standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Says what people should know, beside the result."""
+    for note in notes:
+        say(f"note: {note}")
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[None]:
+    """Shows that a command is at work where nothing can be counted: a spinner, or lines."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(title):
+            yield
+        return
+    done = threading.Event()
+    printer = threading.Thread(target=_print_lines, args=(title, done), daemon=True)
+    printer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        printer.join()
+
+
+def _print_lines(title: str, done: threading.Event) -> None:
+    began = time.monotonic()
+    while not done.wait(LINE_SECONDS):
+        say(f"{title}, {time.monotonic() - began:.0f} s")

@@ -1,0 +1,129 @@
+"""``train`` and ``resume``: runs on simulators."""
+
+import importlib
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from .flags import Command, ImportFlag, RunArgument, Switch
+from .output import Answer, metrics_answer, print_notes, say, waiting
+from .settings import Configured, as_toml
+from .sources import prepare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Configured):
+    """Learn on a simulator, episode by episode; all is kept in the run's directory."""
+
+    tensorboard: Switch = False
+    """Write the metrics as TensorBoard events, too, into the run's directory."""
+
+    print_config: Switch = False
+    """Print all settings as TOML, with --json as JSON, and leave; --out is not needed."""
+
+    def __call__(self) -> Answer:
+        """Begin the run and go on to its end."""
+        if self.print_config:
+            return self._print_config()
+        run = self.directory()
+        with resumable(run) as check:
+            config = self.run_config()
+            _check_extra(self.tensorboard)
+            from ..runs.driver import learn_run, new_run
+
+            with waiting("preparing the run"):
+                setup = new_run(run, config, simulated=True)
+            rows = learn_run(run, setup=setup, tensorboard=self.tensorboard, check=check)
+        return metrics_answer(rows, run)
+
+    def _print_config(self) -> Answer:
+        config = self.run_config()
+        from ..runs.build import resolve
+
+        document = resolve(config).document()
+        return Answer(document, [as_toml(document)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(Command):
+    """Go on with a run on a simulator, however it ended; the result is as if it never had."""
+
+    run: RunArgument
+    """Directory of the run."""
+
+    episodes: int | None = None
+    """Number of episodes in all; by default what the run was begun with."""
+
+    imports: ImportFlag = None
+    """Where your own Python file is now, if it is not where it was when the run began."""
+
+    tensorboard: Switch = False
+    """Write the metrics of all episodes as TensorBoard events, too."""
+
+    def __call__(self) -> Answer:
+        """Go on to the end."""
+        with resumable(self.run) as check:
+            prepare(self.run)
+            _check_extra(self.tensorboard)
+            from ..runs.driver import learn_run
+            from ..runs.store import RunStore
+
+            store = RunStore(self.run)
+            print_notes(store.changes)
+            done = len(store.rows)
+            rows = learn_run(
+                self.run,
+                self.episodes,
+                imports=self.imports,
+                tensorboard=self.tensorboard,
+                check=check,
+            )
+        if len(rows) == done:
+            print_notes([f"complete already, with {done} episodes; --episodes N goes on to N"])
+        return metrics_answer(rows, self.run)
+
+
+def _check_extra(tensorboard: bool) -> None:
+    """Raises before anything is computed if the package is not installed."""
+    if tensorboard:
+        importlib.import_module("tensorboardX")
+
+
+@contextmanager
+def resumable(run: Path) -> Iterator[Callable[[], None]]:
+    """Says how a run goes on that was stopped with Ctrl-C.
+
+    Libraries that are interrupted at a bad moment may lose the interrupt. So it is remembered:
+    the block gets a function that raises it again, to be called now and then.
+    """
+    asked = False
+
+    def remember(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    # Not where Ctrl-C is ignored, as in the background of a script, or handled by somebody else.
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = ours and threading.current_thread() is threading.main_thread()
+    try:
+        if ours:
+            signal.signal(signal.SIGINT, remember)
+        yield check
+    except KeyboardInterrupt:
+        if (run / "config.json").exists():  # else it has not begun
+            say(f"stopped; go on with: mufield resume {shlex.quote(str(run))}")
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

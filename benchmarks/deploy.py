@@ -36,7 +36,7 @@ import mufield as mf
 from mufield.deploy.export import READER as READER_FILE
 from mufield.deploy.export import export_policy
 from mufield.deploy.reader import DeployedPolicy
-from mufield.finite.choice import drawn
+from mufield.finite.draws import drawn
 from mufield.space.measure import mean_field_at
 
 START = 0.3

@@ -50,7 +50,7 @@ import mufield
 from mufield import Grid, MirrorAscent, MoveFlow, Profile, SimulatedSystem
 from mufield.environments.swarm import closed_form_policy
 from mufield.finite.gap import PopulationGap, PowerLaw, fit_power, population_gap
-from mufield.finite.simulate import BLOCK, FiniteSystem
+from mufield.finite.system import BLOCK, FiniteSystem
 
 FASTER_THAN_LOOP = 30.0
 FASTER_THAN_NUMPY = 3.0

@@ -42,9 +42,9 @@ from _report import Report, time_side_by_side
 
 import mufield
 from mufield import MirrorAscent, MoveFlow
-from mufield.baselines.loop import Memory, compiled
+from mufield.baselines.q_learning import QLearning, QState
+from mufield.baselines.q_learning import compiled_loop as numba_loop
 from mufield.baselines.training import QResult, train
-from mufield.baselines.u2mfqlfh import U2MFQLFH, QState
 
 FORMULATIONS = {"standard": "discrete-rooms", "extended": "discrete-rooms-extended"}
 TEN_MILLION, MINUTES = 10_000_000, 2.0
@@ -71,15 +71,15 @@ QUICK = Sizes(episodes=200_000, noisy_episodes=200_000, rounds=3, bracket=0.05)
 # The same algorithm in Python.
 
 
-def plain_numpy(learner: U2MFQLFH, state: QState, episodes: int) -> QState:
+def plain_numpy(learner: QLearning, state: QState, episodes: int) -> QState:
     """Written down as in print, with NumPy's arrays and functions."""
-    world, rates = learner.world, learner.rates
-    horizon, _, options = world.shape
+    tables, rates = learner.tables, learner.rates
+    horizon, _, options = tables.shape
     q, visits, nu = state.q.copy(), state.visits.copy(), state.nu
     rng = np.random.default_rng(0)
     for k in range(state.episodes + 1, state.episodes + episodes + 1):
         rho_nu = (1 + k) ** -rates.omega_nu
-        x = np.searchsorted(world.starts, rng.random(), side="right")
+        x = np.searchsorted(tables.starts, rng.random(), side="right")
         for h in range(horizon):
             nu[h] *= 1 - rho_nu
             nu[h, x] += rho_nu
@@ -89,8 +89,8 @@ def plain_numpy(learner: U2MFQLFH, state: QState, episodes: int) -> QState:
                 o = int(chance / rates.epsilon * options)
             else:
                 o = np.argmax(q[h, x])
-            branch = np.searchsorted(world.chances[x, o], rng.random(), side="right")
-            y = world.ends[x, o, branch]
+            branch = np.searchsorted(tables.chances[x, o], rng.random(), side="right")
+            y = tables.ends[x, o, branch]
             if h + 1 < horizon:
                 ahead = np.max(q[h + 1, y])
             else:
@@ -104,11 +104,11 @@ def plain_numpy(learner: U2MFQLFH, state: QState, episodes: int) -> QState:
     return as_state(state, q, visits, nu, episodes)
 
 
-def tuned_lists(learner: U2MFQLFH, state: QState, episodes: int) -> QState:
+def tuned_lists(learner: QLearning, state: QState, episodes: int) -> QState:
     """As fast as Python gets: lists, local names, NumPy only where it pays."""
-    world, rates = learner.world, learner.rates
-    horizon, _, options = world.shape
-    starts, chances, ends = world.starts.tolist(), world.chances.tolist(), world.ends.tolist()
+    tables, rates = learner.tables, learner.rates
+    horizon, _, options = tables.shape
+    starts, chances, ends = tables.starts.tolist(), tables.chances.tolist(), tables.ends.tolist()
     q, visits, nu = state.q.tolist(), state.visits.tolist(), list(state.nu)
     epsilon, omega_q, log = rates.epsilon, rates.omega_q, math.log
     rng, draws = np.random.default_rng(0), 1 + 2 * horizon
@@ -148,17 +148,17 @@ def as_state(
     return QState(q, visits, nu, 1.0, done, start.earned, start.generator)
 
 
-def compiled_loop(learner: U2MFQLFH, state: QState, episodes: int) -> QState:
+def compiled_loop(learner: QLearning, state: QState, episodes: int) -> QState:
     """The package's loop, with the plain ones' random numbers."""
-    memory = Memory(state.q.copy(), state.visits.copy(), state.weights.copy())
-    rng = np.random.default_rng(0)
-    scale, _ = compiled()(
-        learner.world, learner.rates, memory, rng, state.episodes, episodes, state.scale, 0.0
+    q, visits, weights = state.q.copy(), state.visits.copy(), state.weights.copy()
+    arrays = (q, visits, weights, np.random.default_rng(0))
+    scale, _ = numba_loop()(
+        learner.tables, learner.rates, *arrays, state.episodes, episodes, state.scale, 0.0
     )
-    return as_state(state, memory.q, memory.visits, scale * memory.weights, episodes)
+    return as_state(state, q, visits, scale * weights, episodes)
 
 
-Side = Callable[[U2MFQLFH, QState, int], QState]
+Side = Callable[[QLearning, QState, int], QState]
 SIDES: dict[str, tuple[Side, int]] = {
     "compiled": (compiled_loop, 50_000),
     "plain NumPy": (plain_numpy, 100),
@@ -171,7 +171,7 @@ def compare_with_python(report: Report, results: dict[str, QResult], rounds: int
     """Times the loops side by side from the trained state, after a check that they agree."""
     ratios: dict[str, list[float]] = {"plain NumPy": [], "lists, tuned": []}
     for name, result in results.items():
-        learner = U2MFQLFH(mufield.make(FORMULATIONS[name]))
+        learner = QLearning(mufield.make(FORMULATIONS[name]))
         check_equal(learner, learner.init(0))
         check_equal(learner, result.state)
 
@@ -198,7 +198,7 @@ def compare_with_python(report: Report, results: dict[str, QResult], rounds: int
         )
 
 
-def check_equal(learner: U2MFQLFH, state: QState) -> None:
+def check_equal(learner: QLearning, state: QState) -> None:
     """Exits if the loops disagree by more than rounding."""
     ours = compiled_loop(learner, state, 100)
     for name, (side, _) in SIDES.items():

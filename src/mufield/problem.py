@@ -263,6 +263,14 @@ class Problem(eqx.Module):
         """Whether the reward has to be learned."""
         return isinstance(self.reward, HiddenReward)
 
+    def check_action(self, shape: tuple[int, ...]) -> None:
+        """Raises, also while tracing, if an action of one agent has another shape than it must."""
+        if shape != (self.actions.dim,):
+            raise UserError(
+                f"the policy must return an action of shape {(self.actions.dim,)} for one agent, "
+                f"got {shape}"
+            )
+
     def draw_starts(self, key: Key, agents: int) -> States:
         """Agents drawn from the initial distribution."""
         return sample(self.grid, self.initial, key, agents, centred=self.noise.centred)

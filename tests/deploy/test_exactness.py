@@ -24,7 +24,7 @@ from mufield.deploy.describe import describe
 from mufield.deploy.onnx_builder import ENTRY
 from mufield.deploy.onnx_graph import build_model, write_onnx
 from mufield.deploy.reader import DeployedPolicy
-from mufield.finite.choice import drawn
+from mufield.finite.draws import drawn
 from mufield.space.measure import histogram
 
 FILES = {"npz": (write_array_file, reader_decides), "onnx": (write_onnx, onnx_decides)}

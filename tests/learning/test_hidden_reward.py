@@ -31,7 +31,7 @@ from mufield import (
     random_policy,
 )
 from mufield.environments.swarm import closed_form_policy
-from mufield.finite.simulate import FiniteSystem
+from mufield.finite.system import FiniteSystem
 from mufield.learning.believed import reward_family
 from mufield.learning.imagine import OPTIMISM, Imagination
 from mufield.models.base import AbstractModel, Prediction

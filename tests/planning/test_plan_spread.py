@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mufield as mf
-from mufield.finite.simulate import FiniteSystem
+from mufield.finite.system import FiniteSystem
 from mufield.planning.bptt import BPTT
 from mufield.planning.spread import spread_start
 

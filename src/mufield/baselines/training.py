@@ -1,21 +1,26 @@
-"""Training by U2-MF-QL-FH, with a curve and checkpoints."""
+"""Training by Q-learning, with a curve and checkpoints."""
 
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._files import read_sealed, write_sealed
 from .._progress import Report, progress_bar
 from ..errors import UserError
 from ..policies.base import Profile
 from ..systems import SimulatedSystem
-from .checkpoint import read_checkpoint, write_checkpoint
-from .u2mfqlfh import U2MFQLFH, QState
+from .q_learning import QLearning, QState
+
+KIND = "checkpoint of Q-learning"
+_CURVE = "curve."
+_ARRAYS = ("q", "visits", "weights")
+_NUMBERS = ("scale", "episodes", "earned", "generator")
 
 EPISODES_AT_ONCE = 100_000
 """Episodes between two looks at the clock and the keyboard."""
@@ -106,7 +111,7 @@ def train(
             "episodes must be a positive multiple of evaluate_every, got "
             f"episodes={episodes} and evaluate_every={evaluate_every}"
         )
-    learner = U2MFQLFH(system, omega_q=omega_q, omega_nu=omega_nu, epsilon=epsilon)
+    learner = QLearning(system, omega_q=omega_q, omega_nu=omega_nu, epsilon=epsilon)
     # As Python's own numbers, which JSON knows.
     own = {"seed": int(seed), "evaluate_every": int(evaluate_every)}
     settings = {**learner.settings(), **own}
@@ -122,12 +127,12 @@ def train(
         while state.episodes < episodes:
             state, curve = _next_entry(learner, state, curve, evaluate_every, report)
             if path is not None:
-                write_checkpoint(path, state, settings, curve.columns())
+                _write(path, state, settings, curve)
     return QResult(curve, state, learner.profile(state))
 
 
 def _begin(
-    learner: U2MFQLFH, settings: Mapping[str, Any], seed: int, path: Path | None
+    learner: QLearning, settings: Mapping[str, Any], seed: int, path: Path | None
 ) -> tuple[QState, Curve]:
     """The state and the curve of the checkpoint, or those before the first episode."""
     state, curve = learner.init(seed), Curve.empty()
@@ -135,15 +140,54 @@ def _begin(
         return state, curve
     if not path.parent.is_dir():
         # Found out now, not after the first million episodes.
-        raise FileNotFoundError(f"there is no directory {path.parent} to write {path.name} to")
+        raise UserError(f"there is no directory {path.parent} to write {path.name} to; make it")
     if not path.exists():
         return state, curve
-    state, columns = read_checkpoint(path, state, settings, curve.columns())
-    return state, Curve(**columns)
+    return _read(path, state, settings)
+
+
+def _write(path: Path, state: QState, settings: Mapping[str, Any], curve: Curve) -> None:
+    arrays = {name: getattr(state, name) for name in _ARRAYS}
+    arrays |= {_CURVE + name: values for name, values in curve.columns().items()}
+    numbers = {name: getattr(state, name) for name in _NUMBERS}
+    write_sealed(path, {"settings": dict(settings), **numbers}, arrays, kind=KIND)
+
+
+def _read(path: Path, like: QState, settings: Mapping[str, Any]) -> tuple[QState, Curve]:
+    """What `_write` wrote; raises UserError if that is damaged or of other settings.
+
+    Args:
+        path: The file.
+        like: A state of the arrays' shapes.
+        settings: What the state must belong to.
+    """
+
+    def layout(document: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        _check_settings(path, settings, document["settings"])
+        expected = {name: getattr(like, name) for name in _ARRAYS}
+        entries = document["episodes"] // settings["evaluate_every"]
+        empty = Curve.empty().columns()
+        curve = {_CURVE + name: np.resize(column, entries) for name, column in empty.items()}
+        return {name: (a.dtype.name, a.shape) for name, a in (expected | curve).items()}
+
+    document, arrays = read_sealed(path, KIND, layout=layout)
+    parts = {name: document[name] for name in _NUMBERS} | {name: arrays[name] for name in _ARRAYS}
+    columns = {name: arrays[_CURVE + name] for name in Curve.empty().columns()}
+    return replace(like, **parts), Curve(**columns)
+
+
+def _check_settings(path: Path, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name in sorted(expected.keys() | found.keys()):
+        want, got = expected.get(name, "no such setting"), found.get(name, "no such setting")
+        if want != got:
+            raise UserError(
+                f"cannot go on from {path}: expected {name} = {want}, got a checkpoint of "
+                f"{name} = {got}; name another file to begin anew, or ask for what the file holds"
+            )
 
 
 def _next_entry(
-    learner: U2MFQLFH, state: QState, curve: Curve, evaluate_every: int, report: Report
+    learner: QLearning, state: QState, curve: Curve, evaluate_every: int, report: Report
 ) -> tuple[QState, Curve]:
     """The episodes up to the next evaluation, and the curve with it."""
     earned, end = state.earned, state.episodes + evaluate_every

@@ -86,7 +86,7 @@ class Evaluate(Command):
         import jax
 
         from .._progress import progress_bar
-        from ..finite.simulate import FiniteSystem
+        from ..finite.system import FiniteSystem
 
         limit = float(system.evaluate(profile).value)
         rows: list[dict[str, Any]] = [
@@ -131,7 +131,7 @@ def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
 
 def _is_blind(profile: "Profile") -> bool:
     """Whether it is known that a policy does not look at mu."""
-    from ..finite.blocks import BY_CELL
+    from ..finite.agents import BY_CELL
     from ..policies.network import NetworkPolicy
 
     policy = profile.at(0)

@@ -3,9 +3,8 @@
 from typing import Any
 
 from .._progress import progress_bar
-from ..baselines.loop import compiled
+from ..baselines.q_learning import QLearning, compiled_loop
 from ..baselines.training import QResult, train
-from ..baselines.u2mfqlfh import U2MFQLFH
 from ..environments.registry import make
 from ..errors import UserError
 from ..problem import MoveSet
@@ -32,12 +31,12 @@ class QLearner(AbstractContender):
     def __init__(self, name: str, arena: Arena):
         """Finds its game and tabulates it; raises if there is none, or if numba is missing."""
         super().__init__(name, arena)
-        compiled()
+        compiled_loop()
         self.comparable = arena.config.environment != CONTINUOUS_ROOMS
         self.system = _game(name, arena)
         other = DISCRETE_ROOMS[Q_LEARNERS.index(name)]
         self.plays = arena.config.environment if self.comparable else other
-        self.algorithm = U2MFQLFH(self.system)
+        self.algorithm = QLearning(self.system)
 
     def own_settings(self) -> dict[str, Any]:
         """The tabulated game, the rates and the budget."""

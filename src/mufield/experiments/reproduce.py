@@ -112,9 +112,9 @@ def _check_installed(jobs: Sequence[Job]) -> None:
     from .. import viz  # noqa: F401
 
     if any(job.kind == "qlearning" for job in jobs):
-        from ..baselines.loop import compiled
+        from ..baselines.q_learning import compiled_loop
 
-        compiled()
+        compiled_loop()
 
 
 def _compute(

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Real
 from .._types import Key
 from ..errors import UserError
 from ..systems import SimulatedSystem
-from .simulate import FiniteSystem
+from .system import FiniteSystem
 
 
 class PowerLaw(NamedTuple):

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _types
 from .._types import Mass, Scalar
-from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
@@ -199,7 +198,9 @@ class Flow(eqx.Module):
 
         def law_of(part: Any, mass: Mass) -> ActionLaw:
             pi: AbstractPolicy = profile.join(part)
-            return _checked(problem, pi.at_cells(problem.grid, mass))
+            law = pi.at_cells(problem.grid, mass)
+            problem.check_action(law.actions.shape[2:])
+            return law
 
         # What the scan runs over: the laws of all steps, or the parts of the policy that give them.
         ahead = profile.per_step is not None and profile.join(profile.per_step).ahead
@@ -255,16 +256,6 @@ def end_reward(problem: Problem, mass: Mass) -> Scalar:
         weights=jnp.ones((*mass.shape, 1), dtype=mass.dtype),
     )
     return integrated_reward(problem, mass, law)
-
-
-def _checked(problem: Problem, law: ActionLaw) -> ActionLaw:
-    """Raises, while tracing, if a policy's actions have another size than the action space."""
-    if law.actions.shape[-1:] != (problem.actions.dim,) or law.actions.ndim != 3:
-        raise UserError(
-            f"the policy must return an action of shape {(problem.actions.dim,)} for one agent, "
-            f"got {law.actions.shape[2:]}"
-        )
-    return law
 
 
 def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:

@@ -26,10 +26,10 @@ from mufield import (
     point_mass,
 )
 from mufield.environments.discrete_rooms import uniform_legal
-from mufield.finite import simulate
-from mufield.finite.blocks import BY_CELL
-from mufield.finite.choice import CellLaws, drawn
-from mufield.finite.simulate import FiniteSystem
+from mufield.finite import system as finite_system
+from mufield.finite.agents import BY_CELL
+from mufield.finite.draws import CellLaws, drawn
+from mufield.finite.system import FiniteSystem
 from mufield.policies.spread import SpreadTable
 from mufield.policies.tabular import SquashedTable
 from mufield.space.measure import mean_field_at
@@ -130,11 +130,11 @@ def test_the_start_is_drawn_from_the_initial_distribution():
 
 
 def test_the_same_key_gives_the_same_episode_whatever_the_threads(monkeypatch):
-    monkeypatch.setattr(simulate, "BLOCK", 1500)
+    monkeypatch.setattr(finite_system, "BLOCK", 1500)
     episode = plaza().run(by_cell(), KEY, agents=N)
     assert episode.states.shape == (N, 3, 2)
     assert not np.array_equal(episode.states[:1000, 0], episode.states[1000:, 0])
-    monkeypatch.setattr(simulate, "_pool", lambda: ThreadPoolExecutor(1))
+    monkeypatch.setattr(finite_system, "_pool", lambda: ThreadPoolExecutor(1))
     assert same(episode, plaza().run(by_cell(), KEY, agents=N))
     other = plaza().run(by_cell(), jax.random.key(1), agents=N)
     assert not np.array_equal(episode.mass, other.mass)
@@ -156,8 +156,8 @@ def test_memory_does_not_grow_with_steps(monkeypatch):
         held.append(sum(array.nbytes for array in jax.live_arrays()))
         return advance(*inputs)
 
-    advance = simulate.advance
-    monkeypatch.setattr(simulate, "advance", watched)
+    advance = finite_system.advance
+    monkeypatch.setattr(finite_system, "advance", watched)
     plaza().evaluate(by_cell(), KEY, episodes=4)
     assert held[-1] < held[1] + N  # not one byte more for each agent
 

@@ -25,8 +25,8 @@ CONCENTRATIONS = (0.5, 1.0, 10.0)
 """Of the random distributions at which the reward is looked at: from peaked to even."""
 
 
-class World(NamedTuple):
-    """What a simulator of one-step transitions draws from.
+class Tables(NamedTuple):
+    """The game in tables: what a simulator of one-step transitions draws from.
 
     Attributes:
         starts: Cumulative distribution of the first cell.
@@ -50,7 +50,7 @@ class World(NamedTuple):
         return self.horizon, self.ends.shape[0], self.ends.shape[1]
 
     def fingerprint(self) -> str:
-        """A checksum, so that a file can say which world it belongs to."""
+        """A checksum, so that a file can say which game it belongs to."""
         total = hashlib.sha256()
         for part in self:
             values = np.asarray(part)
@@ -58,7 +58,7 @@ class World(NamedTuple):
         return total.hexdigest()
 
 
-def tabulate(system: SimulatedSystem) -> World:
+def tabulate(system: SimulatedSystem) -> Tables:
     """Writes the law of the next cell, for every cell and option, into tables.
 
     The tables are those of the flow, so agents that are drawn from them are distributed as the
@@ -84,7 +84,7 @@ def tabulate(system: SimulatedSystem) -> World:
     _check_reward(flow, problem.actions)
     laws = np.asarray(_next_cells(flow, motion, problem.actions.options), dtype=float)
     ends, chances = _branches(np.moveaxis(laws, 0, 1))
-    return World(
+    return Tables(
         starts=_cumulative(np.asarray(problem.initial, dtype=float)),
         ends=ends,
         chances=chances,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mufield.finite.bits import normal, random_bits, uniform
+from mufield.finite.draws import normal, random_bits, uniform
 
 SEED = np.asarray([3, 7], dtype=np.uint32)
 

@@ -1,19 +1,58 @@
-"""Drawing actions from one random number each: many times cheaper than one for each move."""
+"""Random numbers of many agents, and actions drawn from one of them each.
+
+Bits come from the host, where they are cheaper; one number for an action is many times cheaper
+than one for each move.
+"""
 
 import math
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from .._types import Action, CellIndex, Scalar
-from ..errors import UserError
 from ..policies.base import ActionLaw
-from ..space.measure import MASS_TOLERANCE
+from ..systems import check_weights
+
+RESOLUTION = 23
+"""Bits of a uniform number: as many as float32 can tell apart everywhere from 0 to 1."""
 
 BEYOND = 2.0
 """Fills rows of cumulative weights up; no chance reaches it."""
+
+
+def random_bits(
+    seed: UInt32[np.ndarray, "parts"], number: int, size: int, words: int
+) -> UInt32[np.ndarray, "agents drawn"]:
+    """Bits of a block's agents at one step; a few more than asked for may come.
+
+    From NumPy, because JAX takes several times longer to draw them on a processor.
+
+    Args:
+        seed: What identifies the step.
+        number: Number of the block.
+        size: How many agents the block has.
+        words: How many words each agent needs.
+    """
+    sequence = np.random.SeedSequence([*seed.tolist(), number])
+    stream = np.random.Generator(np.random.SFC64(sequence))
+    pairs = -(-words // 2)  # two words at a time are drawn as fast as one
+    drawn = stream.integers(2**64 - 1, size=(size, pairs), dtype=np.uint64, endpoint=True)
+    return drawn.view(np.uint32)
+
+
+def uniform(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
+    """Evenly from 0 to 1; neither of the two is ever reached."""
+    steps = (bits >> (32 - RESOLUTION)).astype(dtype)
+    return (steps + 0.5) * 2.0**-RESOLUTION
+
+
+def normal(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
+    """Standard normal numbers."""
+    return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform(bits, dtype) - 1.0)
 
 
 class CellLaws(eqx.Module):
@@ -31,14 +70,8 @@ class CellLaws(eqx.Module):
     def build(cls, law: ActionLaw, used: Bool[np.ndarray, "cells"]) -> "CellLaws":
         """Makes the tables; raises if weights in a ``used`` cell are no distribution."""
         weights = np.asarray(law.weights, dtype=float)
-        off = float(np.abs(weights[used].sum(axis=1) - 1.0).max())
-        least = float(weights[used].min())
-        if not (off <= MASS_TOLERANCE and least >= 0):
-            raise UserError(
-                "the weights of a randomised policy must be non-negative and sum to 1 in every "
-                f"cell; the sums are off by up to {off:.3g}, the least weight is {least:.3g}; "
-                "normalise them"
-            )
+        error = float(np.abs(weights[used].sum(axis=1) - 1.0).max())
+        check_weights(error, float(weights[used].min()))
         return cls(jnp.asarray(cumulated(weights), dtype=law.weights.dtype), law.actions)
 
     def draw(self, cell: CellIndex, chance: Scalar) -> Action:

@@ -17,12 +17,12 @@ from .. import _types
 from .._types import Key, Mass
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
+from ..flow.flow import end_reward
 from ..policies.base import AbstractPolicy, Profile, as_profile
 from ..problem import Motion, Problem, Reward
-from ..space.noise import GaussianNoise, NeighbourNoise, Noise
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
-from .blocks import Advanced, Block, Moment, Moves, World, advance, begin, end_reward, way_of
-from .choice import CellLaws, cumulated
+from .agents import Advanced, Block, Moment, Moves, Rules, advance, begin, choices
+from .draws import CellLaws
 
 BLOCK = 1 << 17
 """Agents that one compiled call moves; what it needs on the way is small beside a population."""
@@ -99,7 +99,7 @@ class FiniteSystem(AbstractSystem):
         ``reward`` is the true reward, if the problem hides it; the rest are attributes.
         """
         _check_options(agents, stale, lost)
-        _scaled(problem.noise, noise_factor)
+        problem.noise.scaled(noise_factor)
         check_motion(problem, motion)
         self.problem = problem
         self.agents = agents
@@ -107,7 +107,7 @@ class FiniteSystem(AbstractSystem):
         self.lost = float(lost)
         self.noise_factor = float(noise_factor)
         # Those of the discrete rooms stand in the middle of their cells anyway.
-        self.centred = centred or isinstance(problem.noise, NeighbourNoise)
+        self.centred = centred or problem.noise.centred
         self._motion = motion
         self._rewarded = rewarded(problem, reward)
 
@@ -161,17 +161,7 @@ def _check_options(agents: int, stale: int, lost: float) -> None:
         raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
 
 
-def _scaled(noise: Noise, factor: float) -> Noise:
-    if not (math.isfinite(factor) and factor >= 0):
-        raise UserError(f"noise_factor must be 0 or more, got {factor}")
-    if isinstance(noise, GaussianNoise):
-        return GaussianNoise(tuple(factor * std for std in noise.std))
-    if noise.intensity * factor > 1:
-        raise UserError(
-            f"noise_factor {factor} makes a probability of {noise.intensity * factor} of the "
-            f"noise intensity {noise.intensity}; choose at most {1 / noise.intensity:g}"
-        )
-    return NeighbourNoise(noise.intensity * factor)
+_end_reward = eqx.filter_jit(end_reward)
 
 
 # One episode: only counts, sums and tracked agents come from the blocks to the host.
@@ -208,14 +198,14 @@ def _play(
             now=mass[-1],
             seen=mass[max(0, step - system.stale)],
         )
-        done = population.advance(way_of(population.world, profile, moment), moment)
+        done = population.advance(choices(population.rules, profile, moment), moment)
         rewards.append(sum(each.earned for each in done) / population.present)
         if tracked:
             watched = [each.tracked for each in done if each.tracked is not None]
             paths.append(Moves(*(jnp.concatenate(parts) for parts in zip(*watched, strict=True))))
     mass.append(population.histogram(problem.horizon))
     if problem.pay_end:
-        rewards.append(float(end_reward(problem, mass[-1])))
+        rewards.append(float(_end_reward(problem, mass[-1])))
     if not np.isfinite(rewards).all():
         raise UserError(
             "the episode is not finite: the reward returned NaN or infinity for a state, action "
@@ -228,14 +218,14 @@ class _Population:
     """The agents of one episode, in blocks that threads share out among them.
 
     Attributes:
-        world: What moves the agents.
+        rules: What moves the agents.
         present: How many of them the last histogram counts.
     """
 
     def __init__(self, system: FiniteSystem, key: Key, tracked: int, pool: Executor):
         problem = system._rewarded
-        noise = _scaled(problem.noise, system.noise_factor)
-        self.world = World(problem, system._motion, noise, system.lost, system.centred)
+        noise = problem.noise.scaled(system.noise_factor)
+        self.rules = Rules(problem, system._motion, noise, system.lost, system.centred)
         self.present = system.agents
         self._pool = pool
         start_key, self._life_key = jax.random.split(key)
@@ -244,11 +234,7 @@ class _Population:
         sizes = [system.agents // count + (i < system.agents % count) for i in range(count)]
         self._watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
         self._numbers = [_number(block) for block in range(count)]
-        initial = cumulated(np.asarray(problem.initial, dtype=float)[None])
-        start = jnp.asarray(initial, dtype=problem.initial.dtype)
-        self._blocks: list[Block] = self._in_blocks(
-            partial(begin, self.world, start, start_key), sizes
-        )
+        self._blocks: list[Block] = self._in_blocks(partial(begin, self.rules, start_key), sizes)
 
     def histogram(self, step: int) -> Mass:
         """The distribution of the agents that have not dropped out."""
@@ -257,13 +243,13 @@ class _Population:
         if self.present == 0:
             raise UserError(
                 f"all agents dropped out before step {step}; take more agents or a smaller share "
-                f"of lost ones than {self.world.lost}"
+                f"of lost ones than {self.rules.lost}"
             )
-        return jnp.asarray(counts / self.present, dtype=self.world.problem.initial.dtype)
+        return jnp.asarray(counts / self.present, dtype=self.rules.problem.initial.dtype)
 
-    def advance(self, way: CellLaws | AbstractPolicy, moment: Moment) -> list[Advanced]:
+    def advance(self, choose: CellLaws | AbstractPolicy, moment: Moment) -> list[Advanced]:
         """Moves all agents."""
-        step = partial(advance, self.world, way, moment, self._life_key)
+        step = partial(advance, self.rules, choose, moment, self._life_key)
         done: list[Advanced] = self._in_blocks(step, self._blocks, self._watched)
         self._blocks = [each.block for each in done]
         return done

@@ -9,24 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
-from .._types import Action, CellIndex, Key, Mass, Scalar, State
+from .._types import CellIndex, Key, Mass, Scalar, State
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.randomised import RandomisedPolicy, UniformRandom
 from ..policies.spread import SpreadTable
 from ..policies.tabular import SquashedTable, TabularPolicy
 from ..problem import Motion, Problem
-from ..space.measure import MeanField
+from ..space.measure import MeanField, place_agents
 from ..space.noise import GaussianNoise, Noise
-from ..systems import agent_move
-from .bits import normal, random_bits, uniform
-from .choice import CellLaws, drawn, find
+from ..systems import agent_move, outside_actions
+from .draws import CellLaws, drawn, normal, random_bits, uniform
 
 BY_CELL = (RandomisedPolicy, UniformRandom, TabularPolicy, SquashedTable, SpreadTable)
 """Policies under which all agents of a cell have the same law, whatever mu is."""
 
 
-class World(eqx.Module):
+class Rules(eqx.Module):
     """What moves agents; the same for populations of all sizes, so that they share programs."""
 
     problem: Problem
@@ -67,20 +66,27 @@ class Advanced(NamedTuple):
 
     Attributes:
         block: The agents.
-        earned: Sum of their rewards.
+        rewards: What each of them earned.
+        valid: Whether all moves are allowed and finite.
         tracked: Moves of those that are tracked, if there are any.
     """
 
     block: Block
-    earned: float
+    rewards: Float[Array, "agents"]
+    valid: Bool[Array, ""]
     tracked: Moves | None
 
+    @property
+    def earned(self) -> float:
+        """Sum of the rewards; on the host, in double precision and many times faster."""
+        return float(np.sum(np.asarray(self.rewards), dtype=np.float64))
 
-def way_of(world: World, profile: Profile, moment: Moment) -> CellLaws | AbstractPolicy:
+
+def choices(rules: Rules, profile: Profile, moment: Moment) -> CellLaws | AbstractPolicy:
     """How agents decide: by tables of all cells where these say it all."""
-    if not (world.centred or type(profile.shared) in BY_CELL):
+    if not (rules.centred or type(profile.shared) in BY_CELL):
         return _policy(profile, moment.step)
-    law = _at_cells(profile, moment.step, world.problem, moment.seen)
+    law = _at_cells(profile, moment.step, rules.problem, moment.seen)
     return CellLaws.build(law, np.asarray(moment.now) > 0)
 
 
@@ -95,33 +101,17 @@ def _at_cells(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Ma
 
 
 @eqx.filter_jit
-def begin(
-    world: World,
-    initial: Float[Array, "1 width"],
-    key: Key,
-    number: Int[Array, ""],
-    size: int,
-) -> Block:
-    """Draws agents: a cell by its mass, then, unless they are centred, a place inside the cell.
-
-    `mufield.sample` does the same with a random number for each cell and agent.
-    """
-    grid, dtype = world.problem.grid, world.problem.initial.dtype
-    cell_key, place_key = jax.random.split(jax.random.fold_in(key, number))
-    chances = jax.random.uniform(cell_key, (size,), dtype=dtype)
-    cell = jax.vmap(lambda chance: find(initial, 0, chance))(chances)
-    position = jnp.asarray(grid.centres, dtype=dtype)[cell]
-    if not world.centred:
-        inside = jax.random.uniform(place_key, (size, grid.dim), dtype=dtype)
-        # A rounding error away from the upper edge, so that the position stays in its cell.
-        inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
-        position = position + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=dtype)
-    return Block(position, cell, _counts(world, cell, jnp.ones((), dtype=bool)))
+def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
+    """Draws a block of agents from the initial distribution."""
+    problem = rules.problem
+    key = jax.random.fold_in(key, number)
+    placed = place_agents(problem.grid, problem.initial, key, size, centred=rules.centred)
+    return Block(placed.position, placed.cell, _counts(rules, placed.cell, jnp.asarray(True)))
 
 
 def advance(
-    world: World,
-    way: CellLaws | AbstractPolicy,
+    rules: Rules,
+    choose: CellLaws | AbstractPolicy,
     moment: Moment,
     life_key: Key,
     number: Int[Array, ""],
@@ -132,18 +122,16 @@ def advance(
 
     Raises if an agent leaves the action space or the finite numbers.
     """
-    words = 1 + (world.problem.grid.dim if isinstance(world.noise, GaussianNoise) else 0)
+    words = 1 + (rules.problem.grid.dim if isinstance(rules.noise, GaussianNoise) else 0)
     bits = random_bits(np.asarray(moment.seed), int(number), len(block.cell), words)
-    step = partial(_advance, world, way, moment, life_key, number, block, jnp.asarray(bits))
+    step = partial(_advance, rules, choose, moment, life_key, number, block, jnp.asarray(bits))
     done = step(watched)
     if not bool(done.valid):
         # The step again, this time with all agents tracked, to find out who it was.
         moves = step(len(block.cell)).tracked
         if moves is not None:
-            _refuse(world.problem, moves, int(moment.step))
-    # On the host: in double precision, and compiled sums of logarithms are many times slower.
-    earned = float(np.sum(np.asarray(done.rewards), dtype=np.float64))
-    return Advanced(done.block, earned, done.tracked)
+            _refuse(rules.problem, moves, int(moment.step))
+    return done
 
 
 def _refuse(problem: Problem, moves: Moves, step: int) -> None:
@@ -153,67 +141,55 @@ def _refuse(problem: Problem, moves: Moves, step: int) -> None:
     agent = int(np.argmax(outside | broken))
     state, action = np.asarray(moves.states[agent]), np.asarray(moves.actions[agent])
     if outside[agent]:
-        raise UserError(
-            f"the policy's action {action} at step {step} in the state {state} is outside "
-            f"{problem.actions.describe()}; clip or squash it"
-        )
+        raise outside_actions(problem, moves.actions[agent], step, f"state {state}")
     raise UserError(
         f"an agent's position is not finite: the motion returned NaN or infinity for the state "
         f"{state} and the action {action} at step {step}"
     )
 
 
-class _Done(NamedTuple):
-    """A block after a step, with what each agent earned, and whether all moves are valid."""
-
-    block: Block
-    rewards: Float[Array, "agents"]
-    valid: Bool[Array, ""]
-    tracked: Moves | None
-
-
 @eqx.filter_jit
 def _advance(
-    world: World,
-    way: CellLaws | AbstractPolicy,
+    rules: Rules,
+    choose: CellLaws | AbstractPolicy,
     moment: Moment,
     life_key: Key,
     number: Int[Array, ""],
     block: Block,
     bits: UInt32[Array, "agents words"],
     watched: int,
-) -> _Done:
-    problem, grid = world.problem, world.problem.grid
+) -> Advanced:
+    problem, grid = rules.problem, rules.problem.grid
     size, dtype = block.cell.shape[0], block.position.dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
     chances = uniform(bits[:, 0], dtype)
-    if isinstance(world.noise, GaussianNoise):
+    if isinstance(rules.noise, GaussianNoise):
         draws = normal(bits[:, 1 : 1 + grid.dim], dtype)
     else:
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(moment.seed)), number)
-        draws = world.noise.draws(grid, key, (size,), dtype)
+        draws = rules.noise.draws(grid, key, (size,), dtype)
 
     # Or the compiler draws them anew wherever they are used.
     chances, draws = jax.lax.optimization_barrier((chances, draws))
 
     def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
         mu = MeanField(mass=moment.now, here=moment.now[cell], grid=grid)
-        if isinstance(way, CellLaws):
-            action = way.draw(cell, chance)
+        if isinstance(choose, CellLaws):
+            action = choose.draw(cell, chance)
         else:
             seen = MeanField(mass=moment.seen, here=moment.seen[cell], grid=grid)
-            action = drawn(way.law(state, seen), chance)
-        _check_action(problem, action)
-        moved = agent_move(grid, world.noise, world.motion, state, action, mu, draws)
+            action = drawn(choose.law(state, seen), chance)
+        problem.check_action(action.shape)
+        moved = agent_move(grid, rules.noise, rules.motion, state, action, mu, draws)
         valid = problem.actions.contains(action) & jnp.all(jnp.isfinite(moved.position))
         return action, moved, problem.reward(centres[cell], action, mu), valid
 
     actions, moved, rewards, valid = jax.vmap(one)(block.position, block.cell, chances, draws)
-    here, later = _present(world, moment.step, jax.random.fold_in(life_key, number), size, watched)
-    position = centres[moved.index] if world.centred else moved.position
+    here, later = _present(rules, moment.step, jax.random.fold_in(life_key, number), size, watched)
+    position = centres[moved.index] if rules.centred else moved.position
     moves = Moves(block.position, actions, moved.position, moved.stopped)
-    return _Done(
-        block=Block(position, moved.index, _counts(world, moved.index, later)),
+    return Advanced(
+        block=Block(position, moved.index, _counts(rules, moved.index, later)),
         rewards=jnp.where(here, rewards, 0.0),
         valid=jnp.all(valid),
         tracked=jax.tree.map(lambda values: values[:watched], moves) if watched else None,
@@ -221,44 +197,22 @@ def _advance(
 
 
 def _present(
-    world: World, step: Int[Array, ""], key: Key, size: int, watched: int
+    rules: Rules, step: Int[Array, ""], key: Key, size: int, watched: int
 ) -> tuple[Bool[Array, "*agents"], Bool[Array, "*agents"]]:
     """Which agents have not dropped out at a step and at the next one.
 
     Their lifetimes are drawn from the same key at each step: that is cheaper than to keep them.
     """
-    if world.lost == 0:
+    if rules.lost == 0:
         return jnp.ones((), dtype=bool), jnp.ones((), dtype=bool)
     life = jax.random.uniform(key, (size,))
     spared = jnp.arange(size) < watched
-    kept = 1.0 - world.lost
+    kept = 1.0 - rules.lost
     return (life < kept**step) | spared, (life < kept ** (step + 1)) | spared
 
 
 def _counts(
-    world: World, cell: Int[Array, "agents"], present: Bool[Array, "*agents"]
+    rules: Rules, cell: Int[Array, "agents"], present: Bool[Array, "*agents"]
 ) -> Int[Array, "cells"]:
-    cells = world.problem.grid.n_cells
+    cells = rules.problem.grid.n_cells
     return jnp.zeros(cells, dtype=jnp.int32).at[cell].add(present.astype(jnp.int32))
-
-
-def _check_action(problem: Problem, action: Action) -> None:
-    """Raises, while tracing, if a policy's actions have another size than the action space."""
-    if action.shape != (problem.actions.dim,):
-        raise UserError(
-            f"the policy must return an action of shape {(problem.actions.dim,)} for one agent, "
-            f"got {action.shape}"
-        )
-
-
-@eqx.filter_jit
-def end_reward(problem: Problem, mass: Mass) -> Scalar:
-    """The average reward of agents at rest; those of a cell earn the same."""
-    grid = problem.grid
-    rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
-    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-
-    def one(state: State, here: Scalar) -> Scalar:
-        return jnp.asarray(problem.reward(state, rest, MeanField(mass=mass, here=here, grid=grid)))
-
-    return jnp.sum(mass * jax.vmap(one)(centres, mass))

@@ -25,23 +25,39 @@ Without noise, single moves lead a population that starts in one cell from cell 
 whole: then every greedy policy of the Standard formulation has J = 0.
 """
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, UInt64
+from jaxtyping import Float, Int
 
 from ..errors import UserError
 from ..policies.base import Profile
 from ..policies.randomised import option_policy
 from ..problem import MoveSet
 from ..systems import SimulatedSystem
-from .loop import Memory, Rates, compiled
-from .world import World, tabulate
+from .tables import Tables, tabulate
 
-_WORD = 64
-_LOW = (1 << _WORD) - 1
+SMALLEST_SCALE = 1e-100
+"""Below it the distributions are scaled anew, long before their numbers overflow."""
+
+
+class Rates(NamedTuple):
+    """The algorithm's numbers.
+
+    Attributes:
+        omega_q: How fast the learning rate of Q falls.
+        omega_nu: How fast that of the distributions falls.
+        epsilon: Share of random choices.
+    """
+
+    omega_q: float
+    omega_nu: float
+    epsilon: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +71,7 @@ class QState:
         scale: Shrinks in every episode, so that not every weight has to.
         episodes: Number of episodes done.
         earned: Sum of all rewards -log nu_h(x_h) that the agent saw in them.
-        generator: State of the random numbers (PCG64).
+        generator: State of the random numbers (PCG64), as NumPy and JSON have it.
     """
 
     q: Float[np.ndarray, "steps cells options"]
@@ -64,7 +80,7 @@ class QState:
     scale: float
     episodes: int
     earned: float
-    generator: UInt64[np.ndarray, "4"]
+    generator: dict[str, Any]
 
     @property
     def nu(self) -> Float[np.ndarray, "steps_and_end cells"]:
@@ -72,17 +88,17 @@ class QState:
         return self.scale * self.weights
 
 
-class U2MFQLFH:
-    """The algorithm: `init`, `advance` and what its state says.
+class QLearning:
+    """U2-MF-QL-FH: `init`, `advance` and what its state says.
 
     Attributes:
         system: The system it learns in.
-        world: The same as tables.
+        tables: The same as tables.
         rates: omega_Q, omega_nu and epsilon.
     """
 
     system: SimulatedSystem
-    world: World
+    tables: Tables
     rates: Rates
 
     def __init__(
@@ -108,12 +124,12 @@ class U2MFQLFH:
         if not 0 <= epsilon <= 1:
             raise UserError(f"epsilon must be between 0 and 1, got {epsilon}")
         self.system = system
-        self.world = tabulate(system)
+        self.tables = tabulate(system)
         self.rates = Rates(float(omega_q), float(omega_nu), float(epsilon))
 
     def init(self, seed: int) -> QState:
         """The state before the first episode."""
-        steps, cells, options = self.world.shape
+        steps, cells, options = self.tables.shape
         return QState(
             q=np.zeros((steps, cells, options)),
             visits=np.zeros((steps, cells, options), dtype=np.int64),
@@ -121,19 +137,22 @@ class U2MFQLFH:
             scale=1.0,
             episodes=0,
             earned=0.0,
-            generator=_to_words(np.random.PCG64(seed)),
+            generator=dict(np.random.PCG64(seed).state),
         )
 
     def advance(self, state: QState, episodes: int) -> QState:
         """The state after more episodes; how they are cut into calls makes no difference."""
         if episodes < 0:
             raise UserError(f"expected a number of episodes of at least 0, got {episodes}")
-        memory = Memory(state.q.copy(), state.visits.copy(), state.weights.copy())
-        source = _from_words(state.generator)
-        scale, earned = compiled()(
-            self.world,
+        q, visits, weights = state.q.copy(), state.visits.copy(), state.weights.copy()
+        source = np.random.PCG64()
+        source.state = cast(Any, state.generator)
+        scale, earned = compiled_loop()(
+            self.tables,
             self.rates,
-            memory,
+            q,
+            visits,
+            weights,
             np.random.Generator(source),
             state.episodes,
             episodes,
@@ -142,11 +161,13 @@ class U2MFQLFH:
         )
         return replace(
             state,
-            **memory._asdict(),
+            q=q,
+            visits=visits,
+            weights=weights,
             scale=scale,
             episodes=state.episodes + int(episodes),
             earned=earned,
-            generator=_to_words(source),
+            generator=dict(source.state),
         )
 
     def profile(self, state: QState) -> Profile:
@@ -154,7 +175,7 @@ class U2MFQLFH:
         actions = self.system.problem.actions
         assert isinstance(actions, MoveSet)
         choice = jnp.asarray(state.q.argmax(axis=-1), dtype=jnp.int32)
-        return Profile.stacked(option_policy(actions, choice), self.world.horizon)
+        return Profile.stacked(option_policy(actions, choice), self.tables.horizon)
 
     def estimate(self, state: QState) -> float:
         """The Q-table's own word on J: max Q_0(x, .) averaged over the initial distribution."""
@@ -163,31 +184,100 @@ class U2MFQLFH:
 
     def settings(self) -> dict[str, Any]:
         """What a state belongs to, as JSON has it."""
-        steps, cells, options = self.world.shape
+        steps, cells, options = self.tables.shape
         return {
             "steps": steps,
             "cells": cells,
             "options": options,
-            "pay_end": self.world.pay_end,
+            "pay_end": self.tables.pay_end,
             **self.rates._asdict(),
-            "tables": self.world.fingerprint(),
+            "tables": self.tables.fingerprint(),
         }
 
 
-def _to_words(source: np.random.PCG64) -> UInt64[np.ndarray, "4"]:
-    """The state of the random numbers; they are doubles only, which leave no half-used words."""
-    numbers = source.state["state"]
-    halves = [(n >> _WORD, n & _LOW) for n in (numbers["state"], numbers["inc"])]
-    return np.array(halves, dtype=np.uint64).ravel()
+@cache
+def compiled_loop() -> Callable[..., tuple[float, float]]:
+    """The episodes as machine code, by numba; they run without Python's lock.
 
+    Arguments are the tables, the rates, the arrays of a state (which are changed), the random
+    numbers, the episodes done and those to do, the scale and the rewards so far; the last two
+    come back.
+    """
+    try:
+        import numba
+    except ImportError as error:
+        raise ImportError(
+            "Q-learning needs numba; install it with: pip install 'mufield[qlearning]'"
+        ) from error
 
-def _from_words(words: UInt64[np.ndarray, "4"]) -> np.random.PCG64:
-    high, low, high_step, low_step = (int(word) for word in words)
-    source = np.random.PCG64(0)
-    source.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": high << _WORD | low, "inc": high_step << _WORD | low_step},
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
-    return source
+    def jit(function: Any) -> Any:
+        # Under test, functions are wrapped to check their arguments.
+        return numba.njit(nogil=True)(inspect.unwrap(function))
+
+    @jit
+    def pick(chances: Float[np.ndarray, "entries"], draw: float) -> int:
+        entry = 0
+        while draw >= chances[entry]:
+            entry += 1
+        return entry
+
+    @jit
+    def greedy(values: Float[np.ndarray, "options"]) -> int:
+        best, top = 0, values[0]
+        for option in range(1, len(values)):
+            if values[option] > top:
+                best, top = option, values[option]
+        return best
+
+    @jit
+    def run(
+        tables: Tables,
+        rates: Rates,
+        q: np.ndarray,
+        visits: np.ndarray,
+        weights: np.ndarray,
+        generator: np.random.Generator,
+        done: int,
+        count: int,
+        scale: float,
+        earned: float,
+    ) -> tuple[float, float]:
+        steps, _, options = q.shape
+        for k in range(done + 1, done + count + 1):
+            # All nu_h shrink by the same factor: that is one number, not a loop over the cells.
+            rho_nu = (1.0 + k) ** -rates.omega_nu
+            scale *= 1.0 - rho_nu
+            if scale < SMALLEST_SCALE:
+                weights *= scale
+                scale = 1.0
+            gain = rho_nu / scale
+            x = pick(tables.starts, generator.random())
+            best = greedy(q[0, x])
+            for h in range(steps):
+                weights[h, x] += gain
+                reward = tables.log_volume - np.log(scale * weights[h, x])
+                # One draw says whether to choose at random, and then what.
+                draw = generator.random()
+                option = best
+                if draw < rates.epsilon:
+                    option = min(int(draw / rates.epsilon * options), options - 1)
+                branch = pick(tables.chances[x, option], generator.random())
+                y = tables.ends[x, option, branch]
+                ahead = 0.0
+                if h + 1 < steps:
+                    best = greedy(q[h + 1, y])
+                    ahead = q[h + 1, y, best]
+                else:
+                    weights[steps, y] += gain
+                    if tables.pay_end:
+                        ahead = tables.log_volume - np.log(scale * weights[steps, y])
+                        earned += ahead
+                rho_q = (1.0 + visits[h, x, option]) ** -rates.omega_q
+                q[h, x, option] += rho_q * (reward + ahead - q[h, x, option])
+                visits[h, x, option] += 1
+                earned += reward
+                x = y
+        return scale, earned
+
+    loop: Callable[..., tuple[float, float]] = run
+    return loop

@@ -38,11 +38,27 @@ def test_all_defaults_are_written_out_and_can_be_read(model, planner):
 
 
 @pytest.mark.parametrize(
+    ("written", "full"),
+    [
+        ("none", "none"),
+        ("pooled", {"name": "pooled", "cells": 4}),
+        ({"name": "pooled", "cells": 6}, {"name": "pooled", "cells": 6}),
+    ],
+)
+def test_words_stand_for_objects_and_come_back_with_all_settings(written, full):
+    config = resolve(RunConfig(environment="swarm", model="gp", model_options={"mu": written}))
+    assert config.model_options["mu"] == full
+    assert resolve(config) == config
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"options": {"size": 3}}, "'swarm' has no option size; it has cells"),
         ({"model_options": {"size": 3}}, "'ensemble' has no option size; it has members"),
         ({"model_options": {"members": "many"}}, "members must be of the type"),
+        ({"model_options": {"mu": "far"}}, "mu must be one of none, local, .*, got 'far'"),
+        ({"model_options": {"mu": {"name": "pooled", "size": 3}}}, "'pooled' has no option size"),
         ({"planner_options": {"policy": "table"}, "planner": "network"}, "no option policy"),
         ({"environment": "nowhere"}, "no system is named 'nowhere'"),
         ({"imports": "no_such_module"}, "no such module"),

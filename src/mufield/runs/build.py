@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -24,7 +25,7 @@ from .config import RunConfig
 from .imports import import_users as import_users
 from .precision import check_precision
 
-FAMILIES: dict[str, type[AbstractModelFamily]] = {
+MODELS: dict[str, type[AbstractModelFamily]] = {
     "ensemble": DeepEnsemble,
     "gp": GaussianProcess,
 }
@@ -35,8 +36,9 @@ PLANNERS: dict[str, tuple[type[AbstractPlanner], dict[str, Any]]] = {
 }
 
 
-WORDS: dict[str, dict[str, Any]] = {"mu": {word: kind() for word, kind in ENCODERS.items()}}
-"""Settings that are objects in Python, with the words that stand for them in configurations."""
+WORDS: dict[str, Mapping[str, type[Any]]] = {"mu": ENCODERS}
+"""Settings whose values are objects in Python. In a configuration a word stands for an object with
+its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +122,10 @@ def _problem(known: Known) -> Problem:
 
 
 def _family(config: RunConfig) -> AbstractModelFamily:
-    family = FAMILIES[config.model]
-    return family(**_checked(family, config.model_options, f"the model {config.model!r}"))
+    family: AbstractModelFamily = _make(
+        MODELS[config.model], config.model_options, f"the model {config.model!r}"
+    )
+    return family
 
 
 def _reward_family(
@@ -134,65 +138,76 @@ def _reward_family(
                 f"set {', '.join(sorted(config.reward_options))} of; leave out reward_options"
             )
         return None
-    # A dataclass, though its type cannot say so.
-    usual: Any = reward_family(family)
-    name = f"the reward's model {config.model!r}"
-    options = _checked(type(usual), config.reward_options, name)
-    changed: AbstractModelFamily = dataclasses.replace(usual, **options)
-    return changed
+    usual: AbstractModelFamily = reward_family(family)
+    options = _checked(type(usual), config.reward_options, f"the reward's model {config.model!r}")
+    return dataclasses.replace(usual, **options)
 
 
 def _planner(config: RunConfig) -> AbstractPlanner:
-    planner, fixed = PLANNERS[config.planner]
-    name = f"the planner {config.planner!r}"
-    return planner(**_checked(planner, config.planner_options, name, tuple(fixed)), **fixed)
+    kind, fixed = PLANNERS[config.planner]
+    what = f"the planner {config.planner!r}"
+    planner: AbstractPlanner = _make(kind, config.planner_options, what, fixed)
+    return planner
+
+
+def _make(kind: type[Any], options: dict[str, Any], what: str, fixed: Any = None) -> Any:
+    """An object from plain settings; `_settings` is the way back.
+
+    Args:
+        kind: Its class, a dataclass.
+        options: Its settings as a configuration has them; others keep their defaults.
+        what: Names it in errors.
+        fixed: Settings that cannot be chosen.
+    """
+    fixed = fixed or {}
+    return kind(**_checked(kind, options, what, fixed), **fixed)
 
 
 def _checked(
-    kind: type[Any], options: dict[str, Any], name: str, fixed: tuple[str, ...] = ()
+    kind: type[Any], options: dict[str, Any], what: str, fixed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The options in the types that the settings have; raises if there is no such setting."""
-    known = {each.name: each.type for each in dataclasses.fields(kind) if each.name not in fixed}
+    """Plain settings as values of the types that the class has; raises for others."""
+    known = {e.name: e.type for e in dataclasses.fields(kind) if e.name not in (fixed or {})}
     unknown = sorted(options.keys() - known.keys())
     if unknown:
-        raise UserError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
-    return {
-        key: _of_type(known[key], _object(key, value, name), f"{name}: {key}")
-        for key, value in options.items()
-    }
+        has = ", ".join(known) or "none"
+        raise UserError(f"{what} has no option {', '.join(unknown)}; it has {has}")
+    return {name: _value(name, known[name], value, what) for name, value in options.items()}
 
 
-def _object(setting: str, value: Any, name: str) -> Any:
-    """The object that a word stands for; anything else as it is."""
+def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
+    """A plain value as what the setting holds: the object of a word, or a value of the type."""
     words = WORDS.get(setting, {})
-    if words and isinstance(value, str) and value not in words:
-        raise UserError(f"{name}: {setting} must be one of {', '.join(words)}, got {value!r}")
-    return words.get(value, value) if isinstance(value, str) else value
-
-
-def _of_type(kind: Any, value: Any, name: str) -> Any:
+    if words and isinstance(value, str | dict):
+        own = {"name": value} if isinstance(value, str) else dict(value)
+        word = own.pop("name", None)
+        if word not in words:
+            raise UserError(f"{what}: {setting} must be one of {', '.join(words)}, got {word!r}")
+        return _make(words[word], own, f"{what}: {setting} {word!r}")
     if value is None:  # a default that JSON knows as null
         return None
-    if isinstance(kind, type) and isinstance(value, kind):
-        return value
     adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise UserError(f"{name} must be of the type {kind}, got {value!r}; correct it") from error
+        raise UserError(
+            f"{what}: {setting} must be of the type {kind}, got {value!r}; correct it"
+        ) from error
 
 
-def _settings(module: Any) -> dict[str, Any]:
-    return _plain({each.name: getattr(module, each.name) for each in dataclasses.fields(module)})
+def _settings(made: Any) -> dict[str, Any]:
+    """The settings of an object, as a configuration has them."""
+    return _plain({each.name: getattr(made, each.name) for each in dataclasses.fields(made)})
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """What JSON can hold, as it comes back from there."""
-    kept = {}
+    kept: dict[str, Any] = {}
     for name, value in values.items():
-        words = [word for word, each in WORDS.get(name, {}).items() if each == value]
+        words = [word for word, kind in WORDS.get(name, {}).items() if type(value) is kind]
         if words:
-            kept[name] = words[0]
+            own = _settings(value)
+            kept[name] = {"name": words[0], **own} if own else words[0]
             continue
         try:
             kept[name] = json.loads(json.dumps(value, allow_nan=False))

@@ -66,9 +66,8 @@ def profiles(problem: mf.Problem) -> dict[str, mf.Profile]:
     horizon, cells = problem.horizon, problem.grid.n_cells
     moves = mf.Box(-1.0, 1.0, 2).points(9)
     weights = jax.random.dirichlet(jax.random.key(0), jnp.full(len(moves), 0.1), (horizon, cells))
-    actions = jnp.broadcast_to(moves, (horizon, *moves.shape))
     return {
-        "randomised": mf.Profile.stacked(mf.RandomisedPolicy(actions, weights), horizon),
+        "randomised": mf.Profile.stacked(mf.TablePolicy.mixing(moves, weights), horizon),
         "network": mf.network_profile(problem, jax.random.key(1), mu=mf.Pooled()),
     }
 

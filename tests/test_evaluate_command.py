@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mufield import Box, Profile, RandomisedPolicy, UniformRandom, make, save_policy
+from mufield import Box, Profile, TablePolicy, make, save_policy, uniform_policy
 from mufield.cli import main
 from mufield.cli.evaluate import _summary
 
@@ -18,10 +18,9 @@ def policy(tmp_path_factory):
     """A randomised policy for the four rooms of three steps, as a file."""
     cells = make("four-rooms", horizon=3).problem.grid.n_cells
     moves = Box(-1.0, 1.0, 2).points(3)
-    actions = jnp.broadcast_to(moves, (3, *moves.shape))
     weights = jnp.full((3, cells, len(moves)), 1.0 / len(moves))
     path = tmp_path_factory.mktemp("policy") / "even.policy"
-    save_policy(path, Profile.stacked(RandomisedPolicy(actions, weights), 3))
+    save_policy(path, Profile.stacked(TablePolicy.mixing(moves, weights), 3))
     return path
 
 
@@ -78,7 +77,7 @@ def test_a_policy_that_does_not_look_at_mu_is_said_to_be_blind(policy, capsys):
 def test_noise_that_cannot_double_is_left_out(tmp_path, capsys):
     system = make("discrete-rooms", horizon=2, noise_intensity=0.75)
     moves = system.problem.actions.moves
-    save_policy(tmp_path / "any.policy", UniformRandom(moves))
+    save_policy(tmp_path / "any.policy", uniform_policy(moves))
     rows = evaluated(
         capsys,
         tmp_path / "any.policy",

@@ -9,20 +9,19 @@ from mufield import (
     Box,
     Grid,
     Profile,
-    RandomisedPolicy,
     SimulatedSystem,
-    TabularPolicy,
-    UniformRandom,
+    TablePolicy,
     catalogue,
     histogram,
     make,
     option_policy,
     register,
+    uniform_policy,
     wasserstein,
 )
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
 
-RANDOM = UniformRandom(Box(-1.0, 1.0, 2).points(5, border=False))
+RANDOM = uniform_policy(Box(-1.0, 1.0, 2).points(5, border=False))
 KEY = jax.random.key(0)
 
 
@@ -115,12 +114,12 @@ def test_at_least_one_agent_is_tracked():
 def test_a_profile_may_change_from_step_to_step():
     system = make("four-rooms", horizon=3)
     table = jnp.zeros((3, 104, 2)).at[1].set(1.0)
-    episode = system.run(Profile.stacked(TabularPolicy(table), 3), KEY)
+    episode = system.run(Profile.stacked(TablePolicy.deterministic(table), 3), KEY)
     assert episode.actions[0, :, 0].tolist() == [0.0, 1.0, 0.0]
     by_function = system.run(lambda s, mu, h: jnp.where(h == 1, 1.0, 0.0) * jnp.ones(2), KEY)
     assert np.array_equal(by_function.actions, episode.actions)
     with pytest.raises(ValueError, match="3 slices"):
-        Profile.stacked(TabularPolicy(table[:2]), 3)
+        Profile.stacked(TablePolicy.deterministic(table[:2]), 3)
     with pytest.raises(ValueError, match="has 3 steps but the profile has 4"):
         system.run(Profile.stationary(RANDOM, 4), KEY)
 
@@ -198,7 +197,7 @@ def test_weights_that_are_no_distribution_are_refused():
     for row in ([0.9, 0.0, 0.0, 0.0, 0.0], [1.5, -0.5, 0.0, 0.0, 0.0]):
         weights = jnp.broadcast_to(jnp.asarray(row), (104, 5))
         with pytest.raises(ValueError, match="sum to 1"):
-            system.evaluate(RandomisedPolicy(moves, weights))
+            system.evaluate(TablePolicy.mixing(moves, weights))
 
 
 def test_tracked_agents_are_held_to_the_box_and_to_numbers():

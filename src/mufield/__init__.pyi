@@ -46,12 +46,11 @@ from .policies.files import load_policy as load_policy
 from .policies.files import read_info as read_info
 from .policies.files import save_policy as save_policy
 from .policies.network import network_profile as network_profile
-from .policies.randomised import RandomisedPolicy as RandomisedPolicy
-from .policies.randomised import UniformRandom as UniformRandom
-from .policies.randomised import option_policy as option_policy
-from .policies.randomised import random_policy as random_policy
 from .policies.spread import SpreadTable as SpreadTable
-from .policies.tabular import TabularPolicy as TabularPolicy
+from .policies.tables import TablePolicy as TablePolicy
+from .policies.tables import option_policy as option_policy
+from .policies.tables import random_policy as random_policy
+from .policies.tables import uniform_policy as uniform_policy
 from .problem import Box as Box
 from .problem import MoveSet as MoveSet
 from .problem import Problem as Problem

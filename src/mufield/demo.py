@@ -21,7 +21,7 @@ from .learning.m3ucrl import M3UCRL
 from .learning.run import LearnResult, learn
 from .planning.known import plan_table
 from .planning.mirror import MirrorAscent
-from .policies.randomised import random_policy
+from .policies.tables import random_policy
 from .space.grid import Grid
 from .space.measure import entropy
 from .systems import SimulatedSystem

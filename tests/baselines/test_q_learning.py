@@ -18,8 +18,8 @@ from mufield import (
     NeighbourNoise,
     Problem,
     Profile,
-    RandomisedPolicy,
     SimulatedSystem,
+    TablePolicy,
     log_mass,
     option_policy,
     point_mass,
@@ -180,7 +180,7 @@ def test_the_tables_are_the_moves_that_walls_allow(noise):
 def any_option(problem):
     actions, cells = problem.actions, problem.grid.n_cells
     weights = jnp.broadcast_to(jnp.mean(actions.options, axis=0), (cells, len(actions.moves)))
-    return RandomisedPolicy(actions.moves, weights)
+    return TablePolicy.mixing(actions.moves, weights)
 
 
 def test_agents_that_choose_at_random_are_distributed_as_the_population():

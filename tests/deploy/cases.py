@@ -54,7 +54,7 @@ def table(problem, steps=(HORIZON,)):
     lower, upper = (
         jnp.asarray(b, share.dtype) for b in (problem.actions.lower, problem.actions.upper)
     )
-    return mf.TabularPolicy(lower + (upper - lower) * share)
+    return mf.TablePolicy.deterministic(lower + (upper - lower) * share)
 
 
 def squashed(problem):
@@ -71,10 +71,8 @@ def weights(problem, moves, steps=(HORIZON,)):
 
 
 def randomised(problem, points=3, steps=(HORIZON,)):
-    dtype = problem.initial.dtype
-    moves = mf.random_policy(problem, points).actions.astype(dtype)
-    actions = jnp.broadcast_to(moves, (*steps, *moves.shape))
-    return mf.RandomisedPolicy(actions, weights(problem, len(moves), steps))
+    moves = mf.random_policy(problem, points).actions[0].astype(problem.initial.dtype)
+    return mf.TablePolicy.mixing(moves, weights(problem, len(moves), steps))
 
 
 def spread(problem, points=3, steps=(HORIZON,)):

@@ -36,8 +36,7 @@ def described(kind):
     else:
         moves = mf.Box(-1.0, 1.0, 2).points(9)
         weights = jax.random.dirichlet(jax.random.key(0), jnp.full(81, 0.1), (20, 104))
-        actions = jnp.broadcast_to(moves, (20, *moves.shape))
-        profile = mf.Profile.stacked(mf.RandomisedPolicy(actions, weights), 20)
+        profile = mf.Profile.stacked(mf.TablePolicy.mixing(moves, weights), 20)
     profile = jax.tree.map(
         lambda leaf: leaf.astype("float32") if isinstance(leaf, jax.Array) else leaf, profile
     )

@@ -144,7 +144,7 @@ def test_policies_that_cannot_be_exported_are_refused_by_name():
         describe(stationary(table(ring(), ())), problem)
     with pytest.raises(ValueError, match="another grid or action box"):
         describe(CASES["network of blocks"]("float64")[0], problem)
-    outside = mf.TabularPolicy(table(problem).actions * 4)
+    outside = mf.TablePolicy.deterministic(table(problem).actions * 4)
     with pytest.raises(ValueError, match="is outside the box"):
         describe(stacked(outside), problem)
     with pytest.raises(ValueError, match="units of state, action, mass, step, got colour"):

@@ -9,7 +9,7 @@ from mufield import save_policy
 from mufield.experiments.budget import Budget
 from mufield.experiments.shown import system_of
 from mufield.policies.base import Profile
-from mufield.policies.tabular import TabularPolicy
+from mufield.policies.tables import TablePolicy
 
 TINY = Budget(
     name="tiny",
@@ -58,7 +58,9 @@ def _random_plan(job):
     problem = system_of(job.settings).problem
     shape = (problem.horizon, problem.grid.n_cells, problem.grid.dim)
     actions = jax.random.uniform(jax.random.key(0), shape, minval=-1.0, maxval=1.0)
-    return Profile.stacked(TabularPolicy(jnp.asarray(actions, dtype=float)), problem.horizon)
+    return Profile.stacked(
+        TablePolicy.deterministic(jnp.asarray(actions, dtype=float)), problem.horizon
+    )
 
 
 def _figures(job):

@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 from learning.small import corridor
 
-from mufield import Box, UniformRandom
+from mufield import Box, uniform_policy
 from mufield.environments.swarm import closed_form_policy, swarm
 from mufield.finite.gap import PopulationGap, fit_power, population_gap
 
 KEY = jax.random.key(0)
-RANDOM = UniformRandom(Box(-1.0, 1.0).points(5, border=False))
+RANDOM = uniform_policy(Box(-1.0, 1.0).points(5, border=False))
 
 
 def test_a_power_law_is_found_with_its_error():

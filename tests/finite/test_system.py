@@ -17,17 +17,15 @@ from mufield import (
     ActionLaw,
     Box,
     Grid,
-    RandomisedPolicy,
     SimulatedSystem,
-    TabularPolicy,
-    UniformRandom,
+    TablePolicy,
     histogram,
     make,
     point_mass,
+    uniform_policy,
 )
 from mufield.environments.discrete_rooms import uniform_legal
 from mufield.finite import system as finite_system
-from mufield.finite.agents import BY_CELL
 from mufield.finite.draws import CellLaws, drawn
 from mufield.finite.system import FiniteSystem
 from mufield.policies.spread import SpreadTable
@@ -54,7 +52,7 @@ def plaza(agents=N, **options):
 @lru_cache
 def by_cell():
     law = random_laws(PLAZA, 0, moves=5)
-    return RandomisedPolicy(actions=law.actions[0], weights=law.weights)
+    return TablePolicy.mixing(law.actions[0], law.weights)
 
 
 @lru_cache
@@ -273,7 +271,7 @@ def test_what_agents_cannot_do_is_refused():
         (Always(jnp.full(2, jnp.nan)), "outside the box"),
         (Always(jnp.zeros(3)), r"action of shape \(2,\)"),
         (lambda s: s, "could not be evaluated"),
-        (RandomisedPolicy(jnp.zeros((2, 2)), jnp.full((11, 2), 0.6)), "sum to 1"),
+        (TablePolicy.mixing(jnp.zeros((2, 2)), jnp.full((11, 2), 0.6)), "sum to 1"),
     ):
         with pytest.raises(ValueError, match=message):
             plaza().evaluate(policy, KEY)
@@ -337,12 +335,12 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
     table = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (11, 2)))
     policies = (
         by_cell(),
-        UniformRandom(Box(-1.0, 1.0, 2).points(3, border=False)),
-        TabularPolicy(table),
+        uniform_policy(Box(-1.0, 1.0, 2).points(3, border=False)),
+        TablePolicy.deterministic(table),
         SquashedTable(table, plaza_problem().actions),
         SpreadTable(table, table, plaza_problem().actions, 2),
     )
-    assert {type(policy) for policy in policies} == set(BY_CELL)
+    assert all(policy.by_cell and not policy.sees_mu for policy in policies)
     mass = point_mass(PLAZA, 0, 0)
     for policy in policies:
         laws = policy.at_cells(PLAZA, mass)

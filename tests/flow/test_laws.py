@@ -18,13 +18,13 @@ from mufield import (
     Grid,
     Profile,
     SimulatedSystem,
-    TabularPolicy,
-    UniformRandom,
+    TablePolicy,
     entropy,
     from_density,
     make,
     move,
     point_mass,
+    uniform_policy,
 )
 from mufield.environments.swarm import CLOSED_FORM_RATE, closed_form_policy
 
@@ -169,7 +169,7 @@ def test_gradient_of_j_equals_central_differences(world):
     centre = 0.5 * jnp.tanh(jax.random.normal(jax.random.key(0), shape))
 
     def value(actions):
-        return flow.value(Profile.stacked(TabularPolicy(actions), 4), motion)
+        return flow.value(Profile.stacked(TablePolicy.deterministic(actions), 4), motion)
 
     gradient = jax.jit(jax.grad(value))(centre)
     j = jax.jit(value)
@@ -198,7 +198,7 @@ def test_the_swarm_s_closed_form_is_stationary_as_the_step_shrinks():
 
 def test_the_random_policy_fails_to_fill_the_four_rooms():
     system = make("four-rooms")
-    rollout = system.evaluate(UniformRandom(Box(-1.0, 1.0, 2).points(9, border=False)))
+    rollout = system.evaluate(uniform_policy(Box(-1.0, 1.0, 2).points(9, border=False)))
     assert float(entropy(rollout.mass[-1])) < np.log(104) - 1.0
     last_room = (ROOMS.free_cells > 5).all(axis=1)
     assert float(rollout.mass[-1][last_room].sum()) < 0.01

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from mufield import Box, UniformRandom, entropy, make
+from mufield import Box, entropy, make, uniform_policy
 from mufield.environments.swarm import closed_form_policy
 
-RANDOM = UniformRandom(Box(-1.0, 1.0, 2).points(9, border=False))
+RANDOM = uniform_policy(Box(-1.0, 1.0, 2).points(9, border=False))
 
 
 def test_random_policy_in_the_four_rooms():

@@ -16,13 +16,12 @@ from mufield import (
     MirrorAscent,
     MoveFlow,
     Profile,
-    RandomisedPolicy,
-    TabularPolicy,
-    UniformRandom,
+    TablePolicy,
     certify,
     log_mass,
     make,
     point_mass,
+    uniform_policy,
 )
 from mufield.environments.discrete_rooms import MOVES
 from mufield.flow.dependence import depends_on_mu
@@ -173,9 +172,9 @@ def test_no_policy_earns_more_than_the_certificate_allows(seed, share):
     rng = np.random.default_rng(seed)
     table = jnp.asarray(rng.uniform(-1, 1, (3, grid.n_cells, 2)))
     plans = [
-        Profile.stacked(TabularPolicy(table), 3),
+        Profile.stacked(TablePolicy.deterministic(table), 3),
         moves.profile(random_weights(flow, seed)),
-        UniformRandom(ACTIONS),
+        uniform_policy(ACTIONS),
         MirrorAscent(sweeps=20).solve(moves).profile(moves),
     ]
     certificates = [certify(flow, walk, plan, ACTIONS) for plan in plans]
@@ -191,7 +190,7 @@ def test_no_policy_earns_more_than_the_certificate_allows(seed, share):
 
 def test_certificates_are_refused_outside_their_class():
     flow = small_flow()
-    plan = UniformRandom(ACTIONS)
+    plan = uniform_policy(ACTIONS)
     with pytest.raises(OutsideClassError, match="motion depends on mu"):
         certify(flow, crowded_walk, plan, ACTIONS)
 
@@ -209,7 +208,7 @@ def test_certificates_are_refused_outside_their_class():
     ):
         convex = earning(reward, grid, actions)
         with pytest.raises(OutsideClassError, match="not concave"):
-            certify(convex, walk, UniformRandom(actions), actions)
+            certify(convex, walk, uniform_policy(actions), actions)
         result = MirrorAscent(sweeps=3).solve(MoveFlow(convex, walk, actions))
         assert not np.isfinite(float(result.upper))
     for reward in (
@@ -239,8 +238,7 @@ def test_moves_of_the_wrong_size_are_refused():
 def test_randomised_profiles_track_agents_too():
     system = make("four-rooms", horizon=3)
     weights = jnp.full((3, 104, 9), 1 / 9)
-    actions = jnp.broadcast_to(ACTIONS, (3, 9, 2))
-    profile = Profile.stacked(RandomisedPolicy(actions, weights), 3)
+    profile = Profile.stacked(TablePolicy.mixing(ACTIONS, weights), 3)
     episode = system.run(profile, jax.random.key(0), agents=50)
     assert len(np.unique(np.asarray(episode.actions).reshape(-1, 2), axis=0)) == 9
 
@@ -252,7 +250,7 @@ def test_a_certificate_is_never_made_of_numbers_that_are_not():
     flow = earning(outside, SMALL, ACTIONS)
     still = jnp.zeros((2, SMALL.n_cells, 2))
     with pytest.raises(ValueError, match="no certificate"):
-        certify(flow, walk, Profile.stacked(TabularPolicy(still), 2), ACTIONS)
+        certify(flow, walk, Profile.stacked(TablePolicy.deterministic(still), 2), ACTIONS)
 
 
 def test_bad_weights_and_moves_are_refused():

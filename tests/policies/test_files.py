@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from mufield import Box, Grid, Profile, RandomisedPolicy, TabularPolicy, UniformRandom, as_profile
+from mufield import Box, Grid, Profile, TablePolicy, as_profile, uniform_policy
 from mufield.policies.encoders import AllCells, MeanEmbedding, Pooled, Seen, Unseen
 from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
@@ -43,6 +43,10 @@ def network(mu, depth=2, points=1):
     return network_profile(problem, jax.random.key(1), width=6, depth=depth, mu=mu, points=points)
 
 
+def deterministic(*steps):
+    return TablePolicy.deterministic(table(*steps, GRID.n_cells, 2))
+
+
 def spread(*steps):
     box = Box((-1.0, 0.0), (1.0, 3.0))
     return SpreadTable(table(*steps, GRID.n_cells, 2), table(*steps, GRID.n_cells, 2), box, 3)
@@ -50,13 +54,13 @@ def spread(*steps):
 
 def mixed():
     """All steps share the moves, each has its own weights."""
-    whole = RandomisedPolicy(table(4, 2), weights(GRID.n_cells, 4))
+    whole = TablePolicy.mixing(table(4, 2), weights(GRID.n_cells, 4))
     stacked = eqx.tree_at(lambda p: p.weights, whole, weights(STEPS, GRID.n_cells, 4))
     mask = eqx.tree_at(lambda p: (p.actions, p.weights), whole, (False, True))
     return Profile(*eqx.partition(stacked, mask), STEPS)
 
 
-randomised = RandomisedPolicy(table(STEPS, 4, 2), weights(STEPS, GRID.n_cells, 4))
+randomised = TablePolicy(table(STEPS, 1, 4, 2), weights(STEPS, GRID.n_cells, 4))
 POLICIES = {
     "network that sees nothing": network(Unseen()),
     "network that sees all": network(AllCells()),
@@ -67,13 +71,13 @@ POLICIES = {
     "spread for each step": Profile.stacked(spread(STEPS), STEPS),
     "spread": spread(),
     "stationary network": Profile.stationary(network(Pooled(2)).at(1), 7),
-    "table for each step": Profile.stacked(TabularPolicy(table(STEPS, GRID.n_cells, 2)), STEPS),
-    "stationary table": Profile.stationary(TabularPolicy(table(GRID.n_cells, 2)), STEPS),
-    "table": TabularPolicy(table(GRID.n_cells, 2)),
+    "table for each step": Profile.stacked(deterministic(STEPS), STEPS),
+    "stationary table": Profile.stationary(deterministic(), STEPS),
+    "table": deterministic(),
     "randomised for each step": Profile.stacked(randomised, STEPS),
     "randomised": Profile.stacked(randomised, STEPS).at(0),
-    "uniform": UniformRandom(table(5, 2)),
-    "stationary uniform": Profile.stationary(UniformRandom(table(5, 2)), STEPS),
+    "uniform": uniform_policy(table(5, 2)),
+    "stationary uniform": Profile.stationary(uniform_policy(table(5, 2)), STEPS),
 }
 
 
@@ -152,7 +156,7 @@ def test_a_profile_may_share_some_arrays_between_steps(tmp_path):
 
 def test_every_array_keeps_its_own_number_format(tmp_path):
     policy = eqx.tree_at(
-        lambda p: p.actions, POLICIES["randomised"], jnp.arange(8, dtype=jnp.int32).reshape(4, 2)
+        lambda p: p.actions, POLICIES["randomised"], jnp.arange(8, dtype=jnp.int32).reshape(1, 4, 2)
     )
     save_policy(tmp_path / "policy", policy)
     assert_same(load_policy(tmp_path / "policy"), policy)
@@ -211,7 +215,7 @@ def test_the_header_can_be_read_without_mufield(tmp_path):
     assert document["info"] == {"seed": 3}
 
 
-class OwnPolicy(TabularPolicy):
+class OwnPolicy(TablePolicy):
     pass
 
 
@@ -222,17 +226,17 @@ def seen_as(mu):
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (lambda state, mu, step: state, "code is never stored.*TabularPolicy"),
-        (as_profile(lambda state, mu, step: state, STEPS), "code is never stored.*TabularPolicy"),
+        (lambda state, mu, step: state, "code is never stored.*TablePolicy"),
+        (as_profile(lambda state, mu, step: state, STEPS), "code is never stored.*TablePolicy"),
         (None, "expected a policy or a profile, got NoneType"),
-        (OwnPolicy(table(3, 2)), "kinds .*got OwnPolicy"),
+        (OwnPolicy(table(3, 1, 2), jnp.ones((1, 1))), "kinds .*got OwnPolicy"),
         (seen_as(Seen(lambda state, mu: mu.here)), "mufield's own encoders"),
         (seen_as(MeanEmbedding()), "from_mu: expected float64 of the shape"),
         (cast(POLICIES["table"], "float16"), "dtypes.actions .*'float64'.*'float16'"),
-        (TabularPolicy(table(STEPS, 3, 2)), r"expected float64 of the shape \(3, 2\), got"),
-        (TabularPolicy(table(3, 2).at[0, 0].set(jnp.nan)), "got NaN"),
-        (RandomisedPolicy(table(2, 1), jnp.full((3, 2), 0.7)), "sum to 1"),
-        (eqx.tree_at(lambda p: p.actions, POLICIES["randomised"], table(3, 2)), "actions: exp"),
+        (deterministic(STEPS), r"expected float64 of the shape \(\d+, 1, 2\), got"),
+        (TablePolicy.deterministic(table(3, 2).at[0, 0].set(jnp.nan)), "got NaN"),
+        (TablePolicy.mixing(table(2, 1), jnp.full((3, 2), 0.7)), "sum to 1"),
+        (eqx.tree_at(lambda p: p.actions, POLICIES["randomised"], table(1, 3, 2)), "actions: exp"),
         (Profile(network(AllCells()).per_step, POLICIES["table"], 3), "cannot save"),
         (Profile.stationary(POLICIES["table"], 0), "horizon is wrong"),
     ],
@@ -303,7 +307,7 @@ def test_double_precision_is_not_lost_silently(tmp_path):
 
 
 def test_conversion_refuses_what_does_not_fit(tmp_path):
-    save_policy(tmp_path / "policy", TabularPolicy(jnp.full((3, 2), 1e300)))
+    save_policy(tmp_path / "policy", TablePolicy.deterministic(jnp.full((3, 2), 1e300)))
     with pytest.raises(ValueError, match="range of float32"):
         load_policy(tmp_path / "policy", dtype="float32")
     with pytest.raises(ValueError, match="dtype must be"):
@@ -368,16 +372,14 @@ NETWORK = "network that sees blocks"
         ("table", set_to("version", value="1"), "version is wrong"),
         ("table", set_to("kind", value="os.system"), "kinds .*got 'os.system'"),
         ("table", set_to("kind", value="network"), "grid is wrong"),
-        ("table", set_to("kind", value="randomised"), "expected the sizes of"),
-        ("table", set_to("kind", value="uniform"), "expected the sizes of"),
         ("table", set_to("horizon", value=True), "horizon is wrong"),
         ("table", set_to("horizon", value=0), "horizon is wrong"),
         ("table", set_to("stacked", value=["actions"]), "expected a horizon"),
-        ("table", set_to("stacked", value=["weights"]), "description of 1 arr"),
-        ("table", set_to("dtypes", value={}), "description of 1 arr"),
+        ("table", set_to("stacked", value=["cells"]), "description of 2 arr"),
+        ("table", set_to("dtypes", value={}), "description of 2 arr"),
         ("table", set_to("dtypes", "actions", value="object"), "dtypes.actions is wrong"),
         ("table", set_to("dtypes", "actions", value="float32"), "expected float32 of"),
-        ("table", set_to("sizes", "cells", value=10**30), "expected float64 of the shape"),
+        ("table", set_to("sizes", "moves", value=10**30), "expected float64 of the shape"),
         ("table", set_to("unknown", value=1), "unknown is wrong"),
         ("table", drop("info"), "info is wrong"),
         ("table for each step", set_to("horizon", value=10**12), "expected float64 of the shape"),
@@ -421,11 +423,14 @@ def array(name, value):
     [
         (lambda a, d: a.pop("weights"), "weights: expected float64 .*, got no such array"),
         (array("extra", np.zeros(2)), "extra: expected no such array, got float64"),
-        (array("actions", np.zeros((4, 3))), r"actions: expected .*\(4, 2\), got .*\(4, 3\)"),
+        (array("actions", np.zeros((1, 4, 3))), r"actions: expected .*\(1, 4, 2\), got"),
         (array("actions", np.zeros(8)), "actions: expected"),
-        (array("actions", np.zeros((4, 2), "float32")), "actions: expected float64.*got float32"),
-        (array("actions", np.zeros((4, 2), "int64")), "actions: expected float64.*got I64"),
-        (array("actions", np.full((4, 2), np.inf)), "actions: expected finite numbers"),
+        (
+            array("actions", np.zeros((1, 4, 2), "float32")),
+            "actions: expected float64.*got float32",
+        ),
+        (array("actions", np.zeros((1, 4, 2), "int64")), "actions: expected float64.*got I64"),
+        (array("actions", np.full((1, 4, 2), np.inf)), "actions: expected finite numbers"),
         (array("weights", np.full((GRID.n_cells, 4), np.nan)), "weights: expected finite numbers"),
         (array("weights", np.full((GRID.n_cells, 4), 0.3)), "sum to 1"),
         (array("weights", np.full((GRID.n_cells, 4), 1e308)), "sum to 1"),

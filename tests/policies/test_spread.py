@@ -88,7 +88,7 @@ def test_agents_that_start_together_part():
     system = mf.make("four-rooms", horizon=3, noise_std=0.05)
     flow, motion = system.reveal()
     raw = jnp.zeros((3, system.problem.grid.n_cells, 2)) + 0.5
-    together = mf.Profile.stacked(mf.TabularPolicy(jnp.full_like(raw, 0.9)), 3)
+    together = mf.Profile.stacked(mf.TablePolicy.deterministic(jnp.full_like(raw, 0.9)), 3)
     wide = SpreadTable(raw, jnp.full_like(raw, float(softplus_inverse(1.0))), flow.problem.actions)
     apart = mf.Profile.stacked(wide, 3)
     assert float(flow.value(apart, motion)) > float(flow.value(together, motion)) + 1.0

@@ -10,7 +10,7 @@ from mufield import _files as files
 from mufield import save_policy
 from mufield.learning.metrics import EpisodeMetrics
 from mufield.policies.base import Profile
-from mufield.policies.tabular import TabularPolicy
+from mufield.policies.tables import TablePolicy
 from mufield.report.server import PageServer
 from mufield.runs.config import RunConfig
 from mufield.runs.store import EPISODE, PLAN
@@ -41,7 +41,7 @@ def add_episode(directory, problem, number, **changes):
     shares = draw.exponential(size=(steps + 1, cells)) ** 2
     masses = shares / shares.sum(axis=1, keepdims=True)
     actions = draw.uniform(-1, 1, size=(steps, cells, problem.actions.dim))
-    profile = Profile.stacked(TabularPolicy(jnp.asarray(actions)), steps)
+    profile = Profile.stacked(TablePolicy.deterministic(jnp.asarray(actions)), steps)
     save_policy(directory / "policies" / f"{number:04d}.policy", profile)
     path = directory / "plans" / f"{number:04d}.safetensors"
     files.write_sealed(path, {}, {"mass": masses}, kind=PLAN)

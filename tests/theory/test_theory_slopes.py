@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mufield as mf
-from mufield import Grid, Profile, RandomisedPolicy, TabularPolicy, network_profile
+from mufield import Grid, Profile, TablePolicy, network_profile
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
 from mufield.models.kernels import (
@@ -247,7 +247,7 @@ def flow_mass(problem):
 def test_the_slope_of_a_table_is_that_of_its_steepest_pair():
     problem = walking_problem(RING, horizon=2, max_move=0.2)
     table = jnp.zeros((2, 12, 1)).at[1, 3, 0].set(0.5)
-    profile = Profile.stacked(TabularPolicy(table), 2)
+    profile = Profile.stacked(TablePolicy.deterministic(table), 2)
     found = policy_slope(problem, profile, flow_mass(problem))
     assert (found.value, found.source) == (pytest.approx(0.5 * 12), "bound")
 
@@ -258,8 +258,8 @@ def test_the_slope_of_a_randomised_policy_is_that_of_its_law_in_w1():
     # third action makes good.
     weights = np.tile([0.3, 0.4, 0.3], (12, 1))
     weights[0] = [0.4, 0.2, 0.4]
-    actions = jnp.asarray([[[-1.0], [0.0], [1.0]]])
-    policy = RandomisedPolicy(actions, jnp.asarray(weights)[None])
+    actions = jnp.asarray([[-1.0], [0.0], [1.0]])
+    policy = TablePolicy.mixing(actions, jnp.asarray(weights)[None])
     found = policy_slope(problem, Profile.stacked(policy, 1), flow_mass(problem))
     assert (found.value, found.source) == (pytest.approx(0.2 * 12), "bound")
 

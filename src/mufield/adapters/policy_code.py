@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import UserError
-from ..policies.randomised import RandomisedPolicy
-from ..policies.tabular import TabularPolicy
+from ..policies.tables import TablePolicy
 from ..problem import Box, MoveSet, Problem
 from ..space.grid import Grid
 
@@ -59,7 +58,7 @@ class PolicyCode(eqx.Module):
         """Numbers for a whole step."""
         return self.points * self.width
 
-    def policy(self, numbers: Float[Array, "*steps size"]) -> TabularPolicy | RandomisedPolicy:
+    def policy(self, numbers: Float[Array, "*steps size"]) -> TablePolicy:
         """The policy of one step, or, with one more axis, of all steps to be stacked."""
         steps = numbers.shape[:-1]
         table = numbers.reshape(*steps, self.points, self.width)
@@ -70,12 +69,9 @@ class PolicyCode(eqx.Module):
                 jnp.asarray(bound, dtype=table.dtype)
                 for bound in (self.actions.lower, self.actions.upper)
             )
-            return TabularPolicy(actions=lower + (upper - lower) * 0.5 * (table + 1.0))
-        moves = self.actions.moves
-        return RandomisedPolicy(
-            actions=jnp.broadcast_to(moves, (*steps, *moves.shape)),
-            weights=jax.nn.softmax(LOGIT_RANGE * table) @ self.actions.options,
-        )
+            return TablePolicy.deterministic(lower + (upper - lower) * 0.5 * (table + 1.0))
+        weights = jax.nn.softmax(LOGIT_RANGE * table) @ self.actions.options
+        return TablePolicy.mixing(self.actions.moves, weights)
 
 
 def interpolation(grid: Grid, resolution: int) -> Float[np.ndarray, "cells points"]:

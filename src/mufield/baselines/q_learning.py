@@ -37,7 +37,7 @@ from jaxtyping import Float, Int
 
 from ..errors import UserError
 from ..policies.base import Profile
-from ..policies.randomised import option_policy
+from ..policies.tables import option_policy
 from ..problem import MoveSet
 from ..systems import SimulatedSystem
 from .tables import Tables, tabulate

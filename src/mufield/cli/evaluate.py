@@ -67,7 +67,7 @@ class Evaluate(Command):
         system, profile = self._load()
         rows = self._rows(system, profile)
         shown: list[Table | str] = [Table([_shown(row) for row in rows], texts=("population",))]
-        if self.stress and _is_blind(profile):
+        if self.stress and not profile.sees_mu:
             shown.append(BLIND)
         return Answer(rows, shown)
 
@@ -127,16 +127,6 @@ def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
     noise = system.problem.noise
     factor = options.get("noise_factor", 1.0)
     return not isinstance(noise, NeighbourNoise) or noise.intensity * factor <= 1
-
-
-def _is_blind(profile: "Profile") -> bool:
-    """Whether it is known that a policy does not look at mu."""
-    from ..finite.agents import BY_CELL
-    from ..policies.network import NetworkPolicy
-
-    policy = profile.at(0)
-    blind_network = isinstance(policy, NetworkPolicy) and policy.ahead
-    return blind_network or isinstance(policy, BY_CELL)
 
 
 def _summary(values: Any, limit: float, level: float) -> dict[str, float]:

@@ -133,17 +133,11 @@ def episode_number(store: "RunStore", episode: str) -> int:
 
 def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment: str) -> None:
     """Raises if a table of moves or actions is for another number of cells."""
-    from ..policies.randomised import RandomisedPolicy
-    from ..policies.tabular import TabularPolicy
+    from ..policies.tables import TablePolicy
 
     policy, cells = profile.at(0), problem.grid.n_cells
-    found = cells
-    if isinstance(policy, RandomisedPolicy):
-        found = policy.weights.shape[0]
-    elif isinstance(policy, TabularPolicy):
-        found = policy.actions.shape[0]
-    if found != cells:
+    if isinstance(policy, TablePolicy) and policy.rows not in (1, cells):
         raise UserError(
-            f"the policy {path} is for {found} cells, and {environment} has {cells}; name the "
-            "environment and the options that it was planned for"
+            f"the policy {path} is for {policy.rows} cells, and {environment} has {cells}; name "
+            "the environment and the options that it was planned for"
         )

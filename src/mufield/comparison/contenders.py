@@ -17,7 +17,7 @@ from ..learning.run import learn_many
 from ..planning.certificate import is_concave
 from ..planning.known import plan_table
 from ..planning.mirror import MirrorAscent
-from ..policies.randomised import random_policy
+from ..policies.tables import random_policy
 from ..problem import MoveSet
 from ..runs.build import build
 from .arena import Arena

@@ -16,9 +16,9 @@ from ..policies.base import AbstractPolicy, Profile
 from ..policies.document import leaf_name
 from ..policies.encoders import WORDS, AllCells, Pooled, Unseen
 from ..policies.network import NetworkPolicy
-from ..policies.randomised import RandomisedPolicy, UniformRandom
 from ..policies.spread import SpreadTable, normal_scores
-from ..policies.tabular import SquashedTable, TabularPolicy
+from ..policies.tables import TablePolicy
+from ..policies.tabular import SquashedTable
 from ..problem import Box, Problem
 from .reader import FORMAT, VERSION, DeployedPolicy
 
@@ -116,9 +116,21 @@ def describe(
 
 
 def _table(policy: Any, problem: Problem) -> _Plain:
-    _check_cells(policy.actions.shape[-2], problem)
+    rows, moves = policy.weights.shape[-2:]
+    cells = problem.grid.n_cells
+    if policy.rows > 1:
+        _check_cells(policy.rows, problem)
     _check_actions(policy.actions, problem)
-    return _Plain("table", {}, {"actions": policy.actions})
+    steps, dim = policy.actions.shape[:-3], policy.actions.shape[-1]
+    if moves == 1:
+        actions = jnp.broadcast_to(policy.actions[..., 0, :], (*steps, cells, dim))
+        return _Plain("table", {}, {"actions": actions})
+    if policy.actions.shape[-3] > 1:
+        raise UserError(
+            "a table whose cells have moves of their own cannot be exported; give all the same"
+        )
+    arrays = {"actions": policy.actions[..., 0, :, :], "weights": policy.weights}
+    return _Plain("randomised", {"rows": rows, "moves": moves}, arrays)
 
 
 def _squashed(policy: Any, problem: Problem) -> _Plain:
@@ -126,27 +138,11 @@ def _squashed(policy: Any, problem: Problem) -> _Plain:
     return _Plain(table.kind, table.entries, table.arrays, {"actions": "raw"})
 
 
-def _randomised(policy: Any, problem: Problem) -> _Plain:
-    rows, moves = policy.weights.shape[-2:]
-    _check_cells(rows, problem)
-    _check_actions(policy.actions, problem)
-    arrays = {"actions": policy.actions, "weights": policy.weights}
-    return _Plain("randomised", {"rows": rows, "moves": moves}, arrays)
-
-
-def _uniform(policy: Any, problem: Problem) -> _Plain:
-    _check_actions(policy.actions, problem)
-    moves = policy.actions.shape[-2]
-    weights = np.full((1, moves), 1.0 / moves, policy.actions.dtype)
-    arrays = {"actions": policy.actions, "weights": weights}
-    return _Plain("randomised", {"rows": 1, "moves": moves}, arrays)
-
-
 def _network(policy: Any, problem: Problem) -> _Plain:
     if not isinstance(policy.mu, Unseen | AllCells | Pooled):
         raise UserError(
             "expected a network that sees mu as Unseen, AllCells or Pooled, got "
-            f"{type(policy.mu).__name__}; write its actions into a TabularPolicy"
+            f"{type(policy.mu).__name__}; write its actions into a TablePolicy"
         )
     if policy.grid != problem.grid or policy.box != problem.actions:
         raise UserError(
@@ -187,11 +183,9 @@ def _scores(policy: Any, dtype: Any) -> np.ndarray:
 
 KINDS: dict[type[AbstractPolicy], Callable[[Any, Problem], _Plain]] = {
     NetworkPolicy: _network,
-    RandomisedPolicy: _randomised,
     SpreadTable: _spread,
     SquashedTable: _squashed,
-    TabularPolicy: _table,
-    UniformRandom: _uniform,
+    TablePolicy: _table,
 }
 """How each kind of policy is taken apart. A new kind also needs a class in `reader.KINDS` and a
 graph in `onnx_graph.GRAPHS`, unless it is written as one that is there."""
@@ -203,7 +197,7 @@ def _plain(policy: Any, problem: Problem) -> _Plain:
         raise UserError(
             f"a {type(policy).__name__} cannot be exported: expected one of "
             f"{', '.join(sorted(kind.__name__ for kind in KINDS))}; write its actions into a "
-            "TabularPolicy"
+            "TablePolicy"
         )
     return take_apart(policy, problem)
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import UserError
-from ..policies.randomised import RandomisedPolicy
+from ..policies.tables import TablePolicy
 from ..problem import MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import point_mass
@@ -73,9 +73,9 @@ def discrete_rooms(
     return SimulatedSystem(problem, walk)
 
 
-def uniform_legal(grid: Grid) -> RandomisedPolicy:
+def uniform_legal(grid: Grid) -> TablePolicy:
     """The policy that draws evenly from the moves that do not run into a wall."""
     legal = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES)) >= 0
     weights = legal / legal.sum(axis=1, keepdims=True)
     moves = jnp.asarray(MOVES, dtype=jnp.result_type(float))
-    return RandomisedPolicy(actions=moves, weights=jnp.asarray(weights))
+    return TablePolicy.mixing(moves, jnp.asarray(weights))

@@ -21,7 +21,7 @@ from ..planning.known import (
 from ..planning.mirror import MirrorAscent
 from ..policies.base import Profile
 from ..policies.files import load_policy, read_info, save_policy
-from ..policies.randomised import random_policy
+from ..policies.tables import random_policy
 from .shown import Shown, show, system_of
 
 

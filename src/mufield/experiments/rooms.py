@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import viz
-from ..policies.randomised import random_policy
+from ..policies.tables import random_policy
 from ..space.measure import entropy
 from . import paper, tasks
 from .jobs import Job

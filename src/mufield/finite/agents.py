@@ -12,17 +12,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 from .._types import CellIndex, Key, Mass, Scalar, State
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
-from ..policies.randomised import RandomisedPolicy, UniformRandom
-from ..policies.spread import SpreadTable
-from ..policies.tabular import SquashedTable, TabularPolicy
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
 from ..space.noise import GaussianNoise, Noise
 from ..systems import agent_move, outside_actions
 from .draws import CellLaws, drawn, normal, random_bits, uniform
-
-BY_CELL = (RandomisedPolicy, UniformRandom, TabularPolicy, SquashedTable, SpreadTable)
-"""Policies under which all agents of a cell have the same law, whatever mu is."""
 
 
 class Rules(eqx.Module):
@@ -84,7 +78,7 @@ class Advanced(NamedTuple):
 
 def choices(rules: Rules, profile: Profile, moment: Moment) -> CellLaws | AbstractPolicy:
     """How agents decide: by tables of all cells where these say it all."""
-    if not (rules.centred or type(profile.shared) in BY_CELL):
+    if not (rules.centred or profile.by_cell):
         return _policy(profile, moment.step)
     law = _at_cells(profile, moment.step, rules.problem, moment.seen)
     return CellLaws.build(law, np.asarray(moment.now) > 0)

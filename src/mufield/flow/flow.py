@@ -203,7 +203,9 @@ class Flow(eqx.Module):
             return law
 
         # What the scan runs over: the laws of all steps, or the parts of the policy that give them.
-        ahead = profile.per_step is not None and profile.join(profile.per_step).ahead
+        # Networks that do not see mu act on all steps at once, in larger products; the laws of
+        # tables would only take memory.
+        ahead = not (profile.per_step is None or profile.sees_mu or profile.by_cell)
         parts = profile.per_step
         if ahead:
             parts = jax.vmap(lambda part: law_of(part, problem.initial))(parts)

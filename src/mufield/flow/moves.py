@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from .._types import Mass, Scalar
 from ..errors import UserError
 from ..policies.base import ActionLaw, Profile
-from ..policies.randomised import RandomisedPolicy
+from ..policies.tables import TablePolicy
 from ..problem import Motion
 from .dependence import depends_on_mu
 from .flow import Flow, Rollout
@@ -132,12 +132,12 @@ class MoveFlow(eqx.Module):
         return jnp.full(shape, 1.0 / self.n_moves, dtype=self.actions.dtype)
 
     def profile(self, weights: Weights) -> Profile:
-        """The policy profile with these weights; for moves that are the same in all cells."""
-        if not self.shared:
-            raise UserError("a RandomisedPolicy has the same moves in all cells, these differ")
+        """The policy profile with these weights."""
         horizon = self.flow.problem.horizon
-        actions = jnp.broadcast_to(self.actions[0], (horizon, *self.actions.shape[1:]))
-        return Profile.stacked(RandomisedPolicy(actions, weights), horizon)
+        if self.shared:
+            return Profile.stacked(TablePolicy.mixing(self.actions[0], weights), horizon)
+        actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
+        return Profile.stacked(TablePolicy(actions, weights), horizon)
 
     def push(self, joint: Float[Array, "cells moves"], mass: Mass) -> Mass:
         """The next distribution, from the joint mass of cells and moves.

@@ -15,7 +15,8 @@ from ..planning.starts import fit_profile, table_start
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import NetworkPolicy, network_profile
-from ..policies.tabular import SquashedTable, TabularPolicy
+from ..policies.tables import TablePolicy
+from ..policies.tabular import SquashedTable
 from ..problem import Box, Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -36,9 +37,9 @@ class JointPolicy(AbstractPolicy):
     control: AbstractPolicy
 
     @property
-    def ahead(self) -> bool:
-        """If both are."""
-        return self.action.ahead and self.control.ahead
+    def sees_mu(self) -> bool:
+        """Unless neither does."""
+        return self.action.sees_mu or self.control.sees_mu
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The joint move (a, eta)."""
@@ -122,7 +123,7 @@ class GradientPlanner(AbstractPlanner):
             new = fit_profile(
                 flow,
                 self._networks(imagination, network_key),
-                squashed.table().actions,
+                squashed.actions,
                 rollout.mass,
                 steps=self.fit_steps,
             )
@@ -203,7 +204,7 @@ class GradientPlanner(AbstractPlanner):
         q, horizon = problem.actions.dim, problem.horizon
         policy = joint.join(joint.per_step)
         if isinstance(policy, SquashedTable):
-            return Profile.stacked(TabularPolicy(policy.table().actions[..., :q]), horizon)
+            return Profile.stacked(TablePolicy.deterministic(policy.actions[..., :q]), horizon)
         if isinstance(policy, JointPolicy):
             return Profile(
                 per_step=joint.per_step.action, shared=joint.shared.action, horizon=horizon

@@ -18,7 +18,7 @@ from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.data import Transitions
 from ..models.ensemble import DeepEnsemble
 from ..policies.base import Profile, as_profile
-from ..policies.randomised import random_policy
+from ..policies.tables import random_policy
 from ..problem import Problem
 from .believed import reward_family as same_kind
 from .fits import PlanError as PlanError

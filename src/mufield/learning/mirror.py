@@ -9,7 +9,7 @@ from ..flow.moves import MoveFlow
 from ..models.base import AbstractModel
 from ..planning.mirror import ascend
 from ..policies.base import Profile
-from ..policies.randomised import RandomisedPolicy
+from ..policies.tables import TablePolicy
 from .imagine import Imagination
 from .plan import AbstractPlanner, Plan, controls_of, joint_set, mean_spread
 
@@ -59,9 +59,7 @@ class MirrorPlanner(AbstractPlanner):
         kept = weights.reshape(*weights.shape[:2], -1, each).sum(axis=-1)
         actions = joint[::each, :action_dim]
         horizon = imagination.problem.horizon
-        profile = Profile.stacked(
-            RandomisedPolicy(jnp.broadcast_to(actions, (horizon, *actions.shape)), kept), horizon
-        )
+        profile = Profile.stacked(TablePolicy.mixing(actions, kept), horizon)
         size = jnp.mean(jnp.abs(joint[:, action_dim:]), axis=-1) if imagination.controls else None
         control = (
             jnp.zeros(()) if size is None else jnp.einsum("hk,hkm,m->", mass[:-1], weights, size)

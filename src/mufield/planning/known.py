@@ -14,7 +14,8 @@ from ..flow.flow import Flow, Rollout
 from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import network_profile
-from ..policies.tabular import SquashedTable, TabularPolicy
+from ..policies.tables import TablePolicy
+from ..policies.tabular import SquashedTable
 from ..problem import Motion
 from .bptt import BPTT, BPTTResult
 from .starts import fit_profile, global_table, random_table, table_start
@@ -35,7 +36,7 @@ def plan_table(
     seeds: int = 1,
     progress: bool = False,
 ) -> BPTTResult:
-    """Plans a deterministic action for each cell and step: a profile of `TabularPolicy`.
+    """Plans a deterministic action for each cell and step: a profile of `TablePolicy`.
 
     Args:
         flow: The problem's flow.
@@ -43,7 +44,7 @@ def plan_table(
         key: Randomness of random starts; global and warm starts have none.
         start: ``"global"`` starts from mirror ascent's mean actions, ``"random"`` from random
             tables, ``"warm"`` from ``warm`` alone.
-        warm: Profiles of `TabularPolicy` to start from as well, for example an earlier plan.
+        warm: Profiles of deterministic tables to start from as well, for example an earlier plan.
         planner: The gradient ascent; by default one that suits tables.
         seeds: Number of random starts.
         progress: Whether to show bars.
@@ -65,11 +66,12 @@ def plan_table(
 
 def _actions(profile: Profile) -> Float[Array, "steps cells action_dim"]:
     policy = profile.join(profile.per_step)
-    if not isinstance(policy, TabularPolicy):
+    if not isinstance(policy, TablePolicy) or policy.actions.shape[-2] > 1:
         raise UserError(
-            f"a table can start from profiles of TabularPolicy, got {type(policy).__name__}"
+            "a table can start from profiles of deterministic tables, got a "
+            f"{type(policy).__name__}"
         )
-    return policy.actions
+    return policy.actions[..., 0, :]
 
 
 def plan_network(

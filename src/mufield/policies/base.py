@@ -41,11 +41,13 @@ class AbstractPolicy(eqx.Module):
     """What an agent does at one step: pi(s, mu), written for one agent."""
 
     @property
-    def ahead(self) -> bool:
-        """Whether the laws of all steps are better computed at once, before the flow.
+    def sees_mu(self) -> bool:
+        """Whether the action may change with mu."""
+        return True
 
-        Only for policies that do not look at mu.
-        """
+    @property
+    def by_cell(self) -> bool:
+        """Whether all agents of a cell have the same law, wherever in the cell they are."""
         return False
 
     @abstractmethod
@@ -91,6 +93,16 @@ class Profile(eqx.Module):
                     f"axis, one for each step, got the shape {leaf.shape}"
                 )
         return cls(per_step=arrays, shared=shared, horizon=horizon)
+
+    @property
+    def sees_mu(self) -> bool:
+        """Whether actions may change with mu at any step."""
+        return bool(self.shared.sees_mu)
+
+    @property
+    def by_cell(self) -> bool:
+        """Whether all agents of a cell have the same law at every step."""
+        return bool(self.shared.by_cell)
 
     def at(self, step: int | Int[Array, ""]) -> AbstractPolicy:
         """The policy of one step."""

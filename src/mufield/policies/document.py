@@ -18,22 +18,14 @@ from ..space.grid import Grid
 from .base import AbstractPolicy, Profile
 from .encoders import ENCODERS, WORDS, AbstractEncoder
 from .network import NetworkPolicy
-from .randomised import RandomisedPolicy, UniformRandom
 from .spread import SpreadTable
-from .tabular import TabularPolicy
+from .tables import TablePolicy
 
 VERSION = 1
 """Of the format; files of later versions are refused."""
 
-# The kinds that are nothing but tables, with the axes of each array.
-TABLES: dict[str, tuple[type[AbstractPolicy], dict[str, tuple[str, str]]]] = {
-    "tabular": (TabularPolicy, {"actions": ("cells", "action_dim")}),
-    "randomised": (
-        RandomisedPolicy,
-        {"actions": ("moves", "action_dim"), "weights": ("cells", "moves")},
-    ),
-    "uniform": (UniformRandom, {"actions": ("moves", "action_dim")}),
-}
+# The axes of a table's arrays.
+TABLE = {"actions": ("action_rows", "moves", "action_dim"), "weights": ("weight_rows", "moves")}
 
 Layout = dict[str, tuple[tuple[int, ...], str]]
 """Shape and number format of each array."""
@@ -110,15 +102,13 @@ class _Table(Document):
     sizes: dict[str, PositiveInt]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        arrays = TABLES[self.kind][1]
-        axes = {axis for pair in arrays.values() for axis in pair}
+        axes = {axis for each in TABLE.values() for axis in each}
         if set(self.sizes) != axes:
             raise UserError(f"expected the sizes of {sorted(axes)}, got {sorted(self.sizes)}")
-        return {name: (self.sizes[a], self.sizes[b]) for name, (a, b) in arrays.items()}
+        return {name: tuple(self.sizes[a] for a in each) for name, each in TABLE.items()}
 
     def skeleton(self) -> AbstractPolicy:
-        kind, arrays = TABLES[self.kind]
-        return kind(**dict.fromkeys(arrays, jnp.zeros((1, 1))))
+        return TablePolicy(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)))
 
 
 class _Box(_Part):
@@ -199,7 +189,7 @@ class _Spread(Document):
 KINDS: dict[str, type[Document]] = {
     "network": _Network,
     "spread": _Spread,
-    **dict.fromkeys(TABLES, _Table),
+    "table": _Table,
 }
 
 
@@ -239,17 +229,16 @@ def describe_kind(policy: AbstractPolicy) -> dict[str, Any]:
             "actions": {"lower": policy.box.lower, "upper": policy.box.upper},
             "points": policy.points,
         }
-    for kind, (table, arrays) in TABLES.items():
-        if type(policy) is table:
-            sizes: dict[str, int] = {}
-            for name, axes in arrays.items():
-                # Arrays with too few axes are found out when shapes are compared.
-                shape = (1, 1, *np.shape(getattr(policy, name)))
-                sizes |= dict(zip(axes, shape[-2:], strict=True))
-            return {"kind": kind, "sizes": sizes}
+    if type(policy) is TablePolicy:
+        sizes: dict[str, int] = {}
+        for name, axes in TABLE.items():
+            # Arrays with too few axes are found out when shapes are compared.
+            shape = (1, 1, 1, *np.shape(getattr(policy, name)))
+            sizes |= dict(zip(axes, shape[-len(axes) :], strict=True))
+        return {"kind": "table", "sizes": sizes}
     raise UserError(
         f"expected one of the kinds {sorted(KINDS)} with mufield's own encoders, got "
-        f"{type(policy).__name__}; write its actions into a TabularPolicy"
+        f"{type(policy).__name__}; write its actions into a TablePolicy"
     )
 
 

@@ -139,7 +139,7 @@ def _describe(policy: Any, info: dict[str, Any]) -> tuple[dict[str, np.ndarray],
     if isinstance(whole, FunctionPolicy) or not isinstance(whole, AbstractPolicy):
         raise UserError(
             f"expected a policy or a profile, got {type(whole).__name__}; code is never stored: "
-            "write a function's actions into a TabularPolicy, or use a network"
+            "write a function's actions into a TablePolicy, or use a network"
         )
     # safetensors takes the memory as it lies, so it must be contiguous.
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in _leaves(whole).items()}

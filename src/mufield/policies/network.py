@@ -57,9 +57,9 @@ class NetworkPolicy(AbstractPolicy):
     points: int = eqx.field(static=True, default=1)
 
     @property
-    def ahead(self) -> bool:
-        """Networks that do not see mu act on all steps at once, in larger products."""
-        return not self._features_of_mu
+    def sees_mu(self) -> bool:
+        """Unless the encoder hides the population."""
+        return self._features_of_mu > 0
 
     @property
     def _features_of_mu(self) -> int:
@@ -149,7 +149,7 @@ def network_profile(
     if not isinstance(problem.actions, Box):
         raise UserError(
             "a network policy needs a box of continuous actions; for a finite set of moves use "
-            "a RandomisedPolicy"
+            "a TablePolicy"
         )
     if min(width, depth, points) < 1:
         raise UserError(

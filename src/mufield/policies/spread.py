@@ -16,6 +16,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw
 from .squash import squash
+from .tables import TablePolicy
 
 DEFAULT_POINTS = 5
 """Actions on each axis. In the four rooms three lose 0.1 of J, and seven gain nothing."""
@@ -38,6 +39,21 @@ class SpreadTable(AbstractPolicy):
     spread: Float[Array, "*steps cells action_dim"]
     box: Box
     points: int = eqx.field(static=True, default=DEFAULT_POINTS)
+
+    @property
+    def sees_mu(self) -> bool:
+        """Tables know cells only."""
+        return False
+
+    @property
+    def by_cell(self) -> bool:
+        """All agents of a cell act alike."""
+        return True
+
+    def table(self) -> TablePolicy:
+        """The same policy as a plain table."""
+        law = scattered(self.box, self.centre, self.spread, self.points)
+        return TablePolicy(actions=law.actions, weights=law.weights[..., :1, :])
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The actions of the agent's cell, all equally likely."""

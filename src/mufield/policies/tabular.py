@@ -1,6 +1,5 @@
-"""Tables: a deterministic action for every cell."""
+"""Tables that gradient ascent can change without leaving the action box."""
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Mass, State
@@ -9,28 +8,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw
 from .squash import squash
-
-
-class TabularPolicy(AbstractPolicy):
-    """Agents do what the table says for the cell they are in, whatever the population does.
-
-    `Profile.stacked` makes a per-cell, per-step plan of a table with one more leading axis.
-
-    Attributes:
-        actions: The action of each cell.
-    """
-
-    actions: Float[Array, "*steps cells action_dim"]
-
-    def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The action of the agent's cell, with certainty."""
-        action = self.actions[mu.grid.index_of(state)]
-        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=action.dtype))
-
-    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
-        """The whole table, without a look-up."""
-        weights = jnp.ones((grid.n_cells, 1), dtype=self.actions.dtype)
-        return ActionLaw(actions=self.actions[:, None], weights=weights)
+from .tables import TablePolicy
 
 
 class SquashedTable(AbstractPolicy):
@@ -46,9 +24,24 @@ class SquashedTable(AbstractPolicy):
     raw: Float[Array, "*steps cells action_dim"]
     box: Box
 
-    def table(self) -> TabularPolicy:
+    @property
+    def sees_mu(self) -> bool:
+        """Tables know cells only."""
+        return False
+
+    @property
+    def by_cell(self) -> bool:
+        """All agents of a cell act alike."""
+        return True
+
+    @property
+    def actions(self) -> Float[Array, "*steps cells action_dim"]:
         """The actions themselves."""
-        return TabularPolicy(actions=squash(self.box, self.raw))
+        return squash(self.box, self.raw)
+
+    def table(self) -> TablePolicy:
+        """The same policy as a plain table."""
+        return TablePolicy.deterministic(self.actions)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The action of the agent's cell, with certainty."""

@@ -19,9 +19,6 @@ from .. import _types
 from ..errors import UserError
 from ..models.data import Transitions
 from ..policies.base import Profile
-from ..policies.network import NetworkPolicy
-from ..policies.randomised import RandomisedPolicy, UniformRandom
-from ..policies.tabular import TabularPolicy
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import mean_field_at
@@ -39,9 +36,6 @@ EMPTY = 1e-12
 
 WITHOUT_BOUND = 1e6
 """A slope in an empty cell, in units of one over a cell, from which on there is no bound."""
-
-BLIND = (RandomisedPolicy, TabularPolicy, UniformRandom)
-"""Policies that do not look at mu."""
 
 
 def between_cells(
@@ -82,8 +76,7 @@ def policy_slope(problem: Problem, profile: Profile, mass: _types.Masses) -> Con
     changes with mu is not looked at, so that for one that sees mu the constant is an estimate.
     """
     actions, weights = (np.asarray(x, dtype=float) for x in _laws(problem.grid, profile, mass))
-    policy = profile.at(0)
-    blind = isinstance(policy, BLIND) or (isinstance(policy, NetworkPolicy) and policy.ahead)
+    blind = not profile.sees_mu
     source: Source = "bound" if blind else "estimate"
     note = "between cell centres" if blind else "the policy's slope in mu does not count"
     moves, axes = actions.shape[2:]

@@ -1,0 +1,104 @@
+"""Policies written down as tables: what agents do in each cell, whatever the population does."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types import Mass, State
+from ..errors import UserError
+from ..problem import MoveSet, Problem
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .base import AbstractPolicy, ActionLaw
+
+
+class TablePolicy(AbstractPolicy):
+    """Each agent draws one of finitely many moves, with the weights of the cell that it is in.
+
+    A table with a single move is a deterministic policy. The axis of the cells may have length
+    one, of the moves, of the weights or of both: then all cells share them. With one more axis at
+    the front for the steps, `Profile.stacked` makes a plan for an episode of a table.
+
+    Attributes:
+        actions: The moves of each cell, or those of all cells.
+        weights: Their probabilities in each cell, or in all cells. A single move is taken with
+            certainty, whatever its weight.
+    """
+
+    actions: Float[Array, "*steps action_rows moves action_dim"]
+    weights: Float[Array, "*steps weight_rows moves"]
+
+    @classmethod
+    def deterministic(cls, actions: Float[Array, "*steps cells action_dim"]) -> "TablePolicy":
+        """The table with one action for each cell."""
+        weights = jnp.ones((*actions.shape[:-2], 1, 1), dtype=actions.dtype)
+        return cls(actions=actions[..., None, :], weights=weights)
+
+    @classmethod
+    def mixing(
+        cls, moves: Float[Array, "moves action_dim"], weights: Float[Array, "*steps rows moves"]
+    ) -> "TablePolicy":
+        """The table whose cells mix the same moves, each with its own weights."""
+        actions = jnp.broadcast_to(moves, (*weights.shape[:-2], 1, *moves.shape))
+        return cls(actions=actions, weights=weights)
+
+    @property
+    def rows(self) -> int:
+        """The number of cells that the table is for, or one if it is the same everywhere."""
+        return max(self.actions.shape[-3], self.weights.shape[-2])
+
+    @property
+    def sees_mu(self) -> bool:
+        """Tables know cells only."""
+        return False
+
+    @property
+    def by_cell(self) -> bool:
+        """All agents of a cell act alike."""
+        return True
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The moves and weights of the agent's cell."""
+        cell = mu.grid.index_of(state) if self.rows > 1 else 0
+        actions = self.actions[cell if self.actions.shape[0] > 1 else 0]
+        if actions.shape[0] == 1:
+            return ActionLaw(actions=actions, weights=jnp.ones((1,), dtype=actions.dtype))
+        weights = self.weights[cell if self.weights.shape[0] > 1 else 0]
+        return ActionLaw(actions=actions, weights=weights)
+
+    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
+        """The whole table, without a look-up."""
+        if self.rows not in (1, grid.n_cells):
+            raise UserError(
+                f"the table is for {self.rows} cells, and the grid has {grid.n_cells}; use the "
+                "grid that it was planned for"
+            )
+        moves = self.actions.shape[-2]
+        actions = jnp.broadcast_to(self.actions, (grid.n_cells, *self.actions.shape[1:]))
+        # A known weight of one compiles to better code than a stored one.
+        if moves == 1:
+            weights = jnp.ones((grid.n_cells, 1), dtype=actions.dtype)
+        else:
+            weights = jnp.broadcast_to(self.weights, (grid.n_cells, moves))
+        return ActionLaw(actions=actions, weights=weights)
+
+
+def option_policy(actions: MoveSet, choice: Int[Array, "*steps cells"]) -> TablePolicy:
+    """The policy that takes one of a move set's options in each cell.
+
+    Args:
+        actions: The moves and the mixtures of them.
+        choice: Number of the option, for each cell or for each step and cell. Stack the latter
+            with `Profile.stacked`.
+    """
+    return TablePolicy.mixing(actions.moves, actions.options[choice])
+
+
+def random_policy(problem: Problem, points: int = 9) -> TablePolicy:
+    """The uniform random policy: all moves of a set alike, or ``points`` on each axis of a box."""
+    return uniform_policy(problem.actions.points(points, border=False))
+
+
+def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:
+    """The policy that draws from the same moves with equal probability everywhere."""
+    count = moves.shape[0]
+    return TablePolicy.mixing(moves, jnp.full((1, count), 1.0 / count, dtype=moves.dtype))

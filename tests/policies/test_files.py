@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from mufield import Box, Grid, Profile, TablePolicy, as_profile, uniform_policy
+from mufield.errors import UserError
 from mufield.policies.encoders import AllCells, MeanEmbedding, Pooled, Seen, Unseen
 from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
@@ -114,7 +115,7 @@ def refusal(path):
     """The reason why a file is refused; it names the file."""
     with pytest.raises(ValueError, match="cannot load a policy") as caught:
         load_policy(path)
-    assert type(caught.value) is ValueError
+    assert type(caught.value) is UserError
     assert str(path) in str(caught.value)
     return str(caught.value)
 

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import fleet
 import jax
 import numpy as np
 import pytest
-from runs import fleet
 from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
@@ -31,14 +31,15 @@ from mufield import _files as files
 from mufield.deploy.array_file import sealed, to_bytes
 from mufield.deploy.describe import describe
 from mufield.deploy.reader import DeployedPolicy, npy_header
+from mufield.observed.episode import read_episode, read_mass
 from mufield.policies.files import digest, load_policy, read_info, save_policy
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
-from mufield.runs.driver import Session
-from mufield.runs.episode_file import read_episode
-from mufield.runs.mass_file import read_mass
+from mufield.runs.layout import read_versions
 from mufield.runs.overview import summarise
-from mufield.runs.store import RunStore, content_of
+from mufield.runs.session import Session
+from mufield.runs.store import RunStore, observed_arrays
+from mufield.runs.surroundings import changes_since
 
 SECONDS = 10
 """What a loader may take at most; one that waits for a pipe would take for ever."""
@@ -219,7 +220,7 @@ def loaders(small, asked):
         return parse_config(read_settings(path), str(path)).document()
 
     readers = {
-        "episode": lambda path: content_of(read_episode(path, asked)),
+        "episode": lambda path: files.digest("", observed_arrays(read_episode(path, asked))),
         "mass": lambda path: read_mass(path, small.problem).tolist(),
         "settings": settings,
     }
@@ -343,7 +344,7 @@ PLAIN = ("config.json", "versions.json")
 
 @pytest.fixture(scope="module")
 def open_run(small, run):
-    template = Session(RunStore(run), small)._template
+    template = Session(RunStore(run), small)._memory
 
     def load(directory):
         """All that is read of a run, by whoever goes on with it and by whoever lists it."""
@@ -351,7 +352,7 @@ def open_run(small, run):
         with RunStore.writing(directory) as store:
             plans = [store.read_plan(number, template) for number in (1, 2)]
             store.note_seconds(1, fuzz=0.0)
-            assert all(isinstance(change, str) for change in store.changes)
+            changes_since(read_versions(directory))
             arrays = [np.asarray(a).tolist() for plan in plans for a in leaves(plan)]
             return store.rows, arrays
 

@@ -1,4 +1,5 @@
-"""Files that are written whole or not at all, and that say so when they were damaged.
+"""Files that are written whole or not at all, that say so when they were damaged, and directories
+with one writer at a time.
 
 A *sealed* file holds arrays and a JSON document about them. It is a safetensors file: 8 bytes with
 the length of the header (little-endian), the header in JSON, then the arrays' bytes. The header's
@@ -10,8 +11,10 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,3 +217,55 @@ def check_file(path: Path) -> None:
 def unusable(path: Path, what: str) -> UserError:
     """The error for a file that cannot be used."""
     return UserError(f"cannot use {path}: {what}; restore it from a copy, or make it anew")
+
+
+class DirectoryInUse(UserError):
+    """Another process writes to the directory."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a directory, with the file ``lock`` in it.
+
+    The system itself holds the lock and drops it when the process ends, however it ends; so a
+    process that was killed leaves no lock behind.
+    """
+    path = directory / "lock"
+    if path.exists() and not path.is_file():
+        raise UserError(f"cannot lock with {path}: it is a directory or device; remove it")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _acquire(handle):
+            holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+            raise DirectoryInUse(
+                f"{directory} is in use by {holder}; wait until it ends, or stop it"
+            )
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _acquire(handle: int) -> bool:
+        try:
+            # A byte far behind the text, as locked bytes cannot be read.
+            os.lseek(handle, 1 << 20, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            os.lseek(handle, 0, os.SEEK_SET)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _acquire(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

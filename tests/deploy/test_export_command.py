@@ -87,7 +87,7 @@ def test_a_real_fleets_run_is_exported_before_it_was_told_about(tmp_path, capsys
     assert "`mufield ask` plans one" in capsys.readouterr().err
     assert main(["ask", str(fleet)]) == 0
     assert main(["export", str(fleet), "--out", str(tmp_path / "robot")]) == 2
-    assert "has no policy 'best': expected asked" in capsys.readouterr().err
+    assert "has no episode 'best': expected asked" in capsys.readouterr().err
     answer = exported(capsys, fleet, "--episode", "asked", "--out", tmp_path / "robot")
     assert answer["identity"]["episode"] == 1
     policy = DeployedPolicy.load(tmp_path / "robot" / "policy.npz")

@@ -7,6 +7,7 @@ import pytest
 from experiments.tiny import TINY, pretend
 
 from mufield import cli
+from mufield._files import DirectoryInUse, locked
 from mufield.cli import reproduce as command
 from mufield.experiments import lanes, tasks
 from mufield.experiments import reproduce as whole
@@ -17,8 +18,7 @@ from mufield.experiments.reproduce import reproduce
 from mufield.experiments.results import Drawn, Results
 from mufield.experiments.table import DEPARTURES, table_rows
 from mufield.runs.config import parse_config
-from mufield.runs.driver import learn_run, new_run
-from mufield.runs.lock import RunInUse, locked
+from mufield.runs.session import learn_run, new_run
 
 START = ITEMS[0]
 
@@ -158,7 +158,7 @@ def test_failed_jobs_are_named_and_the_others_are_drawn(tmp_path, monkeypatch):
 
 
 def test_two_reproductions_do_not_share_a_directory(tmp_path):
-    with locked(tmp_path), pytest.raises(RunInUse, match="in use"):
+    with locked(tmp_path), pytest.raises(DirectoryInUse, match="in use"):
         here([START.name], tmp_path)
 
 

@@ -13,7 +13,7 @@ from mufield.policies.base import Profile
 from mufield.policies.tables import TablePolicy
 from mufield.report.server import PageServer
 from mufield.runs.config import RunConfig
-from mufield.runs.store import EPISODE, PLAN
+from mufield.runs.layout import EPISODE, PLAN
 
 ROOMS = RunConfig(environment="four-rooms", episodes=30, precision="float64")
 SMALL = RunConfig(
@@ -56,7 +56,7 @@ def add_episode(directory, problem, number, **changes):
         "rewards": np.zeros(steps),
     }
     row = metrics(number, **changes).row()
-    about = {"metrics": row | {"notes": list(row["notes"])}}
+    about = {"source": {}, "metrics": row | {"notes": list(row["notes"])}}
     path = directory / "episodes" / f"{number:04d}.safetensors"
     files.write_sealed(path, about, arrays, kind=EPISODE)
     timings = files.read_lines(directory / "timings.jsonl")

@@ -97,10 +97,10 @@ def test_only_what_changed_is_read_again(run, small_rooms, monkeypatch):
     add_episode(run, small_rooms, 3)
     assert reader.fingerprint() != before
     read = []
-    from mufield import _files as files
+    from mufield.report import data
 
-    plain = files.read_sealed
-    monkeypatch.setattr(files, "read_sealed", lambda p, kind: read.append(p.name) or plain(p, kind))
+    plain = data.read_record
+    monkeypatch.setattr(data, "read_record", lambda path: read.append(path.name) or plain(path))
     assert len(reader.document()["rows"]) == 3
     assert read == ["0003.safetensors"]
     assert reader.flow(3) is reader.flow(3)

@@ -13,10 +13,9 @@ from processes import flags
 from mufield import cli, load_policy
 from mufield.environments import registry
 from mufield.learning.m3ucrl import RUN
-from mufield.runs import driver
+from mufield.runs import session
 from mufield.runs.build import build
-from mufield.runs.driver import learn_run
-from mufield.runs.store import RunStore
+from mufield.runs.layout import RunFiles
 
 FLEET = """
 from mufield import Box, Grid, Problem, log_mass, register, uniform
@@ -43,7 +42,7 @@ def mufield(capsys, small, monkeypatch):
         same = replace(small.config, label=config.label, episodes=config.episodes)
         return replace(small, config=config) if config == same else build(config, imports)
 
-    monkeypatch.setattr(driver, "build", build_once)
+    monkeypatch.setattr(session, "build", build_once)
 
     def run(*words, fails=False):
         code = cli.main([*map(str, words), *([] if fails else ["--json"])])
@@ -60,11 +59,9 @@ def files_of(directory):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
-    mufield, tmp_path, small, begin, suffix
+    mufield, tmp_path, small, finished, suffix
 ):
-    begin(tmp_path / "closed")
-    learn_run(tmp_path / "closed", setup=small, progress=False)
-    wanted = RunStore(tmp_path / "closed")
+    wanted = RunFiles(finished)
 
     run = tmp_path / "run"
     began = mufield("new", *flags(small.config), "--out", run, "--label", "same")
@@ -85,12 +82,11 @@ def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
         told = mufield("tell", run, path, "--mass", mass, "--policy", tmp_path / "next.policy")
         for name in ("value", "optimistic", "spread", "w1_end", "coverage", "best"):
             assert told[name] == pytest.approx(wanted.rows[number - 1][name], rel=1e-6)
-    found = RunStore(run)
-    for mine, other in zip(found.told, wanted.told, strict=True):
-        for name in ("states", "actions", "next_states", "stopped", "mass", "rewards"):
-            np.testing.assert_allclose(
-                getattr(mine.episode, name), getattr(other.episode, name), atol=1e-9
-            )
+    found = RunFiles(run)
+    for mine, other in zip(found.records, wanted.records, strict=True):
+        assert mine.arrays.keys() == other.arrays.keys()
+        for name, array in other.arrays.items():
+            np.testing.assert_allclose(mine.arrays[name], array, atol=1e-9)
     assert mufield("show", run) == found.rows
 
 

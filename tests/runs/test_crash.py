@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from processes import flags, start, wait_for
 
+from mufield import UserError
 from mufield import _files as files
-from mufield.errors import UserError
 from mufield.runs.build import build, resolve
-from mufield.runs.driver import learn_run, open_run
-from mufield.runs.store import PLAN, RunStore
+from mufield.runs.layout import PLAN, RunFiles
+from mufield.runs.session import learn_run, open_run
+from mufield.runs.store import RunStore
 
 
 class Crash(BaseException):
@@ -32,12 +33,9 @@ def outcome(directory):
 
 
 @pytest.fixture(scope="module")
-def whole(small, tmp_path_factory):
-    """The run without interruption."""
-    directory = tmp_path_factory.mktemp("whole")
-    RunStore.create(directory, small.config)
-    learn_run(directory, setup=small, progress=False)
-    return outcome(directory)
+def whole(finished):
+    """What comes out without interruption."""
+    return outcome(finished)
 
 
 def crashing_replace(monkeypatch, after):
@@ -102,19 +100,17 @@ def test_a_crash_while_a_run_begins_leaves_room_for_it(small, tmp_path, monkeypa
             with pytest.raises(Crash):
                 RunStore.create(directory, small.config)
         with pytest.raises(UserError, match="no run in"):
-            RunStore(directory)
+            RunFiles(directory)
         assert RunStore.create(directory, small.config).episodes == 0
 
 
-def test_torn_and_lost_metrics_are_written_again(small, whole, tmp_path, begin):
-    begin(tmp_path)
-    learn_run(tmp_path, setup=small, progress=False)
-    path = tmp_path / "metrics.jsonl"
+def test_torn_and_lost_metrics_are_written_again(small, whole, run):
+    path = run / "metrics.jsonl"
     for damage in (path.read_bytes()[:-9], b"", b"nonsense\n"):
         path.write_bytes(damage)
-        (tmp_path / "best.policy").write_bytes(damage)
-        learn_run(tmp_path, setup=small, progress=False)
-        assert outcome(tmp_path) == whole
+        (run / "best.policy").write_bytes(damage)
+        learn_run(run, setup=small, progress=False)
+        assert outcome(run) == whole
 
 
 def test_torn_timings_are_left_out(tmp_path):

@@ -9,12 +9,13 @@ from fleet import rows_of, write
 from test_crash import outcome
 
 from mufield import Problem, random_policy
+from mufield.observed.checks import Asked
+from mufield.observed.episode import read_episode
 from mufield.policies.base import as_profile
 from mufield.runs.build import build, resolve, with_reward_options
 from mufield.runs.config import RunConfig, parse_config
-from mufield.runs.driver import learn_run, new_run, open_run
-from mufield.runs.episode_checks import Asked
-from mufield.runs.episode_file import read_episode, tell_file
+from mufield.runs.layout import RunFiles
+from mufield.runs.session import learn_run, new_run, open_run
 from mufield.runs.store import RunStore
 
 CONFIG = RunConfig(
@@ -67,7 +68,7 @@ def test_runs_of_known_rewards_are_still_called_what_they_were():
 
 def test_a_run_that_is_interrupted_after_every_step_ends_the_same(setup, whole, tmp_path):
     new_run(tmp_path / "run", CONFIG, simulated=True)
-    while RunStore(tmp_path / "run").episodes < 2:
+    while RunFiles(tmp_path / "run").episodes < 2:
         with open_run(tmp_path / "run", setup) as session:
             session.ask()
         with open_run(tmp_path / "run") as session:
@@ -77,11 +78,11 @@ def test_a_run_that_is_interrupted_after_every_step_ends_the_same(setup, whole, 
 
 def test_what_agents_earned_comes_back(setup, whole):
     with open_run(whole, setup) as session:
-        told = RunStore(whole).told[0].episode
-        assert told.earned.shape == (1, 3)
-        assert session.data.earned[:3].tolist() == told.earned[0].tolist()
+        earned = RunFiles(whole).records[0].arrays["earned"]
+        assert earned.shape == (1, 3)
+        assert session.data.earned[:3].tolist() == earned[0].tolist()
         assert session.state.reward_model is not None
-    assert "reward_coverage" in RunStore(whole).rows[1]
+    assert "reward_coverage" in RunFiles(whole).rows[1]
 
 
 @pytest.fixture
@@ -100,10 +101,10 @@ def test_a_file_without_rewards_is_refused_and_changes_nothing(setup, rows, tmp_
     with open_run(tmp_path / "run", setup) as session:
         session.ask()
         with pytest.raises(ValueError, match=r"e.csv: the column reward is missing; the problem"):
-            tell_file(session, write(tmp_path / "e.csv", bare))
+            session.tell_file(write(tmp_path / "e.csv", bare))
         assert session.store.episodes == 0
-        tell_file(session, write(tmp_path / "e.csv", rows), agents=["1", "3"])
-        earned = session.store.told[0].episode.earned
+        session.tell_file(write(tmp_path / "e.csv", rows), agents=["1", "3"])
+        earned = session.store.records[0].arrays["earned"]
         assert session.data.earned.tolist() == earned.reshape(-1).tolist()
         by_agent = [[row["reward"] for row in rows if row["agent"] == i] for i in (1, 3)]
         assert earned.tolist() == by_agent

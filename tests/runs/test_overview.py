@@ -101,13 +101,16 @@ def test_orders(listed):
         (lambda run: (run / "config.json").write_text('{"sed": 1}'), "no setting sed"),
         (lambda run: (run / "config.json").write_bytes(b"\xff\xfe"), "config.json"),
         (lambda run: (run / "config.json").unlink(), "config.json is missing"),
-        (lambda run: (run / "episodes/0001.safetensors").unlink(), "episodes/0001.safetensors is"),
+        (
+            lambda run: (run / "episodes/0001.safetensors").unlink(),
+            "episodes/0001.safetensors: it is",
+        ),
         (
             lambda run: (run / "plans/0002.safetensors").unlink(),
-            "plans/0002.safetensors is missing",
+            "plans/0002.safetensors: it is missing",
         ),
-        (lambda run: (run / "policies/0001.policy").write_bytes(b""), "0001.policy is empty"),
-        (lambda run: (run / "plans").rename(run / "plan"), "the directory plans is missing"),
+        (lambda run: (run / "policies/0001.policy").write_bytes(b""), "0001.policy: it is empty"),
+        (lambda run: (run / "plans").rename(run / "plan"), "plans: the directory is missing"),
     ],
 )
 def test_a_damaged_run_is_listed_with_the_reason(runs, listed, damage, reason):

@@ -11,19 +11,15 @@ from matplotlib.quiver import Quiver
 from PIL import Image
 
 from mufield import cli
-from mufield.runs.driver import learn_run
-from mufield.runs.groups import RunMetrics, group_runs
-from mufield.runs.store import RunStore
+from mufield.runs.layout import RunFiles
+from mufield.runs.overview import RunMetrics, group_runs
 from mufield.viz.run_curves import diagnostics_figure, learning_figure
 from mufield.viz.run_flows import flow_figure, run_flow
 
 
 @pytest.fixture(scope="module")
-def run(small, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("pictures") / "run"
-    RunStore.create(directory, small.config)
-    learn_run(directory, setup=small, progress=False)
-    return directory
+def run(finished):
+    return finished
 
 
 def metrics(config, values, **changes):
@@ -88,9 +84,9 @@ def test_diagnostics_have_four_panels_with_units(small):
 
 
 def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
-    store = RunStore(run)
+    store = RunFiles(run)
     flow = run_flow(store, small.problem, 2)
-    np.testing.assert_array_equal(flow.masses, store.told[1].episode.mass)
+    np.testing.assert_array_equal(flow.masses, store.records[1].arrays["mass"])
     figure = flow_figure(flow)
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in panels] == ["h = 0 of 3", "h = 1 of 3", "h = 3 of 3"]
@@ -128,4 +124,4 @@ def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
     assert "has no episode yet" in capsys.readouterr().err
     for which in ("9", "0", "first"):
         assert cli.main(["animate", str(run), "--episode", which]) == 2
-        assert "best, last, a number from 1 to 2" in capsys.readouterr().err
+        assert "best or last or a number from 1 to 2" in capsys.readouterr().err

@@ -11,10 +11,10 @@ import pytest
 from processes import flags, start, wait_for
 
 from mufield import cli
-from mufield.runs import driver
-from mufield.runs.driver import Session, learn_run
+from mufield.runs import session
+from mufield.runs.layout import RunFiles
 from mufield.runs.overview import summarise
-from mufield.runs.store import RunStore
+from mufield.runs.session import Session, learn_run
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(small, tmp_path):
     assert (found.state, found.reason) == ("unfinished", "")
     assert not list(run.rglob("*.tmp"))
     learn_run(run, found.episodes + 1, setup=small, progress=False)
-    assert RunStore(run).episodes == found.episodes + 1
+    assert RunFiles(run).episodes == found.episodes + 1
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +43,8 @@ def heard():
 
 
 def test_an_interrupt_that_a_library_swallows_is_not_lost(small, tmp_path, begin, monkeypatch):
-    def step(session):
-        done = real(session)
+    def step(self):
+        done = real(self)
         with contextlib.suppress(KeyboardInterrupt):  # as some libraries do
             signal.raise_signal(signal.SIGINT)
         return done
@@ -52,16 +52,14 @@ def test_an_interrupt_that_a_library_swallows_is_not_lost(small, tmp_path, begin
     real = Session.step
     begin(tmp_path / "run")
     monkeypatch.setattr(Session, "step", step)
-    monkeypatch.setattr(driver, "build", lambda config, imports: small)
+    monkeypatch.setattr(session, "build", lambda config, imports: small)
     assert cli.main(["resume", str(tmp_path / "run")]) == 130
-    assert RunStore(tmp_path / "run").episodes == 1
+    assert RunFiles(tmp_path / "run").episodes == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow
-def test_two_processes_write_different_runs_at_once(small, tmp_path, begin):
-    begin(tmp_path / "alone")
-    learn_run(tmp_path / "alone", setup=small, progress=False)
+def test_two_processes_write_different_runs_at_once(small, tmp_path, finished):
     runs = [tmp_path / name for name in ("one", "two")]
     words = [*flags(small.config), "--episodes", 2, "--json"]
     processes = [start("train", *words, "--out", run) for run in runs]
@@ -71,7 +69,7 @@ def test_two_processes_write_different_runs_at_once(small, tmp_path, begin):
         assert [row["episode"] for row in json.loads(printed)] == [1, 2]
     for run in runs:
         for name in ("metrics.jsonl", "metrics.parquet", "best.policy"):
-            assert (run / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+            assert (run / name).read_bytes() == (finished / name).read_bytes()
 
 
 def test_a_copy_elsewhere_opens_and_goes_on(small, tmp_path, begin, monkeypatch, capsys):
@@ -79,7 +77,7 @@ def test_a_copy_elsewhere_opens_and_goes_on(small, tmp_path, begin, monkeypatch,
     learn_run(tmp_path / "here/run", 1, setup=small, progress=False)
     shutil.copytree(tmp_path / "here/run", tmp_path / "there/copy")
     learn_run(tmp_path / "here/run", 2, setup=small, progress=False)
-    wanted = RunStore(tmp_path / "here/run").rows
+    wanted = RunFiles(tmp_path / "here/run").rows
     shutil.rmtree(tmp_path / "here")
     monkeypatch.chdir(tmp_path / "there")
     assert cli.main(["show", "copy", "--json"]) == 0

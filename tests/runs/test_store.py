@@ -8,24 +8,13 @@ import sys
 import jax
 import pytest
 
-from mufield import load_policy, read_info
+from mufield import UserError, load_policy, read_info
+from mufield._files import DirectoryInUse, locked
 from mufield.runs.config import RunConfig, parse_config, read_settings
-from mufield.runs.driver import learn_run, open_run
-from mufield.runs.lock import RunInUse, locked
-from mufield.runs.store import RunStore
-
-
-@pytest.fixture(scope="module")
-def finished(small, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("finished") / "run"
-    RunStore.create(directory, small.config)
-    learn_run(directory, setup=small, progress=False)
-    return directory
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "run")
+from mufield.runs.layout import RunFiles, read_versions
+from mufield.runs.session import learn_run, open_run
+from mufield.runs.store import RunStore, to_episode
+from mufield.runs.surroundings import changes_since
 
 
 def test_a_run_holds_what_its_listing_says(run):
@@ -43,11 +32,11 @@ def test_a_run_holds_what_its_listing_says(run):
     assert names == each | others | {"last.policy", "best.policy", "lock"}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["episode"] for row in rows] == [1, 2]
-    assert rows == RunStore(run).rows
+    assert rows == RunFiles(run).rows
 
 
 def test_policies_can_be_deployed_and_name_their_run(run, small):
-    best = RunStore(run).best
+    best = RunFiles(run).best
     assert (run / "best.policy").read_bytes() == (run / f"policies/000{best}.policy").read_bytes()
     for number in (1, 2):
         path = run / f"policies/000{number}.policy"
@@ -60,13 +49,13 @@ def test_the_learners_data_come_back_as_they_were(run, small):
     with open_run(run, small) as session:
         assert session.ends == (3, 6)
         assert session.state.episode == 2
-        first = RunStore(run).told[0].episode
+        first = to_episode(RunFiles(run).records[0])
         assert (session.data.states[:3] == first.states[0]).all()
 
 
 def test_more_episodes_can_follow_and_become_the_target(run, small):
     learn_run(run, 3, setup=small, progress=False)
-    store = RunStore(run)
+    store = RunFiles(run)
     assert (store.episodes, store.config.episodes) == (3, 3)
     assert store.config.identity == small.config.identity
 
@@ -87,24 +76,24 @@ def test_a_damaged_file_is_named(run, small, name, damage):
     if damage == "changed":
         data[-3] ^= 1
     path.write_bytes({"cut": data[:-5], "changed": data, "empty": b""}[damage])
-    with pytest.raises(ValueError, match=name.rpartition("/")[2]), open_run(run, small) as session:
+    with pytest.raises(UserError, match=name.rpartition("/")[2]), open_run(run, small) as session:
         _ = session.state
 
 
 @pytest.mark.parametrize("name", ["episodes/0001.safetensors", "policies/0002.policy"])
 def test_a_lost_file_is_named(run, small, name):
     (run / name).unlink()
-    with pytest.raises(ValueError, match=f"{name}: it is missing"), open_run(run, small):
+    with pytest.raises(UserError, match=f"{name}: it is missing"), open_run(run, small):
         pass
 
 
 def test_the_last_episode_cannot_be_forgotten_in_part(run):
     learned = run / "episodes/0001.safetensors"
     (run / "episodes/0002.safetensors").unlink()
-    assert RunStore(run).episodes == 1
+    assert RunFiles(run).episodes == 1
     learned.unlink()
-    with pytest.raises(ValueError, match=r"episodes/0001.safetensors: it is missing"):
-        RunStore(run)
+    with pytest.raises(UserError, match=r"episodes/0001.safetensors: it is missing"):
+        RunFiles(run)
 
 
 def test_a_file_of_another_run_is_refused(run, tmp_path, small, begin):
@@ -112,21 +101,21 @@ def test_a_file_of_another_run_is_refused(run, tmp_path, small, begin):
     begin(other, seed=1)
     learn_run(other, 1, setup=None, progress=False)
     shutil.copy(other / "episodes/0001.safetensors", run / "episodes/0001.safetensors")
-    with pytest.raises(ValueError, match="belongs to another run"):
-        RunStore(run)
+    with pytest.raises(UserError, match="belongs to another run"):
+        RunFiles(run)
 
 
 def test_a_run_is_not_begun_over_another_or_among_other_files(run, tmp_path, small):
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(UserError, match="holds a run already"):
         RunStore.create(run, small.config)
     (tmp_path / "letter.txt").touch()
-    with pytest.raises(ValueError, match=r"holds letter.txt"):
+    with pytest.raises(UserError, match=r"holds letter.txt"):
         RunStore.create(tmp_path, small.config)
 
 
 def test_only_one_process_writes(run, small):
     holder = (
-        "import sys, time; from pathlib import Path; from mufield.runs.lock import locked\n"
+        "import sys, time; from pathlib import Path; from mufield._files import locked\n"
         f"with locked(Path({str(run)!r})): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(
@@ -135,7 +124,7 @@ def test_only_one_process_writes(run, small):
     try:
         assert process.stdout.readline() == b"held\n"
         with (
-            pytest.raises(RunInUse, match=f"in use by process {process.pid}"),
+            pytest.raises(DirectoryInUse, match=f"in use by process {process.pid}"),
             open_run(run, small),
         ):
             pass
@@ -147,15 +136,15 @@ def test_only_one_process_writes(run, small):
 
 
 def test_a_run_of_another_precision_is_refused(run):
-    with jax.enable_x64(False), pytest.raises(ValueError, match="computes in float64, but"):
-        RunStore(run)
+    with jax.enable_x64(False), pytest.raises(UserError, match="computes in float64, but"):
+        learn_run(run, progress=False)
 
 
 def test_other_versions_are_noticed(run):
-    assert RunStore(run).changes == []
+    assert changes_since(read_versions(run)) == []
     path = run / "versions.json"
     path.write_text(path.read_text().replace('"jax": "', '"jax": "0.0.'))
-    assert [change.split()[0] for change in RunStore(run).changes] == ["jax"]
+    assert [change.split()[0] for change in changes_since(read_versions(run))] == ["jax"]
 
 
 def test_configurations_come_back_from_files(tmp_path, small):
@@ -181,10 +170,10 @@ def test_the_environment_the_model_and_the_planner_may_be_tables(tmp_path):
         "planner_options": {"sweeps": 7},
     }
     path.write_text('[model]\nname = "gp"\n[model_options]\nbeta = 2.0\n')
-    with pytest.raises(ValueError, match=r"in \[model\] and in model_options; write them in one"):
+    with pytest.raises(UserError, match=r"in \[model\] and in model_options; write them in one"):
         read_settings(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"run\.toml is not TOML"):
+    with pytest.raises(UserError, match=r"run\.toml is not TOML"):
         read_settings(path)
 
 
@@ -201,5 +190,5 @@ def test_the_environment_the_model_and_the_planner_may_be_tables(tmp_path):
     ],
 )
 def test_a_wrong_configuration_is_explained(document, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         parse_config(document, "here")

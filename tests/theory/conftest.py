@@ -15,7 +15,8 @@ from mufield.models.kernels import covariances
 from mufield.models.priors import joint_kernel
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
-from mufield.runs.driver import learn_run
+from mufield.runs.layout import RunFiles
+from mufield.runs.session import learn_run
 from mufield.runs.store import RunStore
 from mufield.theory.run import RunData
 
@@ -89,7 +90,7 @@ class Run:
     best: float = 0.0
 
     def data(self):
-        return RunData.read(RunStore(self.directory), self.setup)
+        return RunData.read(RunFiles(self.directory), self.setup)
 
 
 def learned(directory, config):

@@ -17,7 +17,7 @@ class List(Command):
     def __call__(self) -> Answer:
         """Each environment's name and summary."""
         from ..environments.registry import catalogue
-        from ..runs.imports import import_users
+        from ..runs.surroundings import import_users
 
         catalogue()  # the built-in ones first: their names are taken
         import_users(self.imports)
@@ -50,7 +50,7 @@ class Simulate(Command):
 
         from mufield import entropy, make, random_policy
 
-        from ..runs.imports import import_users
+        from ..runs.surroundings import import_users
 
         import_users(self.imports)
         system = make(self.environment, **self.options)

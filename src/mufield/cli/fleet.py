@@ -22,7 +22,7 @@ class New(Configured):
 
         run, config = self.directory(), self.run_config()
         config = replace(config, label=config.label or secrets.token_hex(4))
-        from ..runs.driver import new_run
+        from ..runs.session import new_run
 
         setup = new_run(run, config)
         return Answer({"run": setup.config.identity, "directory": str(run)})
@@ -45,10 +45,12 @@ class Ask(Command):
         """Plan, unless that was done already, and print where the policy is."""
         prepare(self.run)
         from .._files import write_bytes
-        from ..runs.driver import open_run
+        from ..runs.layout import read_versions
+        from ..runs.session import open_run
+        from ..runs.surroundings import changes_since
 
         with waiting("planning"), open_run(self.run, imports=self.imports) as session:
-            print_notes(session.store.changes)
+            print_notes(changes_since(read_versions(self.run)))
             plan, asked = session.ask(), session.asked()
             path = session.store.path("policies", asked.episode)
             if self.out is not None:
@@ -100,13 +102,13 @@ class Tell(Command):
     def __call__(self) -> Answer:
         """Check the episode and make it part of the run."""
         prepare(self.run)
-        from ..runs.driver import open_run
-        from ..runs.episode_file import tell_file
+        from ..runs.layout import read_versions
+        from ..runs.session import open_run
+        from ..runs.surroundings import changes_since
 
         with waiting("checking"), open_run(self.run, imports=self.imports) as session:
-            print_notes(session.store.changes)
-            tell_file(
-                session,
+            print_notes(changes_since(read_versions(self.run)))
+            session.tell_file(
                 self.file,
                 mass_path=self.mass,
                 agents=list(self.learn_from),

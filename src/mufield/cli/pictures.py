@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import UserError
 from .flags import Command, EpisodeFlag, ImportFlag, RunArgument, RunArguments
 from .output import Answer, paths_answer, print_notes, waiting
-from .sources import episode_number, open_run, prepare
+from .sources import open_run, prepare
 
 if TYPE_CHECKING:
-    from ..runs.store import RunStore
+    from ..runs.layout import RunFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +48,29 @@ class Plot(Command):
 
     def _figures(self) -> Iterator[tuple[str, Any]]:
         """The figures with their names."""
-        from ..runs.groups import RunMetrics, group_runs
+        from ..runs.overview import RunMetrics, group_runs
         from ..viz.run_curves import diagnostics_figure, learning_figure
 
-        stores = [_open(run) for run in self.runs]
-        groups = group_runs([RunMetrics(s.directory, s.config, s.rows) for s in stores])
+        runs = [_open(run) for run in self.runs]
+        groups = group_runs([RunMetrics(r.directory, r.config, r.rows) for r in runs])
         yield "learning", learning_figure(groups)
         yield "diagnostics", diagnostics_figure(groups)
-        for store, name in zip(stores, _names(self.runs), strict=True):
-            figure = self._fields(store)
+        for run, name in zip(runs, _names(self.runs), strict=True):
+            figure = self._fields(run)
             if figure is not None:
                 yield name, figure
 
-    def _fields(self, store: "RunStore") -> Any:
+    def _fields(self, run: "RunFiles") -> Any:
         from ..runs.build import build_problem
         from ..viz.run_flows import flow_figure, run_flow
 
-        number = _told(store, self.episode)
-        prepare(store.directory)  # the runs may differ in their number format
-        problem = build_problem(store.config, self.imports)
+        number = run.episode_number(self.episode)
+        prepare(run.directory)  # the runs may differ in their number format
+        problem = build_problem(run.config, self.imports)
         if problem.grid.dim == 3:
-            print_notes([f"{store.directory} is in 3 dimensions, not drawn"])
+            print_notes([f"{run.directory} is in 3 dimensions, not drawn"])
             return None
-        return flow_figure(run_flow(store, problem, number))
+        return flow_figure(run_flow(run, problem, number))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +96,9 @@ class Animate(Command):
             from ..runs.build import build_problem
             from ..viz.run_flows import animate_run, run_flow
 
-            store = _open(self.run)
-            number = _told(store, self.episode)
-            flow = run_flow(store, build_problem(store.config, self.imports), number)
+            run = _open(self.run)
+            number = run.episode_number(self.episode)
+            flow = run_flow(run, build_problem(run.config, self.imports), number)
         with progress_bar("drawing", len(flow.masses), shown=True) as report:
             path = animate_run(self.out, flow, lambda done, total: report(done))
         if path != self.out:
@@ -106,20 +106,12 @@ class Animate(Command):
         return paths_answer([path])
 
 
-def _open(run: Path) -> "RunStore":
+def _open(directory: Path) -> "RunFiles":
     """Reads a run that has at least one episode."""
-    store = open_run(run)
-    if not store.told:
-        raise UserError(f"{run} has no episode yet, so there is nothing to draw")
-    return store
-
-
-def _told(store: "RunStore", which: str) -> int:
-    """The episode that a user means; it must have been played."""
-    number = episode_number(store, which)
-    if number > store.episodes:
-        raise UserError(f"--episode: {which} is planned and not played yet; name an earlier one")
-    return number
+    run = open_run(directory)
+    if not run.episodes:
+        raise UserError(f"{directory} has no episode yet, so there is nothing to draw")
+    return run
 
 
 def _names(runs: Sequence[Path]) -> list[str]:

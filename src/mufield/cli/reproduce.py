@@ -48,7 +48,7 @@ class Reproduce(Command):
         if not self.names:
             return _list(Results(out, budget))
         from ..experiments.reproduce import reproduce
-        from ..runs.precision import set_precision
+        from ..runs.surroundings import set_precision
 
         set_precision(budget.precision)
         try:

@@ -10,7 +10,6 @@ from ..errors import UserError
 from ..runs.config import ModelName, PlannerName, RunConfig
 from .flags import Command, RunArgument, Switch
 from .output import Answer, Table, metrics_answer
-from .sources import open_run
 
 Order = Literal["directory", "best", "last", "episodes"]
 
@@ -96,7 +95,9 @@ class Show(Command):
 
     def __call__(self) -> Answer:
         """Read them."""
-        return metrics_answer(open_run(self.run).rows, self.run)
+        from ..runs.layout import RunFiles
+
+        return metrics_answer(RunFiles(self.run).rows, self.run)
 
 
 def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:

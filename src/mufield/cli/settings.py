@@ -70,7 +70,7 @@ class Configured(Command, RunConfig):
                 "expected the name of an environment, got none; `mufield list` shows them"
             )
         config = parse_config(values, "the command line")
-        from ..runs.precision import set_precision
+        from ..runs.surroundings import set_precision
 
         set_precision(config.precision)
         return config
@@ -93,7 +93,7 @@ def defaults(arguments: Sequence[str]) -> dict[str, Any]:
 def _precision() -> str:
     """The number format that JAX computes in, or would if it were imported."""
     if "jax" in sys.modules:
-        from ..runs.precision import current_precision
+        from ..runs.surroundings import current_precision
 
         return current_precision()
     wanted = os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "y", "on")

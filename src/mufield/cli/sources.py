@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from ..episode import Known
     from ..policies.base import Profile
     from ..problem import Problem
-    from ..runs.store import RunStore
+    from ..runs.layout import RunFiles
 
 
 def prepare(directory: Path) -> None:
     """Sets JAX to the run's number format, before anything is computed."""
     config = read_config(directory)
-    from ..runs.precision import set_precision
+    from ..runs.surroundings import set_precision
 
     set_precision(config.precision)
 
 
-def open_run(run: Path) -> "RunStore":
-    """Reads a run in its own number format."""
-    prepare(run)
-    from ..runs.store import RunStore
+def open_run(directory: Path) -> "RunFiles":
+    """Reads a run, to compute in its own number format."""
+    prepare(directory)
+    from ..runs.layout import RunFiles
 
-    return RunStore(run)
+    return RunFiles(directory)
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ def load_source(
     """
     identity: dict[str, Any] = {}
     if path.is_dir():
-        store = open_run(path)
-        environment = environment or store.config.environment
-        options = store.config.options | options
-        imports = imports or store.config.imports
-        path, identity = _of_run(store, episode)
+        run = open_run(path)
+        environment = environment or run.config.environment
+        options = run.config.options | options
+        imports = imports or run.config.imports
+        path, identity = _of_run(run, episode)
     if not environment:
         raise UserError(
             f"{path} does not say where it is to be played; name the environment after it, "
@@ -83,8 +83,7 @@ def load_source(
     from ..policies.base import as_profile
     from ..policies.files import load_policy, read_info, read_precision
     from ..problem import Problem
-    from ..runs.imports import import_users
-    from ..runs.precision import set_precision
+    from ..runs.surroundings import import_users, set_precision
 
     if not identity:
         if read_precision(path) == "float64":  # else it would lose digits
@@ -100,35 +99,17 @@ def load_source(
     return PolicySource(profile, environment, known, problem, identity)
 
 
-def _of_run(store: "RunStore", episode: str) -> tuple[Path, dict[str, Any]]:
+def _of_run(run: "RunFiles", episode: str) -> tuple[Path, dict[str, Any]]:
     """The file of one of a run's policies, and what tells it apart from others."""
-    number = episode_number(store, episode)
-    config = store.config
-    return store.path("policies", number), {
+    number, config = run.episode_number(episode, planned=True), run.config
+    return run.path("policies", number), {
         "run": config.identity,
-        "directory": store.directory.resolve().name,
+        "directory": run.directory.resolve().name,
         "label": config.label,
         "seed": config.seed,
         "episode": number,
-        "policy": store.plan_id(number),
+        "policy": run.plan_id(number),
     }
-
-
-def episode_number(store: "RunStore", episode: str) -> int:
-    """The episode that a user means: ``best``, ``last``, ``asked`` or a number."""
-    told, asked = store.episodes, store.has_plan(store.episodes + 1)
-    if told and episode in ("best", "last"):
-        return store.best if episode == "best" else told
-    if asked and episode == "asked":
-        return told + 1
-    if episode.isdecimal() and 1 <= int(episode) <= told + asked:
-        return int(episode)
-    there = ["best", "last", f"a number from 1 to {told}"] if told else []
-    there += ["asked"] if asked else []
-    raise UserError(
-        f"{store.directory} has no policy {episode!r}: expected "
-        + (", ".join(there) if there else "an episode first; `mufield ask` plans one")
-    )
 
 
 def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment: str) -> None:

@@ -35,7 +35,7 @@ class Train(Configured):
         with resumable(run) as check:
             config = self.run_config()
             _check_extra(self.tensorboard)
-            from ..runs.driver import learn_run, new_run
+            from ..runs.session import learn_run, new_run
 
             with waiting("preparing the run"):
                 setup = new_run(run, config, simulated=True)
@@ -71,12 +71,12 @@ class Resume(Command):
         with resumable(self.run) as check:
             prepare(self.run)
             _check_extra(self.tensorboard)
-            from ..runs.driver import learn_run
-            from ..runs.store import RunStore
+            from ..runs.layout import RunFiles, read_versions
+            from ..runs.session import learn_run
+            from ..runs.surroundings import changes_since
 
-            store = RunStore(self.run)
-            print_notes(store.changes)
-            done = len(store.rows)
+            print_notes(changes_since(read_versions(self.run)))
+            done = RunFiles(self.run).episodes
             rows = learn_run(
                 self.run,
                 self.episodes,

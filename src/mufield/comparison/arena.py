@@ -6,10 +6,9 @@ from typing import Any
 from ..environments.registry import make
 from ..episode import AbstractSystem
 from ..errors import UserError
-from ..runs.build import import_users, resolve
+from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
-from ..runs.precision import current_precision
-from ..runs.versions import versions
+from ..runs.surroundings import current_precision, import_users, versions
 from ..systems import SimulatedSystem
 from .config import ComparisonConfig
 

@@ -7,7 +7,7 @@ from .._files import read_lines
 from ..policies.base import Profile
 from ..policies.files import load_policy
 from ..runs.config import parse_config
-from ..runs.driver import learn_run, new_run
+from ..runs.session import learn_run, new_run
 from .shown import show
 
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._files import remove_leftovers
+from .._files import locked, remove_leftovers
 from .._progress import Report, progress_bar
-from ..runs.lock import locked
 from .budget import Budget
 from .catalogue import Item, choose
 from .jobs import Job

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .._files import write_json
-from ..runs.precision import set_precision
-from ..runs.versions import versions
+from ..runs.surroundings import set_precision, versions
 from .jobs import Job, Kind
 from .learned import learn_job
 from .planned import bracket_job, plan_job, random_job

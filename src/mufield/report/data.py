@@ -13,12 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import _files as files
 from ..errors import UserError
 from ..learning.metrics import LEVEL
 from ..runs.build import build_problem
-from ..runs.config import RunConfig, parse_config
-from ..runs.store import EPISODE
+from ..runs.config import RunConfig, read_config
+from ..runs.layout import (
+    CONFIG,
+    TIMINGS,
+    VERSIONS,
+    part_numbers,
+    part_path,
+    read_record,
+    read_seconds,
+    read_versions,
+)
 from .scene import Scene
 from .selection import Selection, select
 
@@ -76,8 +84,10 @@ class RunReader:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Differs whenever anything that the page shows has changed."""
-        paths = [self.directory / name for name in ("config.json", "versions.json")]
-        paths += [self.directory / "timings.jsonl", *self._files("plans"), *self._files("episodes")]
+        paths = [self.directory / name for name in (CONFIG, VERSIONS, TIMINGS)]
+        for part in ("plans", "episodes"):
+            numbers = part_numbers(self.directory, part)
+            paths += [part_path(self.directory, part, number) for number in numbers]
         return tuple((path.name, _stamp(path)) for path in paths)
 
     def document(self) -> dict[str, Any]:
@@ -100,12 +110,12 @@ class RunReader:
                 self._read = {}
                 return found | {"message": "There is no run here yet."}
             found |= {"config": config.document(), "identity": config.identity}
-            found |= {"versions": self._versions(), "seconds": self._seconds()}
+            found |= {"versions": read_versions(self.directory), "seconds": self._seconds()}
             read, found["message"] = self._episodes()
             found["rows"] = [each.row for each in read]
             found["moves"] = [each.moves for each in read]
             found["stamps"] = ["-".join(map(str, each.stamp)) for each in read]
-            found["planned"] = _path(self.directory, "plans", len(read) + 1).exists()
+            found["planned"] = part_path(self.directory, "plans", len(read) + 1).exists()
             if not read:
                 found["message"] = found["message"] or "There is no episode yet."
         except (ValueError, OSError) as error:
@@ -127,7 +137,7 @@ class RunReader:
     def flow(self, episode: int, stride: int = 1) -> dict[str, Any]:
         """The flow of an episode and its space; only a message if it cannot be drawn."""
         with self._lock:
-            path = _path(self.directory, "episodes", episode)
+            path = part_path(self.directory, "episodes", episode)
             key = (episode, _stamp(path))
             if key not in self._flows:
                 if self._closed:
@@ -158,10 +168,10 @@ class RunReader:
         if isinstance(scene, str):
             return {"message": scene}
         try:
-            masses = np.asarray(files.read_sealed(path, EPISODE).arrays["mass"], dtype=float)
+            masses = np.asarray(read_record(path)[1].arrays["mass"], dtype=float)
             if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
                 return {"message": f"The distributions of {path.name} are those of another space."}
-            flow = scene.episode(masses, _path(self.directory, "policies", episode), stride)
+            flow = scene.episode(masses, part_path(self.directory, "policies", episode), stride)
         except (ValueError, OSError, KeyError) as error:
             return {"message": _line(error)}
         return {"space": scene.document(), **flow}
@@ -173,18 +183,12 @@ class RunReader:
             return f"The flow cannot be drawn: {_line(error)}"
 
     def _config(self) -> RunConfig | None:
-        path = self.directory / "config.json"
-        return parse_config(files.read_json(path), str(path)) if path.exists() else None
-
-    def _versions(self) -> dict[str, Any]:
-        path = self.directory / "versions.json"
-        found = files.read_json(path) if path.exists() else {}
-        return found if isinstance(found, dict) else {}
+        return read_config(self.directory) if (self.directory / CONFIG).exists() else None
 
     def _seconds(self) -> dict[str, dict[str, float]]:
         """Seconds by episode and part; the last count where a part was done again."""
         seconds: dict[str, dict[str, float]] = {}
-        for line in files.read_lines(self.directory / "timings.jsonl"):
+        for line in read_seconds(self.directory):
             parts = {k: v for k, v in line.items() if isinstance(v, float | int) and k != "episode"}
             seconds.setdefault(str(line.get("episode")), {}).update(parts)
         return seconds
@@ -193,9 +197,11 @@ class RunReader:
         """The episodes from the first on up to one that cannot be read, and why it cannot."""
         kept: dict[int, _Read] = {}
         message = ""
-        for number, path in enumerate(self._files("episodes"), start=1):
-            if int(path.stem) != number:
-                message = f"{_path(self.directory, 'episodes', number)} is missing."
+        numbers = part_numbers(self.directory, "episodes")
+        for number in range(1, max(numbers, default=0) + 1):
+            path = part_path(self.directory, "episodes", number)
+            if number not in numbers:
+                message = f"{path} is missing."
                 break
             stamp, known = _stamp(path), self._read.get(number)
             try:
@@ -207,10 +213,6 @@ class RunReader:
                 break
         self._read = kept
         return list(kept.values()), message
-
-    def _files(self, part: str) -> list[Path]:
-        found = (self.directory / part).glob("[0-9]*.safetensors")
-        return sorted((path for path in found if path.stem.isdigit()), key=lambda p: int(p.stem))
 
 
 def make_readers(directories: Sequence[Path], imports: str | None = None) -> list[RunReader]:
@@ -250,15 +252,8 @@ def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
 
 
 def _read_episode(path: Path, stamp: Stamp) -> _Read:
-    about, arrays = files.read_sealed(path, EPISODE)
-    if "stopped" not in arrays or not isinstance(about.get("metrics"), dict):
-        raise files.unusable(path, "it lacks the metrics")
-    return _Read(stamp, about["metrics"], int((~arrays["stopped"].astype(bool)).sum()))
-
-
-def _path(directory: Path, part: str, number: int) -> Path:
-    end = "policy" if part == "policies" else "safetensors"
-    return directory / part / f"{number:04d}.{end}"
+    record = read_record(path)[1]
+    return _Read(stamp, record.row, int((~record.arrays["stopped"].astype(bool)).sum()))
 
 
 def _stamp(path: Path) -> Stamp:

@@ -22,8 +22,7 @@ from ..models.gp import GaussianProcess
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import RunConfig
-from .imports import import_users as import_users
-from .precision import check_precision
+from .surroundings import check_precision, import_users
 
 MODELS: dict[str, type[AbstractModelFamily]] = {
     "ensemble": DeepEnsemble,
@@ -65,7 +64,7 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
         config: The configuration.
         imports: The user's own file, if it is no longer where the configuration says.
     """
-    check_precision(config)
+    check_precision(config.precision)
     known = _known(config, imports)
     problem, family = _problem(known), _family(config)
     learner = M3UCRL(

@@ -1,11 +1,10 @@
-"""What stands in many run directories, at a glance: no JAX, nothing written, nothing refused.
+"""Many runs at a glance: found, summarised and put into groups; no JAX, and nothing is refused.
 
 Only names and small files are looked at. Whether the contents of episodes and policies are sound
 is checked when a run is opened.
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import UserError
-from .config import RunConfig, read_config
+import numpy as np
+from jaxtyping import Float
 
-PARTS = {"episodes": "safetensors", "plans": "safetensors", "policies": "policy"}
-"""The directories of a run and the ends of the names in them."""
-
-_OTHERS = ("versions.json", "metrics.jsonl", *PARTS)
-"""One of them makes a directory with a config.json a run; other programs write such files too."""
+from .._files import read_lines
+from .config import TABLES, RunConfig, read_config
+from .layout import CONFIG, METRICS, PARTS, VERSIONS, check_parts, part_numbers
 
 _SKIPPED = ("__pycache__", "node_modules", "site-packages")
 
 State = Literal["complete", "unfinished", "waiting for tell", "damaged"]
+
+IGNORED = ("seed", "label", "episodes", "reference", "imports", "format")
+"""Settings that may differ within a group."""
+
+MOST_DIFFERENCES = 3
+"""Groups that differ in more settings are called by their directories."""
 
 
 @dataclass(frozen=True)
@@ -97,29 +100,27 @@ def _runs_below(top: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_run(names: set[str], directory: Path) -> bool:
-    if "config.json" in names:
-        return any(name in names for name in _OTHERS)
+    if CONFIG in names:  # other programs write files of that name, too
+        return any(name in names for name in (VERSIONS, METRICS, *PARTS))
     # Where a run was only about to begin, these are empty.
-    return all(part in names for part in PARTS) and any(
-        any((directory / part).iterdir()) for part in PARTS
-    )
+    return names.issuperset(PARTS) and any(any((directory / part).iterdir()) for part in PARTS)
 
 
 def summarise(directory: Path) -> RunSummary:
     """Looks at a run; what is wrong with it becomes its state."""
-    config, reason, done, pending = None, "", 0, False
-    rows: list[dict[str, Any]] = []
+    config, reason = None, ""
+    done = len(part_numbers(directory, "episodes"))
+    pending = done + 1 in part_numbers(directory, "plans")
+    values: list[float] = []
     try:
-        rows = _rows(directory)
-        numbers = {part: _numbers(directory, part) for part in PARTS}
-        done = len(numbers["episodes"])
-        pending = done + 1 in numbers["plans"]
+        # Lines that are torn are written again when the run goes on.
+        rows = read_lines(directory / METRICS)[:done]
+        values = [row["value"] for row in rows if isinstance(row.get("value"), int | float)]
         config = read_config(directory)
-        _check(numbers)
+        check_parts(directory)
     except (ValueError, OSError) as error:
-        there = (directory / "config.json").exists()
-        reason = " ".join(str(error).split()) if there else "config.json is missing"
-    values = [row["value"] for row in rows[:done]]
+        there = (directory / CONFIG).exists()
+        reason = " ".join(str(error).split()) if there else f"{CONFIG} is missing"
     return RunSummary(
         directory=directory,
         config=config,
@@ -140,54 +141,9 @@ def _state(config: RunConfig, done: int, pending: bool) -> State:
     return "complete" if done >= config.episodes else "unfinished"
 
 
-def _rows(directory: Path) -> list[dict[str, Any]]:
-    """The metrics that can be read; what is torn is written again when the run goes on."""
-    path = directory / "metrics.jsonl"
-    rows = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(row, dict) or not isinstance(row.get("value"), int | float):
-            break
-        rows.append(row)
-    return rows
-
-
-def _numbers(directory: Path, part: str) -> list[int]:
-    """The numbers of a part's files; raises if one of them is empty."""
-    place = directory / part
-    if not place.is_dir():
-        raise UserError(f"the directory {part} is missing")
-    numbers = []
-    for path in place.iterdir():
-        stem, _, end = path.name.partition(".")
-        if end == PARTS[part] and stem.isdigit():
-            numbers.append(int(stem))
-            if path.stat().st_size == 0:
-                raise UserError(f"{part}/{path.name} is empty")
-    return sorted(numbers)
-
-
-def _check(numbers: dict[str, list[int]]) -> None:
-    """Raises if a file is missing."""
-    done = len(numbers["episodes"])
-    for part, end in PARTS.items():
-        found = numbers[part]
-        # There may be a plan, or only its policy, for the episode after the last.
-        most = done if part == "episodes" else done + 1
-        wanted = range(1, max(done, len(found)) + 1)
-        lost = next((n for n in wanted if n not in found), None)
-        if lost is not None:
-            raise UserError(f"{part}/{lost:04d}.{end} is missing")
-        if len(found) > most:
-            raise UserError(f"episodes/{done + 1:04d}.{PARTS['episodes']} is missing")
-
-
 def _began(directory: Path) -> datetime | None:
     # Written once; the configuration is written again when the number of episodes changes.
-    for path in (directory / "versions.json", directory):
+    for path in (directory / VERSIONS, directory):
         with contextlib.suppress(OSError):
             return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return None
@@ -207,11 +163,96 @@ def matches(config: RunConfig | None, wanted: Sequence[tuple[str, Any]]) -> bool
 
 
 def _value(document: dict[str, Any], name: str) -> Any:
-    first, _, rest = name.partition(".")
-    value = document.get(first, _ABSENT)
-    if not rest:
-        return value
-    return _value(value, rest) if isinstance(value, dict) else _ABSENT
+    value: Any = document
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return _ABSENT
+        value = value[part]
+    return value
 
 
 _ABSENT = object()
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """What a run was and what came of it.
+
+    Attributes:
+        directory: Where it is.
+        config: What it is.
+        rows: The metrics of its episodes, at least one.
+    """
+
+    directory: Path
+    config: RunConfig
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that differ only in their seed.
+
+    Attributes:
+        name: What tells them from other groups.
+        runs: The runs, at least one.
+    """
+
+    name: str
+    runs: tuple[RunMetrics, ...]
+
+    def column(self, key: str) -> Float[np.ndarray, "runs episodes"]:
+        """A column of the metrics, as far as all runs go; NaN where there is no value."""
+        count = min(len(run.rows) for run in self.runs)
+        values = [[run.rows[i].get(key) for i in range(count)] for run in self.runs]
+        return np.array(values, dtype=float)
+
+
+def group_runs(runs: Sequence[RunMetrics]) -> list[RunGroup]:
+    """Puts runs of one configuration together, in the order in which they come."""
+    groups: list[tuple[dict[str, Any], list[RunMetrics]]] = []
+    for run in runs:
+        settings = _settings(run.config)
+        for known, members in groups:
+            if known == settings:
+                members.append(run)
+                break
+        else:
+            groups.append((settings, [run]))
+    names = _group_names([settings for settings, _ in groups])
+    return [
+        RunGroup(name or str(members[0].directory), tuple(members))
+        for name, (_, members) in zip(names, groups, strict=True)
+    ]
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that tell groups apart, options one by one."""
+    flat: dict[str, Any] = {}
+    for name, value in config.document().items():
+        if name in TABLES.values():
+            flat |= {f"{name}.{key}": option for key, option in value.items()}
+        elif name not in IGNORED:
+            flat[name] = value
+    return flat
+
+
+def _group_names(groups: list[dict[str, Any]]) -> list[str]:
+    """What differs, in words; empty where that is too much or not enough."""
+    if len(groups) == 1:
+        return [str(groups[0]["environment"])]
+    keys = list(dict.fromkeys(key for settings in groups for key in settings))
+    differing = [k for k in keys if any(s.get(k) != groups[0].get(k) for s in groups)]
+    for name, options in TABLES.items():
+        if name in differing:  # then its options differ, too
+            differing = [key for key in differing if not key.startswith(f"{options}.")]
+    if len(differing) > MOST_DIFFERENCES:
+        return [""] * len(groups)
+    names = [", ".join(_words(key, s.get(key)) for key in differing) for s in groups]
+    return [name if names.count(name) == 1 else "" for name in names]
+
+
+def _words(key: str, value: Any) -> str:
+    if isinstance(value, str) and "." not in key:
+        return value
+    return f"{key.rpartition('.')[2]} = {value}"

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
-from .._files import read_sealed
 from ..errors import UserError
 from ..learning.m3ucrl import LearnerState
 from ..models.base import AbstractModel
@@ -24,7 +23,8 @@ from ..policies.base import Profile
 from ..policies.files import load_policy
 from ..problem import Motion, Problem
 from ..runs.build import Setup
-from ..runs.store import PLAN, RunStore
+from ..runs.layout import RunFiles
+from ..runs.store import to_episode
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
 from ..systems import SimulatedSystem
@@ -46,19 +46,19 @@ class RunData:
         ends: Number of transitions after each episode.
     """
 
-    store: RunStore
+    store: RunFiles
     setup: Setup
     data: Transitions
     ends: tuple[int, ...]
 
     @classmethod
-    def read(cls, store: RunStore, setup: Setup) -> "RunData":
+    def read(cls, store: RunFiles, setup: Setup) -> "RunData":
         """Reads the data; raises if there is none."""
-        if not store.told:
+        if not store.episodes:
             raise UserError(f"{store.directory} has no episode yet, so there is nothing to bound")
         data, ends = Transitions.empty(setup.problem), []
-        for told in store.told:
-            data = data.append(told.episode)
+        for record in store.records:
+            data = data.append(to_episode(record))
             ends.append(len(data))
         return cls(store, setup, data, tuple(ends))
 
@@ -122,11 +122,11 @@ class EpisodeEvidence:
 def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
     """Looks at each episode in turn."""
     problem, known = run.setup.problem, run.motion is not None
-    for number, told in enumerate(run.store.told, start=1):
-        model, episode = run.state_after(number - 1).model, told.episode
+    for number, record in enumerate(run.store.records, start=1):
+        model, episode = run.state_after(number - 1).model, to_episode(record)
         profile = load_policy(run.store.path("policies", number))
         assert isinstance(profile, Profile)
-        plan = read_sealed(run.store.path("plans", number), PLAN).arrays
+        plan = run.store.read_plan_file(number).arrays
         survey = _survey(problem, model, run.motion, profile, episode.mass)
         own = predict_rows(model, Transitions.empty(problem).append(episode))
         mass = np.asarray(episode.mass, dtype=float)

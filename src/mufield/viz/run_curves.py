@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..errors import UserError
 from ..learning.metrics import LEVEL
-from ..runs.groups import RunGroup
+from ..runs.overview import RunGroup
 from .calibration import BAND_OPACITY
 from .curves import COLOURS, MARKERS, MOST_MARKERS
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from ..flow.flow import Flow
 from ..policies.files import load_policy
 from ..problem import Problem
-from ..runs.store import RunStore
+from ..runs.layout import RunFiles
 from .animate import animate_flow
 from .fields import field_figure
 from .flows import Arrows, Masses
@@ -34,22 +35,22 @@ class RunFlow:
     arrows: Arrows | None
 
 
-def run_flow(store: RunStore, problem: Problem, episode: int) -> RunFlow:
+def run_flow(run: RunFiles, problem: Problem, episode: int) -> RunFlow:
     """Reads an episode and the policy that was run.
 
     Args:
-        store: The run.
+        run: The run.
         problem: What it is about.
         episode: Number of the episode, from 1.
     """
-    told = store.told[episode - 1]
-    value = told.row["value"]
-    mass = told.episode.mass
+    record = run.records[episode - 1]
+    value = record.row["value"]
+    mass = jnp.asarray(record.arrays["mass"])
     return RunFlow(
         problem=problem,
-        title=f"{store.config.environment}, episode {episode}, J = {value:.4g}",
+        title=f"{run.config.environment}, episode {episode}, J = {value:.4g}",
         masses=mass,
-        arrows=_arrows(problem, store.path("policies", episode), mass),
+        arrows=_arrows(problem, run.path("policies", episode), mass),
     )
 
 

@@ -59,7 +59,7 @@ class Table:
             values = np.array(stored, dtype=float)
         except (TypeError, ValueError, OverflowError):
             values = np.zeros(())
-        if values.ndim != 1:  # something else among them, such as lists
+        if values.ndim != 1:  # something else among them, such as lists or words
             values = np.array([_number(value) for value in stored])
         bad = ~(np.abs(values) <= LARGEST)
         if bad.any():
@@ -85,6 +85,17 @@ class Table:
     def labels(self, column: str) -> list[str]:
         """A column of names; whole numbers are written without a point."""
         return [label(value) for value in self.columns[column]]
+
+    def flags(self, column: str) -> np.ndarray:
+        """A column of truth values: 0, 1, true or false."""
+        names = [name.lower() for name in self.labels(column)]
+        for row, name in enumerate(names):
+            if name not in ("0", "1", "0.0", "1.0", "true", "false"):
+                raise UserError(
+                    f"{self.where(row, column)}: expected 0 or 1, got "
+                    f"{self.columns[column][row]!r}; repair it"
+                )
+        return np.array([name in ("1", "1.0", "true") for name in names])
 
 
 def _number(value: Any) -> float:

@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 from fleet import mass_rows, rows_of, write
 
-from mufield import Box, Episode, Grid, Problem, SimulatedSystem, log_mass, make, random_policy
-from mufield.errors import UserError
+from mufield import (
+    Box,
+    Episode,
+    Grid,
+    Problem,
+    SimulatedSystem,
+    UserError,
+    log_mass,
+    make,
+    random_policy,
+)
+from mufield.observed.checks import Asked, settle, touching, unmoved_at_walls
+from mufield.observed.episode import read_episode
 from mufield.policies.base import as_profile
-from mufield.runs.contact import settle, touching, unmoved_at_walls
-from mufield.runs.episode_checks import Asked
-from mufield.runs.episode_file import read_episode
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -64,7 +72,7 @@ def test_chosen_agents_are_learned_from_but_all_are_the_population(tmp_path, ask
     found = read_episode(path, asked, agents=["3", "0"])
     np.testing.assert_allclose(found.states, episode.states[jnp.array([3, 0])], atol=1e-12)
     np.testing.assert_array_equal(found.mass, read_episode(path, asked).mass)
-    with pytest.raises(ValueError, match="no agent 77; there are 0, 1,"):
+    with pytest.raises(UserError, match="no agent 77; there are 0, 1,"):
         read_episode(path, asked, agents=["77"])
 
 
@@ -125,13 +133,13 @@ def dropped(column):
 )
 def test_what_cannot_be_right_is_refused(tmp_path, asked, rows, change, message):
     change(rows)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         read_episode(write(tmp_path / "e.csv", rows), asked)
 
 
 def test_an_episode_of_another_horizon_is_refused(tmp_path, asked, rows):
     shorter = [row for row in rows if row["step"] < 3]
-    with pytest.raises(ValueError, match="as the horizon is 4, got 0 to 2"):
+    with pytest.raises(UserError, match="as the horizon is 4, got 0 to 2"):
         read_episode(write(tmp_path / "e.csv", shorter), asked)
 
 
@@ -151,13 +159,13 @@ def test_masses_that_cannot_be_right_are_refused(tmp_path, asked, rows, episode,
     masses = mass_rows(asked.problem.grid, episode.mass)
     change(masses)
     path = write(tmp_path / "mass.csv", masses)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         read_episode(write(tmp_path / "e.csv", rows), asked, mass_path=path)
 
 
 def test_parquet_rows_are_counted_from_one_and_may_lack_values(tmp_path, asked, rows):
     rows[5]["state_1"] = None
-    with pytest.raises(ValueError, match=r"e.parquet, row 6, column state_1: expected a finite"):
+    with pytest.raises(UserError, match=r"e.parquet, row 6, column state_1: expected a finite"):
         read_episode(write(tmp_path / "e.parquet", rows), asked)
 
 
@@ -169,13 +177,13 @@ def test_files_that_are_no_tables_are_refused(tmp_path, asked):
         ("agent,step\n1,2\n3\n", "line 3: expected 2 values"),
     ):
         path.write_text(text)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(UserError, match=message):
             read_episode(path, asked)
     with pytest.raises(UserError, match="there is no file"):
         read_episode(tmp_path / "none.csv", asked)
     for name in ("e.xls", "e.parquet"):
         (tmp_path / name).write_text("PAR1")
-        with pytest.raises(ValueError, match="parquet"):
+        with pytest.raises(UserError, match="parquet"):
             read_episode(tmp_path / name, asked)
 
 
@@ -215,7 +223,7 @@ def test_the_last_step_is_paid_only_where_the_problem_pays_it(tmp_path):
     assert not found.stopped.any()
     rows = rows_of(episode)
     rows[0]["state_0"] = 1.2
-    with pytest.raises(ValueError, match="wrap positions on this periodic axis"):
+    with pytest.raises(UserError, match="wrap positions on this periodic axis"):
         read_episode(write(path, rows), asked)
 
 

@@ -5,8 +5,8 @@ that was killed and goes on does the same computations as one that was not.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from .._files import digest, file_digest
 from .._progress import progress_bar
 from ..episode import Episode
 from ..errors import UserError
@@ -22,12 +23,14 @@ from ..learning.m3ucrl import RUN, LearnerState, PlanError
 from ..learning.metrics import EpisodeMetrics, measure
 from ..learning.plan import Plan
 from ..models.data import Transitions
+from ..observed.checks import Asked
+from ..observed.episode import read_episode
+from ..policies.files import read_info
 from .build import Setup, build, resolve, with_reward_options
 from .config import RunConfig
-from .episode_checks import Asked
-from .events import Watcher, event_writer
-from .imports import import_users
-from .store import RunStore, check_vacant, content_of
+from .metrics_files import event_writer
+from .store import RunStore, check_vacant, observed_arrays, to_episode
+from .surroundings import import_users
 
 
 class Session:
@@ -46,8 +49,9 @@ class Session:
         self.setup = setup
         self.data = Transitions.empty(setup.problem)
         self.ends: tuple[int, ...] = ()
-        for told in store.told:
-            self._append(told.episode)
+        for record in store.records:
+            self.data = self.data.append(to_episode(record))
+            self.ends = (*self.ends, len(self.data))
         self._state: LearnerState | None = None
         self._plan: Plan | None = None
 
@@ -56,10 +60,9 @@ class Session:
         """The learner's state; the model is fitted when it is first needed."""
         if self._state is None:
             began = time.perf_counter()
-            learner = self.setup.learner
             key = jax.random.key(self.store.config.seed)
             last = self._read_plan(self.store.episodes) if self.ends else None
-            self._state = learner.restore(
+            self._state = self.setup.learner.restore(
                 key,
                 self.data,
                 self.ends,
@@ -75,15 +78,10 @@ class Session:
         """Number of the next episode."""
         return self.store.episodes + 1
 
-    @property
-    def pending(self) -> bool:
-        """Whether the next episode is planned, but not told."""
-        return self.store.has_plan(self.episode)
-
     def ask(self) -> Plan:
         """The plan of the next episode: the one on disk, or a new one that is then there."""
         if self._plan is None:
-            if not self.pending:
+            if not self.store.asked:
                 state, began = self.state, time.perf_counter()
                 try:
                     plan = self.setup.learner.ask(state)
@@ -100,11 +98,11 @@ class Session:
 
     def asked(self) -> Asked:
         """What the episode that is told next must answer; raises if nothing was asked."""
-        if not self.pending:
-            told = self.store.episodes
+        if not self.store.asked:
+            done = self.store.episodes
             raise UserError(
                 f"the run {self.store.directory} expects no episode: "
-                + (f"episode {told} was told already; " if told else "")
+                + (f"episode {done} was told already; " if done else "")
                 + f"run `mufield ask {self.store.directory}` first, then its policy, and tell that"
             )
         return Asked(
@@ -129,13 +127,45 @@ class Session:
         data = self.data.append(episode)  # raises if it is unfit
         if not repeated:
             self._check_new(episode, source or {})
-        config = self.store.config
-        best = self.store.rows[-1]["best"] if self.store.told else None
+        config, rows = self.store.config, self.store.rows
+        best = rows[-1]["best"] if rows else None
         metrics = measure(self.state, self.ask(), episode, best=best, reference=config.reference)
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self.data, self.ends = data, (*self.ends, len(data))
         self._state = self._plan = None
         return metrics
+
+    def tell_file(
+        self,
+        path: Path,
+        *,
+        mass_path: Path | None = None,
+        agents: Sequence[str] = (),
+        policy_path: Path | None = None,
+        repeated: bool = False,
+    ) -> EpisodeMetrics:
+        """Tells an episode from a file; raises, and changes nothing, if it cannot be right.
+
+        Args:
+            path: The file of agents.
+            mass_path: The file of distributions, if there is one.
+            agents: The agents to learn from; by default all.
+            policy_path: The policy file that was run, to be compared.
+            repeated: Whether the episode may equal an earlier one.
+        """
+        asked = self.asked()
+        if policy_path is not None:
+            info = read_info(policy_path)
+            if info.get("id") != asked.policy:
+                raise UserError(
+                    f"{policy_path} is not the policy that was asked for last: expected the id "
+                    f"{asked.policy} of episode {asked.episode} of the run {asked.run}, got "
+                    f"{info.get('id')} of episode {info.get('episode')} of the run "
+                    f"{info.get('run')}; tell the episode of that policy"
+                )
+        episode = read_episode(path, asked, mass_path=mass_path, agents=agents)
+        source = {"file": path.name, "sha256": file_digest(path)}
+        return self.tell(episode, source=source, repeated=repeated)
 
     def step(self) -> EpisodeMetrics:
         """One episode of the closed loop."""
@@ -153,27 +183,24 @@ class Session:
         return metrics
 
     def _check_new(self, episode: Episode, source: dict[str, Any]) -> None:
-        content, file = content_of(episode), source.get("sha256")
-        for number, told in enumerate(self.store.told, start=1):
-            if told.content == content or (file and file == told.source.get("sha256")):
+        content, file = digest("", observed_arrays(episode)), source.get("sha256")
+        for number, record in enumerate(self.store.records, start=1):
+            if record.content == content or (file and file == record.source.get("sha256")):
                 raise UserError(
                     f"this episode was told already, as episode {number}; tell the one that the "
                     "last policy gave, or pass --repeated if the system really did the same again"
                 )
 
     def _read_plan(self, number: int) -> Plan:
-        return self.store.read_plan(number, self._template)
+        return self.store.read_plan(number, self._memory)
 
     @cached_property
-    def _template(self) -> Any:
+    def _memory(self) -> Any:
+        """The shapes of what the planner remembers."""
         learner = self.setup.learner
         return eqx.filter_eval_shape(
             learner.planner.first_memory, learner.imagination, jax.random.key(0)
         )
-
-    def _append(self, episode: Episode) -> None:
-        self.data = self.data.append(episode)
-        self.ends = (*self.ends, len(self.data))
 
 
 def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:
@@ -243,34 +270,25 @@ def learn_run(
     """
     if episodes is not None and episodes < 1:
         raise UserError(f"expected at least one episode, got {episodes}")
-    with (
-        open_run(directory, setup, imports=imports) as session,
-        _watcher(session.store, tensorboard) as watch,
-    ):
+    with open_run(directory, setup, imports=imports) as session:
         store = session.store
         if episodes is not None:
             store.set_target(episodes)
         total = store.config.episodes
-        with progress_bar("learning", total, shown=progress) as report:
+        events = event_writer(directory / "tensorboard", store.rows) if tensorboard else None
+        with (
+            events or nullcontext() as write,
+            progress_bar("learning", total, shown=progress) as report,
+        ):
             while store.episodes < total:
                 if check is not None:
                     check()
                 session.step()
-                watch(store.rows[-1])
-                report(store.episodes, **_figures(store.rows[-1]))
+                row = store.rows[-1]
+                if write is not None:
+                    write(row)
+                report(store.episodes, **_figures(row))
         return store.rows
-
-
-@contextmanager
-def _watcher(store: RunStore, tensorboard: bool) -> Iterator[Watcher]:
-    """Yields what is called with the metrics of each episode; it knows those so far."""
-    if not tensorboard:
-        yield lambda row: None
-        return
-    with event_writer(store.directory) as write:
-        for row in store.rows:
-            write(row)
-        yield write
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float]:

@@ -5,9 +5,9 @@ import struct
 import pytest
 from pyarrow import parquet, types
 
-from mufield.runs import metrics_file
-from mufield.runs.driver import learn_run
-from mufield.runs.store import RunStore
+from mufield.runs import metrics_files
+from mufield.runs.layout import RunFiles
+from mufield.runs.session import learn_run
 
 ROWS = [
     {"episode": 1, "value": 1.5, "optimistic": None, "reference": None, "notes": []},
@@ -15,17 +15,9 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def run(small, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("metrics") / "run"
-    RunStore.create(directory, small.config)
-    learn_run(directory, setup=small, tensorboard=True, progress=False)
-    return directory
-
-
 def test_columns_have_the_rows_and_types_even_without_values(tmp_path):
     path = tmp_path / "metrics.parquet"
-    metrics_file.write_columns(path, ROWS)
+    metrics_files.write_columns(path, ROWS)
     table = parquet.read_table(path)
     assert table.to_pylist() == ROWS
     assert types.is_int64(table.schema.field("episode").type)
@@ -35,27 +27,27 @@ def test_columns_have_the_rows_and_types_even_without_values(tmp_path):
 
 def test_the_same_rows_give_the_same_bytes_and_are_not_written_twice(tmp_path):
     first, second = tmp_path / "1", tmp_path / "2"
-    metrics_file.write_columns(first, ROWS)
-    metrics_file.write_columns(second, [dict(row) for row in ROWS])
+    metrics_files.write_columns(first, ROWS)
+    metrics_files.write_columns(second, [dict(row) for row in ROWS])
     assert first.read_bytes() == second.read_bytes()
     before = first.stat()
-    metrics_file.write_columns(first, ROWS)
+    metrics_files.write_columns(first, ROWS)
     assert first.stat().st_mtime_ns == before.st_mtime_ns
-    metrics_file.write_columns(first, ROWS[:1])
+    metrics_files.write_columns(first, ROWS[:1])
     assert parquet.read_table(first).num_rows == 1
 
 
 def test_without_pyarrow_no_file_stays_that_nobody_keeps_in_step(tmp_path, monkeypatch):
     path = tmp_path / "metrics.parquet"
-    metrics_file.write_columns(path, ROWS)
-    monkeypatch.setattr(metrics_file, "_parquet", lambda rows: None)
-    metrics_file.write_columns(path, ROWS)
+    metrics_files.write_columns(path, ROWS)
+    monkeypatch.setattr(metrics_files, "_parquet", lambda rows: None)
+    metrics_files.write_columns(path, ROWS)
     assert not path.exists()
 
 
 def test_a_run_keeps_both_files_in_step(run, small):
     path = run / "metrics.parquet"
-    assert parquet.read_table(path).to_pylist() == RunStore(run).rows
+    assert parquet.read_table(path).to_pylist() == RunFiles(run).rows
     whole = path.read_bytes()
     for damage in (whole[:-5], b""):
         path.write_bytes(damage)
@@ -74,7 +66,7 @@ def test_duckdb_reads_both_files(run):
     duckdb = pytest.importorskip("duckdb")
     for name in ("metrics.parquet", "metrics.jsonl"):
         ((found,),) = duckdb.sql(f"select max(value) from '{run / name}'").fetchall()
-        assert found == pytest.approx(max(row["value"] for row in RunStore(run).rows))
+        assert found == pytest.approx(max(row["value"] for row in RunFiles(run).rows))
 
 
 def events_of(run):
@@ -92,13 +84,14 @@ def events_of(run):
 
 def test_events_hold_all_episodes_however_the_run_went_on(run, small):
     def check():
-        rows = RunStore(run).rows
+        rows = RunFiles(run).rows
         figures = events_of(run)
         values = [(step, value) for tag, step, value in figures if tag == "value"]
         assert values == [(row["episode"], pytest.approx(row["value"])) for row in rows]
         assert {"optimistic", "beta", "coverage"} <= {tag for tag, _, _ in figures}
         assert not {"notes", "reference", "episode"} & {tag for tag, _, _ in figures}
 
+    learn_run(run, setup=small, tensorboard=True, progress=False)
     check()
     learn_run(run, 3, setup=small, progress=False)
     learn_run(run, 4, setup=small, tensorboard=True, progress=False)

@@ -1,0 +1,253 @@
+"""Observed episodes from files, for systems that only the real world can run.
+
+One row for each agent and step, as CSV or Parquet:
+
+- ``agent``: any name or number.
+- ``step``: 0, 1, ..., horizon - 1.
+- ``state_0``, ``state_1``, ...: where the agent was, in the units of the problem's grid.
+- ``action_0``, ...: what it did.
+- ``next_0``, ...: where it was one step later.
+- ``stopped_0``, ... (optional): 1 on axes where a wall or border stopped the agent, else 0. If
+  they are missing, an axis counts as stopped where the agent ended in contact with a wall or
+  border; agents that stand in cells count as stopped on axes on which they stayed beside one.
+- ``reward``: what the agent was paid at the step. Optional, unless the problem hides its reward:
+  then it is what the reward is learned from.
+- ``end_reward``: what the agent was paid for where it was at the end, in each of its rows; only
+  needed where the problem hides its reward and pays the end.
+- ``run``, ``episode``, ``policy`` (optional): the run, the number of the episode and the policy's
+  id, as ``mufield ask`` prints them. They are compared, so that no episode gets into the wrong run.
+
+Other columns are ignored. The population's distribution is that of the agents in the file, unless
+a second file gives it: ``step`` (0, ..., horizon), ``cell_0``, ``cell_1``, ... (coordinates of a
+cell, from 0) and ``mass`` (share of the population there); cells without a row are empty.
+
+Rewards that are not given follow from the problem's reward, if it is known: with a file of masses
+they are the integrated reward of the policy that was asked for, else the mean over the agents of
+the file.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _types
+from .._types import Action, Scalar, State
+from ..episode import Episode
+from ..errors import UserError
+from ..flow.flow import end_reward, integrated_reward
+from ..policies.base import Profile
+from ..problem import Problem
+from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
+from ..space.noise import NeighbourNoise
+from .checks import (
+    Asked,
+    check_actions,
+    check_answer,
+    check_continuity,
+    check_moves,
+    checked_positions,
+    rows_by_agent,
+    touching,
+    unmoved_at_walls,
+)
+from .tables import Table, label, read_table
+
+
+def read_episode(
+    path: Path, asked: Asked, *, mass_path: Path | None = None, agents: Sequence[str] = ()
+) -> Episode:
+    """Reads what was observed; raises and names row, column and remedy if it cannot be right.
+
+    Args:
+        path: The file of agents.
+        asked: What the episode must answer.
+        mass_path: A file of the population's distributions, if it was observed by other means.
+        agents: The agents to learn from; by default all.
+    """
+    problem = asked.problem
+    grid, dtype = problem.grid, problem.initial.dtype
+    table = read_table(path)
+    names = {
+        "state": [f"state_{i}" for i in range(grid.dim)],
+        "action": [f"action_{i}" for i in range(problem.actions.dim)],
+        "next": [f"next_{i}" for i in range(grid.dim)],
+    }
+    table.require(["agent", "step", *(column for each in names.values() for column in each)])
+    _check_rewards(table, problem)
+    check_answer(table, asked)
+    order, who = rows_by_agent(table, problem.horizon)
+    tracked = _tracked(path, who, agents)
+    points = {
+        name: np.stack([table.numbers(column) for column in each], axis=-1).astype(dtype)
+        for name, each in names.items()
+    }
+    start = checked_positions(table, grid, points["state"], names["state"])
+    end = checked_positions(table, grid, points["next"], names["next"])
+    check_actions(table, problem, points["action"])
+    check_moves(table, problem, start, end)
+
+    def by_agent(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[order].reshape(len(who), problem.horizon, *values.shape[1:]))
+
+    states, actions, ends = by_agent(start), by_agent(points["action"]), by_agent(end)
+    check_continuity(table, grid, states, ends, order)
+    places = np.concatenate([states, ends[:, -1:]], axis=1)
+    if mass_path is None:
+        moments = [histogram(grid, places[:, step]) for step in range(places.shape[1])]
+        mass = jnp.stack(moments).astype(dtype)
+    else:
+        mass = jnp.asarray(read_mass(mass_path, problem), dtype=dtype)
+    paid = by_agent(table.numbers("reward")).astype(dtype) if "reward" in table.columns else None
+    if problem.hides_reward and paid is not None:
+        rewards = jnp.asarray(paid.mean(axis=0))
+        if problem.pay_end:
+            at_end = by_agent(table.numbers("end_reward"))[:, -1]
+            rewards = jnp.append(rewards, jnp.asarray(at_end.mean(), dtype=dtype))
+    elif paid is None and mass_path is not None:
+        rewards = _integrated_rewards(problem, asked.profile, mass)
+    else:
+        rewards = _mean_rewards(problem, jnp.asarray(places), jnp.asarray(actions), mass)
+        if paid is not None:
+            rewards = rewards.at[: problem.horizon].set(paid.mean(axis=0))
+    return Episode(
+        states=jnp.asarray(states[tracked]),
+        actions=jnp.asarray(actions[tracked]),
+        next_states=jnp.asarray(ends[tracked]),
+        stopped=jnp.asarray(by_agent(_stopped(table, problem, start, end))[tracked]),
+        mass=mass,
+        rewards=rewards,
+        earned=None if paid is None or not problem.hides_reward else jnp.asarray(paid[tracked]),
+    )
+
+
+def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"]:
+    """Reads mu_0, ..., mu_H: columns ``step``, ``cell_0``, ``cell_1``, ... and ``mass``."""
+    grid, last = problem.grid, problem.horizon
+    table = read_table(path)
+    names = [f"cell_{axis}" for axis in range(grid.dim)]
+    table.require(["step", *names, "mass"])
+    steps = table.integers("step")
+    cells = np.stack([table.integers(name) for name in names], axis=-1)
+    mass = table.numbers("mass")
+    if steps.min() != 0 or steps.max() != last:
+        raise UserError(
+            f"{path}: expected the steps 0 to {last}, as the horizon is {last}, got {steps.min()} "
+            f"to {steps.max()}; the distribution after the last move belongs to it"
+        )
+    outside = (cells < 0) | (cells >= np.asarray(grid.shape))
+    if outside.any():
+        row, axis = (int(i) for i in np.argwhere(outside)[0])
+        raise UserError(
+            f"{table.where(row, names[axis])}: expected a cell from 0 to {grid.shape[axis] - 1}, "
+            f"got {cells[row, axis]}; count cells from 0"
+        )
+    index = grid.index_table[tuple(cells.T)]
+    odd = (mass < 0) | ((index < 0) & (mass != 0))
+    if odd.any():
+        row = int(np.argmax(odd))
+        raise UserError(
+            f"{table.where(row, 'mass')}: expected 0 or more, and none in walls, got {mass[row]} "
+            f"in the {'wall' if index[row] < 0 else 'cell'} {tuple(cells[row].tolist())}; repair it"
+        )
+    free = np.flatnonzero(index >= 0)
+    place = steps[free] * grid.n_cells + index[free]
+    twice = np.bincount(place) > 1
+    if twice.any():
+        row = int(free[np.flatnonzero(place == np.argmax(twice))[1]])
+        raise UserError(
+            f"{table.where(row, 'mass')}: the cell {tuple(cells[row].tolist())} has step "
+            f"{steps[row]} more than once; leave one out"
+        )
+    flow = np.zeros((last + 1, grid.n_cells))
+    flow.flat[place] = mass[free]
+    total = flow.sum(axis=1)
+    off = np.abs(total - 1) > MASS_TOLERANCE
+    if off.any():
+        step = int(np.argmax(off))
+        raise UserError(
+            f"{path}: expected masses that sum to 1 at every step, got {total[step]:.6g} at step "
+            f"{step}; divide them by their sum"
+        )
+    return np.asarray(flow / total[:, None])
+
+
+def _check_rewards(table: Table, problem: Problem) -> None:
+    """Raises if the file does not say what only the agents know."""
+    needed = ["reward", *(["end_reward"] if problem.pay_end else [])]
+    missing = [column for column in needed if column not in table.columns]
+    if problem.hides_reward and missing:
+        raise UserError(
+            f"{table.path}: the column {missing[0]} is missing; the problem hides its reward, so "
+            "the file must say what agents were paid"
+        )
+
+
+def _stopped(table: Table, problem: Problem, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    columns = [f"stopped_{i}" for i in range(problem.grid.dim)]
+    if any(column in table.columns for column in columns):
+        table.require(columns)
+        return np.stack([table.flags(column) for column in columns], axis=-1)
+    if isinstance(problem.noise, NeighbourNoise):
+        return unmoved_at_walls(problem.grid, start, end)
+    return touching(problem.grid, start, end)
+
+
+def _tracked(path: Path, who: list[str], agents: Sequence[str]) -> np.ndarray:
+    wanted = [label(agent) for agent in agents] or who
+    unknown = [agent for agent in wanted if agent not in who]
+    if unknown:
+        raise UserError(
+            f"{path}: there is no agent {', '.join(unknown)}; there are {', '.join(who[:10])}"
+            + (f" and {len(who) - 10} others" if len(who) > 10 else "")
+        )
+    return np.array([who.index(agent) for agent in wanted])
+
+
+@eqx.filter_jit
+def _integrated_rewards(
+    problem: Problem, profile: Profile, mass: _types.Masses
+) -> Float[Array, "paid_steps"]:
+    """r-hat(mu_h, pi_h) (eq. integratedReward) of observed distributions under a known policy."""
+
+    def step(_: None, inputs: Any) -> tuple[None, Scalar]:
+        part, now = inputs
+        law = profile.join(part).at_cells(problem.grid, now)
+        return None, integrated_reward(problem, now, law)
+
+    inputs = (profile.per_step, mass[:-1])
+    _, rewards = jax.lax.scan(step, None, inputs, length=problem.horizon)
+    return jnp.append(rewards, end_reward(problem, mass[-1])) if problem.pay_end else rewards
+
+
+@eqx.filter_jit
+def _mean_rewards(
+    problem: Problem, places: Array, actions: Array, mass: _types.Masses
+) -> Float[Array, "paid_steps"]:
+    """The mean over observed agents of what the known reward pays them.
+
+    Args:
+        problem: The problem.
+        places: Where the agents were, the end included, (agents, steps + 1, dim).
+        actions: What they did, (agents, steps, action_dim); at the end they are at rest.
+        mass: The population's distributions.
+    """
+    rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+    resting = jnp.broadcast_to(rest, (len(actions), 1, len(rest)))
+    inputs = (places, jnp.concatenate([actions, resting], axis=1))
+
+    def step(_: None, now: Any) -> tuple[None, Scalar]:
+        mu, states, done = now
+
+        def one(state: State, action: Action) -> Scalar:
+            return problem.reward(state, action, mean_field_at(problem.grid, mu, state))
+
+        return None, jnp.mean(jax.vmap(one)(states, done))
+
+    by_step = (mass, *(jnp.swapaxes(values, 0, 1) for values in inputs))
+    return jax.lax.scan(step, None, by_step)[1][: problem.paid_steps]

@@ -1,0 +1,213 @@
+"""A run's directory: which files there are and what they say. Read only, and without JAX.
+
+```
+config.json       what the run is
+versions.json     what it was begun with
+policies/0001.policy       the policy of episode 1, ready to deploy
+plans/0001.safetensors     what the planner expected of it, and what it starts from next
+episodes/0001.safetensors  what was observed, and the episode's row of the metrics
+metrics.jsonl     one row for each episode, the same whenever the run is repeated
+metrics.parquet   the same by columns; only with the extra ``parquet``
+timings.jsonl     seconds, which differ from run to run
+last.policy       a copy of the last episode's policy
+best.policy       a copy of the policy with the highest J so far
+tensorboard/      events, if they were asked for
+```
+
+The first five are the run; a plan counts once its file is there, and so does an episode. The
+metrics and the copies follow from them and are written again wherever they differ.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._files import Sealed, digest, read_json, read_lines, read_sealed, unusable
+from ..errors import UserError
+from .config import RunConfig, read_config
+
+PARTS = {"policies": "policy", "plans": "safetensors", "episodes": "safetensors"}
+"""Directories with one file for each episode, and how the names of the files end."""
+
+CONFIG, VERSIONS, TIMINGS = "config.json", "versions.json", "timings.jsonl"
+METRICS, COLUMNS = "metrics.jsonl", "metrics.parquet"
+
+PLAN, EPISODE = "plan of a run", "episode of a run"
+"""Kinds of sealed files."""
+
+OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
+EARNED = "earned"
+"""Observed only where the problem hides its reward."""
+
+PLANNED = ("mass", "value", "control", "spread")
+"""Arrays of every plan; others belong to the planner's memory."""
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """One episode that is part of a run.
+
+    Attributes:
+        arrays: What was observed, by the names of the fields of `Episode`.
+        content: Stands for all that was observed.
+        row: Its row of the metrics.
+        source: Where it comes from.
+    """
+
+    arrays: dict[str, np.ndarray]
+    content: str
+    row: dict[str, Any]
+    source: dict[str, Any]
+
+
+class RunFiles:
+    """A run as its files say it is.
+
+    Attributes:
+        directory: The run's directory.
+        config: What the run is.
+        records: The episodes so far.
+    """
+
+    def __init__(self, directory: Path):
+        """Reads a run; raises if a file is missing or damaged, and names it."""
+        self.directory = directory
+        self.config: RunConfig = read_config(directory)
+        self.records: list[EpisodeRecord] = []
+        for number in check_parts(directory)["episodes"]:
+            path = self.path("episodes", number)
+            document, record = read_record(path)
+            self._check_owner(path, document, number, "plan")
+            self.records.append(record)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes so far."""
+        return len(self.records)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all episodes."""
+        return [record.row for record in self.records]
+
+    @property
+    def best(self) -> int:
+        """Number of the episode with the highest J; of several, the first."""
+        values = [row["value"] for row in self.rows]
+        return values.index(max(values)) + 1
+
+    @property
+    def asked(self) -> bool:
+        """Whether the next episode is planned, but not told."""
+        return self.path("plans", self.episodes + 1).exists()
+
+    def path(self, part: str, number: int) -> Path:
+        """The file of an episode."""
+        return part_path(self.directory, part, number)
+
+    def episode_number(self, which: str, *, planned: bool = False) -> int:
+        """The episode that a user means by ``"best"``, ``"last"`` or a number.
+
+        With ``planned``, one that is planned but not told counts, too; it is called ``"asked"``.
+        """
+        count, asked = self.episodes, planned and self.asked
+        if count and which in ("best", "last"):
+            return self.best if which == "best" else count
+        if asked and which == "asked":
+            return count + 1
+        if which.isdecimal() and 1 <= int(which) <= count + asked:
+            return int(which)
+        there = ["asked"] if asked else []
+        there += ["best", "last", f"a number from 1 to {count}"] if count else []
+        raise UserError(
+            f"{self.directory} has no episode {which!r}: expected "
+            + (" or ".join(there) or "an episode first; `mufield ask` plans one")
+        )
+
+    def plan_id(self, number: int) -> str:
+        """Stands for an episode's plan: for the run, and all that it was told before."""
+        before = [record.content for record in self.records[: number - 1]]
+        text = "\n".join([self.config.identity, str(number), *before])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def read_plan_file(self, number: int) -> Sealed:
+        """What a planner expected of an episode, and what it remembered."""
+        path = self.path("plans", number)
+        plan = read_sealed(path, PLAN)
+        self._check_owner(path, plan.document, number, "id")
+        missing = [name for name in PLANNED if name not in plan.arrays]
+        if missing:
+            raise unusable(path, f"it lacks {', '.join(missing)}")
+        return plan
+
+    def _check_owner(self, path: Path, document: dict[str, Any], number: int, key: str) -> None:
+        wanted = {"run": self.config.identity, "episode": number, key: self.plan_id(number)}
+        for name, value in wanted.items():
+            if document.get(name) != value:
+                raise unusable(
+                    path,
+                    f"it belongs to another run or episode: expected the {name} {value}, got "
+                    f"{document.get(name)}",
+                )
+
+
+def part_path(directory: Path, part: str, number: int) -> Path:
+    """The file of an episode in one of the `PARTS` of a run."""
+    return directory / part / f"{number:04d}.{PARTS[part]}"
+
+
+def part_numbers(directory: Path, part: str) -> list[int]:
+    """The numbers of the files of one of the `PARTS`."""
+    found = (directory / part).glob(f"*.{PARTS[part]}")
+    return sorted(int(path.stem) for path in found if path.stem.isdecimal())
+
+
+def check_parts(directory: Path) -> dict[str, list[int]]:
+    """The numbers of all files by part; raises if one is missing or empty.
+
+    There may be a plan, or only its policy, for the episode after the last.
+    """
+    for part in PARTS:
+        if not (directory / part).is_dir():
+            raise unusable(directory / part, "the directory is missing")
+    numbers = {part: part_numbers(directory, part) for part in PARTS}
+    done = len(numbers["episodes"])
+    for part, found in numbers.items():
+        for number in range(1, max(done, len(found)) + 1):
+            path = part_path(directory, part, number)
+            if number not in found:
+                raise unusable(path, "it is missing")
+            if path.is_file() and path.stat().st_size == 0:
+                raise unusable(path, "it is empty")
+            if number > done + 1:
+                lost = part_path(directory, "episodes", done + 1)
+                raise unusable(lost, f"it is missing, though there is {path}")
+    return numbers
+
+
+def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
+    """Reads the file of an episode: all that it says, and the part that matters to learners."""
+    document, arrays = read_sealed(path, EPISODE)
+    missing = [name for name in OBSERVED if name not in arrays]
+    missing += [name for name in ("metrics", "source") if not isinstance(document.get(name), dict)]
+    if missing:
+        raise unusable(path, f"it lacks {', '.join(missing)}")
+    kept = {name: arrays[name] for name in (*OBSERVED, EARNED) if name in arrays}
+    return document, EpisodeRecord(kept, digest("", kept), document["metrics"], document["source"])
+
+
+def read_versions(directory: Path) -> dict[str, Any]:
+    """What a run was begun with; empty if that was lost."""
+    path = directory / VERSIONS
+    found = read_json(path) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise unusable(path, "it holds no versions by name")
+    return found
+
+
+def read_seconds(directory: Path) -> list[dict[str, Any]]:
+    """What took how long: the number of the episode, and seconds by name."""
+    return read_lines(directory / TIMINGS)

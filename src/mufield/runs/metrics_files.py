@@ -1,0 +1,73 @@
+"""The metrics for other programs: by columns in Parquet, and as TensorBoard events.
+
+Nothing is ever read from them.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .._files import write_changed
+
+INTEGERS = ("episode", "transitions")
+TEXTS = ("notes",)
+"""Lists of texts; all other columns are floating-point numbers."""
+
+Row = dict[str, Any]
+
+
+def write_columns(path: Path, rows: Sequence[Row]) -> None:
+    """Writes the metrics as Parquet, unless the file says the same already.
+
+    Without pyarrow there is no such file: one that another computer wrote is removed, because it
+    could not be kept in step.
+    """
+    data = _parquet(rows) if rows else None
+    if data is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_changed(path, data)
+
+
+def _parquet(rows: Sequence[Row]) -> bytes | None:
+    """The file's contents, the same for the same rows; None without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        return None
+    types = dict.fromkeys(INTEGERS, pyarrow.int64()) | dict.fromkeys(
+        TEXTS, pyarrow.list_(pyarrow.string())
+    )
+    names = dict.fromkeys(name for row in rows for name in row)
+    # Not guessed from the values: a column without any would have no type.
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in names])
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), file)
+    return file.getvalue()
+
+
+@contextmanager
+def event_writer(directory: Path, rows: Sequence[Row]) -> Iterator[Callable[[Row], None]]:
+    """Yields a function that writes an episode's figures as events.
+
+    Old events are removed and all ``rows`` so far written anew: a run that went on without events
+    would otherwise have gaps.
+    """
+    from tensorboardX import SummaryWriter
+
+    for old in directory.glob("events.out.tfevents.*"):
+        old.unlink()
+    with SummaryWriter(logdir=str(directory)) as writer:
+
+        def write(row: Row) -> None:
+            for name, value in row.items():
+                if name != "episode" and isinstance(value, int | float):
+                    writer.add_scalar(name, value, row["episode"])
+            writer.flush()
+
+        for row in rows:
+            write(row)
+        yield write

@@ -9,10 +9,8 @@ import pytest
 from report_runs import LINE, SMALL, add_episode, begin
 
 from mufield import Box, Grid, Problem, uniform
-from mufield.report.arrays import encode_actions, encode_masses
 from mufield.report.data import RunReader, collect, make_readers, snapshot
-from mufield.report.scene import Scene
-from mufield.report.selection import MOST_BYTES, select
+from mufield.report.flows import MOST_BYTES, Scene, encode_actions, encode_masses, select
 
 
 def decode_masses(found, cells):
@@ -163,4 +161,4 @@ def test_what_is_kept_fits_and_holds_the_best(count, horizon, bytes_of_step):
     all_fit = count * (horizon + 1) * bytes_of_step <= MOST_BYTES
     if all_fit:
         assert (kept.episodes, kept.stride) == (tuple(range(1, count + 1)), 1)
-        assert kept.note(count) == ""
+        assert kept.note == ""

@@ -7,9 +7,8 @@ begin, go on or begin anew between two readings. What cannot be read is said on 
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,24 +26,21 @@ from ..runs.layout import (
     read_seconds,
     read_versions,
 )
-from .scene import Scene
-from .selection import Selection, select
+from .flows import Scene
 
 FORMAT = 1
 MOST_CACHED = 400
 """Flows that are kept ready for the page; older ones are computed again."""
 
+NO_RUN = "There is no run here yet."
+
 Stamp = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What was read of an episode's file.
+class _Read(NamedTuple):
+    """What was read of an episode's file, which the stamp stands for as it was.
 
-    Attributes:
-        stamp: Stands for the file as it was.
-        row: Its row of the metrics.
-        moves: How many moves could be compared with the model's interval, axis by axis.
+    ``moves`` counts those that could be compared with the model's interval, axis by axis.
     """
 
     stamp: Stamp
@@ -92,32 +88,23 @@ class RunReader:
 
     def document(self) -> dict[str, Any]:
         """The run without its flows."""
-        found: dict[str, Any] = {
-            "name": self.name,
-            "directory": str(self.directory),
-            "config": None,
-            "versions": {},
-            "rows": [],
-            "moves": [],
-            "stamps": [],
-            "seconds": {},
-            "planned": False,
-            "message": "",
-        }
+        found: dict[str, Any] = {"name": self.name, "directory": str(self.directory)}
+        found |= {"config": None, "versions": {}, "rows": [], "moves": [], "stamps": []}
+        found |= {"seconds": {}, "planned": False, "message": ""}
         try:
             config = self._config()
             if config is None:
                 self._read = {}
-                return found | {"message": "There is no run here yet."}
+                return found | {"message": NO_RUN}
             found |= {"config": config.document(), "identity": config.identity}
             found |= {"versions": read_versions(self.directory), "seconds": self._seconds()}
-            read, found["message"] = self._episodes()
+            message = self._read_episodes()
+            read = list(self._read.values())
             found["rows"] = [each.row for each in read]
             found["moves"] = [each.moves for each in read]
             found["stamps"] = ["-".join(map(str, each.stamp)) for each in read]
             found["planned"] = part_path(self.directory, "plans", len(read) + 1).exists()
-            if not read:
-                found["message"] = found["message"] or "There is no episode yet."
+            found["message"] = message or ("" if read else "There is no episode yet.")
         except (ValueError, OSError) as error:
             found["message"] = _line(error)
         return found
@@ -129,7 +116,7 @@ class RunReader:
         except (ValueError, OSError) as error:
             return _line(error)
         if config is None:
-            return "There is no run here yet."
+            return NO_RUN
         if self._scene is None or self._scene[0] != config.identity:
             self._scene = (config.identity, self._build(config))
         return self._scene[1]
@@ -155,14 +142,6 @@ class RunReader:
         with self._lock:
             self._closed = True
 
-    def selection(self, rows: Sequence[dict[str, Any]]) -> Selection:
-        """Which episodes and steps fit into a file; all of them unless the space is large."""
-        scene = self.scene()
-        if isinstance(scene, str):
-            return Selection((), 1)
-        values = [row["value"] for row in rows]
-        return select(values, scene.problem.horizon, scene.bytes_of_step)
-
     def _compute(self, path: Path, episode: int, stride: int) -> dict[str, Any]:
         scene = self.scene()
         if isinstance(scene, str):
@@ -171,10 +150,10 @@ class RunReader:
             masses = np.asarray(read_record(path)[1].arrays["mass"], dtype=float)
             if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
                 return {"message": f"The distributions of {path.name} are those of another space."}
-            flow = scene.episode(masses, part_path(self.directory, "policies", episode), stride)
-        except (ValueError, OSError, KeyError) as error:
+            policy = part_path(self.directory, "policies", episode)
+            return {"space": scene.document(), **scene.episode(masses, policy, stride)}
+        except (ValueError, OSError) as error:
             return {"message": _line(error)}
-        return {"space": scene.document(), **flow}
 
     def _build(self, config: RunConfig) -> Scene | str:
         try:
@@ -193,26 +172,24 @@ class RunReader:
             seconds.setdefault(str(line.get("episode")), {}).update(parts)
         return seconds
 
-    def _episodes(self) -> tuple[list[_Read], str]:
-        """The episodes from the first on up to one that cannot be read, and why it cannot."""
-        kept: dict[int, _Read] = {}
-        message = ""
+    def _read_episodes(self) -> str:
+        """Reads from the first on up to one that cannot be read; returns why it cannot."""
+        known, self._read = self._read, {}
         numbers = part_numbers(self.directory, "episodes")
         for number in range(1, max(numbers, default=0) + 1):
             path = part_path(self.directory, "episodes", number)
             if number not in numbers:
-                message = f"{path} is missing."
-                break
-            stamp, known = _stamp(path), self._read.get(number)
+                return f"{path} is missing."
+            stamp, before = _stamp(path), known.get(number)
             try:
-                if known is None or known.stamp != stamp:
-                    known = _read_episode(path, stamp)
-                kept[number] = known
+                if before is None or before.stamp != stamp:
+                    record = read_record(path)[1]
+                    moves = int((~record.arrays["stopped"].astype(bool)).sum())
+                    before = _Read(stamp, record.row, moves)
             except (ValueError, OSError) as error:
-                message = _line(error)
-                break
-        self._read = kept
-        return list(kept.values()), message
+                return _line(error)
+            self._read[number] = before
+        return ""
 
 
 def make_readers(directories: Sequence[Path], imports: str | None = None) -> list[RunReader]:
@@ -236,24 +213,18 @@ def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
     """All runs with their flows, as a file holds them."""
     found = snapshot(readers, live=False)
     for reader, run in zip(readers, found["runs"], strict=True):
-        chosen = reader.selection(run["rows"])
-        flows = {number: reader.flow(number, chosen.stride) for number in chosen.episodes}
-        spaces = [flow["space"] for flow in flows.values() if "space" in flow]
-        run["space"] = spaces[0] if spaces else None  # the same for all
-        run["flows"] = {
-            number: {name: part for name, part in flow.items() if name != "space"}
-            for number, flow in flows.items()
-        }
-        if run["rows"] and not flows:
-            scene = reader.scene()
-            run["flow_message"] = scene if isinstance(scene, str) else ""
-        run["flow_note"] = chosen.note(len(run["rows"]))
+        run |= {"space": None, "flows": {}, "flow_note": ""}
+        scene = reader.scene()
+        if isinstance(scene, str):
+            run["flow_message"] = scene if run["rows"] else ""
+            continue
+        chosen = scene.selection([row["value"] for row in run["rows"]])
+        run["flow_note"] = chosen.note
+        for number in chosen.episodes:
+            flow = dict(reader.flow(number, chosen.stride))
+            run["space"] = flow.pop("space", None) or run["space"]  # the same for all
+            run["flows"][number] = flow
     return found
-
-
-def _read_episode(path: Path, stamp: Stamp) -> _Read:
-    record = read_record(path)[1]
-    return _Read(stamp, record.row, int((~record.arrays["stopped"].astype(bool)).sum()))
 
 
 def _stamp(path: Path) -> Stamp:

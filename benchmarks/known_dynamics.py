@@ -619,7 +619,8 @@ def draw_curves(rewards: np.ndarray, sizes: np.ndarray) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from mufield.viz.curves import COLOURS, MARKERS
+    from mufield._style import COLOURS
+    from mufield.viz.curves import MARKERS
 
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True)

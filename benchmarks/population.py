@@ -374,7 +374,8 @@ def draw(curves: dict[str, tuple[np.ndarray, np.ndarray]], directory: Path) -> P
     """Draws the gaps with their lines."""
     from matplotlib.figure import Figure
 
-    from mufield.viz.curves import COLOURS, MARKERS
+    from mufield._style import COLOURS
+    from mufield.viz.curves import MARKERS
 
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()

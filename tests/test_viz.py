@@ -196,7 +196,7 @@ def test_curves_have_labels_a_legend_and_reference_lines() -> None:
 
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step h", "entropy")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "random",
         "planned",
         "maximum",

@@ -11,10 +11,10 @@ from matplotlib.quiver import Quiver
 from PIL import Image
 
 from mufield import cli
+from mufield._style import DIAGNOSTICS
 from mufield.runs.layout import RunFiles
 from mufield.runs.overview import RunMetrics, group_runs
-from mufield.viz.run_curves import diagnostics_figure, learning_figure
-from mufield.viz.run_flows import flow_figure, run_flow
+from mufield.viz.runs import diagnostics_figure, flow_figure, learning_figure, run_flow
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def test_groups_are_called_by_what_differs(small):
     assert called({}, many) == ["elsewhere"] * 2
 
 
-def test_diagnostics_have_four_panels_with_units(small):
+def test_diagnostics_have_the_panels_of_the_page_with_units(small):
     figure = diagnostics_figure(group_runs([metrics(small.config, (1.0, 2.0))]))
-    assert len(figure.axes) == 4
-    for axes in figure.axes:
-        assert axes.get_ylabel()
-        assert axes.get_title()
-    assert names(figure) == ["four-rooms"]
+    for axes, diagnostic in zip(figure.axes, DIAGNOSTICS, strict=True):
+        assert (axes.get_title(), axes.get_ylabel()) == (diagnostic.title, diagnostic.unit)
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [1.0, 1.0])
+    assert names(figure)[0] == "four-rooms"
+    assert {"four-rooms, at the end", "four-rooms, half-way"} < set(names(figure))
 
 
 def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):

@@ -38,18 +38,18 @@ class Plot(Command):
         if not self.runs:
             raise UserError("expected the directory of a run, got none; `mufield runs` lists them")
         with waiting("drawing"):
-            from ..viz.run_pictures import save_figures
+            from ..viz.curves import save_figure
 
-            paths = []
+            paths: list[Path] = []
             for name, figure in self._figures():
                 self.out.mkdir(parents=True, exist_ok=True)
-                paths += save_figures(figure, self.out / name, self.format)
+                paths += save_figure(figure, self.out / name, self.format)
         return paths_answer(paths)
 
     def _figures(self) -> Iterator[tuple[str, Any]]:
         """The figures with their names."""
         from ..runs.overview import RunMetrics, group_runs
-        from ..viz.run_curves import diagnostics_figure, learning_figure
+        from ..viz.runs import diagnostics_figure, learning_figure
 
         runs = [_open(run) for run in self.runs]
         groups = group_runs([RunMetrics(r.directory, r.config, r.rows) for r in runs])
@@ -62,7 +62,7 @@ class Plot(Command):
 
     def _fields(self, run: "RunFiles") -> Any:
         from ..runs.build import build_problem
-        from ..viz.run_flows import flow_figure, run_flow
+        from ..viz.runs import flow_figure, run_flow
 
         number = run.episode_number(self.episode)
         prepare(run.directory)  # the runs may differ in their number format
@@ -94,7 +94,7 @@ class Animate(Command):
         with waiting("reading the run"):
             from .._progress import progress_bar
             from ..runs.build import build_problem
-            from ..viz.run_flows import animate_run, run_flow
+            from ..viz.runs import animate_run, run_flow
 
             run = _open(self.run)
             number = run.episode_number(self.episode)

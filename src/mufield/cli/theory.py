@@ -50,12 +50,12 @@ class Theory(Command):
         report = self._report()
         shown = _shown(report)
         if self.out is not None:
-            from ..viz.run_pictures import save_figures
+            from ..viz.curves import save_figure
             from ..viz.theory import theory_figure
 
             self.out.parent.mkdir(parents=True, exist_ok=True)
             stem = self.out.with_suffix("")
-            save_figures(theory_figure(report), stem, [self.out.suffix[1:]])
+            save_figure(theory_figure(report), stem, [self.out.suffix[1:]])
             shown.append(f"wrote {self.out}")
         return Answer(report.document(), shown)
 

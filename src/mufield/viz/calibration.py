@@ -7,10 +7,9 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from .._style import REFERENCE_COLOUR
 from ..errors import UserError
-from .curves import COLOURS, MARKERS, MOST_MARKERS
-
-BAND_OPACITY = 0.25
+from .curves import Curve, Panel, draw_panel, legend_below
 
 Line = Float[Array | np.ndarray, "_"]
 
@@ -18,7 +17,7 @@ Line = Float[Array | np.ndarray, "_"]
 def calibration_figure(
     curves: Mapping[str, tuple[Line, Line]],
     *,
-    title: str | None = None,
+    title: str = "",
     x_label: str = "expected coverage",
     y_label: str = "observed coverage",
 ) -> Figure:
@@ -32,10 +31,8 @@ def calibration_figure(
     """
     if not curves:
         raise UserError("expected at least one curve to draw, got none")
-    figure = Figure(figsize=(5.4, 5.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=1.2, label="calibrated")
-    for index, (name, (expected, observed)) in enumerate(curves.items()):
+    drawn = {}
+    for place, (name, (expected, observed)) in enumerate(curves.items()):
         x, y = np.asarray(expected, dtype=float), np.asarray(observed, dtype=float)
         if x.ndim != 1 or not x.size or x.shape != y.shape:
             raise UserError(
@@ -47,21 +44,15 @@ def calibration_figure(
                 f"coverages are shares between 0 and 1, but the curve {name!r} runs from "
                 f"{min(x.min(), y.min()):g} to {max(x.max(), y.max()):g}; divide percentages by 100"
             )
-        axes.plot(
-            x,
-            y,
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)] if len(x) <= MOST_MARKERS else "",
-            markersize=4,
-            label=name,
-        )
-    axes.set(xlabel=x_label, ylabel=y_label, title=title or "", aspect="equal")
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        drawn[name] = Curve(y, x, place=place)
+    figure = Figure(figsize=(5.4, 5.8), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=REFERENCE_COLOUR, linestyle="--", label="calibrated")
+    draw_panel(axes, Panel(drawn, x_label, y_label, title=title, whole=False))
+    axes.set(aspect="equal", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    legend_below(figure)
     return figure
 
 
@@ -74,7 +65,7 @@ def slice_figure(
     y_label: str,
     points: tuple[Line, Line] | None = None,
     points_label: str = "moves seen nearby",
-    title: str | None = None,
+    title: str = "",
 ) -> Figure:
     """Draws models' means and bands along a line, one panel for each, and the truth in all.
 
@@ -92,39 +83,24 @@ def slice_figure(
         raise UserError("expected at least one model to draw, got none")
     x = _values("position", position, None)
     right = _values("truth", truth, x.shape)
-    figure = Figure(figsize=(4.6 * len(models), 4.0), layout="constrained")
+    figure = Figure(figsize=(4.6 * len(models), 4.4), layout="constrained")
     panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
-    for index, (name, (mean, half_width)) in enumerate(models.items()):
-        axes = panels[index]
+    for axes, (name, (mean, half_width)) in zip(panels, models.items(), strict=True):
         middle = _values(f"the mean of {name!r}", mean, x.shape)
         half = _values(f"the band of {name!r}", half_width, x.shape)
         if half.min() < 0:
             raise UserError(f"the band of {name!r} must not be negative, got {half.min():g}")
-        colour = COLOURS[index % len(COLOURS)]
         if points is not None:
             seen = [np.asarray(part, dtype=float) for part in points]
             axes.scatter(*seen, s=9, color="0.55", linewidth=0, label=points_label, zorder=1)
-        axes.fill_between(
-            x,
-            middle - half,
-            middle + half,
-            color=colour,
-            alpha=BAND_OPACITY,
-            linewidth=0,
-            label="band",
-            zorder=2,
-        )
-        axes.plot(x, middle, color=colour, label="mean", zorder=3)
+        curve = Curve(middle, x, (middle - half, middle + half), marked=False)
+        panel = Panel({"mean and band": curve}, x_label, "", title=name, whole=False)
+        draw_panel(axes, panel)
         axes.plot(x, right, color="black", linestyle="--", linewidth=1.2, label="truth", zorder=4)
-        axes.set(xlabel=x_label, title=name)
         axes.margins(x=0.02)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        # Moves may lie anywhere, so the legend covers what is below it.
-        axes.legend(edgecolor="none", framealpha=0.85)
     panels[0].set_ylabel(y_label)
-    if title:
-        figure.suptitle(title)
+    legend_below(figure)
+    figure.suptitle(title)
     return figure
 
 

@@ -1,31 +1,105 @@
-"""Curves over steps or episodes."""
+"""Curves in panels, with bands, lines to compare with and one legend below."""
 
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .._files import write_bytes
+from .._style import COLOURS, REFERENCE_COLOUR
 from ..errors import UserError
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; markers help in print.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+Values = Real[Array | np.ndarray, "_"]
+
 MARKERS = ("o", "s", "^", "D", "v", "P")
-DASHES = ("--", "-.", ":")
+"""They help in print, where colours are lost."""
+
+MARKER_SIZE = 4
 MOST_MARKERS = 40
+"""Values of a curve from which on markers would run into each other."""
+
+BAND_OPACITY = 0.2
+REFERENCE_DASHES = ("--", "-.", ":", (0, (1, 3)))
+PANEL_WIDTH, PANEL_HEIGHT = 5.4, 3.8
+DOTS_PER_INCH = 150
+LETTER, HANDLE = 0.072, 0.6
+"""Inches that a letter and a handle of the legend take, a little more than on average."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One curve.
+
+    Attributes:
+        y: Its values.
+        x: Where they are; the whole numbers from 0 by default.
+        band: Lower and upper edge of the band around it.
+        place: Which colour and marker it has; curves of one name have one place in all panels.
+        dashes: Style of its line.
+        marked: Whether it has markers, if there are few values.
+    """
+
+    y: Values
+    x: Values | None = None
+    band: tuple[Values, Values] | None = None
+    place: int = 0
+    dashes: str = "-"
+    marked: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """What one panel shows.
+
+    Attributes:
+        curves: The curves by their names.
+        x_label: What lies on the horizontal axis, with its unit.
+        y_label: What lies on the vertical axis, with its unit.
+        title: What stands above the panel.
+        references: Constant values by their names.
+        y_range: Ends of the vertical axis; either may be left to the curves.
+        x_range: Ends of the horizontal axis.
+        whole: Whether the horizontal axis counts whole numbers.
+    """
+
+    curves: Mapping[str, Curve]
+    x_label: str
+    y_label: str
+    title: str = ""
+    references: Mapping[str, float] = field(default_factory=dict)
+    y_range: tuple[float | None, float | None] = (None, None)
+    x_range: tuple[float | None, float | None] = (None, None)
+    whole: bool = True
+
+
+def band_of(
+    values: Float[np.ndarray, "seeds entries"], *, place: int, first_x: int = 1, dashes: str = "-"
+) -> Curve:
+    """The median over seeds, with a band from the least to the greatest if there are several."""
+    # Not nanmedian, which warns where there are only NaN; a gap says that a seed has no value.
+    middle, x = np.median(values, axis=0), first_x + np.arange(values.shape[1])
+    band = (values.min(axis=0), values.max(axis=0)) if len(values) > 1 else None
+    return Curve(middle, x, band, place=place, dashes=dashes)
 
 
 def curve_figure(
-    series: Mapping[str, Float[Array | np.ndarray, "_"]],
+    series: Mapping[str, Values],
     *,
     x_label: str,
     y_label: str,
     reference: Mapping[str, float] | None = None,
-    title: str | None = None,
+    title: str = "",
     first_x: int = 0,
 ) -> Figure:
-    """Draws curves with a legend, and dashed lines for values to compare them with.
+    """Draws curves in one panel, and dashed lines for values to compare them with.
 
     Args:
         series: The curves by their names, with one value for each whole number.
@@ -35,28 +109,137 @@ def curve_figure(
         title: What stands above the curves.
         first_x: The whole number of the first value.
     """
-    if not series:
-        raise UserError("expected at least one curve to draw, got none")
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
-    for index, (name, values) in enumerate(series.items()):
+    curves = {}
+    for place, (name, values) in enumerate(series.items()):
         y = np.asarray(values, dtype=float)
         if y.ndim != 1 or not y.size:
             raise UserError(f"the curve {name!r} must be a vector of values, got {y.shape}")
-        axes.plot(
-            first_x + np.arange(len(y)),
-            y,
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)] if len(y) <= MOST_MARKERS else "",
-            markersize=4,
-            label=name,
+        curves[name] = Curve(y, first_x + np.arange(len(y)), place=place)
+    if not curves:
+        raise UserError("expected at least one curve to draw, got none")
+    panel = Panel(curves, x_label, y_label, title=title, references=reference or {})
+    return panel_figure([[panel]], width=6.4)
+
+
+def panel_figure(
+    panels: Sequence[Sequence[Panel]],
+    *,
+    title: str = "",
+    note: str = "",
+    width: float = PANEL_WIDTH,
+    height: float = PANEL_HEIGHT,
+    share_y: bool = False,
+) -> Figure:
+    """Draws panels in rows, with one legend for all of them below.
+
+    Args:
+        panels: The panels of each row; all rows have the same number.
+        title: What stands above all of them.
+        note: What stands below the panels, above the legend.
+        width: Inches of a panel.
+        height: Inches of a panel.
+        share_y: Whether the panels of a row have one vertical axis.
+    """
+    if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
+        raise UserError(
+            "expected rows with the same number of panels, at least one, got "
+            f"{[len(row) for row in panels]}"
         )
-    for index, (name, value) in enumerate((reference or {}).items()):
-        dashes = DASHES[index % len(DASHES)]
-        axes.axhline(value, color="0.35", linestyle=dashes, linewidth=1.2, label=name)
-    axes.set(xlabel=x_label, ylabel=y_label, title=title or "")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    size = (width * len(panels[0]), height * len(panels) + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(
+        len(panels), len(panels[0]), squeeze=False, sharey="row" if share_y else False
+    )
+    pairs = [pair for row in zip(panels, axes, strict=True) for pair in zip(*row, strict=True)]
+    for panel, place in pairs:
+        draw_panel(place, panel)
+    # Only now: a range ends the search for one that shows all curves of a shared axis.
+    for panel, place in pairs:
+        place.set(xlim=panel.x_range, ylim=panel.y_range)
+        if share_y:
+            place.label_outer(remove_inner_ticks=False)
+    legend_below(figure, note)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draws one panel, without its ranges and its legend."""
+    for name, curve in panel.curves.items():
+        draw_curve(axes, name, curve)
+    for index, (name, value) in enumerate(panel.references.items()):
+        draw_reference(axes, name, value, REFERENCE_DASHES[index % len(REFERENCE_DASHES)])
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+    if panel.whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    return figure
+
+
+def draw_curve(axes: Axes, name: str, curve: Curve) -> None:
+    """Draws one curve and its band."""
+    y = np.asarray(curve.y, dtype=float)
+    x = np.arange(len(y)) if curve.x is None else np.asarray(curve.x, dtype=float)
+    colour = COLOURS[curve.place % len(COLOURS)]
+    few = curve.marked and len(y) <= MOST_MARKERS
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle=curve.dashes,
+        marker=MARKERS[curve.place % len(MARKERS)] if few else "",
+        markersize=MARKER_SIZE,
+        label=name,
+    )
+    if curve.band is not None:
+        low, high = (np.asarray(edge, dtype=float) for edge in curve.band)
+        axes.fill_between(x, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+
+
+def draw_reference(
+    axes: Axes, name: str, value: float, dashes: Any = "--", colour: str = REFERENCE_COLOUR
+) -> None:
+    """Draws a horizontal line."""
+    axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.2, label=name)
+
+
+def legend_below(figure: Figure, note: str = "") -> None:
+    """One entry for each name, below the panels, as curves may be anywhere in them."""
+    entries: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(name, handle)
+    longest = max(map(len, entries), default=0)
+    columns = int(figure.get_figwidth() / (LETTER * longest + HANDLE))
+    legend = figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=max(1, min(len(entries), columns)),
+        frameon=False,
+    )
+    if note:
+        legend.set_title(note)
+
+
+def save_figure(
+    figure: Figure, path: Path, kinds: Iterable[str] = ("png", "pdf")
+) -> tuple[Path, ...]:
+    """Writes a figure in several formats, each file whole or not at all; returns the files.
+
+    Args:
+        figure: The figure.
+        path: Where to write, without the ending.
+        kinds: The formats, which are also the endings.
+    """
+    written = []
+    for kind in kinds:
+        picture = io.BytesIO()
+        # Without the date, so that the same figure gives the same file.
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        figure.savefig(picture, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        # Not with_suffix: names of runs may hold points.
+        written.append(path.with_name(f"{path.name}.{kind}"))
+        write_bytes(written[-1], picture.getvalue())
+    return tuple(written)

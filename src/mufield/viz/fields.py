@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -14,16 +14,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
+from .._style import BAR_COLOUR, BAR_EDGE, VISIBLE_SHARE, WALL_COLOUR, WALL_HATCH
 from ..errors import UserError
 from ..space.grid import Grid
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
 
 COLOUR_MAP = "viridis"
-WALL_COLOUR = "#3b3b3b"
-WALL_HATCH = "#7d7d7d"
-
-VISIBLE_SHARE = 0.1
-"""Cells with less than this share of an evenly spread population's cell count as empty."""
+# Hatched, because plain dark grey is too near to the dark end of the colour map.
+WALLS: dict[str, Any] = {
+    "facecolor": WALL_COLOUR,
+    "edgecolor": WALL_HATCH,
+    "hatch": "////",
+    "linewidth": 0,
+}
 
 CROWDED_SHARE = 10.0
 """Cells with more than this share of it have one colour on a log scale, so that the first steps
@@ -203,20 +206,12 @@ def _draw_line(
         grid.to_array(values / grid.cell_volume),
         edges,
         fill=True,
-        facecolor="#a6cbe3",
-        edgecolor="#1f5a85",
+        facecolor=BAR_COLOUR,
+        edgecolor=BAR_EDGE,
         linewidth=1.0,
     )
     for cell in np.flatnonzero(grid.walls):
-        axes.axvspan(
-            edges[cell],
-            edges[cell + 1],
-            facecolor=WALL_COLOUR,
-            edgecolor=WALL_HATCH,
-            hatch="////",
-            linewidth=0,
-            label="wall",
-        )
+        axes.axvspan(edges[cell], edges[cell + 1], label="wall", **WALLS)
     low, high = (limit / grid.cell_volume for limit in limits)
     axes.set(
         xlim=(grid.lower[0], grid.upper[0]),
@@ -241,18 +236,8 @@ def _draw_plane(
     size = np.asarray(grid.cell_size)
     corners = np.asarray(grid.lower) + np.argwhere(grid.walls) * size
     if len(corners):
-        # Hatched, because plain dark grey is too near to the dark end of the colour map.
-        axes.add_collection(
-            PatchCollection(
-                [Rectangle((x, y), size[0], size[1]) for x, y in corners],
-                facecolor=WALL_COLOUR,
-                edgecolor=WALL_HATCH,
-                hatch="////",
-                linewidth=0,
-                label="walls",
-            ),
-            autolim=False,
-        )
+        blocks = [Rectangle((x, y), size[0], size[1]) for x, y in corners]
+        axes.add_collection(PatchCollection(blocks, label="walls", **WALLS), autolim=False)
     axes.set(xlabel="x", ylabel="y", aspect="equal")
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ..theory.report import TheoryReport
-from .panels import Curve, Panel, panel_figure
+from .curves import Curve, Panel, panel_figure
 
 REALISED, BOUND = "realised", "bound of the paper"
 TRIVIAL = "cannot be exceeded anyway"
@@ -18,6 +18,8 @@ MOST_BEYOND = 3.0
 """Powers of ten beyond the space's diameter up to which a bound is drawn beside other curves."""
 
 Line = Float[np.ndarray, "_"]
+Looks = dict[str, tuple[Iterable[float | None], int, str]]
+"""Values of curves, with their places among the colours and the styles of their lines."""
 
 
 def theory_figure(report: TheoryReport) -> Figure:
@@ -28,145 +30,113 @@ def theory_figure(report: TheoryReport) -> Figure:
     Args:
         report: What is drawn.
     """
-    panels = [
-        [_regret(report), _ends(report), _along(report)],
-        [_complexity(report), _information(report), _betas(report)],
-    ]
+    powers = [_regret(report), _ends(report), _along(report)]
+    numbers = [_complexity(report), _information(report), _betas(report)]
     vacuous = sum(verdict.vacuous for verdict in report.verdicts)
     figure = panel_figure(
-        panels,
+        [powers, numbers],
         title=f"{report.environment}, {report.model}: {vacuous} of {len(report.verdicts)} bounds "
         "are vacuous",
         note=_note(report),
         width=4.6,
         height=3.4,
     )
-    powers = [panel for row in panels for panel in row]
-    for panel, axes in zip(powers, figure.axes, strict=True):
-        if panel.y_label.endswith("(powers of ten)"):
-            axes.set_ylabel(panel.y_label.removesuffix(" (powers of ten)"))
-            axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-            axes.yaxis.set_major_formatter(FuncFormatter(_power))
+    for axes in figure.axes:
         axes.title.set_fontsize("medium")
+    for axes in figure.axes[: len(powers)]:
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(_power))
     return figure
 
 
 def _regret(report: TheoryReport) -> Panel:
-    known = report.rows[0].total_regret is not None
-    # Without a reference the optimism stands for the regret, which it bounds if all goes well.
-    realised = [r.total_regret if known else r.optimism for r in report.rows]
-    bound = [r.total_bound if known else r.regret_bound for r in report.rows]
-    trivial = report.value_range * (np.arange(len(bound)) + 1 if known else np.ones(len(bound)))
-    title = "total regret R" if known else "optimism, as no reference is known"
-    return Panel(
-        curves={
-            REALISED: _curve(report, _logs(realised), 0),
-            BOUND: _curve(report, bound, 1),
-            TRIVIAL: _curve(report, _logs(trivial), 2, dashes="--"),
-        },
-        x_label="episode",
-        y_label="difference in J (powers of ten)",
-        title=title,
-    )
+    rows = report.rows
+    if rows[0].total_regret is None:
+        # Without a reference the optimism stands for the regret, which it bounds if all goes well.
+        title, trivial = "optimism, as no reference is known", [report.value_range for _ in rows]
+        realised, bound = [r.optimism for r in rows], [r.regret_bound for r in rows]
+    else:
+        title, trivial = "total regret R", [report.value_range * r.episode for r in rows]
+        realised, bound = [r.total_regret for r in rows], [r.total_bound for r in rows]
+    curves: Looks = {
+        REALISED: (_logs(realised), 0, "-"),
+        BOUND: (bound, 1, "-"),
+        TRIVIAL: (_logs(trivial), 2, "--"),
+    }
+    return _panel(title, "difference in J", curves)
 
 
 def _ends(report: TheoryReport) -> Panel:
-    end = report.distance_bounds[:, -1]
-    farthest = _log(report.diameter)
-    curves = {
-        REALISED: _curve(report, _logs(report.distances[:, -1]), 0),
-        f"{REALISED}, after one step": _curve(report, _logs(report.distances[:, 1]), 4),
-        f"{BOUND}, after one step": _curve(report, report.distance_bounds[:, 1], 5),
-        TRIVIAL: _curve(report, np.full(len(end), farthest), 2, dashes="--"),
+    bounds, farthest = report.distance_bounds, _logs([report.diameter])[0]
+    highest = float(bounds[:, -1].max())
+    curves: Looks = {
+        REALISED: (_logs(report.distances[:, -1]), 0, "-"),
+        f"{REALISED}, after one step": (_logs(report.distances[:, 1]), 4, "-"),
+        f"{BOUND}, after one step": (bounds[:, 1], 5, "-"),
+        TRIVIAL: (np.full(len(bounds), farthest), 2, "--"),
     }
     title = "W1 of imagined and realised flow, at the end"
-    if end.max() > farthest + MOST_BEYOND:
+    if highest > farthest + MOST_BEYOND:
         # Drawn, it would press all other curves together; the next panel shows it.
-        title += f"\n(there the bound is up to {_power(round(float(end.max()), 1))})"
+        title += f"\n(there the bound is up to {_power(round(highest, 1))})"
     else:
-        curves[BOUND] = _curve(report, end, 1)
-    return Panel(
-        curves=curves,
-        x_label="episode",
-        y_label="units of the space (powers of ten)",
-        title=title,
-    )
+        curves[BOUND] = (bounds[:, -1], 1, "-")
+    return _panel(title, "units of the space", curves)
 
 
 def _along(report: TheoryReport) -> Panel:
     planned = np.flatnonzero(np.isfinite(report.distances).all(axis=1))
     last = int(planned[-1]) if len(planned) else len(report.rows) - 1
-    steps = np.arange(1, report.distances.shape[1])
-
-    def curve(values: Iterable[float], place: int, dashes: str = "-") -> Curve:
-        return Curve(y=np.asarray(list(values)), x=steps, place=place, dashes=dashes)
-
-    return Panel(
-        curves={
-            REALISED: curve(_logs(report.distances[last, 1:]), 0),
-            BOUND: curve(report.distance_bounds[last, 1:], 1),
-            TRIVIAL: curve(np.full(len(steps), _log(report.diameter)), 2, "--"),
-        },
-        x_label="step h",
-        y_label="units of the space (powers of ten)",
-        title=f"W1 of imagined and realised flow, along episode {last + 1}",
-    )
+    curves: Looks = {
+        REALISED: (_logs(report.distances[last, 1:]), 0, "-"),
+        BOUND: (report.distance_bounds[last, 1:], 1, "-"),
+        TRIVIAL: (_logs(np.full(report.horizon, report.diameter)), 2, "--"),
+    }
+    title = f"W1 of imagined and realised flow, along episode {last + 1}"
+    return _panel(title, "units of the space", curves, x_label="step h")
 
 
 def _complexity(report: TheoryReport) -> Panel:
-    curves = {
-        REALISED: _curve(report, _numbers(r.complexity for r in report.rows), 0),
-        "at the tracked agents' points": _curve(
-            report, _numbers(r.observed_complexity for r in report.rows), 3
-        ),
+    rows = report.rows
+    curves: Looks = {
+        REALISED: ([r.complexity for r in rows], 0, "-"),
+        "at the tracked agents' points": ([r.observed_complexity for r in rows], 3, "-"),
     }
-    if report.rows[0].complexity_bound is not None:
-        stale = _numbers(r.stale_complexity for r in report.rows)
-        bound = _numbers(r.complexity_bound for r in report.rows)
-        curves["the same under the last kernel alone"] = _curve(report, stale, 4, dashes="--")
-        curves[f"{BOUND}, for that"] = _curve(report, bound, 1, dashes="--")
-    return Panel(
-        curves=curves,
-        x_label="episode",
-        y_label="sum of squared doubts",
-        title="complexity I",
-        y_range=(0.0, None),
-    )
+    if rows[0].complexity_bound is not None:
+        stale, bound = [r.stale_complexity for r in rows], [r.complexity_bound for r in rows]
+        curves["the same under the last kernel alone"] = (stale, 4, "--")
+        curves[f"{BOUND}, for that"] = (bound, 1, "--")
+    return _panel("complexity I", "sum of squared doubts", curves, least=0.0)
 
 
 def _information(report: TheoryReport) -> Panel:
-    curves = {}
-    if report.rows[0].information is not None:
-        curves = {
-            REALISED: _curve(report, _numbers(r.information for r in report.rows), 0),
-            "greatest possible, at least": _curve(
-                report, _numbers(r.least_capacity for r in report.rows), 2, dashes="-."
-            ),
-            "greatest possible among the candidates, at most": _curve(
-                report, _numbers(r.capacity for r in report.rows), 1, dashes="-."
-            ),
-        }
-    return Panel(
-        curves=curves,
-        x_label="episode",
-        y_label="nats",
-        title="information of the data" if curves else "information: not defined without noise",
-        y_range=(0.0, None),
-    )
+    rows = report.rows
+    if rows[0].information is None:
+        return _panel("information: not defined without noise", "nats", {}, least=0.0)
+    curves: Looks = {
+        REALISED: ([r.information for r in rows], 0, "-"),
+        "greatest possible, at least": ([r.least_capacity for r in rows], 2, "-."),
+        "greatest possible among the candidates, at most": ([r.capacity for r in rows], 1, "-."),
+    }
+    return _panel("information of the data", "nats", curves, least=0.0)
 
 
 def _betas(report: TheoryReport) -> Panel:
-    curves = {"of the model's band": _curve(report, _numbers(r.beta for r in report.rows), 0)}
+    curves: Looks = {"of the model's band": ([r.beta for r in report.rows], 0, "-")}
     if report.rows[0].theory_beta is not None:
-        theory = _numbers(r.theory_beta for r in report.rows)
-        curves["of corollary ConfidenceInterval"] = _curve(report, theory, 1, dashes=":")
-    return Panel(
-        curves=curves,
-        x_label="episode",
-        y_label="standard deviations",
-        title="beta",
-        y_range=(0.0, None),
-    )
+        theory = [r.theory_beta for r in report.rows]
+        curves["of corollary ConfidenceInterval"] = (theory, 1, ":")
+    return _panel("beta", "standard deviations", curves, least=0.0)
+
+
+def _panel(
+    title: str, unit: str, curves: Looks, *, x_label: str = "episode", least: float | None = None
+) -> Panel:
+    drawn = {}
+    for name, (values, place, dashes) in curves.items():
+        y = np.asarray([math.nan if v is None else v for v in values], dtype=float)
+        drawn[name] = Curve(y, 1 + np.arange(len(y)), place=place, dashes=dashes)
+    return Panel(drawn, x_label, unit, title=title, y_range=(least, None))
 
 
 def _note(report: TheoryReport) -> str:
@@ -180,26 +150,11 @@ def _note(report: TheoryReport) -> str:
     return "; ".join(words)
 
 
-def _curve(
-    report: TheoryReport, values: Iterable[float], place: int, *, dashes: str = "-"
-) -> Curve:
-    episodes = np.asarray([row.episode for row in report.rows])
-    return Curve(y=np.asarray(list(values), dtype=float), x=episodes, place=place, dashes=dashes)
-
-
-def _numbers(values: Iterable[float | None]) -> Line:
-    return np.asarray([math.nan if v is None else v for v in values], dtype=float)
-
-
 def _logs(values: Iterable[float | None]) -> Line:
     """Powers of ten; gaps where there is nothing, or no positive number."""
-    numbers = _numbers(values)
-    numbers[~((numbers > 0) & np.isfinite(numbers))] = math.nan
-    return np.asarray(np.log10(numbers))
-
-
-def _log(value: float) -> float:
-    return math.log10(value) if value > 0 else math.nan
+    return np.asarray(
+        [math.log10(v) if v is not None and 0 < v < math.inf else math.nan for v in values]
+    )
 
 
 def _power(value: float, position: int | None = None) -> str:

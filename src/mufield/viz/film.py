@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ..errors import UserError
 from ..space.grid import Grid
+from .curves import DOTS_PER_INCH
 from .fields import (
     ColourScale,
     draw_colour_bar,
@@ -24,8 +25,6 @@ from .fields import (
     range_of,
 )
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
-
-DOTS_PER_INCH = 150
 
 Frame = UInt8[np.ndarray, "height width 3"]
 Progress = Callable[[int, int], None]

@@ -1,0 +1,150 @@
+"""What runs learned, episode by episode, and what the population did in one episode."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from .._style import DIAGNOSTICS, Diagnostic
+from ..errors import UserError
+from ..flow.flow import Flow
+from ..learning.metrics import LEVEL
+from ..policies.files import load_policy
+from ..problem import Problem
+from ..runs.layout import RunFiles
+from ..runs.overview import RunGroup
+from .curves import Curve, Panel, band_of, panel_figure
+from .fields import field_figure
+from .film import animate_flow
+from .flows import Arrows, Masses
+
+COLUMNS = 3
+"""Panels of the diagnostics side by side."""
+
+
+def learning_figure(groups: Sequence[RunGroup]) -> Figure:
+    """Draws J against episodes: a line for each run, or a median with its range over seeds.
+
+    A single run is drawn beside what its optimistic plans expected.
+
+    Args:
+        groups: Runs of one configuration each.
+    """
+    _check(groups)
+    curves = {_label(g): band_of(g.column("value"), place=i) for i, g in enumerate(groups)}
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        curves = {
+            "realised by the population": band_of(groups[0].column("value"), place=0),
+            "expected by the optimistic plan": band_of(groups[0].column("optimistic"), place=1),
+        }
+    configs = [run.config for group in groups for run in group.runs]
+    references = {config.reference for config in configs if config.reference is not None}
+    panel = Panel(
+        curves,
+        "episode",
+        "total reward J",
+        title=", ".join(dict.fromkeys(config.environment for config in configs)),
+        references={"reference plan": references.pop()} if len(references) == 1 else {},
+    )
+    return panel_figure([[panel]], width=7.2, height=3.8)
+
+
+def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
+    """Draws how far models and plans could be trusted, episode by episode.
+
+    Args:
+        groups: Runs of one configuration each.
+    """
+    _check(groups)
+    panels = [_diagnostic(each, groups) for each in DIAGNOSTICS]
+    rows = [panels[start : start + COLUMNS] for start in range(0, len(panels), COLUMNS)]
+    figure = panel_figure(rows, width=4.2, height=3.0)
+    for diagnostic, axes in zip(DIAGNOSTICS, figure.axes, strict=True):
+        if "coverage" in diagnostic.columns:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    return figure
+
+
+@dataclass(frozen=True, eq=False)
+class RunFlow:
+    """One episode of a run.
+
+    Attributes:
+        problem: What the run is about.
+        title: Names the episode.
+        masses: The population's distributions mu_0, ..., mu_H.
+        arrows: Mean actions in the cells at each step, where they can be drawn.
+    """
+
+    problem: Problem
+    title: str
+    masses: Masses
+    arrows: Arrows | None
+
+
+def run_flow(run: RunFiles, problem: Problem, episode: int) -> RunFlow:
+    """Reads an episode and the policy that was run.
+
+    Args:
+        run: The run.
+        problem: What it is about.
+        episode: Number of the episode, from 1.
+    """
+    record = run.records[episode - 1]
+    masses, arrows = jnp.asarray(record.arrays["mass"]), None
+    if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
+        policy = load_policy(run.path("policies", episode))
+        arrows = np.asarray(Flow(problem).mean_actions(policy, masses))
+    title = f"{run.config.environment}, episode {episode}, J = {record.row['value']:.4g}"
+    return RunFlow(problem, title, masses, arrows)
+
+
+def flow_figure(flow: RunFlow) -> Figure:
+    """Draws the distributions at the beginning, on the way and at the end."""
+    horizon = len(flow.masses) - 1
+    steps = list(dict.fromkeys((0, horizon // 4, horizon // 2, horizon)))
+    titles = [f"h = {step} of {horizon}" for step in steps]
+    grid = flow.problem.grid
+    figure = field_figure(grid, flow.masses, steps, arrows=flow.arrows, titles=titles)
+    figure.suptitle(flow.title)
+    return figure
+
+
+def animate_run(path: Path, flow: RunFlow, progress: Callable[[int, int], None]) -> Path:
+    """Writes the episode as a film; returns the file that was written.
+
+    Args:
+        path: Where to write, ``.mp4`` or ``.gif``.
+        flow: The episode.
+        progress: Called after each frame with the number of frames done and of all frames.
+    """
+    horizon = len(flow.masses) - 1
+    titles = [f"{flow.title}\nh = {step} of {horizon}" for step in range(horizon + 1)]
+    grid = flow.problem.grid
+    return animate_flow(
+        path, grid, flow.masses, arrows=flow.arrows, titles=titles, progress=progress
+    )
+
+
+def _diagnostic(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> Panel:
+    curves: dict[str, Curve] = {}
+    for place, group in enumerate(groups):
+        for (column, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
+            label = f"{_label(group)}, {name}" if name else _label(group)
+            curves[label] = band_of(group.column(column), place=place, dashes=dashes)
+    references = {f"{LEVEL:.0%} interval": LEVEL} if "coverage" in diagnostic.columns else {}
+    return Panel(curves, "episode", diagnostic.unit, diagnostic.title, references)
+
+
+def _label(group: RunGroup) -> str:
+    count = len(group.runs)
+    return group.name if count == 1 else f"{group.name}: median and range of {count} seeds"
+
+
+def _check(groups: Sequence[RunGroup]) -> None:
+    if not groups:
+        raise UserError("expected at least one run to draw, got none")

@@ -73,10 +73,10 @@ def test_all_runs_are_found_with_their_figures_and_states(listed):
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("--seed", "7"), {"half"}),
-        (("--model", "gp"), {"fleet"}),
-        (("--environment", "swarm"), set()),
-        (("--planner", "mirror", "--unfinished"), {"half", "fleet", "new"}),
+        (("--where", "seed=7"), {"half"}),
+        (("--where", "model=gp"), {"fleet"}),
+        (("--where", "environment=swarm"), set()),
+        (("--where", "planner=mirror", "--unfinished"), {"half", "fleet", "new"}),
         (("--where", "optimism=greedy"), {"new"}),
         (("--where", "options.horizon=3,model_options.beta=2.0"), {"fleet"}),
         (("--where", "options.horizon.x=3"), set()),

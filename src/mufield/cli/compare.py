@@ -64,7 +64,6 @@ class Compare(Command):
     """Directory for comparison.json (all curves), .csv (the table), .png, .pdf and the cache."""
 
     def __call__(self) -> Answer:
-        """Compare, draw and print."""
         config = self._config()
         # Before anything is computed, in case they are not installed.
         from ..comparison.run import compare

@@ -15,7 +15,6 @@ class Demo(Command):
     """Directory for the pictures; made if it does not exist."""
 
     def __call__(self) -> Answer:
-        """Run it."""
         from rich.console import Console
 
         from ..demo import run

@@ -15,7 +15,6 @@ class List(Command):
     """Python file or module to import first, which registers your own environments."""
 
     def __call__(self) -> Answer:
-        """Each environment's name and summary."""
         from ..environments.registry import catalogue
         from ..runs.surroundings import import_users
 
@@ -45,7 +44,6 @@ class Simulate(Command):
     """Number of tracked agents."""
 
     def __call__(self) -> Answer:
-        """What the population earned."""
         import jax
 
         from mufield import entropy, make, random_policy

@@ -1,13 +1,12 @@
 """``evaluate``: what a policy earns with finitely many agents, and when things go wrong."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .flags import Command, Environment, ImportFlag, PolicyArgument
 from .output import Answer, Table
-from .sources import load_source
+from .sources import OfPolicy
 
 if TYPE_CHECKING:
     from ..policies.base import Profile
@@ -26,20 +25,11 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Command):
-    """Play a policy with N agents whose mu is their own histogram, beside the limit of many."""
+class Evaluate(OfPolicy):
+    """Play a policy with N agents whose mu is their own histogram, beside the limit of many.
 
-    policy: PolicyArgument
-    """A policy file, or the directory of a run, whose best policy is taken."""
-
-    environment: Environment = ""
-    """Name of the environment; that of the run if a run is given."""
-
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, such as horizon=10."""
-
-    imports: ImportFlag = None
-    """Python file or module to import first, which registers your own environment."""
+    Of a run it is the best policy.
+    """
 
     population: tuple[int, ...] = (100, 1000, 10000)
     """Numbers of agents, one population after the other."""
@@ -58,7 +48,6 @@ class Evaluate(Command):
     """Seed of the agents."""
 
     def __call__(self) -> Answer:
-        """Play and print."""
         if min(self.population, default=0) < 1 or self.episodes < 2 or not 0 < self.level < 1:
             raise UserError(
                 "expected numbers of agents such as 100,1000, at least two episodes and a level "
@@ -72,7 +61,7 @@ class Evaluate(Command):
         return Answer(rows, shown)
 
     def _load(self) -> "tuple[SimulatedSystem, Profile]":
-        source = load_source(self.policy, self.environment, self.options, self.imports)
+        source = self.load()
         from ..systems import SimulatedSystem
 
         if not isinstance(source.known, SimulatedSystem):

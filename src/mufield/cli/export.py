@@ -6,23 +6,16 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from .flags import Command, Environment, ImportFlag, PolicyArgument
 from .output import Answer, Table, waiting
-from .sources import load_source
+from .sources import OfPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(Command):
+class Export(OfPolicy):
     """Write a policy as ONNX and as arrays with a reader that needs only NumPy.
 
     Each file is compared with the policy on random inputs, and left only if it does the same.
     """
-
-    policy: PolicyArgument
-    """The directory of a run, simulated or real, or a policy file."""
-
-    environment: Environment = ""
-    """Name of the environment; that of the run if a run is given."""
 
     out: Path = Path("deployed")
     """Directory for the files; made if it does not exist. Those that are there are replaced."""
@@ -37,21 +30,12 @@ class Export(Command):
     units: dict[str, Any] = field(default_factory=dict)
     """What positions and actions are measured in, such as state=m,action=m/s; kept in the files."""
 
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, such as horizon=10."""
-
-    imports: ImportFlag = None
-    """Python file or module to import first, which registers your own environment."""
-
     def __call__(self) -> Answer:
-        """Write the files and print how far they are from the policy."""
         with waiting("exporting"):
             from ..deploy.export import check_extra, export_policy
 
             check_extra(self.format)
-            source = load_source(
-                self.policy, self.environment, self.options, self.imports, episode=self.episode
-            )
+            source = self.load(self.episode)
             written = export_policy(
                 source.profile,
                 source.problem,

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args
 
@@ -22,12 +21,6 @@ Environment = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]", help_behavior_hint="")
 ]
 
-PolicyArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
-
-RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-
-RunArguments = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-
 ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
 
 EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{best,last,N}")]
@@ -44,7 +37,7 @@ class Command:
     """Show the traceback of a mistake, too."""
 
     def __call__(self) -> Answer | None:
-        """Does it; what comes back is printed."""
+        """Does the work; the answer is printed."""
         raise NotImplementedError
 
 

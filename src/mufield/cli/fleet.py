@@ -6,10 +6,10 @@ from typing import Annotated
 
 import tyro
 
-from .flags import Command, ImportFlag, RunArgument, Switch
+from .flags import Switch
 from .output import Answer, metrics_answer, print_notes, waiting
 from .settings import Configured
-from .sources import prepare
+from .sources import OfRun, prepare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,6 @@ class New(Configured):
     """Begin a run without running it, for real systems: then ask and tell."""
 
     def __call__(self) -> Answer:
-        """Begin the run."""
         import secrets
 
         run, config = self.directory(), self.run_config()
@@ -29,20 +28,13 @@ class New(Configured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask(Command):
+class Ask(OfRun):
     """Write the next policy to a file; asked again before it was told, it is the same."""
-
-    run: RunArgument
-    """Directory of the run."""
 
     out: Path | None = None
     """File to copy the policy to; it is in the run's directory in any case."""
 
-    imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
-
     def __call__(self) -> Answer:
-        """Plan, unless that was done already, and print where the policy is."""
         prepare(self.run)
         from .._files import write_bytes
         from ..runs.layout import read_versions
@@ -68,11 +60,8 @@ class Ask(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tell(Command):
+class Tell(OfRun):
     """Read what was observed under the last policy; if anything is wrong, nothing changes."""
-
-    run: RunArgument
-    """Directory of the run."""
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The episode, .csv or .parquet: one row for each agent and step. Columns: agent; step (0, ...,
@@ -93,14 +82,10 @@ class Tell(Command):
     policy: Path | None = None
     """The policy file that was run, to check that it is the one that was asked for."""
 
-    imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
-
     repeated: Switch = False
     """Take an episode that equals an earlier one."""
 
     def __call__(self) -> Answer:
-        """Check the episode and make it part of the run."""
         prepare(self.run)
         from ..runs.layout import read_versions
         from ..runs.session import open_run

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UserError
-from .flags import Command, EpisodeFlag, ImportFlag, RunArgument, RunArguments
+from .flags import EpisodeFlag
 from .output import Answer, paths_answer, print_notes, waiting
-from .sources import open_run, prepare
+from .sources import OfRun, OfRuns, open_run, prepare
 
 if TYPE_CHECKING:
     from ..runs.layout import RunFiles
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plot(Command):
-    """Draw what runs learned: J, diagnostics, and the population in one episode."""
+class Plot(OfRuns):
+    """Draw what runs learned: J, diagnostics, and the population in one episode.
 
-    runs: RunArguments
-    """Directories of runs; those that differ only in their seed share a curve."""
+    Runs that differ only in their seed share a curve.
+    """
 
     out: Path = Path("plots")
     """Directory for the pictures; made if it does not exist."""
@@ -30,11 +30,7 @@ class Plot(Command):
     episode: EpisodeFlag = "best"
     """Episode whose distributions are drawn."""
 
-    imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
-
     def __call__(self) -> Answer:
-        """Read the runs and draw them."""
         if not self.runs:
             raise UserError("expected the directory of a run, got none; `mufield runs` lists them")
         with waiting("drawing"):
@@ -74,11 +70,8 @@ class Plot(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Animate(Command):
+class Animate(OfRun):
     """Make a film of what the population did in one episode, with the policy as arrows."""
-
-    run: RunArgument
-    """Directory of the run."""
 
     episode: EpisodeFlag = "best"
     """Which episode."""
@@ -86,11 +79,7 @@ class Animate(Command):
     out: Path = Path("flow.mp4")
     """File to write, .mp4 or .gif."""
 
-    imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
-
     def __call__(self) -> Answer:
-        """Read the episode and draw it step by step."""
         with waiting("reading the run"):
             from .._progress import progress_bar
             from ..runs.build import build_problem

@@ -5,28 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runs.config import read_config
-from .flags import Command, ImportFlag, RunArguments
 from .output import Answer
+from .sources import OfRuns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Command):
+class Report(OfRuns):
     """Write one HTML file about runs: curves, flows, calibration, diagnostics, settings.
 
     The file needs no network and nothing beside it, so it can be sent to others.
     """
 
-    runs: RunArguments
-    """Directories of the runs; several are drawn into the same curves."""
-
     out: Path = Path("report.html")
     """File to write; one that exists is replaced."""
 
-    imports: ImportFlag = None
-    """Python file that registers your own system, if it is no longer where it was."""
-
     def __call__(self) -> Answer:
-        """Write it."""
         for run in self.runs:
             read_config(run)  # raises if there is none, before anything slow is imported
         from .._files import write_bytes
@@ -41,14 +34,11 @@ class Report(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch(Command):
+class Watch(OfRuns):
     """Serve the page of runs while they learn; what is new appears within two seconds.
 
     A run need not have begun yet. Ctrl-C ends it; the runs do not notice.
     """
-
-    runs: RunArguments
-    """Directories of the runs; several are drawn into the same curves."""
 
     port: int = 8765
     """Port to listen at; 0 for any that is free."""
@@ -56,11 +46,7 @@ class Watch(Command):
     host: str = "127.0.0.1"
     """Address to listen at; by default only this computer can see the page."""
 
-    imports: ImportFlag = None
-    """Python file that registers your own system, if it is no longer where it was."""
-
     def __call__(self) -> None:
-        """Serve until interrupted."""
         from ..report.server import PageServer
 
         with PageServer(self.runs, self.host, self.port, self.imports) as server:

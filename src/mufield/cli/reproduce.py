@@ -41,7 +41,6 @@ class Reproduce(Command):
     """Jobs that are computed at a time."""
 
     def __call__(self) -> Answer:
-        """List the items, or compute and draw them."""
         out = self.out.with_name(f"{self.out.name}-quick") if self.quick else self.out
         budget = QUICK if self.quick else FULL
         choose(self.names)  # raises, before anything is imported that takes long

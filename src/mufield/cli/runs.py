@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ..errors import UserError
-from ..runs.config import ModelName, PlannerName, RunConfig
-from .flags import Command, RunArgument, Switch
+from ..runs.config import RunConfig
+from .flags import Command, Switch
 from .output import Answer, Table, metrics_answer
+from .sources import RunArgument
 
 Order = Literal["directory", "best", "last", "episodes"]
 
@@ -30,21 +31,8 @@ class Runs(Command):
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = PLACES
     """Directories to look in and below."""
 
-    environment: str | None = None
-    """Only runs of this environment."""
-
-    model: ModelName | None = None
-    """Only runs with this model."""
-
-    planner: PlannerName | None = None
-    """Only runs with this planner."""
-
-    seed: int | None = None
-    """Only runs with this seed."""
-
     where: dict[str, Any] = field(default_factory=dict)
-    """Only runs with these settings, such as
-    optimism=greedy,options.horizon=10,model_options.beta=3."""
+    """Only runs with these settings, such as model=gp,seed=3,options.horizon=10."""
 
     unfinished: Switch = False
     """Only runs that have episodes to go or wait for one to be told."""
@@ -56,34 +44,24 @@ class Runs(Command):
     """How many directories deep to look."""
 
     def __call__(self) -> Answer:
-        """Look at the runs and print them."""
         from ..runs.overview import find_runs, matches, summarise
 
-        wanted = self._wanted()
+        known = [each.name for each in fields(RunConfig)]
+        for name in self.where:
+            if name.partition(".")[0] not in known:
+                raise UserError(f"--where: no setting {name}; there are {', '.join(known)}")
         places = self.directories
         for directory in places if places != PLACES else ():
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
         runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
-        runs = [run for run in runs if matches(run.config, wanted)]
+        runs = [run for run in runs if matches(run.config, list(self.where.items()))]
         if self.unfinished:
             runs = [run for run in runs if run.state in ("unfinished", "waiting for tell")]
         rows = _sorted([run.row() for run in runs], self.sort)
         if not rows:
             return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
         return Answer(rows, [Table([_cells(row) for row in rows], texts=TEXTS, spare=SPARE)])
-
-    def _wanted(self) -> list[tuple[str, Any]]:
-        """The settings that runs must have."""
-        pairs = list(self.where.items())
-        known = [each.name for each in fields(RunConfig)]
-        for name, _ in pairs:
-            if name.partition(".")[0] not in known:
-                raise UserError(f"--where: no setting {name}; there are {', '.join(known)}")
-        for name in ("environment", "model", "planner", "seed"):
-            value = getattr(self, name)
-            pairs += [] if value is None else [(name, value)]
-        return pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +72,6 @@ class Show(Command):
     """Directory of the run."""
 
     def __call__(self) -> Answer:
-        """Read them."""
         from ..runs.layout import RunFiles
 
         return metrics_answer(RunFiles(self.run).rows, self.run)

@@ -1,17 +1,76 @@
-"""What commands are given: a run, or a policy file with the name of an environment."""
+"""What commands are about: a run, several, or a policy; their arguments, and how they are read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from ..errors import UserError
 from ..runs.config import read_config
+from .flags import Command, ImportFlag
 
 if TYPE_CHECKING:
     from ..episode import Known
     from ..policies.base import Profile
     from ..problem import Problem
     from ..runs.layout import RunFiles
+
+RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(Command):
+    """A command about one run."""
+
+    run: RunArgument
+    """Directory of the run."""
+
+    imports: ImportFlag = None
+    """Where your own Python file is now, if it is not where it was when the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRuns(Command):
+    """A command about several runs."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Directories of the runs; several are drawn into the same curves."""
+
+    imports: ImportFlag = None
+    """Where your own Python file is now, if it is not where it was when the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfPolicy(Command):
+    """A command about a policy and the environment that it is for."""
+
+    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
+    """The directory of a run, simulated or real, or a policy file."""
+
+    environment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]")] = ""
+    """Name of the environment; that of the run if a run is given."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment, such as horizon=10; others are those of the run."""
+
+    imports: ImportFlag = None
+    """Python file or module to import first, which registers your own environment."""
+
+    def load(self, episode: str = "best") -> "PolicySource":
+        """Reads the policy and builds its system; raises if the two do not fit."""
+        return _load(self.policy, self.environment, self.options, self.imports, episode)
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """A policy, the system or problem that it is for, and where it comes from as JSON has it."""
+
+    profile: "Profile"
+    environment: str
+    known: "Known"
+    problem: "Problem"
+    identity: dict[str, Any]
 
 
 def prepare(directory: Path) -> None:
@@ -30,42 +89,9 @@ def open_run(directory: Path) -> "RunFiles":
     return RunFiles(directory)
 
 
-@dataclass(frozen=True)
-class PolicySource:
-    """A policy, and what it is for.
-
-    Attributes:
-        profile: The policy.
-        environment: Name of the system.
-        known: The system, or the problem of a real one.
-        problem: What is known of it.
-        identity: Where the policy comes from, in values that JSON has.
-    """
-
-    profile: "Profile"
-    environment: str
-    known: "Known"
-    problem: "Problem"
-    identity: dict[str, Any]
-
-
-def load_source(
-    path: Path,
-    environment: str,
-    options: dict[str, Any],
-    imports: str | None,
-    *,
-    episode: str = "best",
+def _load(
+    path: Path, environment: str, options: dict[str, Any], imports: str | None, episode: str
 ) -> PolicySource:
-    """Reads a policy and builds its system; raises if the two do not fit.
-
-    Args:
-        path: A policy file, or the directory of a run.
-        environment: Name of the system; empty for that of the run.
-        options: Its options, in place of the run's.
-        imports: Where the user's own file is; by default where the run says.
-        episode: Which of a run's policies: ``"best"``, ``"last"``, ``"asked"`` or a number.
-    """
     identity: dict[str, Any] = {}
     if path.is_dir():
         run = open_run(path)

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .flags import Command, ImportFlag, RunArgument
 from .output import Answer, Table
-from .sources import open_run
+from .sources import OfRun, open_run
 
 if TYPE_CHECKING:
     from ..theory.report import TheoryReport
@@ -17,15 +16,12 @@ SPARE = ("beta", "theory's", "bound gap", "optimism", "one kernel", "bound I", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theory(Command):
+class Theory(OfRun):
     """Print the theory's constants and bounds beside the regret and the W1 that a run realised.
 
     Says plainly which assumptions do not hold and which bounds are vacuous. The models are fitted
     again, so that it takes about as long as learning did without planning.
     """
-
-    run: RunArgument
-    """Directory of the run."""
 
     constants: dict[str, Any] = field(default_factory=dict)
     """Constants that you know, such as L_f=1,L_pi=2,L_r=3,B_f=1; others are bounded or
@@ -40,11 +36,7 @@ class Theory(Command):
     out: Path | None = None
     """Draw regret, W1 and information beside their bounds into a .png or .pdf file."""
 
-    imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
-
     def __call__(self) -> Answer:
-        """Read the run, compute and print; bounds in JSON are logarithms to the base of ten."""
         if self.out is not None and self.out.suffix not in (".png", ".pdf"):
             raise UserError(f"--out: expected a .png or .pdf file, got {self.out}")
         report = self._report()

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from .flags import Command, ImportFlag, RunArgument, Switch
+from .flags import Switch
 from .output import Answer, metrics_answer, print_notes, say, waiting
 from .settings import Configured, as_toml
-from .sources import prepare
+from .sources import OfRun, prepare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,6 @@ class Train(Configured):
     """Print all settings as TOML, with --json as JSON, and leave; --out is not needed."""
 
     def __call__(self) -> Answer:
-        """Begin the run and go on to its end."""
         if self.print_config:
             return self._print_config()
         run = self.directory()
@@ -51,23 +50,16 @@ class Train(Configured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume(Command):
+class Resume(OfRun):
     """Go on with a run on a simulator, however it ended; the result is as if it never had."""
-
-    run: RunArgument
-    """Directory of the run."""
 
     episodes: int | None = None
     """Number of episodes in all; by default what the run was begun with."""
-
-    imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
 
     tensorboard: Switch = False
     """Write the metrics of all episodes as TensorBoard events, too."""
 
     def __call__(self) -> Answer:
-        """Go on to the end."""
         with resumable(self.run) as check:
             prepare(self.run)
             _check_extra(self.tensorboard)

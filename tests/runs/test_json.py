@@ -1,0 +1,98 @@
+"""What every command prints with ``--json``: one document, snake_case names, numbers as numbers."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import jax
+import pytest
+from fleet import rows_of, write
+from processes import flags
+
+from mufield import cli
+from mufield.cli.program import COMMANDS
+from mufield.report.server import PageServer
+from mufield.runs import driver
+from mufield.runs.driver import learn_run
+from mufield.runs.store import RunStore
+
+SYSTEM = ("four-rooms", "--options", 'horizon=3,drawing="...\\n.#.\\n..."')
+
+WORDS = {
+    "list": (),
+    "simulate": SYSTEM,
+    "demo": (),
+    "train": ("FLAGS", "--out", "new/trained", "--episodes", "1"),
+    "resume": ("run",),
+    "runs": ("run",),
+    "show": ("run",),
+    "plot": ("run",),
+    "animate": ("run", "--out", "film.gif"),
+    "report": ("run",),
+    "watch": ("run", "--port", "0"),
+    "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
+    "theory": ("run",),
+    "export": ("run", "--format", "npz"),
+    "compare": (*SYSTEM, "--contenders", "random", "--out", "compared"),
+    "reproduce": (),
+    "new": ("FLAGS", "--out", "new/begun"),
+    "ask": ("asked",),
+    "tell": ("told", "episode.csv"),
+}
+"""The rest of a command line for each command."""
+
+NAMES = ("label", "run", "policy", "sha256", "name")
+"""Names under which a text may look like a number."""
+
+
+def test_every_command_is_swept():
+    assert WORDS.keys() == COMMANDS.keys()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, small):
+    """A directory with a finished run, one that is to be asked and one that is to be told."""
+    place = tmp_path_factory.mktemp("json")
+    RunStore.create(place / "run", small.config)
+    learn_run(place / "run", setup=small, progress=False)
+    for name in ("asked", "told"):
+        RunStore.create(place / name, replace(small.config, label=name))
+    told = replace(small, config=replace(small.config, label="told"))
+    with driver.open_run(place / "told", told) as session:
+        session.ask()
+    resting = small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))
+    write(place / "episode.csv", rows_of(resting))
+    return place
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_is_one_document_for_programs(command, place, small, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(driver, "build", lambda config, imports=None: replace(small, config=config))
+    monkeypatch.setattr(PageServer, "serve_forever", lambda server: None)
+    demo = ModuleType("mufield.demo")
+    demo.run = lambda *_, **options: [place / "film.mp4"]
+    monkeypatch.setitem(sys.modules, "mufield.demo", demo)
+    words = list(WORDS[command])
+    if "FLAGS" in words:
+        words[:1] = flags(small.config)
+
+    assert cli.main([command, *words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    check(document)
+
+
+def check(value, name=""):
+    if isinstance(value, dict):
+        for key, each in value.items():
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", key), key
+            check(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            check(each, name)
+    elif isinstance(value, str) and name not in NAMES:
+        assert not re.fullmatch(r"[-+]?[\d.,]+(e[-+]?\d+)?%?", value), (
+            f"{name} is the text {value!r}"
+        )

@@ -47,7 +47,7 @@ def exported(capsys, *arguments):
 
 
 def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsys):
-    answer = exported(capsys, run, "--out", tmp_path / "robot", "--units", "state=m", "action=m/s")
+    answer = exported(capsys, run, "--out", tmp_path / "robot", "--units", "state=m,action=m/s")
     names = ["policy.npz", "mufield_reader.py", "policy.onnx"]
     assert [row["file"] for row in answer["files"]] == [str(tmp_path / "robot" / n) for n in names]
     assert sorted(os.listdir(tmp_path / "robot")) == sorted(names)

@@ -14,8 +14,8 @@ from processes import flags
 from mufield import cli
 from mufield.cli.program import COMMANDS
 from mufield.report.server import PageServer
-from mufield.runs import driver
-from mufield.runs.driver import learn_run
+from mufield.runs import session
+from mufield.runs.session import learn_run, open_run
 from mufield.runs.store import RunStore
 
 SYSTEM = ("four-rooms", "--options", 'horizon=3,drawing="...\\n.#.\\n..."')
@@ -60,8 +60,8 @@ def place(tmp_path_factory, small):
     for name in ("asked", "told"):
         RunStore.create(place / name, replace(small.config, label=name))
     told = replace(small, config=replace(small.config, label="told"))
-    with driver.open_run(place / "told", told) as session:
-        session.ask()
+    with open_run(place / "told", told) as opened:
+        opened.ask()
     resting = small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))
     write(place / "episode.csv", rows_of(resting))
     return place
@@ -70,7 +70,9 @@ def place(tmp_path_factory, small):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_is_one_document_for_programs(command, place, small, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    monkeypatch.setattr(driver, "build", lambda config, imports=None: replace(small, config=config))
+    monkeypatch.setattr(
+        session, "build", lambda config, imports=None: replace(small, config=config)
+    )
     monkeypatch.setattr(PageServer, "serve_forever", lambda server: None)
     demo = ModuleType("mufield.demo")
     demo.run = lambda *_, **options: [place / "film.mp4"]

@@ -48,13 +48,13 @@ ALONE = READER_FILE.removesuffix(".py")
 
 READER = """
 from mufield.deploy.reader import DeployedPolicy
-policy = DeployedPolicy.load("policy.npz")
+policy = DeployedPolicy.load("policy.safetensors")
 policy.act([[0.5, 0.5]], policy.histogram([[0.5, 0.5]]), step=3)
 """
 IN_JAX = """
 import jax, jax.numpy as jnp, mufield as mf
 from mufield.space.measure import mean_field_at
-profile, grid = mf.load_policy("policy.safetensors"), mf.make("four-rooms").problem.grid
+profile, grid = mf.load_policy("learned.policy"), mf.make("four-rooms").problem.grid
 state = jnp.array([0.5, 0.5])
 law = profile.at(3).law(state, mean_field_at(grid, mf.point_mass(grid, 0, 0), state))
 law.sample(jax.random.key(0)).block_until_ready()
@@ -80,7 +80,7 @@ def deciders(
     states = np.asarray(mf.sample(grid, mf.uniform(grid), jax.random.key(2), agents))
     mass = rng.dirichlet(np.ones(grid.n_cells)).astype(np.float32)
     chance = rng.random(agents, dtype=np.float32)
-    policy = DeployedPolicy.load(directory / "policy.npz")
+    policy = DeployedPolicy.load(directory / "policy.safetensors")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
@@ -138,8 +138,8 @@ def compare_starts(report: Report, quick: bool) -> float:
     profile = profiles(problem)["network"]
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        export_policy(profile, problem, directory, formats=["npz"])
-        mf.save_policy(directory / "policy.safetensors", profile)
+        export_policy(profile, problem, directory, formats=["safetensors"])
+        mf.save_policy(directory / "learned.policy", profile)
         codes = {
             "the reader, within mufield": READER,
             "the reader, as a copied file": READER.replace("mufield.deploy.reader", ALONE),

@@ -20,8 +20,8 @@ from mufield import (
     uniform,
 )
 from mufield.adapters.lifted import LiftedEnv, register_environments
-from mufield.adapters.picture import WALL, picture
 from mufield.adapters.policy_code import interpolation
+from mufield.adapters.shared import WALL, picture
 
 SMALL = {
     "four-rooms": {"horizon": 3},

@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import mufield as mf
-from mufield.deploy.describe import describe
-from mufield.policies.spread import SpreadTable
-from mufield.policies.tabular import SquashedTable
+from mufield.deploy.export import describe
 
 HORIZON = 4
 KEY = jax.random.key(5)
@@ -57,11 +55,6 @@ def table(problem, steps=(HORIZON,)):
     return mf.TablePolicy.deterministic(lower + (upper - lower) * share)
 
 
-def squashed(problem):
-    shape = (HORIZON, problem.grid.n_cells, problem.actions.dim)
-    return SquashedTable(2 * jax.random.normal(KEY, shape, problem.initial.dtype), problem.actions)
-
-
 def weights(problem, moves, steps=(HORIZON,)):
     """Uneven weights, many of them zero."""
     shape = (*steps, problem.grid.n_cells, moves)
@@ -75,10 +68,10 @@ def randomised(problem, points=3, steps=(HORIZON,)):
     return mf.TablePolicy.mixing(moves, weights(problem, len(moves), steps))
 
 
-def spread(problem, points=3, steps=(HORIZON,)):
-    shape = (*steps, problem.grid.n_cells, problem.actions.dim)
-    centre = jax.random.normal(KEY, shape, problem.initial.dtype)
-    return SpreadTable(centre, -centre, problem.actions, points)
+def own_moves(problem, moves=5, steps=(HORIZON,)):
+    """Each cell has moves of its own; their weights are the same everywhere."""
+    actions = table(problem, (moves, *steps)).actions[..., 0, :]
+    return mf.TablePolicy(jnp.moveaxis(actions, 0, -2), weights(problem, moves, steps)[..., :1, :])
 
 
 def stacked(policy):
@@ -102,11 +95,10 @@ CASES = {
     "network of blocks": lambda d: (network(ring(d), mf.Pooled(2), depth=3), ring(d)),
     "stationary network": lambda d: (stationary(network(ring(d), mf.AllCells()).at(1)), ring(d)),
     "network that scatters": lambda d: (network(ring(d), mf.AllCells(), points=3), ring(d)),
-    "scattered by step": lambda d: (stacked(spread(rooms(d))), rooms(d)),
-    "stationary scattered": lambda d: (stationary(spread(ring(d), 2, ())), ring(d)),
+    "own moves by step": lambda d: (stacked(own_moves(rooms(d))), rooms(d)),
+    "stationary own moves": lambda d: (stationary(own_moves(ring(d), 2, ())), ring(d)),
     "table by step": lambda d: (stacked(table(rooms(d))), rooms(d)),
     "stationary table": lambda d: (stationary(table(ring(d), ())), ring(d)),
-    "squashed table": lambda d: (stacked(squashed(rooms(d))), rooms(d)),
     "randomised by step": lambda d: (stacked(randomised(rooms(d))), rooms(d)),
     "stationary randomised": lambda d: (stationary(randomised(ring(d), 2, ())), ring(d)),
     "moves of a set": lambda d: (stacked(randomised(line(d))), line(d)),
@@ -118,4 +110,4 @@ CASES = {name: cache(make) for name, make in CASES.items()}
 @cache
 def deployed(case, dtype="float64"):
     """A case as a reader would have it."""
-    return describe(*CASES[case](dtype)).policy()
+    return describe(*CASES[case](dtype))

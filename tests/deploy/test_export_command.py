@@ -48,13 +48,13 @@ def exported(capsys, *arguments):
 
 def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsys):
     answer = exported(capsys, run, "--out", tmp_path / "robot", "--units", "state=m,action=m/s")
-    names = ["policy.npz", "mufield_reader.py", "policy.onnx"]
+    names = ["policy.safetensors", "mufield_reader.py", "policy.onnx"]
     assert [row["file"] for row in answer["files"]] == [str(tmp_path / "robot" / n) for n in names]
     assert sorted(os.listdir(tmp_path / "robot")) == sorted(names)
-    differences = [row["largest difference"] for row in answer["files"]]
+    differences = [row["difference"] for row in answer["files"]]
     assert differences[1] is None
     assert max(differences[0], differences[2]) <= 1e-5
-    policy = DeployedPolicy.load(tmp_path / "robot" / "policy.npz")
+    policy = DeployedPolicy.load(tmp_path / "robot" / "policy.safetensors")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     best = 1 + int(np.argmax([row["value"] for row in rows]))
     assert policy.identity == answer["identity"]
@@ -71,9 +71,11 @@ def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsy
 
 def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
     for which, number in (("1", 1), ("2", 2), ("last", 2)):
-        answer = exported(capsys, run, "--out", tmp_path, "--episode", which, "--format", "npz")
+        answer = exported(
+            capsys, run, "--out", tmp_path, "--episode", which, "--format", "safetensors"
+        )
         assert answer["identity"]["episode"] == number
-        found = DeployedPolicy.load(tmp_path / "policy.npz")
+        found = DeployedPolicy.load(tmp_path / "policy.safetensors")
         weights = load_policy(run / f"policies/000{number}.policy").per_step.weights
         np.testing.assert_array_equal(found.slice("weights", 1), weights[1])
     assert not (tmp_path / "policy.onnx").exists()
@@ -90,7 +92,7 @@ def test_a_real_fleets_run_is_exported_before_it_was_told_about(tmp_path, capsys
     assert "has no episode 'best': expected asked" in capsys.readouterr().err
     answer = exported(capsys, fleet, "--episode", "asked", "--out", tmp_path / "robot")
     assert answer["identity"]["episode"] == 1
-    policy = DeployedPolicy.load(tmp_path / "robot" / "policy.npz")
+    policy = DeployedPolicy.load(tmp_path / "robot" / "policy.safetensors")
     assert policy.space.shape == (3,)
     assert policy.act([[0.5], [2.5]], step=1).shape == (2, 1)
 
@@ -111,7 +113,7 @@ def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
         (["swarm", "--options", "horizon=3"], "another grid or action box"),
         (
             ["four-rooms", "--options", "horizon=3", "--format", "gif"],
-            "expected one of npz, onnx, got",
+            "expected one of safetensors, onnx, got",
         ),
         (
             ["four-rooms", "--options", "horizon=3", "--units", "m"],
@@ -123,14 +125,14 @@ def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_without_the_extra_it_is_named_and_npz_works(run, tmp_path, capsys, monkeypatch):
+def test_without_the_extra_it_is_named_and_arrays_work(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["export", str(run), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "pip install 'mufield[deploy]'" in error
-    assert "npz" in error
+    assert "safetensors" in error
     assert not list(tmp_path.iterdir())
-    assert main(["export", str(run), "--out", str(tmp_path), "--format", "npz"]) == 0
+    assert main(["export", str(run), "--out", str(tmp_path), "--format", "safetensors"]) == 0
 
 
 def test_a_file_that_decides_otherwise_is_not_left(tmp_path, monkeypatch):
@@ -143,6 +145,8 @@ def test_a_file_that_decides_otherwise_is_not_left(tmp_path, monkeypatch):
         return lambda inputs: decide(inputs)._replace(actions=decide(inputs).actions + wrong)
 
     monkeypatch.setattr(export, "reader_decides", astray)
-    with pytest.raises(ValueError, match=r"policy.npz was not written: .* differ by 1\.\d+e-05"):
-        export.export_policy(profile, problem, tmp_path, formats=["npz"])
+    with pytest.raises(
+        RuntimeError, match=r"policy.safetensors was not written: .* differ by 1\.\d+e-05"
+    ):
+        export.export_policy(profile, problem, tmp_path, formats=["safetensors"])
     assert not list(tmp_path.iterdir())

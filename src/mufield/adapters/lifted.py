@@ -19,9 +19,8 @@ from ..errors import UserError
 from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..problem import Motion
-from .picture import picture
 from .policy_code import PolicyCode
-from .simulator import as_simulated, compile_with
+from .shared import as_simulated, compile_with, picture
 
 try:
     import gymnasium
@@ -79,15 +78,13 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             render_mode: ``"rgb_array"`` for pictures from `render`.
             **options: Options of a system that is given by name.
         """
-        if render_mode not in (None, "rgb_array"):
-            raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self.system = as_simulated(system, options)
+        self.system = as_simulated(system, options, render_mode)
         self.render_mode = render_mode
         self._problem = self.system.problem
         self.code = PolicyCode(self._problem, policy, resolution)
         flow, motion = self.system.reveal()
         self._advance = compile_with(_advance, flow, motion, self.code)
-        self._end_reward = compile_with(_end_reward, flow)
+        self._end_reward = compile_with(Flow.end_reward, flow)
         cells = self._problem.grid.n_cells
         self.observation_space = spaces.Box(0.0, 1.0, (cells + 1,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (self.code.size,), np.float32)
@@ -202,7 +199,3 @@ def _advance(
     """Phi and r-hat of one step."""
     law = code.policy(numbers).at_cells(flow.problem.grid, mass)
     return flow.step(mass, law, motion), flow.reward(mass, law)
-
-
-def _end_reward(flow: Flow, mass: Mass) -> Scalar:
-    return flow.end_reward(mass)

@@ -11,16 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
-from .._types import States
+from .._types import Action, Key, Mass, Scalar, State, States
 from ..episode import AbstractSystem
 from ..errors import UserError
-from ..problem import Box
-from ..space.measure import histogram
-from .picture import picture
-from .population import Told, end_rewards, move_all, start
-from .simulator import as_simulated, compile_with
+from ..policies.tables import TablePolicy
+from ..problem import Box, Motion, Problem
+from ..space.measure import histogram, mean_field_at
+from ..systems import agent_step
+from .shared import as_simulated, at_least_one, compile_with, picture
 
 try:
     from gymnasium import spaces
@@ -78,37 +78,32 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
             render_mode: ``"rgb_array"`` for pictures from `render`.
             **options: Options of a system that is given by name.
         """
-        whole = isinstance(agents, int | np.integer) and not isinstance(agents, bool)
-        if not whole or agents < 1:
-            raise UserError(f"agents must be a whole number of at least 1, got {agents!r}")
+        agents = at_least_one("agents", agents)
         if observe not in ("mu", "local", "position"):
             raise UserError(f"observe must be 'mu', 'local' or 'position', got {observe!r}")
-        if render_mode not in (None, "rgb_array"):
-            raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self.system = as_simulated(system, options)
+        self.system = as_simulated(system, options, render_mode)
         self.render_mode = render_mode
         self._observe = observe
         # With its true reward, which pays each agent, where a learner does not know it.
         flow, motion = self.system.reveal()
         self._problem = flow.problem
-        self._start = compile_with(lambda problem, key: start(problem, key, agents), self._problem)
-        self._move = compile_with(move_all, self._problem, motion)
-        self._end_rewards = compile_with(end_rewards, self._problem)
-        self._make_spaces(agents)
-        self.agents: list[str] = []
-        self._random = np.random.default_rng()
-        self._step = 0
-        self._mass = self._problem.initial
-
-    def _make_spaces(self, agents: int) -> None:
+        self._start = compile_with(
+            lambda problem, key: problem.draw_starts(key, agents), self._problem
+        )
+        self._move = compile_with(_move_all, self._problem, motion)
+        self._end_rewards = compile_with(_end_rewards, self._problem)
         grid = self._problem.grid
-        seen = {"mu": grid.n_cells, "local": 1, "position": 0}[self._observe]
+        seen = {"mu": grid.n_cells, "local": 1, "position": 0}[observe]
         observations = spaces.Box(0.0, 1.0, (grid.dim + seen + 1,), np.float32)
         self.possible_agents = [f"agent_{i}" for i in range(agents)]
         self.observation_spaces = dict.fromkeys(self.possible_agents, observations)
         # Apart, because libraries seed each agent's.
         self.action_spaces = {name: self._actions() for name in self.possible_agents}
         self.state_space = spaces.Box(0.0, 1.0, (grid.n_cells + 1,), np.float32)
+        self.agents: list[str] = []
+        self._random = np.random.default_rng()
+        self._step = 0
+        self._mass = self._problem.initial
 
     def _actions(self) -> Any:
         actions = self._problem.actions
@@ -156,8 +151,8 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         self._check_names(actions)
         if not self.agents:
             return {}, {}, {}, {}, {}
-        told = self._told(actions)
-        ends, rewards = self._move(self._states, self._mass, told, self._key, self._step)
+        moves = self._laws(actions)
+        ends, rewards = self._move(self._states, self._mass, moves, self._key, self._step)
         self._place(ends)
         self._step += 1
         over = self._step == self._problem.horizon
@@ -215,32 +210,24 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
                 f"{len(actions)}; {odd[0]!r} is missing or unknown"
             )
 
-    def _told(self, actions: Mapping[str, Any]) -> Told:
-        given = [actions[name] for name in self.agents]
-        known = self._problem.actions
-        dtype = self._problem.initial.dtype
+    def _laws(self, actions: Mapping[str, Any]) -> TablePolicy:
+        """What agents chose, as a policy with one more axis for the agents."""
+        given, known = [actions[name] for name in self.agents], self._problem.actions
         if isinstance(known, Box):
-            vectors = self._checked_vectors(np.asarray(given, dtype=dtype), known)
-            return Told(jnp.asarray(vectors[:, None]), jnp.ones((len(given), 1), dtype=dtype))
-        choice = self._checked_choice(np.asarray(given), int(known.options.shape[0]))
-        moves = jnp.broadcast_to(known.moves, (len(given), *known.moves.shape))
-        return Told(moves, known.options[choice])
-
-    def _checked_vectors(self, vectors: np.ndarray, box: Box) -> Float[np.ndarray, "agents dim"]:
-        if vectors.shape != (len(self.agents), box.dim):
-            raise UserError(
-                f"each action must have the shape {(box.dim,)}, got {vectors.shape[1:]}"
-            )
-        inside = np.asarray(box.contains(jnp.asarray(vectors)))
-        if not inside.all():
-            first = int(np.argmin(inside))
-            raise UserError(
-                f"the action {vectors[first]} of {self.agents[first]} is outside "
-                f"{box.describe()}; clip or squash it"
-            )
-        return vectors
-
-    def _checked_choice(self, choice: np.ndarray, options: int) -> Int[np.ndarray, "agents"]:
+            vectors = np.asarray(given, dtype=self._problem.initial.dtype)
+            if vectors.shape != (len(self.agents), known.dim):
+                raise UserError(
+                    f"each action must have the shape {(known.dim,)}, got {vectors.shape[1:]}"
+                )
+            inside = np.asarray(known.contains(jnp.asarray(vectors)))
+            if not inside.all():
+                first = int(np.argmin(inside))
+                raise UserError(
+                    f"the action {vectors[first]} of {self.agents[first]} is outside "
+                    f"{known.describe()}; clip or squash it"
+                )
+            return TablePolicy.deterministic(jnp.asarray(vectors)[:, None])
+        choice, options = np.asarray(given), known.options.shape[0]
         whole = choice.dtype.kind in "iu" and choice.shape == (len(self.agents),)
         if not whole or choice.min() < 0 or choice.max() >= options:
             raise UserError(
@@ -248,4 +235,33 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
                 f"option; got {choice.min()} to {choice.max()} of the type {choice.dtype} and the "
                 f"shape {choice.shape[1:]}"
             )
-        return choice
+        return TablePolicy.mixing(known.moves, known.options[choice][:, None])
+
+
+def _move_all(
+    problem: Problem,
+    motion: Motion,
+    states: States,
+    mass: Mass,
+    chosen: TablePolicy,
+    key: Key,
+    step: Int[Array, ""],
+) -> tuple[States, Float[Array, "agents"]]:
+    """Where all agents come to rest, and what they earn for the step."""
+    keys = jax.random.split(jax.random.fold_in(key, step), states.shape[0])
+
+    def one(chosen: TablePolicy, state: State, key: Key) -> tuple[State, Scalar]:
+        action, moved = agent_step(problem, motion, chosen, state, mass, key)
+        return moved.position, _reward(problem, state, action, mass)
+
+    return jax.vmap(one)(chosen, states, keys)
+
+
+def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
+    """What agents at rest earn for the last distribution."""
+    rest = jnp.asarray(problem.actions.rest, dtype=states.dtype)
+    return jax.vmap(lambda state: _reward(problem, state, rest, mass))(states)
+
+
+def _reward(problem: Problem, state: State, action: Action, mass: Mass) -> Scalar:
+    return jnp.asarray(problem.reward(state, action, mean_field_at(problem.grid, mass, state)))

@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..policies.tables import TablePolicy
 from ..problem import Box, MoveSet, Problem
 from ..space.grid import Grid
+from .shared import at_least_one
 
 LOGIT_RANGE = 5.0
 """Logit that the number 1 stands for: one option can outweigh another 22,000 times."""
@@ -25,33 +26,26 @@ class PolicyCode(eqx.Module):
         actions: What agents can do.
         blend: How cells mix the points of a coarse table; None if each cell has its own point.
         points: Number of points.
+        width: Numbers for each point.
     """
 
     actions: Box | MoveSet
     blend: Float[Array, "cells points"] | None
     points: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
 
     def __init__(self, problem: Problem, policy: str, resolution: int):
         """Builds the code: ``"cells"``, or ``"coarse"`` with ``resolution`` points an axis."""
         if policy not in ("cells", "coarse"):
             raise UserError(f"policy must be 'cells' or 'coarse', got {policy!r}")
-        whole = isinstance(resolution, int | np.integer) and not isinstance(resolution, bool)
-        if not whole or resolution < 1:
-            raise UserError(f"resolution must be a whole number of at least 1, got {resolution!r}")
-        self.actions = problem.actions
+        self.actions = actions = problem.actions
+        self.width = actions.dim if isinstance(actions, Box) else int(actions.options.shape[0])
         self.blend = None
         self.points = problem.grid.n_cells
         if policy == "coarse":
-            blend = interpolation(problem.grid, resolution)
+            blend = interpolation(problem.grid, at_least_one("resolution", resolution))
             self.blend = jnp.asarray(blend, dtype=problem.initial.dtype)
             self.points = blend.shape[1]
-
-    @property
-    def width(self) -> int:
-        """Numbers for each point."""
-        if isinstance(self.actions, Box):
-            return self.actions.dim
-        return int(self.actions.options.shape[0])
 
     @property
     def size(self) -> int:
@@ -60,15 +54,12 @@ class PolicyCode(eqx.Module):
 
     def policy(self, numbers: Float[Array, "*steps size"]) -> TablePolicy:
         """The policy of one step, or, with one more axis, of all steps to be stacked."""
-        steps = numbers.shape[:-1]
-        table = numbers.reshape(*steps, self.points, self.width)
+        table = numbers.reshape(*numbers.shape[:-1], self.points, self.width)
         if self.blend is not None:
             table = jnp.einsum("cp,...pw->...cw", self.blend, table)
         if isinstance(self.actions, Box):
-            lower, upper = (
-                jnp.asarray(bound, dtype=table.dtype)
-                for bound in (self.actions.lower, self.actions.upper)
-            )
+            bounds = (self.actions.lower, self.actions.upper)
+            lower, upper = (jnp.asarray(bound, dtype=table.dtype) for bound in bounds)
             return TablePolicy.deterministic(lower + (upper - lower) * 0.5 * (table + 1.0))
         weights = jax.nn.softmax(LOGIT_RANGE * table) @ self.actions.options
         return TablePolicy.mixing(self.actions.moves, weights)

@@ -24,8 +24,8 @@ class Export(OfPolicy):
     """Which policy of a run: that of an episode, or the one that was asked for last and not told
     about yet."""
 
-    format: tuple[Literal["npz", "onnx"], ...] = ("npz", "onnx")
-    """Which files: npz comes with its reader, onnx needs the extra deploy."""
+    format: tuple[Literal["safetensors", "onnx"], ...] = ("safetensors", "onnx")
+    """Which files: safetensors comes with its reader, onnx needs the extra deploy."""
 
     units: dict[str, Any] = field(default_factory=dict)
     """What positions and actions are measured in, such as state=m,action=m/s; kept in the files."""

@@ -9,71 +9,125 @@ runtime refuses that too, and names the node.
 """
 
 import itertools
+import json
 import math
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
 from .._files import write_bytes
-from .describe import Deployable
-from .onnx_builder import Graph
-from .reader import CONTACT, MASS_TOLERANCE, DeployedPolicy, cumulated
+from .reader import CONTACT, MASS_TOLERANCE, DeployedPolicy, Network, Table, cumulated
+
+OPSET = 17
+IR_VERSION = 8
+"""Both as old as the graphs allow, because runtimes on robots are."""
+
+ENTRY = "mufield"
+"""Name of the metadata that holds the document."""
 
 
-def write_onnx(path: Path, deployable: Deployable) -> None:
+def write_onnx(path: Path, policy: DeployedPolicy) -> None:
     """Writes a policy as an ONNX file, whole or not at all."""
-    write_bytes(path, build_model(deployable).SerializeToString(deterministic=True))
+    write_bytes(path, build_model(policy).SerializeToString(deterministic=True))
 
 
-def build_model(deployable: Deployable) -> onnx.ModelProto:
+def build_model(policy: DeployedPolicy) -> onnx.ModelProto:
     """The policy as a checked ONNX model."""
-    policy = deployable.policy()
     graph = Graph(policy)
     state = graph.input("state", TensorProto.FLOAT, ["agents", policy.space.dim])
-    step = _step(graph) if not policy.stationary else None
-    stacked = set(deployable.document["stacked"])
-    stacked |= {"sums"} if "weights" in stacked else set()
-    parts = {
-        name: _slice(graph, name, array, step if name in stacked else None)
-        for name, array in _arrays(deployable, policy).items()
-    }
     cells = _cells(graph, state)
-    GRAPHS[deployable.document["kind"]](graph, deployable, parts, state, cells)
-    model = graph.model(deployable.document)
+    if isinstance(policy.rule, Table):
+        _table(graph, policy.rule, cells)
+    else:
+        _network(graph, policy.rule, state, cells)
+    model = graph.model()
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
-def _arrays(deployable: Deployable, policy: DeployedPolicy) -> dict[str, np.ndarray]:
-    """The arrays of the graph; sums of weights are made here, once and for all."""
-    arrays = dict(deployable.arrays)
-    if not policy.sees_mass:
-        arrays.pop("from_mu", None)  # an empty array, which runtimes do not like
-    if "weights" in arrays:
-        weights = arrays["weights"]
-        moves = weights.shape[-1]
-        sums = cumulated(weights.reshape(-1, moves).astype(np.float32))[:, :moves]
-        arrays["sums"] = sums.reshape(weights.shape)
-    return arrays
+class Graph:
+    """Nodes and constants as they are added; names of values are the nodes' own.
 
+    Attributes:
+        policy: What the graph is to compute.
+    """
 
-def _slice(graph: Graph, name: str, array: np.ndarray, step: str | None) -> str:
-    """An array at the step that is asked for."""
-    table = graph.constant(array, np.float32)
-    if step is None:
-        return table
-    wanted = f"{name} of a step from 0 to {graph.policy.horizon - 1}"
-    return graph.add("Gather", table, step, name=f"expected {wanted}", axis=0)
+    def __init__(self, policy: DeployedPolicy):
+        """A graph with no input but the step, if the policy needs one."""
+        self.policy = policy
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._step = ""
+        if not policy.stationary:
+            step = self.input("step", TensorProto.INT64, [])
+            # A negative step would count from the end, so it is sent beyond it.
+            negative = self.add("Less", step, self.constant(0, np.int64))
+            beyond = self.constant(policy.horizon, np.int64)
+            self._step = self.add("Where", negative, beyond, step)
 
+    def input(self, name: str, kind: int, shape: list[Any]) -> str:
+        """An input of the graph."""
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
 
-def _step(graph: Graph) -> str:
-    """The step; a negative one would count from the end, so it is sent beyond it."""
-    step = graph.input("step", TensorProto.INT64, [])
-    negative = graph.add("Less", step, graph.constant(0, np.int64))
-    return graph.add("Where", negative, graph.constant(graph.policy.horizon, np.int64), step)
+    def output(self, name: str, value: str, shape: list[Any]) -> None:
+        """Makes a value an output of the graph."""
+        self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
+        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def constant(self, values: Any, dtype: Any = np.float32) -> str:
+        """An array that is part of the graph."""
+        name = f"constant_{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
+        return name
+
+    def part(self, name: str, array: np.ndarray | None = None) -> str:
+        """One of the policy's arrays, or one with as many steps, at the step asked for."""
+        table = self.constant(self.policy.arrays[name] if array is None else array)
+        if name not in self.policy.stacked:
+            return table
+        wanted = f"expected {name} of a step from 0 to {self.policy.horizon - 1}"
+        return self.add("Gather", table, self._step, name=wanted, axis=0)
+
+    def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+        """A node with one output."""
+        number = len(self._nodes)
+        value = f"{operator.lower()}_{number}"
+        label = value if name is None else f"{name} ({number})"  # runtimes want each name once
+        self._nodes.append(helper.make_node(operator, inputs, [value], name=label, **attributes))
+        return value
+
+    def cast(self, value: str, dtype: Any) -> str:
+        """The value in another number format."""
+        return self.add("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def at_cells(self, table: str, cells: str) -> str:
+        """The rows of a table for the agents' cells."""
+        return self.add("Gather", table, cells, name="expected positions in free cells", axis=0)
+
+    def zero_or_refuse(self, allowed: str, expected: str) -> str:
+        """A zero if a single truth value is true; else the runtime refuses at the named node."""
+        place = self.add("Where", allowed, self.constant(0, np.int64), self.constant(1, np.int64))
+        return self.add("Gather", self.constant([0]), place, name=f"expected {expected}", axis=0)
+
+    def model(self) -> onnx.ModelProto:
+        """The whole, with the document in its metadata."""
+        document = self.policy.document
+        model = helper.make_model(
+            helper.make_graph(self._nodes, "policy", self._inputs, self._outputs, self._constants),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="mufield",
+            producer_version=document["mufield"],
+        )
+        text = json.dumps(document, allow_nan=False, sort_keys=True)
+        helper.set_model_props(model, {ENTRY: text})
+        return model
 
 
 def _cells(graph: Graph, state: str) -> str:
@@ -87,7 +141,7 @@ def _cells(graph: Graph, state: str) -> str:
     table = graph.constant([*np.where(free, np.cumsum(free) - 1, -1), -1], np.int64)
     outside, zero = graph.constant(free.size, np.int64), graph.constant(0, np.int64)
     # Axis by axis, as runtimes are slow where the last axis is short.
-    points = graph.cast(state, graph.dtype)
+    points = graph.cast(state, graph.policy.dtype)
     ways = [_axis_places(graph, points, axis) for axis in range(space.dim)]
     index = graph.constant(-1, np.int64)
     for places in itertools.product(*ways):
@@ -106,7 +160,7 @@ def _axis_places(graph: Graph, points: str, axis: int) -> list[str]:
 
     It is so far below zero outside the box that no sum comes above.
     """
-    space, dtype = graph.policy.space, graph.dtype
+    space, dtype = graph.policy.space, graph.policy.dtype.type
     size, count = space.cell_size[axis], space.shape[axis]
     column = graph.add("Gather", points, graph.constant(axis, np.int64), axis=1)
     many, zero = graph.constant(count, dtype), graph.constant(0, dtype)
@@ -135,74 +189,34 @@ def _axis_places(graph: Graph, points: str, axis: int) -> list[str]:
     return places
 
 
-def _at_cells(graph: Graph, table: str, cells: str) -> str:
-    return graph.add("Gather", table, cells, name="expected positions in free cells", axis=0)
-
-
-def _table(
-    graph: Graph, deployable: Deployable, parts: dict[str, str], state: str, cells: str
-) -> None:
-    """The action of each agent's cell."""
-    action = _at_cells(graph, parts["actions"], cells)
-    graph.output("action", action, ["agents", graph.policy.action_dim])
-
-
-def _randomised(
-    graph: Graph, deployable: Deployable, parts: dict[str, str], state: str, cells: str
-) -> None:
+def _table(graph: Graph, rule: Table, cells: str) -> None:
     """The first move whose cumulative weight is above the agent's chance."""
-    chance = _chance(graph)
-    if deployable.document["rows"] == 1:
-        zeros = graph.constant(np.zeros(graph.policy.space.n_cells), np.int64)
-        cells = _at_cells(graph, zeros, cells)
-    level = graph.add("Unsqueeze", chance, graph.indices(1))
-    sums = _at_cells(graph, parts["sums"], cells)
-    above = graph.cast(graph.add("Greater", sums, level), np.int32)
+    dim, moves = graph.policy.action_dim, rule.moves
+    zeros = graph.constant(np.zeros(graph.policy.space.n_cells), np.int64)
+    shared = graph.at_cells(zeros, cells)  # the only row, for all that are in a free cell
+    # One long table of moves: of a cell's, the first is at the cell times their number.
+    actions = graph.part("actions")
+    flat = graph.add("Reshape", actions, graph.constant([-1, dim], np.int64))
+    place = cells if rule.action_rows > 1 else shared
+    if moves == 1:
+        graph.output("action", graph.at_cells(flat, place), ["agents", dim])
+        return
+    sums = cumulated(graph.policy.arrays["weights"].astype(np.float32))
+    row = cells if rule.weight_rows > 1 else shared
+    level = graph.add("Unsqueeze", _chance(graph), graph.constant([1], np.int64))
+    found = graph.at_cells(graph.part("weights", sums), row)
+    above = graph.cast(graph.add("Greater", found, level), np.int32)
     chosen = graph.add("ArgMax", above, axis=1, keepdims=0)
-    action = graph.add("Gather", parts["actions"], chosen, axis=0)
-    graph.output("action", action, ["agents", graph.policy.action_dim])
-    weights = _at_cells(graph, parts["weights"], cells)
-    graph.output("weights", weights, ["agents", deployable.document["moves"]])
-
-
-def _spread(
-    graph: Graph, deployable: Deployable, parts: dict[str, str], state: str, cells: str
-) -> None:
-    """One of the actions around the centre of each agent's cell."""
-    centre = _at_cells(graph, parts["centre"], cells)
-    deviation = _at_cells(graph, parts["deviation"], cells)
-    _scattered(graph, deployable, parts, centre, deviation)
-
-
-def _scattered(
-    graph: Graph, deployable: Deployable, parts: dict[str, str], centre: str, deviation: str
-) -> None:
-    """One of the equally likely actions around a centre."""
-    moves = deployable.document["moves"]
-    share = graph.add("Mul", _chance(graph), graph.constant(moves, np.float32))
-    move = graph.cast(graph.add("Floor", share), np.int64)
-    move = graph.add("Min", move, graph.constant(moves - 1, np.int64))  # against rounding
-    score = graph.add("Gather", parts["scores"], move, axis=0)
-    raw = graph.add("Add", centre, graph.add("Mul", deviation, score))
-    _squashed(graph, deployable, raw)
-
-
-def _squashed(graph: Graph, deployable: Deployable, raw: str) -> None:
-    """Makes the action of any numbers: squashed to the box, and clipped to it against rounding."""
-    box = deployable.document["actions"]
-    lower, upper = (np.asarray(box[side], np.float32) for side in ("lower", "upper"))
-    low, high = graph.constant(lower, np.float32), graph.constant(upper, np.float32)
-    half = graph.constant((upper - lower) * np.float32(0.5), np.float32)
-    share = graph.add("Add", graph.add("Tanh", raw), graph.constant(1.0, np.float32))
-    action = graph.add("Add", graph.add("Mul", share, half), low)
-    action = graph.add("Min", graph.add("Max", action, low), high)
-    graph.output("action", action, ["agents", graph.policy.action_dim])
+    begin = graph.add("Mul", place, graph.constant(moves, np.int64))
+    action = graph.add("Gather", flat, graph.add("Add", begin, chosen), axis=0)
+    graph.output("action", action, ["agents", dim])
+    graph.output("weights", graph.at_cells(graph.part("weights"), row), ["agents", moves])
 
 
 def _chance(graph: Graph) -> str:
     """The agents' chances; refused are NaN and 1, which would be above all sums."""
     chance = graph.input("chance", TensorProto.FLOAT, ["agents"])
-    one, zero = graph.constant(1.0, np.float32), graph.constant(0.0, np.float32)
+    one, zero = graph.constant(1.0), graph.constant(0.0)
     allowed = graph.add(
         "And", graph.add("GreaterOrEqual", chance, zero), graph.add("Less", chance, one)
     )
@@ -211,76 +225,70 @@ def _chance(graph: Graph) -> str:
     return graph.add("Add", chance, refused)
 
 
-def _network(
-    graph: Graph, deployable: Deployable, parts: dict[str, str], state: str, cells: str
-) -> None:
-    """The network's action, or one of those around it."""
-    policy = graph.policy
-    offset = parts["bias"]
-    if policy.sees_mass:
-        seen = graph.add("MatMul", parts["from_mu"], _encoded(graph, deployable))
+def _network(graph: Graph, rule: Network, state: str, cells: str) -> None:
+    """The network's action, or one of those that are scattered around it."""
+    offset = graph.part("bias")
+    if rule.sees_mass:
+        seen = graph.add("MatMul", graph.part("from_mu"), _encoded(graph, rule))
         offset = graph.add("Add", seen, offset)
-    into = graph.add("Transpose", parts["from_state"], perm=[1, 0])
+    into = graph.add("Transpose", graph.part("from_state"), perm=[1, 0])
     x = graph.add("MatMul", _position(graph, state), into)
     # Positions do not need their cell here, but those that have none must be refused.
-    zeros = graph.constant(np.zeros((policy.space.n_cells, 1)), np.float32)
-    x = graph.add("Add", x, _at_cells(graph, zeros, cells))
-    x = graph.add("Tanh", graph.add("Add", x, offset))
-    for layer in range(len(deployable.document["widths"])):
-        x = x if layer == 0 else graph.add("Tanh", x)
-        weight = graph.add("Transpose", parts[f"hidden.{layer}.0"], perm=[1, 0])
-        x = graph.add("Add", graph.add("MatMul", x, weight), parts[f"hidden.{layer}.1"])
-    if not policy.randomised:
-        _squashed(graph, deployable, x)
-        return
-    axes = policy.action_dim
-    halves = [list(range(axes)), list(range(axes, 2 * axes))]
-    centre, spread = (graph.add("Gather", x, graph.indices(*h), axis=1) for h in halves)
-    _scattered(graph, deployable, parts, centre, graph.add("Softplus", spread))
+    zeros = graph.constant(np.zeros((graph.policy.space.n_cells, 1)))
+    x = graph.add("Add", graph.add("Add", x, graph.at_cells(zeros, cells)), offset)
+    for layer in range(len(rule.widths)):
+        weight = graph.add("Transpose", graph.part(f"hidden.{layer}.0"), perm=[1, 0])
+        x = graph.add("MatMul", graph.add("Tanh", x), weight)
+        x = graph.add("Add", x, graph.part(f"hidden.{layer}.1"))
+    if rule.moves > 1:
+        axes = np.arange(graph.policy.action_dim)
+        halves = (graph.constant(axes, np.int64), graph.constant(axes + len(axes), np.int64))
+        centre, spread = (graph.add("Gather", x, half, axis=1) for half in halves)
+        share = graph.add("Mul", _chance(graph), graph.constant(rule.moves))
+        move = graph.cast(graph.add("Floor", share), np.int64)
+        move = graph.add("Min", move, graph.constant(rule.moves - 1, np.int64))  # against rounding
+        score = graph.add("Gather", graph.constant(rule.scores), move, axis=0)
+        aside = graph.add("Mul", graph.add("Softplus", spread), score)
+        x = graph.add("Add", centre, aside)
+    # Squashed to the box, and clipped to it against rounding.
+    lower, upper = rule.lower.astype(np.float32), rule.upper.astype(np.float32)
+    low, high = graph.constant(lower), graph.constant(upper)
+    share = graph.add("Add", graph.add("Tanh", x), graph.constant(1.0))
+    half = graph.constant((upper - lower) * np.float32(0.5))
+    action = graph.add("Add", graph.add("Mul", share, half), low)
+    action = graph.add("Min", graph.add("Max", action, low), high)
+    graph.output("action", action, ["agents", graph.policy.action_dim])
 
 
-def _encoded(graph: Graph, deployable: Deployable) -> str:
+def _encoded(graph: Graph, rule: Network) -> str:
     """Features of the population; raises in the runtime if it is no distribution."""
-    cells = graph.policy.space.n_cells
-    mass = graph.input("mass", TensorProto.FLOAT, [cells])
+    mass = graph.input("mass", TensorProto.FLOAT, [graph.policy.space.n_cells])
     total = graph.add("ReduceSum", mass, keepdims=0)
-    off = graph.add("Abs", graph.add("Sub", total, graph.constant(1.0, np.float32)))
-    near = graph.add("LessOrEqual", off, graph.constant(MASS_TOLERANCE, np.float32))
+    off = graph.add("Abs", graph.add("Sub", total, graph.constant(1.0)))
+    near = graph.add("LessOrEqual", off, graph.constant(MASS_TOLERANCE))
     least = graph.add("ReduceMin", mass, keepdims=0)
-    positive = graph.add("GreaterOrEqual", least, graph.constant(0.0, np.float32))
+    positive = graph.add("GreaterOrEqual", least, graph.constant(0.0))
     allowed = graph.add("And", near, positive)
     refused = graph.zero_or_refuse(allowed, "a mass of 0 or more that sums to 1")
     mass = graph.add("Div", graph.add("Add", mass, refused), total)
-    encoder = deployable.document["encoder"]
-    if encoder["kind"] == "raw":
-        return graph.add("Mul", mass, graph.constant(cells, np.float32))
-    blocks = np.asarray(encoder["blocks"])
-    size = int(blocks.max()) + 1
-    member = (blocks[:, None] == np.arange(size)) * size
-    return graph.add("MatMul", mass, graph.constant(member, np.float32))
+    if rule.features == graph.policy.space.n_cells:
+        return graph.add("Mul", mass, graph.constant(rule.features))
+    member = (rule.blocks[:, None] == np.arange(rule.features)) * rule.features
+    return graph.add("MatMul", mass, graph.constant(member))
 
 
 def _position(graph: Graph, state: str) -> str:
     """Positions scaled to [-1, 1]; periodic axes as cosine and sine."""
     space = graph.policy.space
-    share = graph.add("Sub", state, graph.constant(space.lower, np.float32))
-    share = graph.add("Div", share, graph.constant(space.extent, np.float32))
+    share = graph.add("Sub", state, graph.constant(space.lower))
+    share = graph.add("Div", share, graph.constant(space.extent))
     columns = []
     for axis, periodic in enumerate(space.periodic):
-        column = graph.add("Gather", share, graph.indices(axis), axis=1)
+        column = graph.add("Gather", share, graph.constant([axis], np.int64), axis=1)
         if periodic:
-            angle = graph.add("Mul", column, graph.constant(2 * np.pi, np.float32))
+            angle = graph.add("Mul", column, graph.constant(2 * np.pi))
             columns += [graph.add("Cos", angle), graph.add("Sin", angle)]
         else:
-            twice = graph.add("Mul", column, graph.constant(2.0, np.float32))
-            columns.append(graph.add("Sub", twice, graph.constant(1.0, np.float32)))
+            twice = graph.add("Mul", column, graph.constant(2.0))
+            columns.append(graph.add("Sub", twice, graph.constant(1.0)))
     return graph.add("Concat", *columns, axis=1)
-
-
-GRAPHS: dict[str, Callable[[Graph, Deployable, dict[str, str], str, str], None]] = {
-    "table": _table,
-    "randomised": _randomised,
-    "spread": _spread,
-    "network": _network,
-}
-"""What each kind adds to a graph."""

@@ -1,37 +1,40 @@
-"""Policies in files: one safetensors file, of arrays and a JSON document that describes them.
+"""Policies in sealed files: arrays, and a JSON document that says what they are.
 
-No part of a file is ever run as code. The document names a kind from a fixed table; the kind says
-which arrays of which shapes there must be, and only those are read.
+No part of a file is ever run as code. The document names one of two kinds, a table or a network;
+the kind says which arrays of which shapes there must be, and only then are they read.
 """
 
-import errno
-import hashlib
+import dataclasses
 import json
+import math
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten_with_path
-from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_safetensors
+from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from .._files import write_bytes
+from .._files import Layout, read_sealed, write_sealed
 from ..errors import UserError
+from ..problem import Box
+from ..space.grid import Grid
 from ..space.measure import MASS_TOLERANCE
-from .base import AbstractPolicy, FunctionPolicy, Profile
-from .document import VERSION, Document, Layout, describe_kind, leaf_name, parse_document
+from .base import AbstractPolicy, Profile
+from .encoders import ENCODERS, WORDS, AbstractEncoder, position_size
+from .network import NetworkPolicy
+from .tables import TablePolicy
 
-_ENTRY = "mufield"  # where in the safetensors header the document is
-_DIGEST = "sha256"  # and its checksum
-_DTYPES = {"F32": "float32", "F64": "float64", "I32": "int32"}
+KIND = "policy"
+VERSION = 1
+"""Of the document; files of later versions are refused."""
 
 
 def save_policy(
@@ -41,35 +44,29 @@ def save_policy(
 
     Args:
         path: The file. One that exists is replaced, but only once the new one is complete.
-        policy: A profile or a policy of mufield's own kinds. Functions are refused.
+        policy: A `TablePolicy`, a `NetworkPolicy` or a profile of them. Functions are refused.
         info: What to keep with it, of values that JSON has; tuples come back as lists.
     """
     with _blaming(f"cannot save the policy to {os.fspath(path)}"):
-        arrays, text = _describe(policy, info or {})
+        document, arrays = plain(policy)
+        document |= {"version": VERSION, "mufield": version("mufield"), "info": info or {}}
         # What is written must be readable: it passes the checks of reading first.
-        document = parse_document(text)
-        _check_layout(document.layout(), {n: (a.shape, a.dtype.name) for n, a in arrays.items()})
+        parsed = _parse(document)
+        for name, (dtype, shape) in parsed.layout().items():
+            array = arrays[name]
+            if (array.dtype.name, array.shape) != (dtype, shape):
+                raise UserError(
+                    f"{name}: expected {dtype} of the shape {shape}, got {array.dtype.name} of "
+                    f"the shape {array.shape}"
+                )
         _check_values(arrays)
-        back: Any = jax.tree.structure(document.fill(arrays))
+        back: Any = jax.tree.structure(parsed.fill(arrays))
         if back != jax.tree.structure(policy):
             raise UserError(
                 "expected a policy whose parts fit each other, got one that would be read back "
                 "differently; build it with mufield's own functions"
             )
-        data = to_safetensors(arrays, metadata={_ENTRY: text, _DIGEST: digest(text, arrays)})
-    write_bytes(Path(path), _with_sorted_header(data))
-
-
-def _with_sorted_header(data: bytes) -> bytes:
-    """The same file with its header in order: safetensors orders it at random.
-
-    Equal policies then have equal bytes, whichever process wrote them.
-    """
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+    write_sealed(Path(path), document, arrays, kind=KIND)
 
 
 def load_policy(
@@ -82,93 +79,250 @@ def load_policy(
         dtype: ``"float32"`` or ``"float64"`` to convert to. By default nothing is converted.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file holds anything but a sound policy.
+        UserError: If there is no such file, or it holds anything but a sound policy.
     """
     if dtype not in (None, "float32", "float64"):
         raise UserError(f"dtype must be 'float32', 'float64' or None, got {dtype!r}")
-    with _opened(path) as (document, file):
-        found: Layout = {}
-        for name in file.keys():  # noqa: SIM118 (it is no dictionary)
-            part = file.get_slice(name)
-            code = part.get_dtype()
-            found[name] = (tuple(part.get_shape()), _DTYPES.get(code, code))
-        _check_layout(document.layout(), found)
-        arrays = {name: file.get_tensor(name) for name in found}
-        _check_digest(file.metadata(), arrays)
-        _check_values(arrays)
+    document, arrays = _read(path)
+    with _blaming(f"cannot use {os.fspath(path)}"):
         return document.fill({name: _convert(name, arrays[name], dtype) for name in arrays})
 
 
 def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The ``info`` that was saved with a policy."""
-    with _opened(path) as (document, file):
-        _check_digest(file.metadata(), {n: file.get_tensor(n) for n in file.keys()})  # noqa: SIM118
-        return document.info
+    return _read(path)[0].info
 
 
 def read_precision(path: str | os.PathLike[str]) -> str:
     """The widest number format of a policy file: ``"float32"`` or ``"float64"``."""
-    with _opened(path) as (document, _):
-        return "float64" if "float64" in document.dtypes.values() else "float32"
+    return max(_read(path)[0].dtypes.values())
 
 
-def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of a description and its arrays: a changed bit anywhere gives another."""
-    total = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        total.update(name.encode() + b"\0")
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()
-
-
-def _check_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    if metadata.get(_DIGEST) != digest(metadata[_ENTRY], arrays):
-        raise UserError(
-            "expected contents that match the file's checksum, got others: it was damaged or "
-            "changed by hand; copy it again or save the policy anew"
-        )
-
-
-def _describe(policy: Any, info: dict[str, Any]) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays of a policy, and the document that describes them."""
-    whole, horizon, stacked = policy, None, {}
+def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A document that says all about a policy or a profile but its arrays, and these by name."""
+    whole, horizon, by_step = policy, None, None
     if isinstance(policy, Profile):
-        whole, horizon = policy.join(policy.per_step), policy.horizon
-        stacked = _leaves(policy.per_step)
-    if isinstance(whole, FunctionPolicy) or not isinstance(whole, AbstractPolicy):
+        whole, horizon, by_step = policy.join(policy.per_step), policy.horizon, policy.per_step
+    if isinstance(whole, NetworkPolicy) and type(whole.mu) in WORDS:
+        kind = _network_entries(whole)
+    elif type(whole) is TablePolicy:
+        # Arrays with too few axes are found out when shapes are compared.
+        rows, moves, dim = (1, 1, 1, *whole.actions.shape)[-3:]
+        sizes = {"action_rows": rows, "moves": moves, "action_dim": dim}
+        kind = {"kind": "table", **sizes, "weight_rows": (1, 1, *whole.weights.shape)[-2]}
+    else:
         raise UserError(
-            f"expected a policy or a profile, got {type(whole).__name__}; code is never stored: "
-            "write a function's actions into a TablePolicy, or use a network"
+            "expected a TablePolicy, or a NetworkPolicy with one of mufield's own encoders, got "
+            f"{type(whole).__name__}; code is never stored: write what it does into a TablePolicy"
         )
-    # safetensors takes the memory as it lies, so it must be contiguous.
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in _leaves(whole).items()}
-    document = describe_kind(whole) | {
-        "format": "mufield-policy",
-        "version": VERSION,
-        "mufield": version("mufield"),
+    document = {
+        "policy": kind,
         "horizon": horizon,
-        "stacked": list(stacked),
+        "stacked": list(_leaves(by_step)),
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
-        "info": info,
     }
+    return document, arrays
+
+
+def grid_entries(grid: Grid) -> dict[str, Any]:
+    """All that a grid is, in values that JSON has; walls are bits, in hexadecimal."""
+    return {
+        "lower": list(grid.lower),
+        "upper": list(grid.upper),
+        "shape": list(grid.shape),
+        "periodic": list(grid.periodic),
+        "walls": np.packbits(grid.walls).tobytes().hex(),
+    }
+
+
+def leaf_name(path: Any) -> str:
+    """Name of an array of a tree: the path to it, with dots."""
+    return keystr(path, simple=True, separator=".")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Table(_Part):
+    kind: Literal["table"]
+    action_rows: PositiveInt
+    weight_rows: PositiveInt
+    moves: PositiveInt
+    action_dim: PositiveInt
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The arrays of one step."""
+        if self.action_rows != self.weight_rows and 1 not in (self.action_rows, self.weight_rows):
+            raise UserError(
+                f"expected actions and weights of as many cells, got {self.action_rows} and "
+                f"{self.weight_rows}"
+            )
+        return {
+            "actions": (self.action_rows, self.moves, self.action_dim),
+            "weights": (self.weight_rows, self.moves),
+        }
+
+    def skeleton(self) -> AbstractPolicy:
+        """A policy of the same structure, with small placeholders for its arrays."""
+        return TablePolicy(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)))
+
+
+class _Box(_Part):
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+
+class _Grid(_Box):
+    shape: tuple[PositiveInt, ...]
+    periodic: tuple[bool, ...]
+    walls: Annotated[str, Field(pattern="^([0-9a-f]{2})+$")]
+
+    def build(self) -> Grid:
+        count, bits = math.prod(self.shape), np.frombuffer(bytes.fromhex(self.walls), np.uint8)
+        # Before unpacking: a wrong shape must not reserve memory.
+        if len(bits) != (count + 7) // 8:
+            raise UserError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
+        walls = np.unpackbits(bits, count=count).astype(bool).reshape(self.shape)
+        return Grid(self.lower, self.upper, self.shape, self.periodic, walls)
+
+
+class _Encoder(_Part):
+    kind: str
+    cells: PositiveInt | None = None
+
+    def build(self) -> AbstractEncoder:
+        settings = {} if self.cells is None else {"cells": self.cells}
+        kind = ENCODERS.get(self.kind)
+        if kind is None or settings.keys() != {each.name for each in dataclasses.fields(kind)}:
+            raise UserError(
+                f"expected one of the encoders {sorted(ENCODERS)} with its settings, got "
+                f"{self.kind!r} with {settings}"
+            )
+        return kind(**settings)
+
+
+class _Network(_Part):
+    kind: Literal["network"]
+    grid: _Grid
+    actions: _Box
+    mu: _Encoder
+    widths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    points: PositiveInt
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The arrays of one step."""
+        policy, first = self.skeleton(), self.widths[0]
+        shapes: dict[str, tuple[int, ...]] = {
+            "from_state": (first, position_size(policy.grid)),
+            "from_mu": (first, policy.mu.size(policy.grid)),
+            "bias": (first,),
+        }
+        outputs = (*self.widths[1:], policy.box.dim * (1 if self.points == 1 else 2))
+        for layer, (into, out) in enumerate(zip(self.widths, outputs, strict=True)):
+            shapes |= {f"hidden.{layer}.0": (out, into), f"hidden.{layer}.1": (out,)}
+        return shapes
+
+    def skeleton(self) -> NetworkPolicy:
+        """A policy of the same structure, with small placeholders for its arrays."""
+        vector, matrix, grid = jnp.zeros((1,)), jnp.zeros((1, 1)), self.grid.build()
+        hidden = ((matrix, vector),) * len(self.widths)
+        box = Box(self.actions.lower, self.actions.upper)
+        return NetworkPolicy(
+            matrix, matrix, vector, hidden, self.mu.build(), grid, box, self.points
+        )
+
+
+def _network_entries(policy: NetworkPolicy) -> dict[str, Any]:
+    return {
+        "kind": "network",
+        "grid": grid_entries(policy.grid),
+        "actions": {"lower": list(policy.box.lower), "upper": list(policy.box.upper)},
+        "mu": {"kind": WORDS[type(policy.mu)], **dataclasses.asdict(policy.mu)},
+        "widths": [policy.bias.shape[-1], *(b.shape[-1] for _, b in policy.hidden[:-1])],
+        "points": policy.points,
+    }
+
+
+class _Document(_Part):
+    """What a file says of its arrays.
+
+    ``horizon`` is none for a single policy; ``stacked`` names the arrays with one slice for each
+    step of a profile.
+    """
+
+    version: PositiveInt
+    mufield: str
+    policy: Annotated[_Table | _Network, Field(discriminator="kind")]
+    horizon: PositiveInt | None
+    stacked: tuple[str, ...]
+    dtypes: dict[str, Literal["float32", "float64"]]
+    info: dict[str, Any]
+
+    def layout(self) -> Layout:
+        """The arrays of the file."""
+        shapes, stacked = self.policy.shapes(), set(self.stacked)
+        odd = (self.dtypes.keys() ^ shapes.keys()) | (stacked - shapes.keys())
+        if odd:
+            raise UserError(
+                f"expected the description of {len(shapes)} arrays, got too many or too few: "
+                f"{reprlib.repr(sorted(odd))}"
+            )
+        if stacked and self.horizon is None:
+            raise UserError("expected a horizon, as there are arrays with one slice for each step")
+        steps = () if self.horizon is None else (self.horizon,)
+        return {
+            name: (self.dtypes[name], steps + shape if name in stacked else shape)
+            for name, shape in shapes.items()
+        }
+
+    def fill(self, arrays: Mapping[str, Any]) -> Profile | AbstractPolicy:
+        """The policy with these arrays."""
+        # Filled into a finished tree, because constructors ask for the shapes of one step.
+        policy: AbstractPolicy = tree_map_with_path(
+            lambda path, _: arrays[leaf_name(path)], self.policy.skeleton()
+        )
+        if self.horizon is None:
+            return policy
+        if not self.stacked:
+            return Profile.stationary(policy, self.horizon)
+        stacked = set(self.stacked)
+        mask = tree_map_with_path(lambda path, _: leaf_name(path) in stacked, policy)
+        return Profile(*eqx.partition(policy, mask), horizon=self.horizon)
+
+
+def _parse(document: Mapping[str, Any]) -> _Document:
+    """The document, checked; raises ValueError if it is not a sound one."""
+    found = document.get("version")
+    if isinstance(found, int) and found > VERSION:
+        raise UserError(
+            f"it was written by a newer mufield, in version {found} of the format, and this one "
+            f"reads up to {VERSION}; upgrade mufield"
+        )
     try:
-        return arrays, json.dumps(document, allow_nan=False)
+        text = json.dumps(document, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             "info must hold only what JSON can: text, finite numbers, true, false, null, lists "
             f"and dictionaries ({error})"
         ) from error
+    # From the text, because only there may lists stand for tuples.
+    return _Document.model_validate_json(text)
 
 
-def _check_layout(expected: Layout, found: Layout) -> None:
-    for name in sorted(expected.keys() | found.keys()):
-        (want, got) = (
-            "no such array" if name not in where else "{1} of the shape {0}".format(*where[name])
-            for where in (expected, found)
-        )
-        if want != got:
-            raise UserError(f"{name}: expected {want}, got {got}; save the policy anew")
+def _read(path: str | os.PathLike[str]) -> tuple[_Document, dict[str, np.ndarray]]:
+    parsed: list[_Document] = []
+
+    def layout(document: dict[str, Any]) -> Layout:
+        with _blaming(f"cannot use {os.fspath(path)}"):
+            parsed.append(_parse(document))
+            return parsed[0].layout()
+
+    arrays = read_sealed(Path(path), KIND, layout=layout).arrays
+    with _blaming(f"cannot use {os.fspath(path)}"):
+        _check_values(arrays)
+    return parsed[0], arrays
 
 
 def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
@@ -177,9 +331,7 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
             raise UserError(
                 f"{name}: expected finite numbers, got NaN or infinity; train the policy anew"
             )
-    weights = arrays.get("weights")
-    if weights is None:
-        return
+    weights = arrays.get("weights", np.ones(1))
     # Bounded before they are summed, so that the sum cannot overflow.
     bounded = np.all((weights >= 0) & (weights <= 1 + MASS_TOLERANCE))
     if not bounded or np.any(np.abs(weights.sum(axis=-1, dtype=float) - 1) > MASS_TOLERANCE):
@@ -189,7 +341,7 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
-    if dtype is not None and array.dtype.kind == "f":
+    if dtype is not None:
         with np.errstate(over="ignore"):
             array = array.astype(dtype)
         if not np.isfinite(array).all():
@@ -206,29 +358,10 @@ def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Document, Any]]:
-    if not os.path.exists(path):
-        raise FileNotFoundError(errno.ENOENT, "there is no policy file", os.fspath(path))
-    with _blaming(f"cannot load a policy from {os.fspath(path)}"):
-        if not os.path.isfile(path):
-            raise UserError("expected a file, got a directory or device")
-        with safe_open(path, framework="np") as file:
-            text = (file.metadata() or {}).get(_ENTRY)
-            if text is None:
-                raise UserError("it is a safetensors file, but not one of mufield.save_policy")
-            yield parse_document(text), file
-
-
-@contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """Turns all that can be wrong with a policy or a file into one kind of error."""
+    """Turns all that can be wrong with a policy or a document into one kind of error."""
     try:
         yield
-    except SafetensorError as error:
-        raise UserError(
-            f"{what}: expected a file of mufield.save_policy, got another or a damaged one "
-            f"({error}); copy or save it again"
-        ) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(key) for key in first["loc"]) or "its description"

@@ -29,8 +29,7 @@ from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
 from ..learning.plan import Plan
 from ..policies.base import Profile
-from ..policies.document import leaf_name
-from ..policies.files import load_policy, save_policy
+from ..policies.files import leaf_name, load_policy, save_policy
 from .config import RunConfig, read_config
 from .layout import (
     COLUMNS,

@@ -34,7 +34,7 @@ WORDS = {
     "watch": ("run", "--port", "0"),
     "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
     "theory": ("run",),
-    "export": ("run", "--format", "npz"),
+    "export": ("run", "--format", "safetensors"),
     "compare": (*SYSTEM, "--contenders", "random", "--out", "compared"),
     "reproduce": (),
     "new": ("FLAGS", "--out", "new/begun"),

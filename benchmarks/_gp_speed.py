@@ -34,7 +34,7 @@ from mufield.models.factor import Rows
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import SquaredExponential
 from mufield.models.posterior import InducingPosterior, safe_root
-from mufield.policies.tabular import SquashedTable
+from mufield.planning.starts import SquashedTable
 
 FEW, MANY = 400, 4000
 QUERIES = 1000
@@ -61,7 +61,7 @@ def plan_gradient(flow: Flow, model: AbstractModel, raw: jax.Array) -> tuple[jax
         return found.mean + 0.5 * model.beta * found.epistemic
 
     def value(raw: jax.Array) -> jax.Array:
-        table = SquashedTable(raw, flow.problem.actions)
+        table = SquashedTable(raw, None, flow.problem.actions, 1)
         return flow.value(Profile.stacked(table, flow.problem.horizon), motion)
 
     return jax.value_and_grad(value)(raw)

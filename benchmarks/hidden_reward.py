@@ -26,15 +26,16 @@ from mufield import (
     M3UCRL,
     GaussianProcess,
     GradientPlanner,
+    Hallucinated,
     MirrorAscent,
     MirrorPlanner,
     MoveFlow,
     SimulatedSystem,
+    Table,
 )
-from mufield.learning.plan import AbstractPlanner
 from mufield.learning.run import LearnResult, learn_many
 from mufield.models.calibration import predict_rows
-from mufield.planning.known import plan_table
+from mufield.planning.planner import AbstractPlanner
 
 SWARM_SCALE = 0.3
 """Share of the bands that optimism uses, of the motion's and the reward's: as in `learning.py`."""
@@ -48,7 +49,8 @@ def learned(
 ) -> LearnResult:
     """M3-UCRL with the models of the paper's swarm figures."""
     family = GaussianProcess(prior="steered", exact_points=0)
-    learner = M3UCRL(system.problem, family, planner, first="random", scale=SWARM_SCALE)
+    optimism = Hallucinated(SWARM_SCALE)
+    learner = M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
     return learn_many(system, learner, seeds=[0], episodes=episodes, reference=reference)[0]
 
 
@@ -103,12 +105,12 @@ def whole(report: Report) -> None:
     systems = {kind: mufield.make("swarm", reward=kind) for kind in ("hidden", "known")}
     flow, motion = systems["hidden"].reveal()
     climber = BPTT(steps=200, learning_rate=0.1)
-    best = float(plan_table(flow, motion, jax.random.key(0), planner=climber).value)
+    best = float(mufield.plan(flow, motion, ascent=climber).value)
     report.row("known motion and reward: J", f"{best:.2f}")
     values = {}
     for kind, system in systems.items():
         began = time.perf_counter()
-        result = learned(system, GradientPlanner(policy="table", steps=60), 20, best)
+        result = learned(system, GradientPlanner(Table(), steps=60), 20, best)
         values[kind] = show(report, kind, result, best, time.perf_counter() - began)
         if kind == "hidden":
             show_model(report, system, result)

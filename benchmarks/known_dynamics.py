@@ -55,18 +55,18 @@ from mufield import (
     Flow,
     MirrorAscent,
     MoveFlow,
+    Network,
     Profile,
     Rollout,
     SimulatedSystem,
+    Table,
     certify,
     network_profile,
-    plan_network,
-    plan_table,
+    plan,
     wasserstein,
 )
 from mufield.environments.swarm import closed_form_density, closed_form_policy
 from mufield.planning.mirror import FIRST_STEP, GROWTH, SHRINKAGE, MirrorResult, MirrorState
-from mufield.planning.starts import random_table
 from mufield.problem import Motion
 from mufield.space.measure import LOG_FLOOR
 
@@ -77,7 +77,7 @@ CLOSE_TO_CLOSED_FORM = 0.02
 GRADIENT_COST = 1.6
 PLAN_SECONDS, BRACKET_SECONDS = 120.0, 10.0
 FASTER_THAN_NUMPY, SWEEPS = 5.0, 20
-DEFAULT_WIDTH = 32  # of plan_network
+DEFAULT_WIDTH = 32  # of Network
 
 SAME_VALUE = {"float32": 1e-2, "float64": 1e-4}
 POINTS = 9  # Moves on each axis of the action box.
@@ -151,7 +151,7 @@ def plan_rooms(report: Report, sizes: Sizes) -> Rooms:
     results, seconds = [], []
     for seed in range(sizes.seeds):
         began = time.perf_counter()
-        results.append(plan_network(rooms.flow, rooms.motion, jax.random.key(seed)))
+        results.append(plan(rooms.flow, rooms.motion, Network(), key=jax.random.key(seed)))
         seconds.append(time.perf_counter() - began)
     values = [float(result.value) for result in results]
     report.row(
@@ -163,15 +163,15 @@ def plan_rooms(report: Report, sizes: Sizes) -> Rooms:
     report.row("  gradient steps skipped", str(sum(int(r.skipped.sum()) for r in results)))
     report.claim("four rooms: best network plan", max(values), BEST_NETWORK, side="at least")
     report.claim("four rooms: worst network plan", min(values), EVERY_NETWORK, side="at least")
-    table = plan_table(rooms.flow, rooms.motion, jax.random.key(0))
+    table = plan(rooms.flow, rooms.motion)
     report.claim("four rooms: per-cell table", float(table.value), TABLE, side="at least")
 
     rollouts = {"networks": [rooms.system.evaluate(r.profile) for r in results]}
     rollouts["table"] = [rooms.system.evaluate(table.profile)]
     for name, flows in rollouts.items():
         describe_entropy(report, name, [np.asarray(flow.rewards) for flow in flows])
-    plan = rollouts["networks"][int(np.argmax(values))]
-    return Rooms(rooms.system, rooms.flow, rooms.motion, rooms.moves, best.profile, plan)
+    rollout = rollouts["networks"][int(np.argmax(values))]
+    return Rooms(rooms.system, rooms.flow, rooms.motion, rooms.moves, best.profile, rollout)
 
 
 def describe_entropy(report: Report, name: str, entropies: list[np.ndarray]) -> None:
@@ -258,11 +258,10 @@ def plan_swarms(report: Report, sizes: Sizes) -> None:
         flow, motion = system.reveal()
         closed = system.evaluate(closed_form_policy)
         if sizes.swarm_networks:
-            plan = plan_network(flow, motion, jax.random.key(0), width=SWARM_WIDTH)
+            found = plan(flow, motion, Network(width=SWARM_WIDTH))
         else:
-            planner = BPTT(steps=100, learning_rate=0.1)
-            plan = plan_table(flow, motion, jax.random.key(0), planner=planner)
-        rollout = system.evaluate(plan.profile)
+            found = plan(flow, motion, ascent=BPTT(steps=100, learning_rate=0.1))
+        rollout = system.evaluate(found.profile)
         gains.setdefault(name, []).append(float(rollout.value - closed.value))
         report.row(
             f"{name}, {initial}: J of the plan, of the closed form",
@@ -347,8 +346,8 @@ def plan_longer_swarms(report: Report, initials: Sequence[str]) -> list[np.ndarr
     for initial in initials:
         system = mufield.make("swarm", initial=initial, horizon=250, duration=1.25)
         flow, motion = system.reveal()
-        plan = plan_table(flow, motion, jax.random.key(0))
-        distances.append(distances_to_closed_form(system, system.evaluate(plan.profile)))
+        found = plan(flow, motion)
+        distances.append(distances_to_closed_form(system, system.evaluate(found.profile)))
         show_distances(report, f"swarm, {initial}, 250 steps (table): W1", distances[-1])
     return distances
 
@@ -365,7 +364,7 @@ def action_sizes(mass: jax.Array, actions: jax.Array) -> np.ndarray:
 def time_gradients(report: Report, rooms: Rooms, sizes: Sizes) -> None:
     """Gradients of J for networks, over that for a table."""
     problem = rooms.flow.problem
-    profiles = {"table": random_table(problem, jax.random.key(0))}
+    profiles = {"table": Table().random(problem, problem.actions, jax.random.key(0))}
     for width in sizes.widths:
         profiles[f"networks, 2 x {width}"] = network_profile(
             problem, jax.random.key(0), width=width, depth=2
@@ -433,9 +432,9 @@ def run_fresh(task: str) -> None:
         reached = float(result.bracket) <= FAST_BRACKET
         figure = f"bracket {float(result.bracket):.3f} after {len(result.history)} sweeps"
     else:
-        plan = plan_network(rooms.flow, rooms.motion, jax.random.key(0))
-        reached = float(plan.value) >= EVERY_NETWORK
-        figure = f"J = {float(plan.value):.3f}"
+        found = plan(rooms.flow, rooms.motion, Network())
+        reached = float(found.value) >= EVERY_NETWORK
+        figure = f"J = {float(found.value):.3f}"
     solved = time.perf_counter() - began - made
     print(json.dumps({"made": made, "solved": solved, "figure": figure, "reached": reached}))
 
@@ -511,9 +510,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def sweep(moves: MoveFlow) -> MirrorState:
     """Mirror ascent from even weights."""
     planner = MirrorAscent()
-    return jax.lax.fori_loop(
-        0, SWEEPS, lambda _, state: planner.step(moves, state), planner.init(moves)
-    )
+    return planner.step(moves, planner.init(moves), SWEEPS)[0]
 
 
 def compare_with_numpy(report: Report, sizes: Sizes) -> None:
@@ -557,18 +554,15 @@ def compare_starts(report: Report, rooms: Rooms, sizes: Sizes) -> None:
     key = jax.random.key(1)
     # The global start of networks plans a table and fits it first; random ones get steps instead.
     longer = BPTT(steps=1200, learning_rate=3e-3)
-    plans = {
-        "table": (plan_table, {}),
-        "networks": (plan_network, {"planner": longer}),
-    }
-    for name, (plan, more) in plans.items():
+    plans = {"table": (Table(), None), "networks": (Network(), longer)}
+    for name, (policy, ascent) in plans.items():
         found = {}
         for start in ("global", "random"):
-            options = {"start": start} if start == "global" else {"start": start, **more}
+            options = {} if start == "global" else {"random": True, "ascent": ascent}
             seeds = 1 if start == "global" else sizes.random_starts
             for _ in range(2):
                 began = time.perf_counter()
-                result = plan(rooms.flow, rooms.motion, key, seeds=seeds, **options)
+                result = plan(rooms.flow, rooms.motion, policy, key=key, starts=seeds, **options)
                 jax.block_until_ready(result.value)
                 seconds = time.perf_counter() - began
             values = np.asarray(result.values)

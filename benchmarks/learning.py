@@ -30,10 +30,21 @@ import numpy as np
 from _report import Report, duration
 
 import mufield
-from mufield import M3UCRL, GaussianProcess, GradientPlanner, MirrorAscent, MoveFlow
+from mufield import (
+    BPTT,
+    M3UCRL,
+    Bonus,
+    GaussianProcess,
+    GradientPlanner,
+    Greedy,
+    Hallucinated,
+    MirrorAscent,
+    MoveFlow,
+    Network,
+    Table,
+    Thompson,
+)
 from mufield.learning.run import LearnResult, learn_many
-from mufield.planning.bptt import BPTT
-from mufield.planning.known import plan_network, plan_table
 from mufield.space.transport import wasserstein
 
 PAPER_LEARNED, PAPER_KNOWN = 77.86, 78.26
@@ -110,9 +121,10 @@ def rooms(report: Report, quick: bool, store: Path | None) -> None:
 def network(report: Report, quick: bool, store: Path | None) -> None:
     system = mufield.make("four-rooms")
     flow, motion = system.reveal()
-    known = float(plan_network(flow, motion, jax.random.key(0)).value)
+    known = float(mufield.plan(flow, motion, Network()).value)
     seeds, episodes = (1, 2) if quick else (10, 30)
-    learner = M3UCRL(system.problem, planner=GradientPlanner(), scale=NETWORK_SCALE)
+    optimism = Hallucinated(NETWORK_SCALE)
+    learner = M3UCRL(system.problem, planner=GradientPlanner(), optimism=optimism)
     began = time.perf_counter()
     results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, reference=known)
     values = curves(results)
@@ -146,8 +158,8 @@ def swarm(report: Report, quick: bool, store: Path | None) -> None:
     for motion, initial in cases:
         system = mufield.make("swarm", motion=motion, initial=initial)
         flow, true_motion = system.reveal()
-        planner = BPTT(steps=60 if quick else 200, learning_rate=0.1)
-        plan = plan_table(flow, true_motion, jax.random.key(0), planner=planner)
+        ascent = BPTT(steps=60 if quick else 200, learning_rate=0.1)
+        plan = mufield.plan(flow, true_motion, ascent=ascent)
         known, end = float(plan.value), system.evaluate(plan.profile).mass[-1]
         learner = swarm_learner(system, motion)
         began = time.perf_counter()
@@ -180,16 +192,18 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
         exact_points=0,
         mu=mufield.Here() if motion == "congested" else mufield.Unseen(),
     )
-    planner = GradientPlanner(policy="table", steps=60)
-    return M3UCRL(system.problem, family, planner, first="random", scale=SWARM_SCALE)
+    planner = GradientPlanner(Table(), steps=60)
+    optimism = Hallucinated(SWARM_SCALE)
+    return M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
 
 
 def optimism(report: Report, quick: bool, store: Path | None) -> None:
     system = mufield.make("walkway")
     best = bracket(system, 300)[0]
     seeds, episodes = (3, 8) if quick else (10, 15)
-    for kind in ("hallucinated", "greedy", "bonus", "thompson"):
-        learner = M3UCRL(system.problem, GaussianProcess(exact_points=0), optimism=kind)
+    for each in (Hallucinated(), Greedy(), Bonus(), Thompson()):
+        kind = type(each).__name__.lower()
+        learner = M3UCRL(system.problem, GaussianProcess(exact_points=0), optimism=each)
         results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, progress=False)
         ends = curves(results)[:, -LAST:].mean(axis=1)
         won = int(np.sum(ends >= 0.95 * best))

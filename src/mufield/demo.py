@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 from rich.console import Console
@@ -19,8 +18,8 @@ from .flow.flow import Rollout
 from .flow.moves import MoveFlow
 from .learning.m3ucrl import M3UCRL
 from .learning.run import LearnResult, learn
-from .planning.known import plan_table
 from .planning.mirror import MirrorAscent
+from .planning.plan import plan
 from .policies.tables import random_policy
 from .space.grid import Grid
 from .space.measure import entropy
@@ -120,7 +119,7 @@ def _references(system: SimulatedSystem) -> References:
     flow, motion = system.reveal()
     moves = MoveFlow(flow, motion, system.problem.actions.points(9))
     best = MirrorAscent(sweeps=400, bracket=0.05).solve(moves, progress=True)
-    table = plan_table(flow, motion, jax.random.key(0), progress=True)
+    table = plan(flow, motion, progress=True)
     return References(float(table.value), float(best.value), float(best.upper))
 
 

@@ -5,16 +5,25 @@ from functools import lru_cache
 import jax.numpy as jnp
 from helpers import walk, walking_problem
 
-from mufield import Grid, SimulatedSystem, point_mass
-from mufield.learning.gradient import GradientPlanner
-from mufield.learning.mirror import MirrorPlanner
+from mufield import (
+    GradientPlanner,
+    Grid,
+    MirrorPlanner,
+    Network,
+    SimulatedSystem,
+    Table,
+    point_mass,
+)
 from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
 from mufield.models.ensemble import DeepEnsemble
 
 FAMILY = DeepEnsemble(members=3, width=8, steps=60, beta=2.0)
 MIRROR = MirrorPlanner(points=5, sweeps=15)
-TABLE = GradientPlanner(policy="table", steps=10, sweeps=5, points=3)
-NETWORK = GradientPlanner(steps=6, table_steps=4, fit_steps=5, width=4, depth=1, sweeps=5, points=3)
+SHORT = {"steps": 6, "table_steps": 4, "fit_steps": 5, "sweeps": 5, "points": 3}
+TABLE = GradientPlanner(Table(), **SHORT)
+NETWORK = GradientPlanner(Network(width=4, depth=1), **SHORT)
+SHARED = GradientPlanner(Network(width=4, depth=1, shared=True), **SHORT)
+SCATTERED = GradientPlanner(Table(scatter=2), **SHORT)
 
 
 @lru_cache

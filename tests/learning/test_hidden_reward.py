@@ -13,15 +13,19 @@ from small import MIRROR, SureFamily, sure
 import mufield
 from mufield import (
     M3UCRL,
+    Bonus,
     Box,
     DeepEnsemble,
     Flow,
     GaussianProcess,
+    Greedy,
     Grid,
+    Hallucinated,
     MirrorAscent,
     MoveFlow,
     Problem,
     SimulatedSystem,
+    Thompson,
     Transitions,
     certify,
     learn,
@@ -32,11 +36,10 @@ from mufield import (
 )
 from mufield.environments.swarm import closed_form_policy
 from mufield.finite.system import FiniteSystem
-from mufield.learning.believed import reward_family
-from mufield.learning.imagine import OPTIMISM, Imagination
+from mufield.learning.m3ucrl import default_reward_family as reward_family
 from mufield.models.base import AbstractModel, Prediction
 from mufield.models.calibration import predict_rows
-from mufield.planning.hallucinate import control_points, joint_moves
+from mufield.planning.mirror import regular_moves
 from mufield.problem import HiddenRewardError
 from mufield.space.measure import mean_field_at
 
@@ -100,6 +103,13 @@ class SureReward(AbstractModel):
 REWARD_MODEL = SureReward(jnp.asarray(2.0), jnp.asarray(0.25))
 
 
+def imagined(optimism, reward_model=REWARD_MODEL, key=KEY):
+    """The flow and the motion that are planned with."""
+    problem = hidden().problem
+    flow = Flow(optimism.joint(problem))
+    return optimism.imagine(problem, flow, sure(spread=0.1), reward_model, key)
+
+
 # Who may know it.
 
 
@@ -108,7 +118,7 @@ def test_the_learner_cannot_reach_the_true_reward():
     assert problem.hides_reward
     assert not known().problem.hides_reward
     assert truth not in jax.tree.leaves(problem)
-    assert truth not in jax.tree.leaves(vars(M3UCRL(problem, GP, MIRROR))["prepared"])
+    assert truth not in jax.tree.leaves(vars(M3UCRL(problem, GP, MIRROR)))
     with pytest.raises(HiddenRewardError, match="the reward is hidden"):
         problem.reward(STATE, ACTION, mu_at())
 
@@ -122,7 +132,7 @@ def test_whatever_needs_a_known_reward_is_refused():
         lambda: flow.end_reward(hidden().problem.initial),
         lambda: certify(flow, walk, still, moves),
         lambda: MirrorAscent(sweeps=2).solve(MoveFlow(flow, walk, moves)),
-        lambda: mufield.plan_table(flow, walk, KEY),
+        lambda: mufield.plan(flow, walk),
     ):
         with pytest.raises(HiddenRewardError, match=r"system\.reveal\(\), which has it"):
             use()
@@ -198,7 +208,7 @@ def test_a_family_that_fits_motions_only_is_refused():
         max_move=1.0,
     )
     with pytest.raises(ValueError, match=r"must predict one number, the shape \(1,\), got \(2,\)"):
-        M3UCRL(plane, GP, MIRROR, reward_family=SureFamily())
+        M3UCRL(plane, GP, MIRROR, reward_family=SureFamily()).init(KEY)
 
 
 def test_an_episode_without_rewards_is_refused():
@@ -223,8 +233,7 @@ def test_both_families_model_the_reward_by_the_same_interface(family, most):
 def test_the_optimistic_reward_bounds_the_true_one_where_the_band_covers():
     data = random_data(agents=5)
     model = reward_family(GP).fit(data.of_rewards(), KEY)
-    imagination = Imagination(hidden().problem, optimism=1.0).with_reward(model)
-    reward = imagination.world(sure(), KEY)[0].problem.reward
+    reward = imagined(Hallucinated(1.0), model)[0].problem.reward
     fresh = Transitions.of(
         data.problem, [hidden().run(random_policy(data.problem), jax.random.key(7), agents=10)]
     )
@@ -244,39 +253,36 @@ def test_the_optimistic_reward_bounds_the_true_one_where_the_band_covers():
 
 def test_each_kind_of_optimism_believes_in_its_own_reward():
     mean, band = 1.0 + 2.5 + 0.05, 2.0 * 0.25
-    paid = {}
-    for kind in OPTIMISM:
-        imagination = Imagination(hidden().problem, kind, optimism=0.5).with_reward(REWARD_MODEL)
-        flow, _ = imagination.world(sure(spread=0.1), KEY)
-        joint = jnp.concatenate([ACTION, jnp.full(imagination.controls, 0.7)])
-        paid[kind] = float(flow.problem.reward(STATE, joint, mu_at()))
-        if kind == "thompson":
-            other, _ = imagination.world(sure(spread=0.1), jax.random.key(1))
-            assert paid[kind] != float(other.problem.reward(STATE, joint, mu_at()))
-    assert paid["hallucinated"] == paid["shared"] == pytest.approx(mean + 0.5 * band)
+
+    def paid(optimism, key=KEY):
+        flow, _ = imagined(optimism, key=key)
+        joint = jnp.concatenate([ACTION, jnp.full(flow.problem.actions.dim - 1, 0.7)])
+        return float(flow.problem.reward(STATE, joint, mu_at()))
+
+    assert paid(Hallucinated(0.5)) == pytest.approx(mean + 0.5 * band)
     # The motion's uncertainty pays as well: beta times the spread, over the farthest move.
-    assert paid["bonus"] == pytest.approx(mean + 0.5 * band + 0.5 * 0.2)
-    assert paid["greedy"] == pytest.approx(mean)
+    assert paid(Bonus(0.5)) == pytest.approx(mean + 0.5 * band + 0.5 * 0.2)
+    assert paid(Greedy()) == pytest.approx(mean)
+    assert paid(Thompson()) != paid(Thompson(), jax.random.key(1))
 
 
 def test_the_end_is_paid_with_the_believed_reward_at_rest():
-    imagination = Imagination(hidden().problem, optimism=0.5).with_reward(REWARD_MODEL)
-    flow, _ = imagination.world(sure(), KEY)
+    flow, _ = imagined(Hallucinated(0.5))
     mass = mufield.uniform(flow.problem.grid)
     assert float(flow.end_reward(mass)) == pytest.approx(1.0 + 3.0 + 0.25)
 
 
 def test_the_reward_is_computed_once_for_all_etas_of_an_action():
-    imagination = Imagination(hidden().problem).with_reward(REWARD_MODEL)
-    flow, motion = imagination.world(sure(), KEY)
-    joint = joint_moves(Box(-1.0, 1.0).points(3), control_points(1, 3))
-    plain, grouped = MoveFlow(flow, motion, joint), MoveFlow(flow, motion, joint, alike=3)
+    flow, motion = imagined(Hallucinated())
+    grouped = regular_moves(flow, motion, hidden().problem.actions, points=3, controls=3)
+    joint = grouped.actions[0]
+    plain = MoveFlow(flow, motion, joint)
     mass = mufield.uniform(flow.problem.grid)
     np.testing.assert_array_equal(grouped.rewards(mass), plain.rewards(mass))
     one, other = (moves.sweep(moves.uniform()) for moves in (plain, grouped))
     np.testing.assert_allclose(one.action_values, other.action_values, rtol=1e-12)
     with pytest.raises(ValueError, match="groups of 2"):
-        MoveFlow(flow, motion, joint, alike=2)
+        MoveFlow(flow, motion, joint, group=2)
 
 
 def test_rewards_that_are_all_equal_can_be_learned():
@@ -337,8 +343,8 @@ def test_the_band_holds_many_exact_rewards_in_single_precision_too():
     with jax.enable_x64(False):
         swarm = make("swarm", reward="hidden", horizon=50, cells=20)
         random, closed = random_policy(swarm.problem), closed_form_policy
-        told = [swarm.run(random, KEY), swarm.run(closed, jax.random.key(1), agents=40)]
-        model = reward_family(GP).fit(Transitions.of(swarm.problem, told).of_rewards(), KEY)
+        seen = [swarm.run(random, KEY), swarm.run(closed, jax.random.key(1), agents=40)]
+        model = reward_family(GP).fit(Transitions.of(swarm.problem, seen).of_rewards(), KEY)
         fresh = swarm.run(closed, jax.random.key(2), agents=20)
         found = predict_rows(model, Transitions.of(swarm.problem, [fresh]).of_rewards())
         assert np.mean(np.abs(found.error) <= float(model.beta) * found.epistemic) > 0.95

@@ -3,12 +3,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY, MIRROR, NETWORK, TABLE, SureFamily, corridor
+from small import FAMILY, MIRROR, NETWORK, SCATTERED, SHARED, TABLE, SureFamily, corridor
 
-from mufield import GaussianProcess, MoveFlow, random_policy
+from mufield import (
+    Bonus,
+    GaussianProcess,
+    Greedy,
+    Hallucinated,
+    MirrorPlanner,
+    MoveFlow,
+    Network,
+    Thompson,
+    make,
+    random_policy,
+)
 from mufield.learning.m3ucrl import M3UCRL, RUN, PlanError
 from mufield.learning.metrics import measure
-from mufield.learning.mirror import MirrorPlanner
 from mufield.learning.run import learn, learn_many
 
 KEY = jax.random.key(3)
@@ -28,14 +38,15 @@ def learner():
 @pytest.mark.parametrize(
     ("planner", "optimism"),
     [
-        (MIRROR, "hallucinated"),
-        (MIRROR, "bonus"),
-        (MIRROR, "thompson"),
-        (MIRROR, "greedy"),
-        (TABLE, "hallucinated"),
-        (NETWORK, "hallucinated"),
-        (NETWORK, "shared"),
-        (NETWORK, "greedy"),
+        (MIRROR, Hallucinated()),
+        (MIRROR, Bonus()),
+        (MIRROR, Thompson()),
+        (MIRROR, Greedy()),
+        (TABLE, Hallucinated()),
+        (SCATTERED, Hallucinated()),
+        (NETWORK, Hallucinated()),
+        (SHARED, Hallucinated()),
+        (NETWORK, Greedy()),
     ],
 )
 def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
@@ -47,7 +58,7 @@ def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
         assert len(state.data) == 4 * count
         # No trace of eta: the system has one action axis, and refuses others.
         assert episode.actions.shape[-1] == 1
-        assert (float(plan.control) > 0) == (optimism in ("hallucinated", "shared"))
+        assert (float(plan.control) > 0) == isinstance(optimism, Hallucinated)
         assert np.isfinite(float(plan.value))
 
 
@@ -55,7 +66,7 @@ def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
 def test_thompson_sampling_draws_from_gaussian_processes_of_both_forms(inducing):
     """An exact posterior draws on the host, so that it must be prepared before planning."""
     family = GaussianProcess(inducing=inducing)
-    learner = M3UCRL(corridor().problem, family, MIRROR, optimism="thompson")
+    learner = M3UCRL(corridor().problem, family, MIRROR, optimism=Thompson())
     _, _, state = one_episode(learner, learner.init(KEY))
     first, again = (float(learner.ask(state).value) for _ in range(2))
     other = float(learner.ask(eqx.tree_at(lambda s: s.key, state, jax.random.key(9))).value)
@@ -64,11 +75,11 @@ def test_thompson_sampling_draws_from_gaussian_processes_of_both_forms(inducing)
 
 def test_optimism_never_expects_less_than_the_mean_does():
     value = {}
-    for optimism in ("hallucinated", "greedy"):
+    for optimism in (Hallucinated(), Greedy()):
         planner = MirrorPlanner(points=5, sweeps=80)
         learner = M3UCRL(corridor().problem, SureFamily(gain=0.3), planner, optimism=optimism)
-        value[optimism] = float(learner.ask(learner.init(KEY)).value)
-    assert value["hallucinated"] > value["greedy"] + 0.1
+        value[type(optimism)] = float(learner.ask(learner.init(KEY)).value)
+    assert value[Hallucinated] > value[Greedy] + 0.1
 
 
 def test_with_a_perfect_model_the_plan_earns_what_it_expects():
@@ -109,11 +120,11 @@ def test_learning_ends_near_the_best_plan():
 
 
 def test_the_first_episode_can_be_random(learner):
-    shy = M3UCRL(corridor().problem, SureFamily(), MIRROR, first="random")
+    shy = M3UCRL(corridor().problem, SureFamily(), MIRROR, random_first=True)
     state = shy.init(KEY)
     plan, episode, after = one_episode(shy, state)
     assert plan.note == "the uniform random policy"
-    assert measure(state, plan, episode).optimistic is None
+    assert measure(state, plan, episode, after.data).optimistic is None
     assert shy.ask(after).note == ""
 
 
@@ -139,9 +150,9 @@ def test_an_episode_with_nan_is_refused_and_changes_nothing(learner):
 class Diverging(MirrorPlanner):
     """Plans well before any data, then not at all."""
 
-    def plan(self, prepared, imagination, model, memory, key):
-        plan = super().plan(prepared, imagination, model, memory, key)
-        return eqx.tree_at(lambda p: p.value, plan, plan.value / (model.spread - 0.1))
+    def plan(self, flow, motion, key, memory=None, *, actions=None):
+        plan = super().plan(flow, motion, key, memory, actions=actions)
+        return eqx.tree_at(lambda p: p.value, plan, plan.value / (motion.model.spread - 0.1))
 
 
 def test_a_plan_that_is_not_finite_gives_way_to_the_last_good_policy():
@@ -180,7 +191,7 @@ def test_a_band_that_is_too_narrow_is_warned_of():
         state = learner.init(KEY)
         plan = learner.ask(state)
         episode = corridor().run(random_policy(corridor().problem), KEY, agents=20)
-        row = measure(state, plan, episode)
+        row = measure(state, plan, episode, state.data.append(episode))
         notes[name] = row.notes
         assert row.coverage is not None
     assert "too narrow" in notes["wrong"][0]
@@ -188,7 +199,27 @@ def test_a_band_that_is_too_narrow_is_warned_of():
 
 
 def test_bad_options_are_named():
-    with pytest.raises(ValueError, match="first must be"):
-        M3UCRL(corridor().problem, SureFamily(), MIRROR, first="last")
+    with pytest.raises(ValueError, match="cannot scatter"):
+        Network(shared=True, scatter=2)
+    discrete = M3UCRL(make("discrete-rooms", horizon=2).problem, SureFamily(), TABLE)
+    with pytest.raises(ValueError, match="needs a box"):
+        discrete.init(KEY)
     with pytest.raises(ValueError, match="at least one seed"):
         learn_many(corridor(), seeds=[], episodes=1)
+
+
+def test_move_sets_are_paired_with_any_number_of_controls():
+    system = make("discrete-rooms", horizon=2)
+    for controls in (2, 4):
+        planner = MirrorPlanner(controls=controls, sweeps=3)
+        learner = M3UCRL(system.problem, SureFamily(), planner)
+        plan = learner.ask(learner.init(KEY))
+        # Without eta, the policy draws from the moves of the set.
+        assert plan.profile.at(0).actions.shape == (1, *system.problem.actions.moves.shape)
+        assert float(plan.control) > 0
+    eager = planner.plan(
+        *learner.optimism.imagine(system.problem, learner.flow, learner.init(KEY).model, None, KEY),
+        KEY,
+        actions=system.problem.actions,
+    )
+    assert np.isfinite(float(eager.value))

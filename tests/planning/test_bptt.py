@@ -11,13 +11,16 @@ from mufield import (
     BPTT,
     Flow,
     Grid,
+    Network,
     Profile,
+    Table,
+    TablePolicy,
     network_profile,
-    plan_network,
-    plan_table,
+    plan,
     point_mass,
 )
-from mufield.planning.starts import fit_profile, global_table, random_table, table_start
+from mufield.planning.mirror import regular_moves
+from mufield.planning.starts import SquashedTable, fit, table_start
 from mufield.policies.encoders import AllCells, Here, MeanEmbedding, Pooled, Unseen
 from mufield.policies.squash import squash, unsquash
 from mufield.space.measure import mean_field_at
@@ -33,6 +36,16 @@ def small_flow(horizon=4):
 
 
 FLOW = small_flow()
+BOX = FLOW.problem.actions
+
+
+def random_table(key=KEY):
+    return Table().random(FLOW.problem, BOX, key)
+
+
+def even_table(size):
+    actions = jnp.full((4, SMALL.n_cells, 2), size)
+    return Profile.stacked(SquashedTable.around(BOX, actions, 0 * actions, 1), 4)
 
 
 @pytest.mark.parametrize("mu", [Unseen(), AllCells(), Pooled(2), Here(), MeanEmbedding()], ids=str)
@@ -50,7 +63,7 @@ def test_gradient_of_a_network_equals_central_differences(mu):
 
 
 def test_ascent_keeps_the_best_and_says_which_start_it_came_from():
-    starts = [random_table(FLOW.problem, k) for k in jax.random.split(KEY, 3)]
+    starts = [random_table(k) for k in jax.random.split(KEY, 3)]
     result = BPTT(steps=40, learning_rate=0.1).solve(FLOW, walk, starts)
     assert result.history.shape == (40, 3)
     assert float(result.value) == float(result.values[result.start]) == float(result.values.max())
@@ -63,19 +76,19 @@ def test_ascent_keeps_the_best_and_says_which_start_it_came_from():
 
 def test_stepping_by_hand_is_what_the_driver_does():
     planner = BPTT(steps=6, learning_rate=0.05, steps_at_once=4)
-    start = random_table(FLOW.problem, KEY)
+    start = random_table()
     state = planner.init([start])
     seen = []
     for _ in range(6):
         state, value = planner.step(FLOW, walk, state)
-        seen.append(float(value[0]))
+        seen.append(float(value[0, 0]))
     result = planner.solve(FLOW, walk, [start])
     assert seen == pytest.approx(np.asarray(result.history[:, 0]).tolist(), abs=1e-12)
 
 
 def test_a_plateau_ends_the_ascent():
     result = BPTT(steps=400, learning_rate=1e-9, patience=30, steps_at_once=10).solve(
-        FLOW, walk, [random_table(FLOW.problem, KEY)]
+        FLOW, walk, [random_table()]
     )
     assert result.outcome == "plateau"
     assert len(result.history) < 60
@@ -86,10 +99,8 @@ def test_steps_without_a_finite_gradient_are_skipped_and_counted():
         # Fine for small actions, not a number for larger ones.
         return state + jnp.where(jnp.abs(action) < 0.3, action, jnp.nan)
 
-    shape = (4, SMALL.n_cells, 2)
-    good = table_start(FLOW.problem, jnp.full(shape, 0.1))
-    bad = table_start(FLOW.problem, jnp.full(shape, 0.5))
-    result = BPTT(steps=10, learning_rate=1e-3).solve(FLOW, breaks, [good, bad])
+    starts = [even_table(0.1), even_table(0.5)]
+    result = BPTT(steps=10, learning_rate=1e-3).solve(FLOW, breaks, starts)
     assert result.skipped.tolist() == [0, 11]
     assert result.start == 0
     assert np.isfinite(float(result.value))
@@ -99,32 +110,37 @@ def test_starts_must_be_alike_and_at_least_one():
     with pytest.raises(ValueError, match="at least one"):
         BPTT().init([])
     with pytest.raises(ValueError, match="same kind"):
-        BPTT().init([random_table(FLOW.problem, KEY), network_profile(FLOW.problem, KEY)])
-    with pytest.raises(ValueError, match="start must be"):
-        plan_table(FLOW, walk, KEY, start="best")
-    with pytest.raises(ValueError, match="start must be"):
-        plan_network(FLOW, walk, KEY, start="best")
+        BPTT().init([random_table(), network_profile(FLOW.problem, KEY)])
+    with pytest.raises(ValueError, match="at least one"):
+        plan(FLOW, walk, starts=0)
+    with pytest.raises(ValueError, match="profiles of TablePolicy"):
+        plan(FLOW, walk, starts=0, warm=[network_profile(FLOW.problem, KEY)])
 
 
 def test_global_starts_beat_random_ones_on_a_small_map():
     quick = BPTT(steps=60, learning_rate=0.1)
-    best = plan_table(FLOW, walk, KEY, planner=quick)
-    random = plan_table(FLOW, walk, KEY, planner=quick, start="random", seeds=2)
+    best = plan(FLOW, walk, ascent=quick)
+    assert isinstance(best.profile.at(0), TablePolicy)
+    random = plan(FLOW, walk, ascent=quick, random=True, starts=2)
+    assert random.history.shape[1] == 2
     assert float(best.value) >= float(random.value) - 0.02
-    warm = plan_table(FLOW, walk, KEY, planner=quick, start="warm", warm=[best.profile])
+    warm = plan(FLOW, walk, ascent=quick, starts=0, warm=[best.profile])
     assert float(warm.value) >= float(best.value) - 1e-9
 
 
 def test_networks_are_fitted_to_tables_and_improved():
-    table = global_table(FLOW, walk, sweeps=40)
+    moves = regular_moves(FLOW, walk, BOX, points=9)
+    table = table_start(FLOW, BOX, 1, moves, sweeps=40)
     rollout = FLOW.rollout(table, walk)
     actions = FLOW.mean_actions(table, rollout.mass)
     network = network_profile(FLOW.problem, KEY, width=16)
-    fitted = fit_profile(FLOW, network, actions, rollout.mass, steps=300)
+    fitted = fit(FLOW, network, table, rollout.mass, steps=300)
     before = float(jnp.mean((FLOW.mean_actions(network, rollout.mass) - actions) ** 2))
     after = float(jnp.mean((FLOW.mean_actions(fitted, rollout.mass) - actions) ** 2))
     assert after < 0.1 * before
-    result = plan_network(FLOW, walk, KEY, width=16, planner=BPTT(steps=40, learning_rate=3e-3))
+    ascent = BPTT(steps=40, learning_rate=3e-3)
+    result = plan(FLOW, walk, Network(width=16), starts=2, ascent=ascent)
+    assert result.history.shape == (40, 2)
     assert float(result.value) > float(FLOW.value(network, walk))
     assert result.lipschitz is not None
 
@@ -181,7 +197,7 @@ def test_networks_need_a_box_and_sound_sizes():
     with pytest.raises(ValueError, match="needs a box"):
         network_profile(discrete, KEY)
     with pytest.raises(ValueError, match="needs a box"):
-        random_table(discrete, KEY)
+        plan(Flow(discrete), walk)
     with pytest.raises(ValueError, match="at least 1"):
         network_profile(FLOW.problem, KEY, width=0)
     assert isinstance(network_profile(FLOW.problem, KEY, mu=Pooled()), Profile)
@@ -202,4 +218,4 @@ def test_starts_of_different_sizes_and_no_steps_are_refused():
     with pytest.raises(ValueError, match="same sizes"):
         BPTT().init([wide, narrow])
     with pytest.raises(ValueError, match="at least one step"):
-        BPTT(steps=0).solve(FLOW, walk, [wide])
+        BPTT(steps=0)

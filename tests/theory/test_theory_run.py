@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from mufield import M3UCRL, MirrorPlanner
+from mufield import M3UCRL, Hallucinated, MirrorPlanner
 from mufield.theory.report import make_report
 from mufield.theory.verdicts import Verdict, power
 
@@ -61,7 +61,7 @@ def test_without_the_band_a_plan_expects_less_than_the_best_policy_earns(ring):
         ring.setup.problem,
         ring.setup.learner.family,
         MirrorPlanner(controls=3, sweeps=20),
-        scale=0.0,
+        optimism=Hallucinated(0.0),
     )
     assert float(greedy.ask(greedy.init(jax.random.key(0))).value) < ring.best - 1e-3
 

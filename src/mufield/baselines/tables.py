@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Mass
 from ..errors import UserError
-from ..flow.dependence import depends_on_mu
 from ..flow.flow import Flow
+from ..flow.moves import depends_on_mu
 from ..policies.base import ActionLaw
 from ..problem import Motion, MoveSet, Problem
 from ..space.measure import density, log_mass

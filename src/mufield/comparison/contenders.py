@@ -6,17 +6,15 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..errors import UserError
-from ..flow.dependence import depends_on_mu
-from ..flow.moves import MoveFlow
+from ..flow.moves import MoveFlow, depends_on_mu
 from ..learning.m3ucrl import PlanError
 from ..learning.run import learn_many
 from ..planning.certificate import is_concave
-from ..planning.known import plan_table
 from ..planning.mirror import MirrorAscent
+from ..planning.plan import plan
 from ..policies.tables import random_policy
 from ..problem import MoveSet
 from ..runs.build import build
@@ -145,9 +143,9 @@ class KnownMotion(AbstractContender):
         if concave or isinstance(problem.actions, MoveSet):
             moves = MoveFlow(flow, motion, problem.actions.points(self._points))
             found = MirrorAscent(SWEEPS, BRACKET).solve(moves, progress=progress)
-            profile, upper = found.profile(moves), float(found.upper)
+            profile, upper = found.profile, float(found.upper)
         else:
-            profile = plan_table(flow, motion, jax.random.key(0), progress=progress).profile
+            profile = plan(flow, motion, progress=progress).profile
         value = float(self.system.evaluate(profile).value)
         if math.isfinite(upper):
             # Rounded up, or it would be no bound.

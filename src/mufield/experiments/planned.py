@@ -5,20 +5,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..flow.moves import MoveFlow
-from ..planning.bptt import BPTT, BPTTResult
-from ..planning.known import (
-    NETWORK_RATE,
-    NETWORK_STEPS,
-    TABLE_RATE,
-    TABLE_STEPS,
-    plan_network,
-    plan_table,
-)
+from ..planning.gradient import BPTT, BPTTResult
 from ..planning.mirror import MirrorAscent
+from ..planning.plan import plan
+from ..planning.starts import Network, Table
 from ..policies.base import Profile
 from ..policies.files import load_policy, read_info, save_policy
 from ..policies.tables import random_policy
@@ -62,7 +55,7 @@ def bracket_job(settings: dict[str, Any], directory: Path) -> dict[str, Any]:
     moves = MoveFlow(flow, motion, system.problem.actions.points(settings["points"]))
     ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
     result = ascent.solve(moves)
-    shown = show(settings, result.profile(moves))
+    shown = show(settings, result.profile)
     upper = float(result.upper)
     return {
         "value": float(result.value),
@@ -75,12 +68,9 @@ def bracket_job(settings: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 def _plan(settings: dict[str, Any]) -> BPTTResult:
     flow, motion = system_of(settings).reveal()
-    key, seeds = jax.random.key(0), settings["seeds"]
-    if settings["policy"] == "network":
-        planner = BPTT(steps=settings["steps"] or NETWORK_STEPS, learning_rate=NETWORK_RATE)
-        return plan_network(flow, motion, key, planner=planner, seeds=seeds)
-    planner = BPTT(steps=settings["steps"] or TABLE_STEPS, learning_rate=TABLE_RATE)
-    return plan_table(flow, motion, key, planner=planner, seeds=seeds)
+    policy = Network() if settings["policy"] == "network" else Table()
+    ascent = BPTT(steps=settings["steps"] or policy.steps, learning_rate=policy.learning_rate)
+    return plan(flow, motion, policy, ascent=ascent, starts=settings["seeds"])
 
 
 def _figures(shown: Shown, directory: Path) -> dict[str, Any]:

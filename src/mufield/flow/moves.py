@@ -6,18 +6,22 @@ that sweeps over an episode many times pays for walls and noise once.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.extend.core import Literal
+from jaxtyping import Array, Bool, Float
 
+from .. import _types
 from .._types import Mass, Scalar
 from ..errors import UserError
 from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy
-from ..problem import Motion
-from .dependence import depends_on_mu
+from ..problem import Motion, Problem
+from ..space.measure import MeanField
 from .flow import Flow, Rollout
 from .phi import Aims, landed_exactly, windows
 
@@ -57,7 +61,7 @@ class MoveFlow(eqx.Module):
             depends on mu or the kernel would be too large.
         sees_mu: Whether the motion depends on mu.
         shared: Whether all cells have the same moves.
-        alike: So many moves that follow each other earn the same.
+        group: Moves come in groups of this size that earn the same reward.
     """
 
     flow: Flow
@@ -66,7 +70,7 @@ class MoveFlow(eqx.Module):
     kernel: Float[Array, "cells moves window"] | None
     sees_mu: bool = eqx.field(static=True)
     shared: bool = eqx.field(static=True)
-    alike: int = eqx.field(static=True)
+    group: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -74,16 +78,19 @@ class MoveFlow(eqx.Module):
         motion: Motion,
         actions: Float[Array, "*cells moves action_dim"],
         *,
-        alike: int = 1,
+        group: int = 1,
     ):
         """Prepares the flow; computes the kernel if the motion does not depend on mu.
+
+        May be called inside a compiled function, where the values of the moves are not checked.
 
         Args:
             flow: The problem's flow.
             motion: The law of motion of one agent.
             actions: The moves, the same everywhere or different in each cell.
-            alike: If always so many moves that follow each other earn the same, as the etas of
-                one action do, the reward is computed for the first of them only.
+            group: How many consecutive moves always earn the same, because they take the same
+                action with different hallucinated controls. The reward is then computed for the
+                first of them only.
         """
         problem = flow.problem
         if actions.shape[-1] != problem.actions.dim:
@@ -93,15 +100,17 @@ class MoveFlow(eqx.Module):
             )
         dtype = problem.initial.dtype
         shape = (problem.grid.n_cells, *actions.shape[-2:])
-        if not bool(jnp.all(problem.actions.contains(actions))):
+        # Moves with controls are made by planners, with as many controls as they like.
+        inside = True if group > 1 else jnp.all(problem.actions.contains(actions))
+        if not isinstance(inside, jax.core.Tracer) and not inside:
             raise UserError(f"some moves are outside {problem.actions.describe()}; leave them out")
-        if actions.shape[-2] % alike:
+        if actions.shape[-2] % group:
             raise UserError(
-                f"{actions.shape[-2]} moves cannot be divided into groups of {alike} that earn the "
+                f"{actions.shape[-2]} moves cannot be divided into groups of {group} that earn the "
                 "same; make them equal in number"
             )
         self.shared = actions.ndim == 2
-        self.alike = alike
+        self.group = group
         self.flow = flow
         self.motion = motion
         self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
@@ -109,17 +118,6 @@ class MoveFlow(eqx.Module):
         self.sees_mu = depends_on_mu(problem, motion)
         constant = size <= MOST_KERNEL_BYTES and not self.sees_mu
         self.kernel = _kernel(flow, motion, self.actions) if constant else None
-
-    def with_motion(self, motion: Motion) -> "MoveFlow":
-        """The same moves under another motion of the same kind; may be compiled and lifted.
-
-        The other motion must not depend on mu unless the first one does.
-        """
-        moved: MoveFlow = eqx.tree_at(lambda moves: moves.motion, self, motion)
-        if self.kernel is not None:
-            kernel = _kernel(self.flow, motion, self.actions)
-            moved = eqx.tree_at(lambda moves: moves.kernel, moved, kernel)
-        return moved
 
     @property
     def n_moves(self) -> int:
@@ -155,9 +153,9 @@ class MoveFlow(eqx.Module):
 
     def rewards(self, mass: Mass) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each move."""
-        moves = self.actions[:, :: self.alike]
+        moves = self.actions[:, :: self.group]
         law = ActionLaw(actions=moves, weights=jnp.ones_like(moves[..., 0]))
-        return jnp.repeat(self.flow.rewards(mass, law), self.alike, axis=1)
+        return jnp.repeat(self.flow.rewards(mass, law), self.group, axis=1)
 
     def rollout(self, weights: Weights) -> Rollout:
         """The flow and J of the policy with these weights."""
@@ -180,38 +178,18 @@ class MoveFlow(eqx.Module):
             weights: The policy's weights.
             bound: Whether to compute the gap, a third of the work; without it, it is infinite.
         """
-        problem = self.flow.problem
         rollout = self.rollout(weights)
-        unbounded = self.sees_mu or not bound
 
-        def step(joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
-            return self.push(joint, mass), jnp.sum(joint * self.rewards(mass))
+        def choices(now: Array, mass: Mass) -> Choices:
+            return Choices(weights=now, step=self.step)
 
-        def back(
-            carry: tuple[Mass, Mass], inputs: tuple[Mass, Array]
-        ) -> tuple[tuple[Mass, Mass], Array]:
-            values, best = carry
-            mass, now = inputs
-            joint = mass[:, None] * now
-            # The joint mass enters linearly; mu also enters through the motion and the reward.
-            (_, reward), pull = jax.vjp(step, joint, mass)
-            by_move, by_mu = pull((values, jnp.ones_like(reward)))
-            values = jnp.sum(now * by_move, axis=1) + by_mu
-            if unbounded:
-                return (values, best), by_move
-            best_by_move, _ = pull((best, jnp.ones_like(reward)))
-            return (values, jnp.max(best_by_move, axis=1) + by_mu), by_move
-
-        last = jnp.zeros_like(problem.initial)
-        if problem.pay_end:
-            last = jax.grad(self.flow.end_reward)(rollout.mass[-1])
-        (values, best), action_values = jax.lax.scan(
-            back, (last, last), (rollout.mass[:-1], weights), reverse=True
-        )
-        gap = jnp.vdot(problem.initial, best - values)
-        if unbounded:
-            gap = jnp.full_like(gap, jnp.inf)
+        bound = bound and not self.sees_mu
+        action_values, gap = backwards(self.flow, rollout.mass, weights, choices, bound=bound)
         return Sweep(rollout=rollout, action_values=action_values, gap=gap)
+
+    def step(self, joint: Float[Array, "cells moves"], mass: Mass) -> tuple[Mass, Scalar]:
+        """The next distribution and what this one earns."""
+        return self.push(joint, mass), jnp.sum(joint * self.rewards(mass))
 
     def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
         """Phi with the windows of a few moves at a time, kept neither forwards nor backwards."""
@@ -255,3 +233,89 @@ def _kernel(flow: Flow, motion: Motion, actions: Array) -> Float[Array, "cells m
 
     by_move = jax.lax.map(one, jnp.swapaxes(actions, 0, 1), batch_size=MOVES_AT_ONCE)
     return jnp.swapaxes(by_move, 0, 1)
+
+
+class Choices(eqx.Module):
+    """What agents at all cells can choose from at one step of an episode.
+
+    Attributes:
+        weights: How often they choose what.
+        step: From the joint mass of cells and choices, and the distribution that motion and
+            reward see: the next distribution and the integrated reward.
+        usable: What the best response may choose from; everything if it is None.
+    """
+
+    weights: Float[Array, "cells choices"]
+    step: Callable[[Array, Mass], tuple[Mass, Scalar]]
+    usable: Bool[Array, "cells choices"] | None = None
+
+
+def backwards(
+    flow: Flow,
+    mass: _types.Masses,
+    inputs: Any,
+    choices: Callable[[Any, Mass], Choices],
+    *,
+    bound: bool = True,
+) -> tuple[Weights, Scalar]:
+    """The derivatives of J by the joint mass of cells and choices, from the last step to the first.
+
+    Args:
+        flow: The problem's flow.
+        mass: The distributions of the episode.
+        inputs: What `choices` needs to know of each step, stacked over the steps.
+        choices: From one step's inputs and distribution: what agents can choose from.
+        bound: Whether to compute the gap, a third of the work; without it, it is infinite.
+
+    Returns:
+        The derivatives, and how much the best response to the linearised reward would gain.
+    """
+    problem = flow.problem
+
+    def back(
+        carry: tuple[Mass, Mass], step_inputs: tuple[Any, Mass]
+    ) -> tuple[tuple[Mass, Mass], Array]:
+        values, best = carry
+        step_input, now = step_inputs
+        options = choices(step_input, now)
+        # The joint mass enters linearly; mu also enters through the motion and the reward.
+        (_, reward), pull = jax.vjp(options.step, now[:, None] * options.weights, now)
+        by_choice, by_mu = pull((values, jnp.ones_like(reward)))
+        values = jnp.sum(options.weights * by_choice, axis=1) + by_mu
+        if bound:
+            best_by_choice, _ = pull((best, jnp.ones_like(reward)))
+            if options.usable is not None:
+                best_by_choice = jnp.where(options.usable, best_by_choice, -jnp.inf)
+            best = jnp.max(best_by_choice, axis=1) + by_mu
+        return (values, best), by_choice
+
+    last = jnp.zeros_like(problem.initial)
+    if problem.pay_end:
+        last = jax.grad(flow.end_reward)(mass[-1])
+    (values, best), action_values = jax.lax.scan(
+        back, (last, last), (inputs, mass[:-1]), reverse=True
+    )
+    gap = jnp.vdot(problem.initial, best - values)
+    return action_values, gap if bound else jnp.full_like(gap, jnp.inf)
+
+
+def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
+    """Whether ``function(state, action, mu)`` uses mu, read off the program that it traces to.
+
+    Errs on the side of yes: mu passed through an operation counts, whatever its values do. A plain
+    answer also inside a compiled function.
+    """
+    grid, dtype = problem.grid, problem.initial.dtype
+    state = jnp.asarray(grid.centres[0], dtype=dtype)
+    action = jnp.asarray(problem.actions.rest, dtype=dtype)
+
+    def of_mu(mass: Mass, here: Scalar) -> Any:
+        return jnp.asarray(function(state, action, MeanField(mass=mass, here=here, grid=grid)))
+
+    program = jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0]).jaxpr
+    reached = set(program.invars)
+    for equation in program.eqns:
+        inputs = [v for v in equation.invars if not isinstance(v, Literal)]
+        if any(v in reached for v in inputs):
+            reached.update(equation.outvars)
+    return any(v in reached for v in program.outvars if not isinstance(v, Literal))

@@ -5,30 +5,41 @@ Neither `ask` nor `tell` touches a simulator: a real fleet can stand between the
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from .._types import Key
+from .._types import Action, Key, Mass, State
 from ..episode import Episode
 from ..errors import UserError
+from ..flow.flow import Flow
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.data import Transitions
 from ..models.ensemble import DeepEnsemble
+from ..models.gp import GaussianProcess
+from ..planning.mirror import MirrorPlanner
+from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
+from ..policies.encoders import LogHere
 from ..policies.tables import random_policy
 from ..problem import Problem
-from .believed import reward_family as same_kind
-from .fits import PlanError as PlanError
-from .fits import check_reward_model, fit_all, is_finite
-from .imagine import Imagination
-from .mirror import MirrorPlanner
-from .plan import AbstractPlanner, Plan
+from ..space.measure import MeanField, mean_field_at
+from .optimism import AbstractOptimism, Hallucinated
 
 FIT, PLAN, RUN, FIT_REWARD = 1, 2, 3, 4
 """What an episode's randomness is used for."""
+
+REWARD_POINTS = 64
+"""Inducing points of a reward: planning pays for each in every cell, with every move, at every
+step, because rewards mostly depend on mu and cannot be tabulated."""
+
+
+class PlanError(UserError):
+    """No usable plan or model, and none of an earlier episode to fall back to."""
 
 
 class LearnerState(eqx.Module):
@@ -65,17 +76,17 @@ class LearnerState(eqx.Module):
 
 
 class M3UCRL:
-    """The learner: settings, and what is prepared once for all episodes.
+    """The learner: settings, and the flow that all episodes share.
 
     Attributes:
         problem: What is known of the system.
         family: The statistical model.
         reward_family: The statistical model of the reward, where the problem hides it.
         planner: The planner.
-        imagination: The world that it plans in.
-        first: The first episode: ``"prior"`` plans under the model's prior, ``"random"`` runs the
-            uniform random policy.
-        prepared: What the planner computed for all episodes.
+        optimism: How what the models believe becomes a problem to plan in.
+        flow: The flow of that problem.
+        random_first: Whether the first episode runs the uniform random policy.
+        estimate_noise: Whether the noise of the imagined flow is the model's estimate.
     """
 
     def __init__(
@@ -84,9 +95,8 @@ class M3UCRL:
         family: AbstractModelFamily | None = None,
         planner: AbstractPlanner | None = None,
         *,
-        optimism: str = "hallucinated",
-        scale: float = 2 / 3,
-        first: str = "prior",
+        optimism: AbstractOptimism | None = None,
+        random_first: bool = False,
         estimate_noise: bool = False,
         reward_family: AbstractModelFamily | None = None,
     ):
@@ -96,20 +106,14 @@ class M3UCRL:
             problem: What is known of the system.
             family: The statistical model; a deep ensemble by default.
             planner: The planner; mirror ascent over randomised policies by default.
-            optimism: ``"hallucinated"``, ``"shared"``, ``"bonus"``, ``"thompson"`` or
-                ``"greedy"``; see `Imagination`.
-            scale: Factor on the model's beta, or the bonus's weight. The default plans with two
-                thirds of the band: one that holds the truth nearly everywhere is wider than pays
-                to explore, and with all of it learning is slower (`benchmarks/learning.py`).
-            first: ``"prior"`` or ``"random"``.
-            estimate_noise: Whether the noise of the imagined flow is the model's estimate.
+            optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
+            random_first: Whether the first episode runs the uniform random policy, instead of a
+                plan under the model's prior.
+            estimate_noise: Whether the noise of the imagined flow is the model's estimate. The
+                problem's noise then only bounds it from above.
             reward_family: The statistical model of a hidden reward; by default one of the same
-                kind as ``family`` that sees the logarithm of mu at the agent
-                (`mufield.learning.believed.reward_family`). The reward's band is as wide, in its
-                beta times ``scale``, as the motion's.
+                kind as ``family`` that sees the logarithm of mu at the agent (`reward_family`).
         """
-        if first not in ("prior", "random"):
-            raise UserError(f"first must be 'prior' or 'random', got {first!r}")
         if reward_family is not None and not problem.hides_reward:
             raise UserError(
                 "the problem's reward is known, so there is nothing to model; leave out "
@@ -118,30 +122,35 @@ class M3UCRL:
         self.problem = problem
         self.family = DeepEnsemble() if family is None else family
         self.planner = MirrorPlanner() if planner is None else planner
-        self.imagination = Imagination(
-            problem, optimism, optimism=scale, estimate_noise=estimate_noise
-        )
-        self.first = first
-        self.reward_family: AbstractModelFamily | None = None
-        if problem.hides_reward:
-            self.reward_family = reward_family or same_kind(self.family)
-        data, key = Transitions.empty(problem), jax.random.key(0)
-        self.prepared = self.planner.prepare(
-            *self._world(self.family.fit(data, key), self._reward_prior(data, key))
-        )
+        self.optimism = Hallucinated() if optimism is None else optimism
+        self.flow = Flow(self.optimism.joint(problem))
+        self.random_first = random_first
+        self.estimate_noise = estimate_noise
+        self.reward_family = reward_family
+        if problem.hides_reward and reward_family is None:
+            self.reward_family = default_reward_family(self.family)
 
     def init(self, key: Key) -> LearnerState:
         """The state before the first episode."""
         data = Transitions.empty(self.problem)
+        reward_model = None
+        if self.reward_family is not None:
+            reward_key = _key_after(key, 0, FIT_REWARD)
+            reward_model = self.reward_family.fit(data.of_rewards(), reward_key)
+            _check_reward_model(reward_model, self.problem)
         return LearnerState(
             data=data,
             ends=(),
             model=self.family.fit(data, _key_after(key, 0, FIT)),
-            memory=self.planner.first_memory(self.imagination, _key_after(key, 0, PLAN)),
+            memory=self.first_memory(_key_after(key, 0, PLAN)),
             profile=None,
             key=key,
-            reward_model=self._reward_prior(data, _key_after(key, 0, FIT_REWARD)),
+            reward_model=reward_model,
         )
+
+    def first_memory(self, key: Key) -> Any:
+        """What the planner starts from in the first episode."""
+        return self.planner.first_memory(self.flow, key, actions=self.problem.actions)
 
     def ask(self, state: LearnerState) -> Plan:
         """The policy to run next; raises `PlanError` if none can be found.
@@ -159,14 +168,19 @@ class M3UCRL:
         """
 
         def one(state: LearnerState) -> Plan:
-            if state.episode == 0 and self.first == "random":
+            if state.episode == 0 and self.random_first:
                 return self._random_plan(state)
+            reward_model = state.reward_model
             plan = _plan(
                 self.planner,
-                self.prepared,
-                *self._world(state.model, state.reward_model),
+                self.optimism,
+                self.problem,
+                self.flow,
+                self.optimism.prepared(state.model),
+                None if reward_model is None else self.optimism.prepared(reward_model),
                 state.memory,
                 state.key_for(PLAN),
+                self.estimate_noise,
             )
             return _checked(jax.block_until_ready(plan), state)
 
@@ -222,22 +236,6 @@ class M3UCRL:
             data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model
         )
 
-    def _world(
-        self, model: AbstractModel, reward_model: AbstractModel | None
-    ) -> tuple[Imagination, AbstractModel]:
-        """What is planned in, with models in the form that planning needs."""
-        if self.imagination.kind == "thompson":
-            model = model.drawable()
-            reward_model = None if reward_model is None else reward_model.drawable()
-        return self.imagination.with_reward(reward_model), model
-
-    def _reward_prior(self, data: Transitions, key: Key) -> AbstractModel | None:
-        if self.reward_family is None:
-            return None
-        prior = self.reward_family.fit(data.of_rewards(), key)
-        check_reward_model(prior, self.problem)
-        return prior
-
     def _fit(
         self, keys: list[Key], data: list[Transitions], ends: list[tuple[int, ...]]
     ) -> list["_Fit"]:
@@ -246,11 +244,11 @@ class M3UCRL:
         def keys_for(use: int) -> list[Key]:
             return [_key_after(key, len(end), use) for key, end in zip(keys, ends, strict=True)]
 
-        models = fit_all(self.family, data, keys_for(FIT), ends, "model")
+        models = _fit_all(self.family, data, keys_for(FIT), ends, "model")
         if self.reward_family is None:
             return [_Fit(model, None, notes) for model, notes in models]
         paid = [each.of_rewards() for each in data]
-        rewards = fit_all(self.reward_family, paid, keys_for(FIT_REWARD), ends, "reward model")
+        rewards = _fit_all(self.reward_family, paid, keys_for(FIT_REWARD), ends, "reward model")
         return [
             _Fit(model, reward, (*notes, *more))
             for (model, notes), (reward, more) in zip(models, rewards, strict=True)
@@ -267,7 +265,6 @@ class M3UCRL:
             value=zero + jnp.nan,
             mass=unknown.astype(zero.dtype),
             control=zero,
-            spread=zero + jnp.nan,
             note="the uniform random policy",
         )
 
@@ -280,38 +277,153 @@ class _Fit(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _checked(plan: Plan, state: LearnerState) -> Plan:
-    """The plan, or the last good policy in its place if the plan is not finite."""
-    if plan.note or is_finite((plan.profile, plan.value, plan.mass)):
-        return plan
-    if state.profile is None:
-        raise PlanError(
-            "the first plan is not finite and there is no earlier policy to fall back to; check "
-            "the reward and the planner's learning rate, or start with first='random'"
+def default_reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
+    """A family for the reward of the same kind and with the same settings, but for what suits it.
+
+    Rewards depend on mu, often through its logarithm; they are nearly sums, and seldom linear. A
+    kernel, features or noise that were chosen for the motion do not carry over.
+    """
+    if isinstance(family, GaussianProcess):
+        return replace(
+            family,
+            kernel=None,
+            prior="additive",
+            mu=LogHere(),
+            noise="known",
+            exact_points=0,
+            inducing=min(family.inducing, REWARD_POINTS) or REWARD_POINTS,
         )
-    return Plan(
-        profile=state.profile,
-        memory=state.memory,
-        value=plan.value,
-        mass=plan.mass,
-        control=plan.control,
-        spread=plan.spread,
-        note="the plan was not finite; running the last good policy again",
+    if isinstance(family, DeepEnsemble):
+        return replace(family, mu=LogHere(), noise="known", curvature=1.0)
+    raise UserError(
+        f"no model of the hidden reward is known to go with {type(family).__name__}; pass "
+        "reward_family, for example GaussianProcess(prior='additive', mu=LogHere())"
     )
-
-
-def _key_after(key: Key, episodes: int, use: int) -> Key:
-    """A run's randomness after a number of episodes, for one use."""
-    return jax.random.fold_in(jax.random.fold_in(key, episodes), use)
 
 
 @eqx.filter_jit
 def _plan(
     planner: AbstractPlanner,
-    prepared: Any,
-    imagination: Imagination,
+    optimism: AbstractOptimism,
+    problem: Problem,
+    flow: Flow,
     model: AbstractModel,
+    reward_model: AbstractModel | None,
     memory: Any,
     key: Key,
+    estimate_noise: bool,
 ) -> Plan:
-    return planner.plan(prepared, imagination, model, memory, key)
+    """Plans with what the models believe."""
+    optimism_key, planner_key = jax.random.split(key)
+    if estimate_noise:
+        # Windows of the flow were cut for the problem's noise.
+        noise = jnp.minimum(_mean_noise(problem, model), flow.noise_std)
+        flow = eqx.tree_at(lambda f: f.noise_std, flow, noise)
+    imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
+    return planner.plan(imagined, motion, planner_key, memory, actions=problem.actions)
+
+
+def _mean_noise(problem: Problem, model: AbstractModel) -> Float[Array, "dim"]:
+    """The model's noise, averaged over the space and the actions."""
+    dtype = problem.initial.dtype
+    tried = problem.actions.points(3).astype(dtype)
+
+    def one(state: State, action: Action) -> Array:
+        mu = mean_field_at(problem.grid, problem.initial, state)
+        return model.predict(state, action, mu).aleatoric
+
+    centres = jnp.asarray(problem.grid.centres, dtype=dtype)
+    found = jax.vmap(lambda s: jax.vmap(lambda a: one(s, a))(tried))(centres)
+    return jnp.mean(found, axis=(0, 1))
+
+
+def _checked(plan: Plan, state: LearnerState) -> Plan:
+    """The plan, or the last good policy in its place if the plan is not finite."""
+    if _is_finite((plan.profile, plan.value, plan.mass)):
+        return plan
+    if state.profile is None:
+        raise PlanError(
+            "the first plan is not finite and there is no earlier policy to fall back to; check "
+            "the reward and the planner's learning rate, or start with random_first=True"
+        )
+    note = "the plan was not finite; running the last good policy again"
+    return replace(plan, profile=state.profile, memory=state.memory, note=note)
+
+
+def _fit_all(
+    family: AbstractModelFamily,
+    data: list[Transitions],
+    keys: list[Key],
+    ends: list[tuple[int, ...]],
+    name: str,
+) -> list[tuple[AbstractModel, tuple[str, ...]]]:
+    """The models of several runs, each with what people should know of its fit.
+
+    Args:
+        family: The statistical model.
+        data: The transitions of each run.
+        keys: Its randomness.
+        ends: Number of transitions after each of its episodes.
+        name: What the model is called in notes.
+    """
+    try:
+        models = family.fit_many(data, keys)
+        if _is_finite(models):
+            return [(model, ()) for model in models]
+    except FloatingPointError:
+        pass
+    return [_last_good_fit(family, *each, name) for each in zip(data, keys, ends, strict=True)]
+
+
+def _last_good_fit(
+    family: AbstractModelFamily, data: Transitions, key: Key, ends: tuple[int, ...], name: str
+) -> tuple[AbstractModel, tuple[str, ...]]:
+    """The model of as many episodes as give a finite fit."""
+    for count in range(len(ends), -1, -1):
+        notes: tuple[str, ...] = ()
+        if count < len(ends):
+            notes = (
+                f"the {name}'s fit to {len(ends)} episodes is not finite; going on with that "
+                f"to {count}",
+            )
+        try:
+            model = family.fit(data.first(ends[count - 1] if count else 0), key)
+        except FloatingPointError:
+            continue
+        if _is_finite(model):
+            return model, notes
+    raise PlanError(
+        f"no fit of the {name} is finite, not even the prior; check the model's settings and "
+        "the scales of the observed data"
+    )
+
+
+def _is_finite(tree: Any) -> bool:
+    """Whether none of the arrays in a tree holds NaN or infinity."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
+
+
+def _check_reward_model(model: AbstractModel, problem: Problem) -> None:
+    """Raises unless the model predicts one number.
+
+    A family that ignores ``data.target`` fits motions whatever it is asked for.
+    """
+
+    def mean(state: State, mass: Mass) -> Array:
+        action = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+        mu = MeanField(mass=mass, here=mass[0], grid=problem.grid)
+        return model.predict(state, action, mu).mean
+
+    state = jnp.zeros(problem.grid.dim, dtype=problem.initial.dtype)
+    shape = eqx.filter_eval_shape(mean, state, problem.initial).shape
+    if shape != (1,):
+        raise UserError(
+            f"a model of the reward must predict one number, the shape (1,), got {shape}; its "
+            "family must fit what data.target says"
+        )
+
+
+def _key_after(key: Key, episodes: int, use: int) -> Key:
+    """A run's randomness after a number of episodes, for one use."""
+    return jax.random.fold_in(jax.random.fold_in(key, episodes), use)

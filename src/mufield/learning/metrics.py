@@ -1,19 +1,26 @@
 """What is recorded of every episode."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _types
+from .._types import Action, Mass, Scalar, State
 from ..episode import Episode
 from ..models.base import AbstractModel
 from ..models.calibration import predict_rows
 from ..models.data import Transitions
+from ..planning.planner import Plan
+from ..policies.base import Profile
+from ..space.grid import Grid
+from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
 from .m3ucrl import LearnerState
-from .plan import Plan
 
 LEVEL = 0.95
 """Level at which coverage of the visited states is watched."""
@@ -83,6 +90,7 @@ def measure(
     state: LearnerState,
     plan: Plan,
     episode: Episode,
+    data: Transitions,
     *,
     best: float | None = None,
     reference: float | None = None,
@@ -93,26 +101,30 @@ def measure(
         state: The state that was asked for the plan.
         plan: The plan that was run.
         episode: What was observed.
+        data: All transitions so far, those of the episode included.
         best: Best J before.
         reference: J of a reference plan.
     """
-    grid = state.data.problem.grid
+    problem = state.data.problem
+    grid, far = problem.grid, problem.max_move
     value = float(episode.value)
     notes = [*state.notes, plan.note] if plan.note else list(state.notes)
     middle = episode.mass.shape[0] // 2
-    imagined = bool(jnp.all(jnp.isfinite(plan.mass)))
-    told = Transitions.empty(state.data.problem).append(episode)
-    coverage, warning = _coverage(state.model, told, "moves")
+    imagined, spread = bool(jnp.all(jnp.isfinite(plan.mass))), None
+    if imagined:
+        spread = float(_mean_spread(state.model, plan.profile, plan.mass, grid, far))
+    fresh = _since(data, len(state.data))
+    coverage, warning = _coverage(state.model, fresh, "moves")
     rewards_inside, doubt = None, ""
     if state.reward_model is not None and state.episode:
-        rewards_inside, doubt = _coverage(state.reward_model, told.of_rewards(), "rewards")
+        rewards_inside, doubt = _coverage(state.reward_model, fresh.of_rewards(), "rewards")
     notes += [note for note in (warning, doubt) if note]
     return EpisodeMetrics(
         episode=state.episode + 1,
         value=value,
         optimistic=_number(plan.value),
         beta=float(state.model.beta),
-        spread=_number(plan.spread),
+        spread=spread,
         control=float(plan.control),
         w1_middle=(
             float(wasserstein(grid, plan.mass[middle], episode.mass[middle])) if imagined else None
@@ -127,18 +139,41 @@ def measure(
     )
 
 
+@eqx.filter_jit
+def _mean_spread(
+    model: AbstractModel,
+    profile: Profile,
+    mass: _types.Masses,
+    grid: Grid,
+    farthest: tuple[float, ...],
+) -> Scalar:
+    """Mean epistemic standard deviation at a plan's mean actions, in units of the farthest move."""
+    far = jnp.asarray(farthest, dtype=mass.dtype)
+
+    def step(inputs: tuple[Any, Mass]) -> Scalar:
+        part, now = inputs
+        actions = profile.join(part).at_cells(grid, now).mean()
+
+        def spread(state: State, action: Action, mu: MeanField) -> Scalar:
+            return jnp.mean(model.predict(state, action, mu).epistemic / far)
+
+        return jnp.vdot(now, at_all_cells(grid, now, spread, actions[:, None])[:, 0])
+
+    return jnp.mean(jax.lax.map(step, (profile.per_step, mass[:-1])))
+
+
 def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float | None, str]:
     """Coverage of an episode by the model before it, and a warning if it is too low."""
     from scipy.special import bdtr  # slow to import
 
-    told = predict_rows(model, data)
-    count = int(told.observed.sum())
+    found = predict_rows(model, data)
+    count = int(found.observed.sum())
     if count == 0:
         return None, ""
     # Beta is meant as a band of two standard deviations or more.
     widening = max(1.0, float(model.beta) / 2.0)
-    inside = told.quantiles(widening) <= LEVEL
-    hits = int((inside & told.observed).sum())
+    inside = found.quantiles(widening) <= LEVEL
+    hits = int((inside & found.observed).sum())
     warning = ""
     if bdtr(hits, count, LEVEL) < SUSPICIOUS:
         warning = (
@@ -146,6 +181,13 @@ def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float
             f"{LEVEL:.0%} interval; raise beta or recalibrate the model"
         )
     return hits / count, warning
+
+
+def _since(data: Transitions, count: int) -> Transitions:
+    """The transitions after the first ``count``, with their own distributions only."""
+    fresh = data.rows(np.arange(count, len(data)))
+    first = int(fresh.moment.min())
+    return replace(fresh, mass=data.mass[first:], moment=fresh.moment - first)
 
 
 def _number(value: Any) -> float | None:

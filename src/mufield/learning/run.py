@@ -1,5 +1,6 @@
 """The closed loop over any system: ask, run, tell, repeat."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,10 +11,10 @@ import jax
 from .._progress import progress_bar
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
+from ..planning.planner import Plan
 from ..policies.base import Profile
 from .m3ucrl import M3UCRL, RUN, LearnerState
 from .metrics import EpisodeMetrics, measure
-from .plan import Plan
 
 
 class LearnResult(eqx.Module):
@@ -87,8 +88,8 @@ def learn_many(
     learner = M3UCRL(system.problem) if learner is None else learner
     states = [learner.init(jax.random.key(seed)) for seed in seeds]
     rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
-    best: list[Profile | None] = [None for _ in seeds]
     plans: list[Plan] = []
+    best: list[Profile] = []
     with progress_bar("learning", episodes, shown=progress) as report:
         for done in range(episodes):
             began = time.perf_counter()
@@ -98,21 +99,23 @@ def learn_many(
                 system.run(plan.profile, state.key_for(RUN), agents=agents)
                 for plan, state in zip(plans, states, strict=True)
             ]
+            ran = time.perf_counter()
+            after = learner.tell_many(states, runs, list(plans))
+            fitted = time.perf_counter()
+            best = best or [plan.profile for plan in plans]
             for i, (state, plan, run) in enumerate(zip(states, plans, runs, strict=True)):
-                before = rows[i][-1].best if rows[i] else None
-                row = measure(state, plan, run, best=before, reference=reference)
-                best[i] = plan.profile if before is None or row.value > before else best[i]
+                before = rows[i][-1].best if rows[i] else -math.inf
+                row = measure(state, plan, run, after[i].data, best=before, reference=reference)
+                if row.value > before:
+                    best[i] = plan.profile
                 rows[i].append(row)
                 if watch is not None:
                     watch(i, state, plan, run, row)
-            told = time.perf_counter()
-            states = learner.tell_many(states, runs, list(plans))
-            fitted = time.perf_counter()
-            report(done + 1, **_figures(rows, planned - began, fitted - told))
+            states = after
+            report(done + 1, **_figures(rows, planned - began, fitted - ran))
     return [
         LearnResult(state=state, metrics=tuple(row), profile=plan.profile, best=top)
         for state, row, plan, top in zip(states, rows, plans, best, strict=True)
-        if top is not None
     ]
 
 

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key
+from .._types import Key, Mass, Scalar
 from ..errors import UserError
-from ..flow.dependence import depends_on_mu
 from ..flow.flow import Flow
-from ..flow.moves import MoveFlow
+from ..flow.moves import Choices, MoveFlow, backwards, depends_on_mu
 from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion
 
@@ -196,40 +195,25 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
 
 @eqx.filter_jit
 def _certify(moves: MoveFlow, profile: Profile) -> tuple[Array, Array]:
+    """J of the plan, and what the best response gains from the moves and the plan's own actions."""
     flow = moves.flow
-    problem = flow.problem
     rollout = flow.rollout(profile, moves.motion)
 
-    def own_step(actions: Array, joint: Array, mass: Array) -> tuple[Array, Array]:
-        law = ActionLaw(actions=actions, weights=joint)
-        landed = flow.step_joint(jnp.ones_like(mass), mass, law, moves.motion)
-        return landed, jnp.sum(joint * flow.rewards(mass, law))
+    def choices(part: Any, mass: Mass) -> Choices:
+        law = profile.join(part).at_cells(flow.problem.grid, mass)
+        own = law.weights.shape[1]
 
-    def move_step(joint: Array, mass: Array) -> tuple[Array, Array]:
-        return moves.push(joint, mass), jnp.sum(joint * moves.rewards(mass))
+        def step(joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
+            planned = ActionLaw(actions=law.actions, weights=joint[:, :own])
+            landed = flow.step_joint(jnp.ones_like(mass), mass, planned, moves.motion)
+            paid = jnp.sum(planned.weights * flow.rewards(mass, planned))
+            others, paid_to_others = moves.step(joint[:, own:], mass)
+            return landed + others, paid + paid_to_others
 
-    none = jnp.zeros(moves.actions.shape[:2], dtype=problem.initial.dtype)
-
-    def back(carry: tuple[Array, Array], inputs: Any) -> tuple[tuple[Array, Array], None]:
-        values, best = carry
-        part, mass = inputs
-        law = profile.join(part).at_cells(problem.grid, mass)
-        joint = mass[:, None] * law.weights
-        (_, reward), pull = jax.vjp(lambda j, m: own_step(law.actions, j, m), joint, mass)
-        by_own, by_mu = pull((values, jnp.ones_like(reward)))
-        best_own, _ = pull((best, jnp.ones_like(reward)))
-        _, pull_move = jax.vjp(lambda j: move_step(j, mass), none)
-        (best_move,) = pull_move((best, jnp.ones_like(reward)))
+        unused = jnp.zeros(moves.actions.shape[:2], dtype=law.weights.dtype)
         # A plan's own action counts only where it is in use.
-        best_own = jnp.where(law.weights > 0, best_own, -jnp.inf)
-        best = jnp.maximum(jnp.max(best_move, axis=1), jnp.max(best_own, axis=1)) + by_mu
-        values = jnp.sum(law.weights * by_own, axis=1) + by_mu
-        return (values, best), None
+        usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
+        return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
-    last = jnp.zeros_like(problem.initial)
-    if problem.pay_end:
-        last = jax.grad(flow.end_reward)(rollout.mass[-1])
-    (values, best), _ = jax.lax.scan(
-        back, (last, last), (profile.per_step, rollout.mass[:-1]), reverse=True
-    )
-    return rollout.value, jnp.vdot(problem.initial, best - values)
+    _, gap = backwards(flow, rollout.mass, profile.per_step, choices)
+    return rollout.value, gap

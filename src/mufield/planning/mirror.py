@@ -14,11 +14,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._progress import progress_bar
-from .._types import Scalar
+from .._types import Key, Scalar
 from ..errors import UserError
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..policies.base import Profile
+from ..policies.tables import TablePolicy
+from ..problem import Box, Motion, MoveSet
 from .certificate import is_concave
+from .planner import AbstractPlanner, Plan
 
 FIRST_STEP = 0.1
 GROWTH, SHRINKAGE = 1.1, 0.5
@@ -60,6 +64,7 @@ class MirrorResult(eqx.Module):
     """What an ascent found.
 
     Attributes:
+        moves: The flow over the moves that the policy draws from.
         weights: The policy's weights.
         value: Its J.
         upper: Least J + gap seen: no randomised policy over the moves earns more. Infinite if
@@ -69,6 +74,7 @@ class MirrorResult(eqx.Module):
         state: Where to go on from.
     """
 
+    moves: MoveFlow
     weights: Weights
     value: Scalar
     upper: Scalar
@@ -81,37 +87,37 @@ class MirrorResult(eqx.Module):
         """Width of the interval that holds the optimum, for concave problems."""
         return self.upper - self.value
 
-    def profile(self, moves: MoveFlow) -> Profile:
+    @property
+    def profile(self) -> Profile:
         """The randomised policy profile."""
-        return moves.profile(self.weights)
-
-    def mean_actions(self, moves: MoveFlow) -> Float[Array, "steps cells action_dim"]:
-        """Average action of each step and cell: where gradient ascent may start."""
-        return jnp.einsum("hkm,kma->hka", self.weights, moves.actions)
+        return self.moves.profile(self.weights)
 
 
 class MirrorAscent(eqx.Module):
-    """The planner: `init`, `step` and the driver `solve`, which uses only those two.
+    """The method: `init`, `step`, and the driver `solve`, which uses only those two.
 
     Attributes:
         sweeps: Most sweeps.
         bracket: Stop when J + gap - J is this small; zero to use all sweeps.
         sweeps_at_once: Sweeps between two looks at the result.
+        bound: Whether to compute the upper bound of the optimum, a third of the work.
     """
 
     sweeps: int = eqx.field(static=True, default=200)
     bracket: float = eqx.field(static=True, default=0.0)
     sweeps_at_once: int = eqx.field(static=True, default=20)
+    bound: bool = eqx.field(static=True, default=True)
 
     def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
         """The state before the first step.
 
         Args:
             moves: The flow over a set of moves.
-            weights: Weights to start from; all moves alike by default.
+            weights: Weights to start from; by default all moves alike.
         """
         if weights is None:
-            weights = moves.uniform()
+            # A constant of the size of all weights would be folded while compiling, for seconds.
+            weights = jax.lax.optimization_barrier(moves.uniform())
         elif weights.shape != moves.uniform().shape or not bool(
             jnp.all(weights >= 0) & jnp.all(jnp.abs(jnp.sum(weights, axis=-1) - 1) < 1e-3)
         ):
@@ -119,11 +125,19 @@ class MirrorAscent(eqx.Module):
                 f"weights must have the shape {moves.uniform().shape}, be non-negative and sum to "
                 f"1 in every cell; got the shape {weights.shape}"
             )
-        return _init(moves, weights)
+        return _init(moves, weights, self.bound)
 
-    def step(self, moves: MoveFlow, state: MirrorState) -> MirrorState:
-        """One sweep: take a step, keep it if J did not fall, adapt the step size."""
-        return _steps(moves, state, jnp.asarray(1), self.sweeps_at_once)[0]
+    def step(
+        self, moves: MoveFlow, state: MirrorState, count: int = 1
+    ) -> tuple[MirrorState, Float[Array, "count 2"]]:
+        """``count`` sweeps in one program; returns the new state, and J and gap after each.
+
+        A sweep takes a step, keeps it if J did not fall, and adapts the step size. May be called
+        inside a compiled function.
+        """
+        most = max(count, self.sweeps_at_once)
+        state, figures = _sweeps(moves, state, jnp.asarray(count), most, self.bound)
+        return state, figures[:count]
 
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
@@ -134,14 +148,14 @@ class MirrorAscent(eqx.Module):
         """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
-        concave = is_concave(moves.flow, moves.motion)
+        concave = self.bound and is_concave(moves.flow, moves.motion)
         state = self.init(moves, weights)
         history, done, outcome = [], 0, "sweeps"
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
                 count = min(self.sweeps_at_once, self.sweeps - done)
-                state, figures = _steps(moves, state, jnp.asarray(count), self.sweeps_at_once)
-                history.append(figures[:count])
+                state, figures = self.step(moves, state, count)
+                history.append(figures)
                 done += count
                 bracket = float(state.upper - state.value) if concave else math.inf
                 report(done, J=float(state.value), bracket=bracket)
@@ -149,6 +163,7 @@ class MirrorAscent(eqx.Module):
                     outcome = "bracket"
                     break
         return MirrorResult(
+            moves=moves,
             weights=state.weights,
             value=state.value,
             upper=state.upper if concave else jnp.full_like(state.upper, jnp.inf),
@@ -158,37 +173,111 @@ class MirrorAscent(eqx.Module):
         )
 
 
-def ascend(moves: MoveFlow, sweeps: int) -> MirrorState:
-    """A fixed number of sweeps from all moves alike, without bounds.
+class MirrorPlanner(AbstractPlanner):
+    """Randomised policies by mirror ascent over actions, or joint actions ``(a, eta)``.
 
-    Nothing is looked at on the way, so that it may be compiled and lifted over many motions.
+    Global where the motion does not depend on mu and the reward is concave. Each plan starts
+    anew, so that it is a function of the motion alone.
+
+    Attributes:
+        points: Moves on each axis of an action box.
+        controls: Points of eta on each axis; 2 are the corners of [-1, 1]^p and its centre.
+        sweeps: Sweeps of mirror ascent.
     """
-    # A constant the size of all weights would be folded while compiling, which takes seconds.
-    weights = jax.lax.optimization_barrier(moves.uniform())
-    state = _init(moves, weights, bound=False)
 
-    def one(_: Array, state: MirrorState) -> MirrorState:
-        return _advance(moves, state, bound=False)
+    points: int = eqx.field(static=True, default=9)
+    controls: int = eqx.field(static=True, default=2)
+    sweeps: int = eqx.field(static=True, default=60)
 
-    end: MirrorState = jax.lax.fori_loop(0, sweeps, one, state)
-    return end
+    def first_memory(self, flow: Flow, key: Key, *, actions: Box | MoveSet | None = None) -> None:
+        """Nothing: every plan starts anew."""
+
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        key: Key,
+        memory: None = None,
+        *,
+        actions: Box | MoveSet | None = None,
+    ) -> Plan:
+        """Sweeps from all moves alike, then leaves eta out."""
+        own = flow.problem.actions if actions is None else actions
+        moves = regular_moves(flow, motion, own, points=self.points, controls=self.controls)
+        ascent = MirrorAscent(self.sweeps, bound=False)
+        state, _ = ascent.step(moves, ascent.init(moves), self.sweeps)
+        mass, joint, horizon = state.sweep.rollout.mass, moves.actions[0], flow.problem.horizon
+        weights = state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
+        policy = TablePolicy.mixing(joint[:: moves.group, : own.dim], weights)
+        control = jnp.zeros((), dtype=mass.dtype)
+        if joint.shape[1] > own.dim:
+            size = jnp.mean(jnp.abs(joint[:, own.dim :]), axis=-1)
+            control = jnp.einsum("hk,hkm,m->", mass[:-1], state.weights, size) / horizon
+        return Plan(
+            profile=Profile.stacked(policy, horizon),
+            memory=None,
+            value=state.value,
+            mass=mass,
+            control=control,
+        )
+
+
+def regular_moves(
+    flow: Flow, motion: Motion, actions: Box | MoveSet, *, points: int, controls: int = 2
+) -> MoveFlow:
+    """The flow over a regular set of moves.
+
+    If the flow's actions have more axes than ``actions``, the moves are all pairs of an action
+    and a control eta in [-1, 1]^p; those of one action follow each other.
+
+    Args:
+        flow: The flow of the problem to plan in.
+        motion: The law of motion.
+        actions: What agents can do.
+        points: Actions on each axis of a box.
+        controls: Values of eta on each axis; 2 are the corners and, because those alone would
+            miss the middle of the confidence band, the centre.
+    """
+    own = actions.points(points)
+    size = flow.problem.actions.dim - actions.dim
+    if size == 0:
+        return MoveFlow(flow, motion, own)
+    etas = Box(-1.0, 1.0, dim=size).points(controls)
+    if controls == 2:
+        etas = jnp.concatenate([jnp.zeros((1, size)), etas])
+    joint = [jnp.repeat(own, len(etas), axis=0), jnp.tile(etas, (len(own), 1))]
+    return MoveFlow(flow, motion, jnp.concatenate(joint, axis=1), group=len(etas))
 
 
 @eqx.filter_jit
-def _init(moves: MoveFlow, weights: Weights, bound: bool = True) -> MirrorState:
+def _init(moves: MoveFlow, weights: Weights, bound: bool) -> MirrorState:
     logits = jnp.log(jnp.maximum(weights, LOWEST_WEIGHT))
     sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
-    dtype = weights.dtype
     return MirrorState(
         logits=logits,
         sweep=sweep,
-        step_size=jnp.asarray(FIRST_STEP, dtype=dtype),
+        step_size=jnp.asarray(FIRST_STEP, dtype=weights.dtype),
         upper=sweep.rollout.value + sweep.gap,
         sweeps=jnp.asarray(0, dtype=jnp.int32),
     )
 
 
-def _advance(moves: MoveFlow, state: MirrorState, bound: bool = True) -> MirrorState:
+@eqx.filter_jit
+def _sweeps(
+    moves: MoveFlow, state: MirrorState, count: Int[Array, ""], most: int, bound: bool
+) -> tuple[MirrorState, Float[Array, "most 2"]]:
+    """``count`` sweeps; one compiled program serves all counts up to ``most``."""
+
+    def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
+        state = _sweep(moves, carry[0], bound)
+        return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
+
+    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
+    state, figures = jax.lax.fori_loop(0, count, one, (state, figures))
+    return state, figures
+
+
+def _sweep(moves: MoveFlow, state: MirrorState, bound: bool) -> MirrorState:
     old = state.sweep
     logits = state.logits + state.step_size * old.action_values
     # Only differences between moves matter; the best at zero keeps the logits from drifting.
@@ -209,18 +298,3 @@ def _advance(moves: MoveFlow, state: MirrorState, bound: bool = True) -> MirrorS
         upper=jnp.where(jnp.isfinite(upper), jnp.minimum(upper, state.upper), state.upper),
         sweeps=state.sweeps + 1,
     )
-
-
-@eqx.filter_jit
-def _steps(
-    moves: MoveFlow, state: MirrorState, count: Int[Array, ""], most: int
-) -> tuple[MirrorState, Float[Array, "most 2"]]:
-    """``count`` sweeps; one compiled program serves all counts up to ``most``."""
-
-    def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
-        state = _advance(moves, carry[0])
-        return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
-
-    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    state, figures = jax.lax.fori_loop(0, count, one, (state, figures))
-    return state, figures

@@ -1,7 +1,11 @@
-"""Where gradient ascent starts: random, warm, or global through mirror ascent."""
+"""The kinds of policies that gradient ascent plans, and where it starts to climb.
 
-from collections.abc import Callable
-from typing import Any
+Gradient ascent ends in local optima when it starts at random. Mirror ascent is global where the
+motion does not depend on mu and the reward is concave, so a table of the mean actions that it
+found is a better place to start; networks are fitted to such a table.
+"""
+
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,108 +14,285 @@ import optax
 from jaxtyping import Array, Float
 
 from .. import _types
-from .._types import Key
+from .._types import Key, Mass, State
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
-from ..policies.base import Profile
-from ..policies.squash import unsquash
-from ..policies.tabular import SquashedTable
-from ..problem import Box, Motion, Problem
-from .mirror import MirrorAscent, MirrorResult
+from ..policies.base import AbstractPolicy, ActionLaw, Profile
+from ..policies.encoders import AbstractEncoder, Unseen
+from ..policies.network import NetworkPolicy, network_profile
+from ..policies.spread import scattered, unspread
+from ..policies.squash import squash, unsquash
+from ..policies.tables import TablePolicy
+from ..problem import Box, Problem
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .mirror import MirrorAscent
 
 FLOOR = 0.05
 """Weight in the fit of a cell that is empty, relative to one of average mass."""
 
 
-def global_table(
-    flow: Flow, motion: Motion, *, sweeps: int = 100, points: int = 9, progress: bool = False
-) -> Profile:
-    """A per-cell table with the mean actions of mirror ascent.
+class SquashedTable(AbstractPolicy):
+    """The parameters of a table, which may be any numbers: what gradient ascent changes.
 
-    Mirror ascent is global where the motion does not depend on mu and the reward is concave; a
-    deterministic plan near its mean action is a good place to climb from.
+    The centre of each cell's actions is squashed to the action box by tanh. With a width, agents
+    scatter their actions around it: those that all do the same would stay together, and could
+    part by noise alone. `table` gives the plain table.
+
+    Attributes:
+        centre: Of each cell's actions, before they are squashed.
+        width: How far they scatter on each axis, before `softplus`; none for a single action.
+        box: The action box.
+        scatter: Number of different actions on each axis.
+    """
+
+    centre: Float[Array, "*steps cells action_dim"]
+    width: Float[Array, "*steps cells action_dim"] | None
+    box: Box
+    scatter: int = eqx.field(static=True)
+
+    @classmethod
+    def around(
+        cls,
+        box: Box,
+        mean: Float[Array, "steps cells action_dim"],
+        deviation: Float[Array, "steps cells action_dim"],
+        scatter: int,
+    ) -> "SquashedTable":
+        """The table whose actions have about this mean and this standard deviation."""
+        centre = unsquash(box, mean)
+        return cls(centre, unspread(box, centre, deviation) if scatter > 1 else None, box, scatter)
+
+    @property
+    def sees_mu(self) -> bool:
+        """Tables know cells only."""
+        return False
+
+    @property
+    def by_cell(self) -> bool:
+        """All agents of a cell act alike."""
+        return True
+
+    def table(self) -> TablePolicy:
+        """The actions themselves."""
+        if self.width is None:
+            return TablePolicy.deterministic(squash(self.box, self.centre))
+        law = scattered(self.box, self.centre, self.width, self.scatter)
+        return TablePolicy(law.actions, law.weights)
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The actions of the agent's cell, all equally likely."""
+        return self.table().law(state, mu)
+
+    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
+        """The whole table, without a look-up."""
+        return self.table().at_cells(grid, mass)
+
+
+class JointPolicy(AbstractPolicy):
+    """A policy of actions and a deterministic one of hallucinated controls, side by side."""
+
+    action: AbstractPolicy
+    control: AbstractPolicy
+
+    @property
+    def sees_mu(self) -> bool:
+        """If one of them does."""
+        return self.action.sees_mu or self.control.sees_mu
+
+    @property
+    def by_cell(self) -> bool:
+        """If both are."""
+        return self.action.by_cell and self.control.by_cell
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The joint actions (a, eta)."""
+        return _pairs(self.action.law(state, mu), self.control.law(state, mu))
+
+    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
+        """The joint actions of all cells."""
+        return _pairs(self.action.at_cells(grid, mass), self.control.at_cells(grid, mass))
+
+
+class Table(eqx.Module):
+    """Plans an action, or a scatter of actions, for each cell and step.
+
+    Attributes:
+        scatter: Number of different actions on each axis that an agent draws from; 1 for a
+            deterministic policy. In the four rooms 3 lose 0.1 of J against 5, and 7 gain nothing.
+    """
+
+    scatter: int = eqx.field(static=True, default=1)
+    steps: ClassVar[int] = 300
+    """Where gradient ascent flattens in the four rooms."""
+    learning_rate: ClassVar[float] = 0.1
+
+    def random(self, problem: Problem, actions: Box, key: Key) -> Profile:
+        """Random numbers before squashing; arguments as of `Network.random`."""
+        return shaken(at_rest(problem, actions, self.scatter), key, 1.0)
+
+
+class Network(eqx.Module):
+    """Plans one network for each step, the paper's class of policies.
+
+    Attributes:
+        width: Units of a hidden layer.
+        depth: Number of hidden layers.
+        mu: How networks see the population.
+        shared: Whether action and hallucinated control share one network instead of having one
+            each.
+        scatter: As of `Table`.
+    """
+
+    width: int = eqx.field(static=True, default=32)
+    depth: int = eqx.field(static=True, default=2)
+    mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
+    shared: bool = eqx.field(static=True, default=False)
+    scatter: int = eqx.field(static=True, default=1)
+    steps: ClassVar[int] = 400
+    learning_rate: ClassVar[float] = 3e-3
+
+    def __check_init__(self) -> None:
+        if self.shared and self.scatter > 1:
+            raise UserError(
+                "a network that action and control share cannot scatter actions; leave out "
+                "shared=True or scatter"
+            )
+
+    def random(self, problem: Problem, actions: Box, key: Key) -> Profile:
+        """Networks with random weights.
+
+        Args:
+            problem: The problem to plan in.
+            actions: What agents can do; the problem's actions may have controls beside it.
+            key: Randomness.
+        """
+
+        def networks(box: Box, key: Key, points: int) -> Profile:
+            return network_profile(
+                with_actions(problem, box),
+                key,
+                width=self.width,
+                depth=self.depth,
+                mu=self.mu,
+                points=points,
+            )
+
+        joint = box_of(problem.actions)
+        if self.shared or joint.dim == actions.dim:
+            return networks(joint, key, self.scatter)
+        action_key, control_key = jax.random.split(key)
+        controls = Box(-1.0, 1.0, dim=joint.dim - actions.dim)
+        return side_by_side(
+            networks(actions, action_key, self.scatter), networks(controls, control_key, 1)
+        )
+
+
+PolicyKind = Table | Network
+
+
+def table_start(
+    flow: Flow,
+    actions: Box,
+    scatter: int,
+    moves: MoveFlow | None,
+    *,
+    sweeps: int = 100,
+) -> Profile:
+    """A table around the mean actions that mirror ascent finds, or of agents at rest.
 
     Args:
-        flow: The problem's flow.
-        motion: The law of motion.
+        flow: The flow of the problem to plan in.
+        actions: What agents can do.
+        scatter: Number of different actions on each axis of the table.
+        moves: The moves of mirror ascent; none for agents at rest.
         sweeps: Sweeps of mirror ascent.
-        points: Moves on each axis of the action box.
-        progress: Whether to show a bar.
     """
-    moves, result = global_plan(flow, motion, sweeps=sweeps, points=points, progress=progress)
-    return table_start(flow.problem, result.mean_actions(moves))
+    if moves is None:
+        return at_rest(flow.problem, actions, scatter)
+    ascent = MirrorAscent(sweeps, bound=False)
+    state, _ = ascent.step(moves, ascent.init(moves), sweeps)
+    return around(flow.problem, actions, scatter, moves.actions, state.weights)
 
 
-def global_plan(
-    flow: Flow, motion: Motion, *, sweeps: int = 100, points: int = 9, progress: bool = False
-) -> tuple[MoveFlow, MirrorResult]:
-    """Mirror ascent over a regular set of moves; arguments as in `global_table`."""
-    moves = MoveFlow(flow, motion, box_of(flow.problem).points(points))
-    return moves, MirrorAscent(sweeps=sweeps).solve(moves, progress=progress)
+def around(
+    problem: Problem,
+    actions: Box,
+    scatter: int,
+    moves: Float[Array, "*steps cells moves dim"],
+    weights: Float[Array, "steps cells moves"],
+) -> Profile:
+    """A profile of `SquashedTable` around the mean of given moves, of joint ones if they are."""
+    average = "hkm,kma->hka" if moves.ndim == 3 else "hkm,hkma->hka"
+    mean = jnp.einsum(average, weights, moves)
+    square = jnp.einsum(average, weights, moves**2)
+    deviation = jnp.sqrt(jnp.maximum(square - mean**2, 0.0))
+    dim, horizon = actions.dim, problem.horizon
+    table = SquashedTable.around(actions, mean[..., :dim], deviation[..., :dim], scatter)
+    profile = Profile.stacked(table, horizon)
+    size = problem.actions.dim - dim
+    if size == 0:
+        return profile
+    controls = SquashedTable.around(
+        Box(-1.0, 1.0, dim=size), mean[..., dim:], deviation[..., dim:], 1
+    )
+    return side_by_side(profile, Profile.stacked(controls, horizon))
 
 
-def table_start(problem: Problem, actions: Float[Array, "steps cells action_dim"]) -> Profile:
-    """A per-cell table that gradient ascent can change, from given actions."""
-    box = box_of(problem)
-    return Profile.stacked(SquashedTable(unsquash(box, actions), box), problem.horizon)
+def at_rest(problem: Problem, actions: Box, scatter: int) -> Profile:
+    """A table of agents that stay where they are, as far as they can."""
+    rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
+    weights = jnp.ones((problem.horizon, problem.grid.n_cells, 1), dtype=rest.dtype)
+    moves = jnp.broadcast_to(rest, (problem.grid.n_cells, 1, rest.shape[0]))
+    return around(problem, actions, scatter, moves, weights)
 
 
-def random_table(problem: Problem, key: Key) -> Profile:
-    """A per-cell table of random actions."""
-    box = box_of(problem)
-    shape = (problem.horizon, problem.grid.n_cells, box.dim)
-    raw = jax.random.normal(key, shape, dtype=problem.initial.dtype)
-    return Profile.stacked(SquashedTable(raw, box), problem.horizon)
+def shaken(profile: Profile, key: Key, size: float) -> Profile:
+    """The profile with normal noise added to all its numbers."""
+    leaves, tree = jax.tree.flatten(profile)
+    keys = jax.random.split(key, len(leaves))
+    moved = [
+        x + size * jax.random.normal(k, x.shape, x.dtype) if eqx.is_inexact_array(x) else x
+        for x, k in zip(leaves, keys, strict=True)
+    ]
+    found: Profile = jax.tree.unflatten(tree, moved)
+    return found
 
 
 @eqx.filter_jit
-def fit_profile(
-    flow: Flow,
-    profile: Profile,
-    actions: Float[Array, "steps cells action_dim"],
-    mass: _types.Masses,
-    *,
-    steps: int = 500,
-    learning_rate: float = 1e-2,
+def fit(
+    flow: Flow, profile: Profile, wanted: Profile, mass: _types.Masses, *, steps: int
 ) -> Profile:
-    """Fits a deterministic profile, such as a network, to given actions.
+    """Changes a profile, such as networks, to act like another, mostly where the population is.
 
     Args:
         flow: The problem's flow.
         profile: The profile to change.
-        actions: What it should do in every cell at each step.
-        mass: Distributions of the episode: what the profile sees, and how much cells matter.
+        wanted: What it should be like; it must draw from as many actions in every cell.
+        mass: Distributions of the episode: what the profiles see, and how much cells matter.
         steps: Steps of the fit.
-        learning_rate: First step size; it falls to a hundredth along a cosine.
     """
-    weight = mass[:-1] * mass.shape[1] + FLOOR
+    grid = flow.problem.grid
+    weight = mass[:-1] * grid.n_cells + FLOOR
 
-    def loss(profile: Profile) -> Array:
-        done = flow.mean_actions(profile, mass)
-        return jnp.mean(weight[..., None] * (done - actions) ** 2)
+    def actions(profile: Profile) -> Float[Array, "steps cells moves action_dim"]:
+        def step(part: Any, now: Mass) -> Array:
+            return profile.join(part).at_cells(grid, now).actions
 
-    return descend(loss, profile, steps, learning_rate)
+        return jax.vmap(step)(profile.per_step, mass[:-1])
 
-
-def descend(
-    loss: Callable[[Profile], Array], profile: Profile, steps: int, learning_rate: float
-) -> Profile:
-    """Changes a profile to make a loss small, by Adam.
-
-    Args:
-        loss: What is to become small.
-        profile: Where to begin.
-        steps: Number of steps.
-        learning_rate: First step size; it falls to a hundredth along a cosine.
-    """
     arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps, alpha=0.01))
-    gradient = jax.grad(lambda arrays: loss(eqx.combine(arrays, rest)))
+    target = actions(wanted)
+    optimiser = optax.adam(optax.cosine_decay_schedule(1e-2, steps, alpha=0.01))
+
+    def loss(arrays: Any) -> Array:
+        found = actions(eqx.combine(arrays, rest))
+        return jnp.mean(weight[..., None, None] * (found - target) ** 2)
 
     def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
         arrays, memory = carry
-        updates, memory = optimiser.update(gradient(arrays), memory, arrays)
+        updates, memory = optimiser.update(jax.grad(loss)(arrays), memory, arrays)
         return (optax.apply_updates(arrays, updates), memory), None
 
     (arrays, _), _ = jax.lax.scan(step, (arrays, optimiser.init(arrays)), None, length=steps)
@@ -119,11 +300,52 @@ def descend(
     return found
 
 
-def box_of(problem: Problem) -> Box:
-    """The action box; raises if actions are a finite set of moves."""
-    if not isinstance(problem.actions, Box):
+def handed_out(profile: Profile, actions: Box) -> Profile:
+    """What agents run of a plan: plain tables and networks, without hallucinated controls."""
+    policy = profile.join(profile.per_step)
+    if isinstance(policy, JointPolicy):
+        action = Profile(profile.per_step.action, profile.shared.action, profile.horizon)
+        return handed_out(action, actions)
+    if isinstance(policy, SquashedTable):
+        return Profile.stacked(policy.table(), profile.horizon)
+    if isinstance(policy, NetworkPolicy) and policy.box.dim > actions.dim:
+        weight, bias = policy.hidden[-1]
+        own = (weight[..., : actions.dim, :], bias[..., : actions.dim])
+        policy = eqx.tree_at(lambda p: p.hidden[-1], policy, own)
+        policy = eqx.tree_at(lambda p: p.box, policy, actions, is_leaf=lambda x: isinstance(x, Box))
+        return Profile.stacked(policy, profile.horizon)
+    return profile
+
+
+def side_by_side(action: Profile, control: Profile) -> Profile:
+    """Two profiles side by side, as one of `JointPolicy`."""
+    return Profile(
+        per_step=JointPolicy(action.per_step, control.per_step),
+        shared=JointPolicy(action.shared, control.shared),
+        horizon=action.horizon,
+    )
+
+
+def with_actions(problem: Problem, actions: Any) -> Problem:
+    """The same problem with other actions; the reward is left as it is."""
+    changed: Problem = eqx.tree_at(
+        lambda p: p.actions, problem, actions, is_leaf=lambda x: x is problem.actions
+    )
+    return changed
+
+
+def box_of(actions: Any) -> Box:
+    """The actions, if they are a box; raises if they are a finite set of moves."""
+    if not isinstance(actions, Box):
         raise UserError(
             "gradient ascent needs a box of continuous actions; for a finite set of moves use "
-            "MirrorAscent"
+            "MirrorAscent, or MirrorPlanner while learning"
         )
-    return problem.actions
+    return actions
+
+
+def _pairs(action: ActionLaw, control: ActionLaw) -> ActionLaw:
+    # The control is the same for all actions that an agent draws from.
+    shape = (*action.actions.shape[:-1], control.actions.shape[-1])
+    joint = [action.actions, jnp.broadcast_to(control.actions, shape)]
+    return ActionLaw(actions=jnp.concatenate(joint, axis=-1), weights=action.weights)

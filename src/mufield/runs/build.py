@@ -11,14 +11,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ..environments.registry import find, make_known
 from ..episode import AbstractSystem, Known
 from ..errors import UserError
-from ..learning.believed import reward_family
-from ..learning.gradient import GradientPlanner
-from ..learning.m3ucrl import M3UCRL
-from ..learning.mirror import MirrorPlanner
-from ..learning.plan import AbstractPlanner
+from ..learning.m3ucrl import M3UCRL, default_reward_family
+from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
 from ..models.base import AbstractModelFamily
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
+from ..planning.mirror import MirrorPlanner
+from ..planning.plan import GradientPlanner
+from ..planning.planner import AbstractPlanner
+from ..planning.starts import Network, Table
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import RunConfig
@@ -28,11 +29,15 @@ MODELS: dict[str, type[AbstractModelFamily]] = {
     "ensemble": DeepEnsemble,
     "gp": GaussianProcess,
 }
-PLANNERS: dict[str, tuple[type[AbstractPlanner], dict[str, Any]]] = {
-    "mirror": (MirrorPlanner, {}),
-    "network": (GradientPlanner, {"policy": "network"}),
-    "table": (GradientPlanner, {"policy": "table"}),
+OPTIMISM: dict[str, type[AbstractOptimism]] = {
+    "hallucinated": Hallucinated,
+    "shared": Hallucinated,
+    "bonus": Bonus,
+    "thompson": Thompson,
+    "greedy": Greedy,
 }
+POLICIES: dict[str, type[Network | Table]] = {"network": Network, "table": Table}
+"""What gradient ascent plans; their options stand beside those of `GradientPlanner`."""
 
 
 WORDS: dict[str, Mapping[str, type[Any]]] = {"mu": ENCODERS}
@@ -71,9 +76,8 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
         problem,
         family,
         _planner(config),
-        optimism=config.optimism,
-        scale=config.scale,
-        first=config.first,
+        optimism=_optimism(config),
+        random_first=config.first == "random",
         estimate_noise=config.estimate_noise,
         reward_family=_reward_family(config, problem, family),
     )
@@ -102,12 +106,11 @@ def resolve(config: RunConfig) -> RunConfig:
     import_users(config.imports)
     known = find(config.environment).options
     own = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
-    settings, fixed = _settings(_planner(config)), PLANNERS[config.planner][1]
     return dataclasses.replace(
         config,
         options=_plain(own | config.options),
         model_options=_settings(_family(config)),
-        planner_options={name: settings[name] for name in settings if name not in fixed},
+        planner_options=_planner_settings(_planner(config)),
     )
 
 
@@ -137,16 +140,37 @@ def _reward_family(
                 f"set {', '.join(sorted(config.reward_options))} of; leave out reward_options"
             )
         return None
-    usual: AbstractModelFamily = reward_family(family)
+    usual: AbstractModelFamily = default_reward_family(family)
     options = _checked(type(usual), config.reward_options, f"the reward's model {config.model!r}")
     return dataclasses.replace(usual, **options)
 
 
 def _planner(config: RunConfig) -> AbstractPlanner:
-    kind, fixed = PLANNERS[config.planner]
-    what = f"the planner {config.planner!r}"
-    planner: AbstractPlanner = _make(kind, config.planner_options, what, fixed)
+    what, options = f"the planner {config.planner!r}", dict(config.planner_options)
+    planner: AbstractPlanner
+    if config.planner == "mirror":
+        planner = _make(MirrorPlanner, options, what)
+        return planner
+    kind = POLICIES[config.planner]
+    names = [each.name for each in dataclasses.fields(kind) if each.name in options]
+    own = {name: options.pop(name) for name in names}
+    # The network that action and control share is a kind of optimism in configurations.
+    fixed = {"shared": config.optimism == "shared"} if kind is Network else {}
+    policy = _make(kind, own, what, fixed)
+    planner = _make(GradientPlanner, options, what, {"policy": policy})
     return planner
+
+
+def _planner_settings(planner: AbstractPlanner) -> dict[str, Any]:
+    if not isinstance(planner, GradientPlanner):
+        return _settings(planner)
+    own = _settings(planner.policy)
+    return {name: own[name] for name in own if name != "shared"} | _settings(planner)
+
+
+def _optimism(config: RunConfig) -> AbstractOptimism:
+    kind = OPTIMISM[config.optimism]
+    return kind(config.scale) if issubclass(kind, Hallucinated | Bonus) else kind()
 
 
 def _make(kind: type[Any], options: dict[str, Any], what: str, fixed: Any = None) -> Any:

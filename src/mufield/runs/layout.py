@@ -42,7 +42,7 @@ OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
 EARNED = "earned"
 """Observed only where the problem hides its reward."""
 
-PLANNED = ("mass", "value", "control", "spread")
+PLANNED = ("mass", "value", "control")
 """Arrays of every plan; others belong to the planner's memory."""
 
 

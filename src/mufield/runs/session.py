@@ -21,10 +21,10 @@ from ..episode import Episode
 from ..errors import UserError
 from ..learning.m3ucrl import RUN, LearnerState, PlanError
 from ..learning.metrics import EpisodeMetrics, measure
-from ..learning.plan import Plan
 from ..models.data import Transitions
 from ..observed.checks import Asked
 from ..observed.episode import read_episode
+from ..planning.planner import Plan
 from ..policies.files import read_info
 from .build import Setup, build, resolve, with_reward_options
 from .config import RunConfig
@@ -129,7 +129,9 @@ class Session:
             self._check_new(episode, source or {})
         config, rows = self.store.config, self.store.rows
         best = rows[-1]["best"] if rows else None
-        metrics = measure(self.state, self.ask(), episode, best=best, reference=config.reference)
+        metrics = measure(
+            self.state, self.ask(), episode, data, best=best, reference=config.reference
+        )
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self.data, self.ends = data, (*self.ends, len(data))
         self._state = self._plan = None
@@ -197,10 +199,7 @@ class Session:
     @cached_property
     def _memory(self) -> Any:
         """The shapes of what the planner remembers."""
-        learner = self.setup.learner
-        return eqx.filter_eval_shape(
-            learner.planner.first_memory, learner.imagination, jax.random.key(0)
-        )
+        return eqx.filter_eval_shape(self.setup.learner.first_memory, jax.random.key(0))
 
 
 def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:

@@ -27,7 +27,7 @@ from .._files import (
 from ..episode import Episode
 from ..errors import UserError
 from ..learning.metrics import EpisodeMetrics
-from ..learning.plan import Plan
+from ..planning.planner import Plan
 from ..policies.base import Profile
 from ..policies.files import leaf_name, load_policy, save_policy
 from .config import RunConfig, read_config
@@ -123,7 +123,6 @@ class RunStore(RunFiles):
             value=jnp.asarray(kept["value"]),
             mass=jnp.asarray(kept["mass"]),
             control=jnp.asarray(kept["control"]),
-            spread=jnp.asarray(kept["spread"]),
             note=document["note"],
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._types import Action, State
-from ..learning.imagine import MeanMotion
+from ..learning.optimism import MeanMotion
 from ..models.base import AbstractModel
 from ..models.gp import GaussianProcess, TheoryBeta
 from ..models.kernels import covariances

@@ -1,4 +1,4 @@
-"""Plans of a mean and a spread pass deterministic ones and come near the certified optimum."""
+"""Plans that scatter actions pass deterministic ones and come near the certified optimum."""
 
 import jax
 import numpy as np
@@ -6,8 +6,8 @@ import pytest
 
 import mufield as mf
 from mufield.finite.system import FiniteSystem
-from mufield.planning.bptt import BPTT
-from mufield.planning.spread import spread_start
+from mufield.planning.mirror import regular_moves
+from mufield.planning.starts import table_start
 
 
 @pytest.fixture(scope="module")
@@ -19,29 +19,40 @@ def rooms():
     return system, flow, motion, float(best.upper)
 
 
-def test_a_spread_passes_tables_and_comes_near_the_optimum(rooms):
+def start_of(flow, motion):
+    actions = flow.problem.actions
+    moves = regular_moves(flow, motion, actions, points=9)
+    return table_start(flow, actions, 3, moves, sweeps=20)
+
+
+def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):
     system, flow, motion, upper = rooms
-    key = jax.random.key(0)
-    table = mf.plan_table(flow, motion, key)
-    spread = mf.plan_spread(flow, motion, key)
-    assert float(spread.value) > float(table.value) + 0.3
-    assert float(spread.value) > 0.99 * upper
+    table = mf.plan(flow, motion)
+    scattered = mf.plan(flow, motion, mf.Table(scatter=5))
+    assert float(scattered.value) > float(table.value) + 0.3
+    assert float(scattered.value) > 0.99 * upper
     # What the planner says is what the system pays.
-    np.testing.assert_allclose(system.evaluate(spread.profile).value, spread.value, rtol=1e-5)
+    paid = system.evaluate(scattered.profile).value
+    np.testing.assert_allclose(paid, scattered.value, rtol=1e-5)
+    short = mf.BPTT(steps=1, learning_rate=1e-9)
+    again = mf.plan(
+        flow, motion, mf.Table(scatter=5), starts=0, warm=[scattered.profile], ascent=short
+    )
+    assert float(again.value) > 0.98 * upper
 
 
 def test_networks_start_where_the_table_ended(rooms):
     _, flow, motion, upper = rooms
-    short = BPTT(steps=30, learning_rate=3e-3)
-    result = mf.plan_spread(flow, motion, jax.random.key(0), policy="network", planner=short)
+    short = mf.BPTT(steps=30, learning_rate=3e-3)
+    result = mf.plan(flow, motion, mf.Network(scatter=5), ascent=short)
     assert float(result.history[0, 0]) > 0.95 * upper
     assert float(result.value) > 0.98 * upper
     assert result.lipschitz > 0
 
 
-def test_gradients_by_centre_and_spread_agree_with_finite_differences(rooms):
+def test_gradients_by_centre_and_width_agree_with_finite_differences(rooms):
     _, flow, motion, _ = rooms
-    start = spread_start(flow, motion, 3, sweeps=20)
+    start = start_of(flow, motion)
     rng = np.random.default_rng(0)
     toward = jax.tree.map(lambda x: rng.normal(size=x.shape), start)
     gradient = jax.grad(lambda profile: flow.value(profile, motion))(start)
@@ -57,14 +68,8 @@ def test_gradients_by_centre_and_spread_agree_with_finite_differences(rooms):
 
 def test_agents_of_the_simulator_follow_the_plan(rooms):
     system, flow, motion, _ = rooms
-    plan = spread_start(flow, motion, 3, sweeps=20)
+    plan = start_of(flow, motion)
     finite = FiniteSystem.of(system, 40_000, centred=True)
     found = finite.evaluate(plan, jax.random.key(1)).mass[0]
     wanted = flow.rollout(plan, motion).mass
     assert float(np.abs(np.asarray(found - wanted)).sum(axis=1).max()) < 0.06
-
-
-def test_an_unknown_kind_is_refused(rooms):
-    _, flow, motion, _ = rooms
-    with pytest.raises(ValueError, match="'table' or 'network'"):
-        mf.plan_spread(flow, motion, jax.random.key(0), policy="tree")

@@ -1,0 +1,300 @@
+"""Which problem a learner plans in: what its model believes, seen with more or less optimism.
+
+With hallucinated control (App. "Hallucinated Control Implementation") the choice of a motion
+inside the confidence band becomes one more control: agents choose ``(a, eta)`` with eta in
+[-1, 1]^p, and move by
+
+    f~(z) = m(z) + beta sigma(z) eta    (eq. HallucinatedTransitionFunction).
+
+Seen so, the optimistic problem is a problem like any other, and every planner serves it. A hidden
+reward is modelled as the motion is (the paper's footnote on unknown rewards), and optimism about
+it needs no control: the reward is added to J as it is, so the best one inside its band is always
+the upper edge.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._types import Action, Key, Scalar, State
+from ..errors import UserError
+from ..flow.flow import Flow
+from ..models.base import AbstractModel
+from ..problem import Box, Motion, Problem, Reward
+from ..space.measure import MeanField
+
+REWARD_DRAW = 1
+"""Tells the randomness of a drawn reward apart from that of the drawn motion."""
+
+
+class AbstractOptimism(eqx.Module):
+    """How a learner turns fitted models into a problem and a motion to plan with."""
+
+    def joint(self, problem: Problem) -> Problem:
+        """The problem that is planned in, before anything is believed of motion and reward."""
+        return problem
+
+    def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
+        """A reward as a function of that problem's actions."""
+        return reward
+
+    def prepared(self, model: AbstractModel) -> AbstractModel:
+        """The model in the form that planning needs; called on the host, before compilation."""
+        return model
+
+    @abstractmethod
+    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
+        """The motion that is believed in.
+
+        Args:
+            problem: The true problem.
+            model: The model of its motion.
+            key: Randomness.
+        """
+
+    @abstractmethod
+    def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
+        """The reward that is believed in where the problem hides it, by the model of it."""
+
+    def reward(
+        self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
+    ) -> Reward:
+        """The reward of the problem that is planned in.
+
+        Args:
+            problem: The true problem.
+            model: The model of its motion.
+            reward_model: The model of its reward, if that is hidden.
+            key: Randomness.
+        """
+        if reward_model is None:
+            return problem.reward
+        return self.hidden_reward(reward_model, jax.random.fold_in(key, REWARD_DRAW))
+
+    def imagine(
+        self,
+        problem: Problem,
+        flow: Flow,
+        model: AbstractModel,
+        reward_model: AbstractModel | None,
+        key: Key,
+    ) -> tuple[Flow, Motion]:
+        """The flow and the motion to plan with; may be compiled.
+
+        Args:
+            problem: The true problem.
+            flow: The flow of its `joint` problem.
+            model: The model of its motion.
+            reward_model: The model of its reward, if that is hidden.
+            key: Randomness.
+        """
+        reward = self.reward(problem, model, reward_model, key)
+        believed = flow.problem.with_reward(self.joint_reward(problem, reward))
+        imagined: Flow = eqx.tree_at(lambda f: f.problem, flow, believed)
+        return imagined, self.motion(problem, model, key)
+
+
+class Hallucinated(AbstractOptimism):
+    """A control of its own, eta, picks the best motion inside the confidence band.
+
+    Attributes:
+        scale: Share of the band that is used, of the motion's and of a hidden reward's. The
+            default is two thirds: a band that holds the truth nearly everywhere is wider than
+            pays to explore, and with all of it learning is slower (`benchmarks/learning.py`).
+    """
+
+    scale: float = eqx.field(static=True, default=2 / 3)
+
+    def __check_init__(self) -> None:
+        _check_size("scale", self.scale)
+
+    def joint(self, problem: Problem) -> Problem:
+        """The problem whose actions are joint ones, ``(a, eta)``; eta costs nothing."""
+        # Of the controls of a move set only zero is listed here; planners choose further ones.
+        actions = problem.actions.product(Box(-1.0, 1.0, dim=problem.grid.dim), 1)
+        joint: Problem = eqx.tree_at(
+            lambda p: (p.actions, p.reward),
+            problem,
+            (actions, self.joint_reward(problem, problem.reward)),
+            is_leaf=lambda x: x is problem.actions or x is problem.reward,
+        )
+        return joint
+
+    def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
+        """Of ``(a, eta)``."""
+        return JointReward(reward, problem.actions.dim)
+
+    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
+        """m(z) + beta sigma(z) eta."""
+        return HallucinatedMotion(model, self.scale, problem.max_move, problem.actions.dim)
+
+    def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
+        """The upper edge of the band."""
+        return ModelReward(model, self.scale)
+
+
+class Bonus(AbstractOptimism):
+    """The expected motion, and a bonus for going where the model is unsure.
+
+    Attributes:
+        weight: Bonus for a band as wide as the farthest move, on all axes; also the share of a
+            hidden reward's band that is used.
+    """
+
+    weight: float = eqx.field(static=True, default=2 / 3)
+
+    def __check_init__(self) -> None:
+        _check_size("weight", self.weight)
+
+    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
+        """The mean."""
+        return MeanMotion(model, problem.max_move)
+
+    def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
+        """The upper edge of the band."""
+        return ModelReward(model, self.weight)
+
+    def reward(
+        self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
+    ) -> Reward:
+        """The reward and the bonus."""
+        paid = super().reward(problem, model, reward_model, key)
+        return BonusReward(paid, model, self.weight, problem.max_move)
+
+
+class Thompson(AbstractOptimism):
+    """One motion, and one hidden reward, drawn from those that the models hold for possible."""
+
+    def prepared(self, model: AbstractModel) -> AbstractModel:
+        """In a form that draws inside a compiled function."""
+        return model.drawable()
+
+    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
+        """The drawn motion."""
+        return SampledMotion(model, key, problem.max_move)
+
+    def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
+        """The drawn reward."""
+        return SampledReward(model, key)
+
+
+class Greedy(AbstractOptimism):
+    """None: the expected motion and the expected reward."""
+
+    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
+        """The mean."""
+        return MeanMotion(model, problem.max_move)
+
+    def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
+        """The mean."""
+        return ModelReward(model, 0.0)
+
+
+class HallucinatedMotion(eqx.Module):
+    """m(z) + scale beta sigma(z) eta for a joint action ``(a, eta)``.
+
+    Attributes:
+        model: The fitted model.
+        scale: Factor on the model's own beta; zero plans with the mean.
+        max_move: The farthest move on each axis: a motion beyond it is known to be impossible.
+        action_dim: Number of action axes; what follows them in a joint action is eta.
+    """
+
+    model: AbstractModel
+    scale: float = eqx.field(static=True)
+    max_move: tuple[float, ...] = eqx.field(static=True)
+    action_dim: int = eqx.field(static=True)
+
+    def __call__(self, state: State, joint: Action, mu: MeanField) -> State:
+        """Where an agent aims."""
+        action, eta = joint[: self.action_dim], joint[self.action_dim :]
+        found = self.model.predict(state, action, mu)
+        beta = (self.scale * self.model.beta).astype(state.dtype)
+        return within_reach(state, found.mean + beta * found.epistemic * eta, self.max_move)
+
+
+class MeanMotion(eqx.Module):
+    """The model's mean."""
+
+    model: AbstractModel
+    max_move: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
+        """Where an agent is expected to aim."""
+        return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
+
+
+class SampledMotion(eqx.Module):
+    """A motion drawn from the model; the same wherever it is asked, as the key is the same."""
+
+    model: AbstractModel
+    key: Key
+    max_move: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
+        """Where an agent aims."""
+        return within_reach(state, self.model.draw(self.key)(state, action, mu), self.max_move)
+
+
+class JointReward(eqx.Module):
+    """A reward as a function of joint actions ``(a, eta)``: eta costs nothing."""
+
+    reward: Reward
+    action_dim: int = eqx.field(static=True)
+
+    def __call__(self, state: State, joint: Action, mu: MeanField) -> Scalar:
+        """What an agent earns."""
+        return self.reward(state, joint[: self.action_dim], mu)
+
+
+class BonusReward(eqx.Module):
+    """A reward and a bonus: r(s, a, mu) + weight |beta sigma(s, a, mu)| / farthest move."""
+
+    reward: Reward
+    model: AbstractModel
+    weight: float = eqx.field(static=True)
+    max_move: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        """What an agent earns, and the bonus, averaged over the axes."""
+        found = self.model.predict(state, action, mu)
+        unsure = found.epistemic / jnp.asarray(self.max_move, dtype=state.dtype)
+        bonus = (self.weight * self.model.beta).astype(state.dtype) * jnp.mean(unsure)
+        return self.reward(state, action, mu) + bonus
+
+
+class ModelReward(eqx.Module):
+    """m(z) + scale beta sigma(z) by the model of a hidden reward; with scale 0 its mean."""
+
+    model: AbstractModel
+    scale: float = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        """What an agent may hope to earn."""
+        found = self.model.predict(state, action, mu)
+        beta = (self.scale * self.model.beta).astype(state.dtype)
+        return (found.mean + beta * found.epistemic)[0]
+
+
+class SampledReward(eqx.Module):
+    """A hidden reward drawn from the model of it."""
+
+    model: AbstractModel
+    key: Key
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        """What an agent earns."""
+        return jnp.asarray(self.model.draw(self.key)(state, action, mu))[0]
+
+
+def within_reach(state: State, end: State, max_move: tuple[float, ...]) -> State:
+    """Where an agent aims, cut to the farthest move on each axis."""
+    farthest = jnp.asarray(max_move, dtype=state.dtype)
+    return state + jnp.clip(end - state, -farthest, farthest)
+
+
+def _check_size(name: str, size: float) -> None:
+    if not size >= 0:
+        raise UserError(f"the {name} of optimism must be 0 or more, got {size}")

@@ -1,0 +1,278 @@
+"""Gradient ascent on J through the flow: back-propagation through time.
+
+Solves eq. HallucinatedUCBOptimizationMeasure for any motion: the true one gives the paper's
+reference plan (App. "Policy optimisation with known environment").
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from .._progress import progress_bar
+from .._types import Scalar
+from ..errors import UserError
+from ..flow.flow import Flow
+from ..policies.base import Profile
+from ..policies.network import NetworkPolicy
+from ..problem import Motion
+
+LAST_RATE = 0.01
+"""Share of the first learning rate that is left at the end."""
+
+
+class BPTTState(eqx.Module):
+    """Where an ascent is; arrays have one leading entry for each start.
+
+    Attributes:
+        profiles: The present profiles.
+        optimiser: The optimiser's state.
+        best: The best profiles so far.
+        best_values: Their J.
+        mark: Best J of all starts when it last improved noticeably.
+        stale: Steps since then.
+    """
+
+    profiles: Profile
+    optimiser: Any
+    best: Profile
+    best_values: Float[Array, "starts"]
+    mark: Scalar
+    stale: Int[Array, ""]
+
+    @property
+    def skipped(self) -> Int[Array, "starts"]:
+        """Steps left out because the gradient was not finite."""
+        return jnp.asarray(self.optimiser.total_notfinite)
+
+    def best_of_all(self) -> tuple[int | Int[Array, ""], Profile]:
+        """The start that came highest, and the best profile on its way."""
+        start = jnp.argmax(self.best_values)
+        return start, jax.tree.map(lambda x: x[start] if eqx.is_array(x) else x, self.best)
+
+
+class BPTTResult(eqx.Module):
+    """What an ascent found.
+
+    Attributes:
+        profile: The best profile.
+        value: Its J.
+        start: The start it came from.
+        values: Best J of each start.
+        history: J of each start at each step.
+        skipped: Steps left out for each start because the gradient was not finite.
+        outcome: ``"plateau"`` or ``"steps"``.
+        lipschitz: Bound of the policy's Lipschitz constant in the position, for networks.
+    """
+
+    profile: Profile
+    value: Scalar
+    start: int = eqx.field(static=True)
+    values: Float[Array, "starts"]
+    history: Float[Array, "steps starts"]
+    skipped: Int[Array, "starts"]
+    outcome: str = eqx.field(static=True)
+    lipschitz: float | None = eqx.field(static=True)
+
+
+class BPTT(eqx.Module):
+    """The method: `init`, `step`, and the driver `solve`, which uses only those two.
+
+    Attributes:
+        steps: Most steps.
+        learning_rate: Adam's first step size; it falls to a hundredth along a cosine.
+        clip_norm: Longest gradient that is used as it is.
+        patience: Stop after this many steps without a gain of `tolerance`.
+        tolerance: Smallest relative gain that counts.
+        weight_bound: Largest spectral norm of a network's layers (assumption
+            LipschitzPolicyAndReward); none by default.
+        weight_penalty: Price of the squared weights of networks; zero by default.
+        steps_at_once: Steps between two looks at the result.
+    """
+
+    steps: int = eqx.field(static=True, default=1000)
+    learning_rate: float = eqx.field(static=True, default=1e-2)
+    clip_norm: float = eqx.field(static=True, default=10.0)
+    patience: int = eqx.field(static=True, default=300)
+    tolerance: float = eqx.field(static=True, default=1e-5)
+    weight_bound: float | None = eqx.field(static=True, default=None)
+    weight_penalty: float = eqx.field(static=True, default=0.0)
+    steps_at_once: int = eqx.field(static=True, default=25)
+
+    def __check_init__(self) -> None:
+        if self.steps < 1:
+            raise UserError(f"gradient ascent needs at least one step, got {self.steps}")
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with clipped gradients; a step whose gradient is not finite is left out."""
+        rate = optax.cosine_decay_schedule(self.learning_rate, self.steps, alpha=LAST_RATE)
+        adam = optax.chain(optax.clip_by_global_norm(self.clip_norm), optax.adam(rate))
+        never = jnp.iinfo(jnp.int32).max
+        return optax.apply_if_finite(adam, max_consecutive_errors=int(never))
+
+    def init(self, starts: Sequence[Profile]) -> BPTTState:
+        """The state before the first step, from profiles of the same structure."""
+        if not starts:
+            raise UserError("gradient ascent needs at least one profile to start from")
+        kinds = {
+            (jax.tree.structure(start), *(jnp.shape(leaf) for leaf in jax.tree.leaves(start)))
+            for start in starts
+        }
+        if len(kinds) > 1:
+            raise UserError("all starts must have the same kind of policy and the same sizes")
+        profiles = jax.tree.map(
+            lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0],
+            *(self._bounded(start) for start in starts),
+        )
+        return BPTTState(
+            profiles=profiles,
+            optimiser=jax.vmap(self.optimiser().init)(eqx.filter(profiles, eqx.is_inexact_array)),
+            best=profiles,
+            best_values=jnp.full((len(starts),), -jnp.inf),
+            mark=jnp.asarray(-jnp.inf),
+            stale=jnp.asarray(0, dtype=jnp.int32),
+        )
+
+    def step(
+        self, flow: Flow, motion: Motion, state: BPTTState, count: int = 1
+    ) -> tuple[BPTTState, Float[Array, "count starts"]]:
+        """``count`` steps of all starts in one program; also returns J before each of them.
+
+        May be called inside a compiled function.
+        """
+        most = max(count, self.steps_at_once)
+        state, values = _steps(self, flow, motion, state, jnp.asarray(count), most)
+        return state, values[:count]
+
+    def solve(
+        self, flow: Flow, motion: Motion, starts: Sequence[Profile], *, progress: bool = False
+    ) -> BPTTResult:
+        """Ascends until nothing is gained any more or the steps are used up.
+
+        Args:
+            flow: The problem's flow.
+            motion: The law of motion to plan with.
+            starts: Profiles to start from, side by side; the best end is kept.
+            progress: Whether to show a bar.
+        """
+        state = self.init(starts)
+        history, done, outcome = [], 0, "steps"
+        with progress_bar("gradient ascent", self.steps, shown=progress) as report:
+            while done < self.steps:
+                count = min(self.steps_at_once, self.steps - done)
+                state, values = self.step(flow, motion, state, count)
+                history.append(values)
+                done += count
+                report(done, J=float(jnp.max(state.best_values)))
+                if int(state.stale) >= self.patience:
+                    outcome = "plateau"
+                    break
+        # The last step's outcome has not been valued yet.
+        state, _ = self.step(flow, motion, state)
+        start, profile = state.best_of_all()
+        network = _network(profile)
+        return BPTTResult(
+            profile=profile,
+            value=state.best_values[start],
+            start=int(start),
+            values=state.best_values,
+            history=jnp.concatenate(history),
+            skipped=state.skipped,
+            outcome=outcome,
+            lipschitz=None if network is None else float(network.lipschitz()),
+        )
+
+    def climb(
+        self, flow: Flow, motion: Motion, starts: Sequence[Profile]
+    ) -> tuple[Profile, Scalar]:
+        """All steps without a look at the result: the best profile and its J.
+
+        May be called inside a compiled function, unlike `solve`.
+        """
+        state, _ = self.step(flow, motion, self.init(starts), self.steps)
+        start, profile = state.best_of_all()
+        return profile, state.best_values[start]
+
+    def _advance(
+        self, flow: Flow, motion: Motion, state: BPTTState
+    ) -> tuple[BPTTState, Float[Array, "starts"]]:
+        arrays, rest = eqx.partition(state.profiles, eqx.is_inexact_array)
+        optimiser = self.optimiser()
+
+        def loss(arrays: Any) -> tuple[Scalar, Scalar]:
+            profile: Profile = eqx.combine(arrays, rest)
+            value = flow.value(profile, motion)
+            network, penalty = _network(profile), jnp.zeros_like(value)
+            if network is not None and self.weight_penalty:
+                squares = [jnp.sum(weight**2) for weight in network.layers()]
+                penalty = self.weight_penalty * jnp.sum(jnp.stack(squares))
+            return penalty - value, value
+
+        def one(arrays: Any, memory: Any) -> tuple[Any, Any, Scalar]:
+            gradient, value = jax.grad(loss, has_aux=True)(arrays)
+            # A gradient can be finite where J is not.
+            gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
+            updates, memory = optimiser.update(gradient, memory, arrays)
+            moved: Profile = eqx.combine(optax.apply_updates(arrays, updates), rest)
+            return eqx.filter(self._bounded(moved), eqx.is_inexact_array), memory, value
+
+        moved, optimiser_state, values = jax.vmap(one)(arrays, state.optimiser)
+        better = optimiser_state.last_finite & (values > state.best_values)
+
+        def choose(new: Array, old: Array) -> Array:
+            return jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+        old_best = eqx.filter(state.best, eqx.is_inexact_array)
+        best_values = jnp.where(better, values, state.best_values)
+        best = jnp.max(best_values)
+        # Against the last mark, not the last step: slow gains add up.
+        gained = best > state.mark + self.tolerance * jnp.abs(state.mark)
+        gained = gained | (jnp.isfinite(best) & ~jnp.isfinite(state.mark))
+        return BPTTState(
+            profiles=eqx.combine(moved, rest),
+            optimiser=optimiser_state,
+            best=eqx.combine(jax.tree.map(choose, arrays, old_best), rest),
+            best_values=best_values,
+            mark=jnp.where(gained, best, state.mark),
+            stale=jnp.where(gained, 0, state.stale + 1),
+        ), values
+
+    def _bounded(self, profile: Profile) -> Profile:
+        """The profile with its network's layers scaled into their bound; others as they are."""
+        network = _network(profile)
+        if network is None or self.weight_bound is None:
+            return profile
+        bounded = network.bounded(self.weight_bound)
+        if profile.per_step is None:
+            return Profile.stationary(bounded, profile.horizon)
+        return Profile(*eqx.partition(bounded, eqx.is_array), horizon=profile.horizon)
+
+
+@eqx.filter_jit
+def _steps(
+    method: BPTT,
+    flow: Flow,
+    motion: Motion,
+    state: BPTTState,
+    count: Int[Array, ""],
+    most: int,
+) -> tuple[BPTTState, Float[Array, "most starts"]]:
+    """``count`` steps; one compiled program serves all counts up to ``most``."""
+    arrays, rest = eqx.partition(state, eqx.is_array)
+
+    def one(i: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        state, values = method._advance(flow, motion, eqx.combine(carry[0], rest))
+        return eqx.filter(state, eqx.is_array), carry[1].at[i].set(values)
+
+    history = jnp.zeros((most, *state.best_values.shape), dtype=state.best_values.dtype)
+    arrays, history = jax.lax.fori_loop(0, count, one, (arrays, history))
+    return eqx.combine(arrays, rest), history
+
+
+def _network(profile: Profile) -> NetworkPolicy | None:
+    policy = profile.join(profile.per_step)
+    return policy if isinstance(policy, NetworkPolicy) else None

@@ -1,0 +1,228 @@
+"""Deterministic or smoothly scattered policies by gradient ascent, known motion or imagined.
+
+One path: mirror ascent, a table around its mean actions, networks fitted to that table, gradient
+ascent through the flow.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._types import Key
+from ..errors import UserError
+from ..flow.flow import Flow, Rollout
+from ..flow.moves import MoveFlow
+from ..policies.base import Profile
+from ..policies.tables import TablePolicy
+from ..problem import Box, Motion, MoveSet
+from .gradient import BPTT, BPTTResult
+from .mirror import regular_moves
+from .planner import AbstractPlanner, Plan
+from .starts import (
+    Network,
+    PolicyKind,
+    SquashedTable,
+    Table,
+    around,
+    at_rest,
+    box_of,
+    fit,
+    handed_out,
+    shaken,
+    table_start,
+)
+
+SHAKE = 0.1
+"""Random shift of new starts while learning, before their actions are squashed."""
+
+TRIAL = 0.25
+"""Share of the steps after which the worse of two starts is given up."""
+
+FIT_STEPS, SCATTER_FIT_STEPS = 500, 1000
+"""Steps of the fit of networks to a table, without and with a scatter of actions."""
+
+
+def plan(
+    flow: Flow,
+    motion: Motion,
+    policy: PolicyKind | None = None,
+    *,
+    key: Key | None = None,
+    starts: int = 1,
+    random: bool = False,
+    warm: Sequence[Profile] = (),
+    ascent: BPTT | None = None,
+    progress: bool = False,
+) -> BPTTResult:
+    """The best policy of a kind when the motion is known: the reference line of every figure.
+
+    Args:
+        flow: The problem's flow.
+        motion: The law of motion.
+        policy: `Table`, the default, or `Network`. With ``scatter`` of 5 or so agents draw their
+            actions, which varies smoothly over space; where agents start together, such plans
+            earn more than any deterministic one.
+        key: Randomness of networks and random starts; tables from mirror ascent have none.
+        starts: Number of new starts; the best end is kept. Zero to start from ``warm`` alone.
+        random: Whether new starts are random instead of made from mirror ascent's plan. In the
+            four rooms networks then end about one lower.
+        warm: Profiles to start from as well, for example earlier plans: of networks with the same
+            sizes, or for a table of any `TablePolicy`.
+        ascent: The gradient ascent; by default one that suits the kind of policy.
+        progress: Whether to show a bar.
+    """
+    kind = Table() if policy is None else policy
+    actions = box_of(flow.problem.actions)
+    keys = list(jax.random.split(jax.random.key(0) if key is None else key, max(starts, 1)))
+    profiles = [_warm(flow, kind, actions, profile) for profile in warm]
+    if starts and random:
+        profiles += [kind.random(flow.problem, actions, each) for each in keys]
+    elif starts:
+        moves = regular_moves(flow, motion, actions, points=9)
+        profiles += _new_starts(
+            kind,
+            flow,
+            motion,
+            moves,
+            keys,
+            actions=actions,
+            sweeps=100,
+            table_steps=Table.steps,
+            fit_steps=FIT_STEPS if kind.scatter == 1 else SCATTER_FIT_STEPS,
+        )
+    ascent = ascent or BPTT(steps=kind.steps, learning_rate=kind.learning_rate)
+    result = ascent.solve(flow, motion, profiles, progress=progress)
+    return dataclasses.replace(result, profile=handed_out(result.profile, actions))
+
+
+class GradientPlanner(AbstractPlanner):
+    """Plans by gradient ascent through the flow, the paper's class of policies.
+
+    Each plan climbs from two starts side by side, the last plan and a new one, and after a while
+    goes on with the better alone. The new one comes from mirror ascent where the motion does not
+    depend on mu, because random starts end in local optima; else it is at rest.
+
+    Attributes:
+        policy: `Network`, one for each step, or `Table`, an action for each cell and step.
+        steps: Steps of the ascent.
+        learning_rate: Its first step size; by default one that suits the kind of policy.
+        table_steps: Steps on the table that networks are fitted to.
+        fit_steps: Steps of that fit.
+        sweeps: Sweeps of mirror ascent for a new start.
+        points: Its moves on each axis of the action box.
+    """
+
+    policy: PolicyKind = Network()
+    steps: int = eqx.field(static=True, default=100)
+    learning_rate: float | None = eqx.field(static=True, default=None)
+    table_steps: int = eqx.field(static=True, default=100)
+    fit_steps: int = eqx.field(static=True, default=200)
+    sweeps: int = eqx.field(static=True, default=40)
+    points: int = eqx.field(static=True, default=7)
+
+    def first_memory(
+        self, flow: Flow, key: Key, *, actions: Box | MoveSet | None = None
+    ) -> Profile:
+        """Agents at rest, or random networks."""
+        own = box_of(flow.problem.actions if actions is None else actions)
+        if isinstance(self.policy, Table):
+            return at_rest(flow.problem, own, self.policy.scatter)
+        return self.policy.random(flow.problem, own, key)
+
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        key: Key,
+        memory: Profile | None = None,
+        *,
+        actions: Box | MoveSet | None = None,
+    ) -> Plan:
+        """Climbs from the last plan and from a new start; keeps the better."""
+        own = box_of(flow.problem.actions if actions is None else actions)
+        start_key, shake_key = jax.random.split(key)
+        moves = regular_moves(flow, motion, own, points=self.points)
+        starts = _new_starts(
+            self.policy,
+            flow,
+            motion,
+            None if moves.kernel is None else moves,
+            [start_key],
+            actions=own,
+            sweeps=self.sweeps,
+            table_steps=self.table_steps,
+            fit_steps=self.fit_steps,
+            shake=shake_key,
+        )
+        rate = self.learning_rate or self.policy.learning_rate
+        trial = max(1, round(TRIAL * self.steps))
+        starts = starts if memory is None else [memory, *starts]
+        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, starts)
+        rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
+        joint, value = rest.climb(flow, motion, [joint])
+        mass = flow.rollout(joint, motion).mass
+        control = jnp.zeros((), dtype=mass.dtype)
+        if flow.problem.actions.dim > own.dim:
+            size = jnp.abs(flow.mean_actions(joint, mass)[..., own.dim :])
+            control = jnp.mean(jnp.einsum("hk,hkp->hp", mass[:-1], size))
+        return Plan(
+            profile=handed_out(joint, own), memory=joint, value=value, mass=mass, control=control
+        )
+
+
+@eqx.filter_jit
+def _new_starts(
+    kind: PolicyKind,
+    flow: Flow,
+    motion: Motion,
+    moves: MoveFlow | None,
+    keys: list[Key],
+    *,
+    actions: Box,
+    sweeps: int,
+    table_steps: int,
+    fit_steps: int,
+    shake: Key | None = None,
+) -> list[Profile]:
+    """New profiles to climb from: networks with the randomness of each key, or one table."""
+    table = table_start(flow, actions, kind.scatter, moves, sweeps=sweeps)
+    if shake is not None:
+        # A model that knows nothing is the same to all sides: at rest its gradient is zero.
+        table = shaken(table, shake, SHAKE)
+    if isinstance(kind, Table):
+        return [table]
+    table, _ = BPTT(table_steps, Table.learning_rate).climb(flow, motion, [table])
+    mass = flow.rollout(table, motion).mass
+    fresh = [kind.random(flow.problem, actions, key) for key in keys]
+    return [fit(flow, profile, table, mass, steps=fit_steps) for profile in fresh]
+
+
+def _warm(flow: Flow, kind: PolicyKind, actions: Box, profile: Profile) -> Profile:
+    """A profile to start from, in the form that gradient ascent changes."""
+    policy = profile.join(profile.per_step)
+    if not isinstance(kind, Table) or isinstance(policy, SquashedTable):
+        return profile
+    if not isinstance(policy, TablePolicy):
+        raise UserError(
+            f"a table can start from profiles of TablePolicy, got {type(policy).__name__}"
+        )
+    problem = flow.problem
+    shape = (problem.horizon, problem.grid.n_cells, policy.weights.shape[-1])
+    weights = jnp.broadcast_to(policy.weights, shape)
+    return around(
+        problem,
+        actions,
+        kind.scatter,
+        jnp.broadcast_to(policy.actions, (*shape, actions.dim)),
+        weights,
+    )
+
+
+@eqx.filter_jit
+def evaluate(flow: Flow, motion: Motion, policy: Any) -> Rollout:
+    """The flow and J of a policy, compiled."""
+    return flow.rollout(policy, motion)

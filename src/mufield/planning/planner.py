@@ -1,0 +1,66 @@
+"""What every planner offers, whether the motion is known or imagined, and what it gives."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+
+from .. import _types
+from .._types import Key, Scalar
+from ..flow.flow import Flow
+from ..policies.base import Profile
+from ..problem import Box, Motion, MoveSet
+
+
+class Plan(eqx.Module):
+    """What a planner found.
+
+    Attributes:
+        profile: The policy profile to run. Where planning used hallucinated controls, it holds no
+            trace of them.
+        memory: What the planner starts from next time.
+        value: J under the motion that was planned with.
+        mass: The population's distributions under that motion.
+        control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
+        note: What people should know of it; empty for a plan like any other.
+    """
+
+    profile: Profile
+    memory: Any
+    value: Scalar
+    mass: _types.Masses
+    control: Scalar
+    note: str = eqx.field(static=True, default="")
+
+
+class AbstractPlanner(eqx.Module):
+    """A way to plan under any motion; its attributes are the settings.
+
+    The flow's actions may have more axes than the actions that agents take: joint actions
+    ``(a, eta)``, whose last axes are hallucinated controls. They steer the motion, are free of
+    charge, and are left out of the policy that the planner hands out.
+    """
+
+    @abstractmethod
+    def first_memory(self, flow: Flow, key: Key, *, actions: Box | MoveSet | None = None) -> Any:
+        """What the first plan starts from; arguments as in `plan`."""
+
+    @abstractmethod
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        key: Key,
+        memory: Any = None,
+        *,
+        actions: Box | MoveSet | None = None,
+    ) -> Plan:
+        """Plans a policy; a pure function that may be compiled.
+
+        Args:
+            flow: The flow of the problem to plan in.
+            motion: The law of motion.
+            key: Randomness.
+            memory: The memory of the last plan, to start from.
+            actions: What agents can do, if the flow's actions have controls beside it.
+        """

@@ -30,10 +30,10 @@ import mufield
 from mufield import AbstractSystem, Flow, Profile
 from mufield.models.base import AbstractModel
 from mufield.models.data import Transitions
-from mufield.models.factor import Rows
+from mufield.models.features import Rows
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import SquaredExponential
-from mufield.models.posterior import InducingPosterior, safe_root
+from mufield.models.posterior import Posterior, safe_root
 from mufield.planning.starts import SquashedTable
 
 FEW, MANY = 400, 4000
@@ -161,12 +161,12 @@ def compare_with_exact(report: Report, quick: bool) -> None:
 
 
 @eqx.filter_jit
-def with_gradients(model: InducingPosterior, points: jax.Array) -> tuple[jax.Array, ...]:
+def with_gradients(model: Posterior, points: jax.Array) -> tuple[jax.Array, ...]:
     """Mean, standard deviation and their gradients at feature vectors."""
 
     def one(z: jax.Array) -> tuple[jax.Array, ...]:
         def both(z: jax.Array) -> tuple[jax.Array, jax.Array]:
-            mean, variance = model.head(z)
+            mean, variance = model.process(z)
             return mean[0], safe_root(variance)[0]
 
         (mean, std), pull_back = jax.vjp(both, z)

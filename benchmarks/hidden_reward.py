@@ -48,7 +48,7 @@ def learned(
     system: SimulatedSystem, planner: AbstractPlanner, episodes: int, reference: float
 ) -> LearnResult:
     """M3-UCRL with the models of the paper's swarm figures."""
-    family = GaussianProcess(prior="steered", exact_points=0)
+    family = GaussianProcess(prior=mufield.Steered(), exact_points=0)
     optimism = Hallucinated(SWARM_SCALE)
     learner = M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
     return learn_many(system, learner, seeds=[0], episodes=episodes, reference=reference)[0]

@@ -188,7 +188,7 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
     place-dependent drift of half the farthest move would fit the data as well.
     """
     family = GaussianProcess(
-        prior="steered",
+        prior=mufield.Steered(),
         exact_points=0,
         mu=mufield.Here() if motion == "congested" else mufield.Unseen(),
     )

@@ -32,8 +32,7 @@ from _report import Report, Timing, duration, parse_quick, time_side_by_side
 
 import mufield
 from mufield.models.data import Transitions
-from mufield.models.ensemble import DeepEnsemble, EnsembleInputs, train
-from mufield.models.ensemble import _views as views
+from mufield.models.ensemble import DeepEnsemble, EnsembleInputs, member_views, train
 from mufield.models.networks import (
     Member,
     Sample,
@@ -69,7 +68,7 @@ def prepare(family: DeepEnsemble, data: EnsembleInputs) -> OneByOne:
     starts = draw_members(
         family.members, features, family.width, dim, family.prior, start_key, dtype
     )
-    weights, targets = views(family, data, data.known_noise / data.scale, member_key)
+    weights, targets = member_views(family, data, member_key)
     shape = (family.steps, family.batch_size)
     return OneByOne(
         starts=[jax.tree.map(lambda leaf, i=i: leaf[i], starts) for i in range(family.members)],
@@ -82,7 +81,7 @@ def prepare(family: DeepEnsemble, data: EnsembleInputs) -> OneByOne:
 def step_of_one(family: DeepEnsemble, data: EnsembleInputs) -> tuple[Callable[..., Any], Any]:
     """One step of one member, and the optimiser's first state."""
     optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))
-    noise = data.known_noise / data.scale
+    noise = data.scaled_noise
     count = data.count.astype(data.inputs.dtype)
 
     def loss(member: Member, anchor: Member, sample: Sample) -> jax.Array:

@@ -324,7 +324,7 @@ def test_a_failed_fit_of_the_reward_falls_back_and_says_so():
     class Fails(SureFamily):
         def fit(self, data, key):
             super().fit(data, key)
-            assert data.target == "reward"
+            assert data.of_reward
             return REWARD_MODEL
 
     learner = M3UCRL(hidden().problem, SureFamily(), MIRROR, reward_family=Fails(fails_from=8))

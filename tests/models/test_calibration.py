@@ -15,8 +15,8 @@ from mufield.models.calibration import (
     BAND,
     FEWEST_ROWS,
     LEVELS,
+    EmpiricalBeta,
     HeldOut,
-    empirical_beta,
     held_out,
     predict_rows,
     recalibration,
@@ -196,13 +196,13 @@ def test_too_few_moves_for_folds_are_refused():
 
 def test_the_empirical_beta_grows_with_overconfidence():
     data = line_data(400)
-    honest = empirical_beta(Guesses(0.4, 0.4), data, KEY)
-    overconfident = empirical_beta(Guesses(0.1, 0.4), data, KEY)
+    honest = EmpiricalBeta()(Guesses(0.4, 0.4), data, KEY)
+    overconfident = EmpiricalBeta()(Guesses(0.1, 0.4), data, KEY)
     assert honest == pytest.approx(BAND, rel=0.15)
     assert overconfident == pytest.approx(4 * BAND, rel=0.25)
 
 
 def test_the_empirical_beta_without_data_is_two_standard_deviations():
     family = Guesses(0.1, 0.4)
-    assert empirical_beta(family, line_data(FEWEST_ROWS - 1), KEY) == BAND
+    assert EmpiricalBeta()(family, line_data(FEWEST_ROWS - 1), KEY) == BAND
     assert family.seen == []

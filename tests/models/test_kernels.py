@@ -10,15 +10,17 @@ from helpers import walking_problem
 from mufield import Grid
 from mufield.models.features import FeatureMap
 from mufield.models.kernels import (
+    Additive,
     Linear,
     Matern32,
     Matern52,
     Product,
     Select,
+    Smooth,
     SquaredExponential,
+    Steered,
     Sum,
 )
-from mufield.models.priors import additive_kernel, joint_kernel, steered_kernel
 from mufield.policies.encoders import Here, LogHere, MeanEmbedding
 
 SCALES = jnp.array([0.7, 1.5, 3.0])
@@ -97,17 +99,17 @@ def test_parameters_must_be_positive(build, value):
         build(value)
 
 
-def test_joint_kernel_without_mu_has_one_length_scale_for_each_own_feature():
+def test_a_smooth_prior_without_mu_has_one_length_scale_for_each_own_feature():
     features = FeatureMap(walking_problem(Grid.box(0.0, 1.0, (3, 4), periodic=(True, False))))
-    kernel = joint_kernel(features)
+    kernel = Smooth()(features)
     assert isinstance(kernel, SquaredExponential)
     assert kernel.length_scale.shape == (features.size,) == (5,)
 
 
-def test_joint_kernel_multiplies_a_kernel_between_distributions():
+def test_a_smooth_prior_multiplies_a_kernel_between_distributions():
     problem = walking_problem(Grid.box(0.0, 1.0, (3, 4)))
     features = FeatureMap(problem, MeanEmbedding())
-    kernel = joint_kernel(features, mu_length_scale=0.5)
+    kernel = Smooth(mu_length_scale=0.5)(features)
     assert isinstance(kernel, Product)
     assert not isinstance(kernel, Sum)
     rng = np.random.default_rng(1)
@@ -122,10 +124,10 @@ def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
     problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
     features = FeatureMap(problem, Here())
     gain, variation, drift = 1.0, 0.01, 1e-4
-    kernel = steered_kernel(features, gain, variation, drift)
+    kernel = Steered(gain, variation, drift)(features)
     rng = np.random.default_rng(1)
     z = jnp.asarray(rng.normal(size=features.size))
-    # Features: sine and cosine of the periodic axis, the other axis, two actions, mu.
+    # Features: cosine and sine of the periodic axis, the other axis, two actions, mu.
     rest, full = z.at[3:5].set(0.0), z.at[3:5].set(jnp.array([1.0, 0.0]))
     assert float(kernel(rest, rest)) == pytest.approx(2 * drift)
     assert float(kernel(full, full)) == pytest.approx(gain + variation + 2 * drift)
@@ -140,9 +142,9 @@ def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
 def test_an_additive_reward_is_a_sum_of_parts_and_little_else():
     problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
     features = FeatureMap(problem, LogHere())
-    kernel = additive_kernel(features, variance=1.0, slope=2.0, joint=0.01)
+    kernel = Additive(variance=1.0, slope=2.0, joint=0.01)(features)
     z = jnp.zeros(features.size)
-    # Features: sine and cosine of the periodic axis, the other axis, two actions, mu.
+    # Features: cosine and sine of the periodic axis, the other axis, two actions, mu.
     everything = 3 * 1.0 + 0.01 + 1.0
     assert float(kernel(z, z)) == pytest.approx(everything)
     # Far away in one part, the others are as alike as ever.
@@ -151,5 +153,5 @@ def test_an_additive_reward_is_a_sum_of_parts_and_little_else():
     crowd = z.at[5].set(100.0)
     assert float(kernel(crowd, crowd)) == pytest.approx(everything + 2.0 * 100.0**2)
     assert float(kernel(crowd, z)) == pytest.approx(everything - 1.01)
-    blind = additive_kernel(FeatureMap(problem))
+    blind = Additive()(FeatureMap(problem))
     assert float(blind(z[:5], z[:5])) == pytest.approx(2.01)

@@ -9,7 +9,7 @@ from toy import PLANE, toy_episode, toy_problem
 
 from mufield import uniform
 from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
-from mufield.models.calibration import LEVELS, empirical_beta, held_out, predict_rows, recalibration
+from mufield.models.calibration import LEVELS, EmpiricalBeta, held_out, predict_rows, recalibration
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
 from mufield.policies.encoders import AbstractEncoder, Unseen
@@ -89,7 +89,7 @@ def test_its_predictions_of_rows_stand_beside_the_moves(data):
 
 
 def test_it_gets_an_empirical_beta(data):
-    assert empirical_beta(BayesianLinearRegression(), data, KEY) >= 2.0
+    assert EmpiricalBeta()(BayesianLinearRegression(), data, KEY) >= 2.0
 
 
 def test_it_draws_motions_without_a_line_of_its_own(data):

@@ -11,8 +11,7 @@ import pytest
 
 from mufield import ActionLaw, Grid, MoveSet, Problem, SimulatedSystem, register, uniform
 from mufield.models.features import FeatureMap
-from mufield.models.kernels import covariances
-from mufield.models.priors import joint_kernel
+from mufield.models.kernels import Smooth, covariances
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
 from mufield.runs.layout import RunFiles
@@ -30,7 +29,7 @@ class KernelMotion:
 
     def __init__(self, problem):
         self.features = FeatureMap(problem)
-        self.kernel = joint_kernel(self.features)
+        self.kernel = Smooth()(self.features)
         # Agents go where they act, in some places faster than in others.
         turn = np.array([0.0, 2.0, 4.5, 0.0, 2.0, 4.5])
         acted = np.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
@@ -110,7 +109,7 @@ def ring(tmp_path_factory):
         agents=2,
         model="gp",
         # Beta is no less than that of corollary ConfidenceInterval, as a test sees to.
-        model_options={"hyperparameters": "fixed", "inducing": 0, "beta": 6.0},
+        model_options={"fit_kernel": False, "inducing": 0, "beta": 6.0},
         planner_options={"controls": 3, "sweeps": 100},
         scale=1.0,
         precision="float64",

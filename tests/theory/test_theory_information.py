@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mufield.models.factor import ExactFactor, Rows
+from mufield.models.features import Rows
 from mufield.models.gp import TheoryBeta
 from mufield.models.kernels import SquaredExponential
+from mufield.models.posterior import Factor
 from mufield.theory.information import (
     cover_allowance,
     gains,
@@ -63,7 +64,7 @@ def test_the_term_that_lemma_chowdhury_prints_is_less_than_the_information():
 def test_information_is_that_of_the_model():
     xs = np.random.default_rng(0).uniform(size=(30, 1))
     rows = Rows(xs, np.zeros((30, 1)), np.ones((30, 1), dtype=bool))
-    factor = ExactFactor.of(SquaredExponential(0.2), np.array([0.05]), rows)
+    factor = Factor.of(SquaredExponential(0.2), np.array([0.05]), rows, 30, tolerance=0.0)
     expected = information_gain(se(xs[:, 0], xs[:, 0]), 0.05)
     assert factor.information_gain == pytest.approx(expected, rel=1e-9)
 

@@ -18,10 +18,11 @@ from mufield.models.kernels import (
     Matern32,
     Matern52,
     Select,
+    Smooth,
     SquaredExponential,
+    Steered,
     covariances,
 )
-from mufield.models.priors import joint_kernel, steered_kernel
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
 from mufield.theory.bounds import Constant
@@ -43,8 +44,8 @@ KERNELS = {
     "matern 3/2": lambda f: Matern32(jnp.linspace(0.5, 2.0, f.size), 0.7),
     "matern 5/2": lambda f: Matern52(1.3, 0.7),
     "linear": lambda f: Linear(0.4, 0.1),
-    "joint": lambda f: joint_kernel(f, 0.8, 0.6, 1.5),
-    "steered": steered_kernel,
+    "joint": Smooth(0.8, 0.6, 1.5),
+    "steered": Steered(),
 }
 
 
@@ -140,7 +141,7 @@ def test_mass_that_enters_an_empty_cell_reaches_the_constant_of_the_local_mass()
 
 def test_the_greatest_variance_is_reached_at_the_border():
     features = features_and_points(ROOM, mf.Unseen())[0]
-    kernel = steered_kernel(features) * Linear(0.3, 0.2)
+    kernel = Steered()(features) * Linear(0.3, 0.2)
     reach = feature_slopes(features).reach
     corner = jnp.ones(features.size)
     assert float(kernel(corner, corner)) == pytest.approx(kernel_bounds(kernel, (), reach).variance)

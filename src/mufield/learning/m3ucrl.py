@@ -18,9 +18,10 @@ from ..episode import Episode
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..models.base import AbstractModel, AbstractModelFamily
-from ..models.data import Transitions
+from ..models.data import KnownNoise, Transitions
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
+from ..models.kernels import Additive
 from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
@@ -170,14 +171,13 @@ class M3UCRL:
         def one(state: LearnerState) -> Plan:
             if state.episode == 0 and self.random_first:
                 return self._random_plan(state)
-            reward_model = state.reward_model
             plan = _plan(
                 self.planner,
                 self.optimism,
                 self.problem,
                 self.flow,
-                self.optimism.prepared(state.model),
-                None if reward_model is None else self.optimism.prepared(reward_model),
+                state.model,
+                state.reward_model,
                 state.memory,
                 state.key_for(PLAN),
                 self.estimate_noise,
@@ -286,18 +286,17 @@ def default_reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
     if isinstance(family, GaussianProcess):
         return replace(
             family,
-            kernel=None,
-            prior="additive",
+            prior=Additive(),
             mu=LogHere(),
-            noise="known",
+            noise=KnownNoise(),
             exact_points=0,
             inducing=min(family.inducing, REWARD_POINTS) or REWARD_POINTS,
         )
     if isinstance(family, DeepEnsemble):
-        return replace(family, mu=LogHere(), noise="known", curvature=1.0)
+        return replace(family, mu=LogHere(), noise=KnownNoise(), curvature=1.0)
     raise UserError(
         f"no model of the hidden reward is known to go with {type(family).__name__}; pass "
-        "reward_family, for example GaussianProcess(prior='additive', mu=LogHere())"
+        "reward_family, for example GaussianProcess(prior=Additive(), mu=LogHere())"
     )
 
 
@@ -407,7 +406,7 @@ def _is_finite(tree: Any) -> bool:
 def _check_reward_model(model: AbstractModel, problem: Problem) -> None:
     """Raises unless the model predicts one number.
 
-    A family that ignores ``data.target`` fits motions whatever it is asked for.
+    A family that ignores ``data.of_reward`` fits motions whatever it is asked for.
     """
 
     def mean(state: State, mass: Mass) -> Array:
@@ -420,7 +419,7 @@ def _check_reward_model(model: AbstractModel, problem: Problem) -> None:
     if shape != (1,):
         raise UserError(
             f"a model of the reward must predict one number, the shape (1,), got {shape}; its "
-            "family must fit what data.target says"
+            "family must fit what data.of_reward says"
         )
 
 

@@ -40,10 +40,6 @@ class AbstractOptimism(eqx.Module):
         """A reward as a function of that problem's actions."""
         return reward
 
-    def prepared(self, model: AbstractModel) -> AbstractModel:
-        """The model in the form that planning needs; called on the host, before compilation."""
-        return model
-
     @abstractmethod
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The motion that is believed in.
@@ -166,10 +162,6 @@ class Bonus(AbstractOptimism):
 
 class Thompson(AbstractOptimism):
     """One motion, and one hidden reward, drawn from those that the models hold for possible."""
-
-    def prepared(self, model: AbstractModel) -> AbstractModel:
-        """In a form that draws inside a compiled function."""
-        return model.drawable()
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""

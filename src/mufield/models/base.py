@@ -59,13 +59,6 @@ class AbstractModel(eqx.Module):
 
         return motion
 
-    def drawable(self) -> "AbstractModel":
-        """The same model in a form whose `draw` may be compiled; itself unless it says otherwise.
-
-        Called on the host, before anything is compiled.
-        """
-        return self
-
 
 class AbstractModelFamily(eqx.Module):
     """A way to fit models; its attributes are the settings."""
@@ -74,7 +67,7 @@ class AbstractModelFamily(eqx.Module):
     def fit(self, data: Transitions, key: Key) -> AbstractModel:
         """Fits a model to all transitions so far; without data it returns the prior.
 
-        ``data.target`` says what the model is of: the motion, or the reward (`Units`).
+        ``data.of_reward`` says what the model is of: the reward, or the motion.
         The result must be a function of the arguments alone: a run that is resumed fits again.
 
         Raises:

@@ -1,8 +1,8 @@
 """How far a model's confidence can be trusted: held-out coverage, recalibration, empirical beta.
 
 Only noisy moves are observed, so coverage is that of the predictive distribution: the model's
-mean, its epistemic spread and the noise together. What is adjusted is the epistemic spread alone,
-and never downwards: held-out moves lie where the data are, plans go where they are not.
+mean, its epistemic deviation and the noise together. What is adjusted is the epistemic deviation
+alone, and never downwards: held-out moves lie where the data are, plans go where they are not.
 """
 
 import equinox as eqx
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._types import Action, Key, State
 from ..errors import UserError
 from ..space.grid import Grid
-from ..space.measure import MeanField
+from ..space.measure import mean_field_at
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import PaddedTransitions, Transitions
 
@@ -79,12 +79,12 @@ class Recalibration(eqx.Module):
 def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
     """A model's predictions for transitions, beside what was observed."""
     count = len(data)
-    error, found = _predictions(model, data.padded(), data.problem.grid, data.target)
+    error, found = _predictions(model, data.padded(), data.problem.grid, data.of_reward)
     return HeldOut(
         error=np.asarray(error, dtype=float)[:count],
         epistemic=np.asarray(found.epistemic, dtype=float)[:count],
         aleatoric=np.asarray(found.aleatoric, dtype=float)[:count],
-        observed=data.told,
+        observed=data.observed_outputs,
     )
 
 
@@ -101,12 +101,8 @@ def held_out(
     for fold, fold_key in enumerate(jax.random.split(key, folds)):
         model = family.fit(data.rows(fold_of != fold), fold_key)
         parts.append(predict_rows(model, data.rows(fold_of == fold)))
-    return HeldOut(
-        error=np.concatenate([part.error for part in parts]),
-        epistemic=np.concatenate([part.epistemic for part in parts]),
-        aleatoric=np.concatenate([part.aleatoric for part in parts]),
-        observed=np.concatenate([part.observed for part in parts]),
-    )
+    together: HeldOut = jax.tree.map(lambda *each: np.concatenate(each), *parts)
+    return together
 
 
 def recalibration(held: HeldOut) -> Recalibration:
@@ -130,14 +126,21 @@ def recalibration(held: HeldOut) -> Recalibration:
     return Recalibration(predicted=levels, observed=monotone, widening=widening)
 
 
-def empirical_beta(
-    family: AbstractModelFamily, data: Transitions, key: Key, *, folds: int = 5
-) -> float:
-    """Two standard deviations, widened as held-out moves demand on the worst axis."""
-    if len(data) < max(folds, FEWEST_ROWS):
-        return BAND
-    found = recalibration(held_out(family, data, key, folds=folds))
-    return BAND * float(found.widening.max())
+class EmpiricalBeta(eqx.Module):
+    """Two standard deviations, widened as held-out moves demand on the worst axis.
+
+    Attributes:
+        folds: Number of parts that are held out in turn.
+    """
+
+    folds: int = eqx.field(static=True, default=5)
+
+    def __call__(self, family: AbstractModelFamily, data: Transitions, key: Key) -> float:
+        """Beta for a family's fit to the data; too few data leave two standard deviations."""
+        if len(data) < max(self.folds, FEWEST_ROWS):
+            return BAND
+        found = recalibration(held_out(family, data, key, folds=self.folds))
+        return BAND * float(found.widening.max())
 
 
 def _miss(
@@ -154,15 +157,14 @@ def _folds(count: int, folds: int) -> Int[np.ndarray, "rows"]:
 
 @eqx.filter_jit
 def _predictions(
-    model: AbstractModel, data: PaddedTransitions, grid: Grid, target: str
+    model: AbstractModel, data: PaddedTransitions, grid: Grid, of_reward: bool
 ) -> tuple[Float[Array, "rows outputs"], Prediction]:
     def one(state: State, action: Action, seen: Array, moment: Array) -> tuple[Array, Prediction]:
-        mass = data.mass[moment]
-        mu = MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid)
-        found = model.predict(state, action, mu)
-        if target == "reward":
+        found = model.predict(state, action, mean_field_at(grid, data.mass[moment], state))
+        if of_reward:
             return seen - found.mean, found
         return grid.displacement(state, seen) - (found.mean - state), found
 
-    seen = data.next_states if data.earned is None or target == "motion" else data.earned
+    seen = data.earned if of_reward else data.next_states
+    assert seen is not None
     return jax.vmap(one)(data.states, data.actions, seen, data.moment)

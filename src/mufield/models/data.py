@@ -1,20 +1,26 @@
-"""The transitions that a learner has seen, D_1:t."""
+"""The transitions that a learner has seen, D_1:t, and what models are fitted to."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._types import State
 from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE
+from ..space.noise import GaussianNoise
 
 SMALLEST_BUFFER = 256
 """Rows of the smallest buffer; larger ones double, so that programs are rarely compiled anew."""
+
+EQUAL = 1e-6
+"""Rewards whose deviation is a smaller share of their size are taken for equal."""
 
 AT_FACE = 0.25
 """Farthest that a stopped agent may be from the face of a cell that stopped it, in cells."""
@@ -36,8 +42,8 @@ class Transitions(eqx.Module):
         mass: Distributions of the population at the moments of the moves.
         moment: Row of ``mass`` for each move.
         earned: What agents were paid for each move, if the problem's reward is hidden.
-        target: What a model is to be fitted to: ``"motion"``, where agents went, or ``"reward"``,
-            what they earned.
+        of_reward: Whether a model is to be fitted to what agents earned, instead of to where
+            they went.
     """
 
     problem: Problem
@@ -48,7 +54,7 @@ class Transitions(eqx.Module):
     mass: Float[np.ndarray, "moments cells"]
     moment: Int[np.ndarray, "rows"]
     earned: Float[np.ndarray, "rows"] | None = None
-    target: str = eqx.field(static=True, default="motion")
+    of_reward: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def empty(cls, problem: Problem) -> "Transitions":
@@ -121,14 +127,14 @@ class Transitions(eqx.Module):
                 "the problem's reward is known, so there is no model of it to fit; hide it with "
                 "Problem(reward=None) if it has to be learned"
             )
-        return replace(self, target="reward")
+        return replace(self, of_reward=True)
 
     @property
-    def told(self) -> Bool[np.ndarray, "rows outputs"]:
-        """Which of the target's numbers were observed: a wall censors moves, but not rewards."""
-        if self.target == "motion":
-            return np.asarray(self.observed)
-        return np.ones((len(self), 1), dtype=bool)
+    def observed_outputs(self) -> Bool[np.ndarray, "rows outputs"]:
+        """Which of a model's outputs were observed: a wall censors moves, but not rewards."""
+        if self.of_reward:
+            return np.ones((len(self), 1), dtype=bool)
+        return np.asarray(self.observed)
 
     @property
     def side(self) -> Int[np.ndarray, "rows dim"]:
@@ -139,9 +145,8 @@ class Transitions(eqx.Module):
         rooms: nothing is known then.
         """
         grid = self.problem.grid
-        size, extent = np.asarray(grid.cell_size), np.asarray(grid.extent)
-        moved = self.next_states - self.states
-        moved = moved - np.asarray(grid.periodic) * extent * np.round(moved / extent)
+        size = np.asarray(grid.cell_size)
+        moved = np.asarray(grid.displacement(self.states, self.next_states))
         place = (self.next_states - np.asarray(grid.lower)) / size
         # The upper border belongs to the last cell.
         inside = place - np.minimum(np.floor(place), np.asarray(grid.shape) - 1)
@@ -149,14 +154,9 @@ class Transitions(eqx.Module):
         towards = np.where(np.abs(moved) > AT_REST * size, np.sign(moved).astype(int), at_face)
         return np.where(self.observed | (at_face == 0), 0, towards)
 
-    @property
-    def padded_shape(self) -> tuple[int, int]:
-        """Sizes of the buffers: of transitions, and of distributions."""
-        return buffer_size(len(self)), buffer_size(len(self.mass))
-
     def padded(self) -> "PaddedTransitions":
         """The transitions in buffers whose sizes double as the data grow."""
-        rows, moments = self.padded_shape
+        rows, moments = buffer_size(len(self)), buffer_size(len(self.mass))
         problem = self.problem
         dtype = problem.initial.dtype
         # Rows that hold nothing get a legal state, so that features stay finite.
@@ -164,25 +164,18 @@ class Transitions(eqx.Module):
         rest = np.asarray(problem.actions.rest)
         even = np.full(problem.grid.n_cells, 1.0 / problem.grid.n_cells)
 
-        def fill(values: np.ndarray, filler: np.ndarray, size: int) -> Array:
+        def fill(values: np.ndarray, filler: Any, size: int, kind: Any = dtype) -> Array:
             missing = np.broadcast_to(filler, (size - len(values), *values.shape[1:]))
-            return jnp.asarray(np.concatenate([values, missing]), dtype=dtype)
+            return jnp.asarray(np.concatenate([values, missing]), dtype=kind)
 
-        observed = np.zeros((rows, problem.grid.dim), dtype=bool)
-        observed[: len(self)] = self.observed
-        side = np.zeros((rows, problem.grid.dim), dtype=np.int32)
-        side[: len(self)] = self.side
-        moment = np.zeros(rows, dtype=np.int32)
-        moment[: len(self)] = self.moment
         return PaddedTransitions(
             states=fill(self.states, corner, rows),
             actions=fill(self.actions, rest, rows),
             next_states=fill(self.next_states, corner, rows),
-            observed=jnp.asarray(observed),
-            side=jnp.asarray(side),
+            observed=fill(self.observed, False, rows, bool),
             mass=fill(self.mass, even, moments),
-            moment=jnp.asarray(moment),
-            earned=None if self.earned is None else fill(self.earned, np.zeros(()), rows),
+            moment=fill(self.moment, 0, rows, jnp.int32),
+            earned=None if self.earned is None else fill(self.earned, 0.0, rows),
             count=jnp.asarray(len(self), dtype=jnp.int32),
         )
 
@@ -194,11 +187,83 @@ class PaddedTransitions(eqx.Module):
     actions: Float[Array, "rows action_dim"]
     next_states: Float[Array, "rows dim"]
     observed: Bool[Array, "rows dim"]
-    side: Int[Array, "rows dim"]
     mass: Float[Array, "moments cells"]
     moment: Int[Array, "rows"]
     earned: Float[Array, "rows"] | None
     count: Int[Array, ""]
+
+
+Outputs = Float[Array, "*points outputs"]
+"""One number for each axis of a motion, a single one for a reward."""
+
+
+class Units(eqx.Module):
+    """Between a model's outputs, numbers of the order of one, and what they stand for.
+
+    Attributes:
+        scale: What outputs are multiplied with: the farthest move, or the rewards' deviation.
+        centre: What is added: the mean of the rewards; for motions none, as they are added to the
+            agent's own place.
+    """
+
+    scale: Float[Array | np.ndarray, "*runs outputs"]
+    centre: Float[Array | np.ndarray, "*runs outputs"] | None
+
+    @classmethod
+    def of(cls, data: Transitions) -> "Units":
+        """The units of what the data are about, in double precision on the host."""
+        if not data.of_reward:
+            return cls(np.asarray(data.problem.max_move, dtype=float), None)
+        assert data.earned is not None
+        if len(data) == 0:
+            return cls(np.ones(1), np.zeros(1))
+        centre, scale = float(data.earned.mean()), float(data.earned.std())
+        equal = scale <= EQUAL * max(1.0, abs(centre))
+        return cls(np.array([1.0 if equal else scale]), np.array([centre]))
+
+    def cast(self, dtype: Any) -> "Units":
+        """The units in another precision, for planning."""
+        centre = None if self.centre is None else jnp.asarray(self.centre, dtype)
+        return Units(jnp.asarray(self.scale, dtype), centre)
+
+    def decode(self, state: State, outputs: Outputs) -> Outputs:
+        """Where an agent aims, or what it earns."""
+        start = state if self.centre is None else jnp.asarray(self.centre)
+        return start + self.rescale(outputs)
+
+    def rescale(self, deviation: Outputs) -> Outputs:
+        """A standard deviation of the outputs, in the units of what they stand for."""
+        return jnp.asarray(self.scale) * deviation
+
+    def encode(self, data: Transitions) -> Float[np.ndarray, "rows outputs"]:
+        """What a model should have put out for each transition."""
+        if self.centre is None:
+            moved = data.problem.grid.displacement(data.states, data.next_states)
+            return np.asarray(moved / self.scale)
+        assert data.earned is not None
+        return np.asarray((data.earned[:, None] - self.centre) / self.scale)
+
+
+@dataclass(frozen=True)
+class KnownNoise:
+    """The noise is what the problem says, and learned where the problem does not say it."""
+
+    def std(self, data: Transitions) -> Float[np.ndarray, "outputs"] | None:
+        """The noise's standard deviation for each output; none if it must be learned."""
+        problem = data.problem
+        if data.of_reward:
+            return np.array([problem.reward_noise])
+        if isinstance(problem.noise, GaussianNoise):
+            return np.asarray(problem.noise.std, dtype=float)
+        return None
+
+
+@dataclass(frozen=True)
+class LearnedNoise:
+    """The noise is learned from the data, whatever the problem says."""
+
+    def std(self, data: Transitions) -> None:
+        """None: it must be learned."""
 
 
 def buffer_size(count: int, smallest: int = SMALLEST_BUFFER) -> int:
@@ -213,37 +278,32 @@ def check_episode(problem: Problem, episode: Episode) -> None:
     """Raises if an episode cannot come from the problem, or names the row that is not finite."""
     grid = problem.grid
     agents, steps = episode.states.shape[:2]
-    wanted = {
-        "states": (agents, steps, grid.dim),
-        "actions": (agents, steps, problem.actions.dim),
-        "next_states": (agents, steps, grid.dim),
-        "stopped": (agents, steps, grid.dim),
-        "mass": (problem.horizon + 1, grid.n_cells),
-        "rewards": (problem.paid_steps,),
-    }
-    if problem.hides_reward:
-        wanted["earned"] = (agents, steps)
-        if episode.earned is None:
-            raise UserError(
-                "the problem's reward is hidden, but the episode does not say what agents were "
-                "paid; give it earned, one number for each agent and step"
-            )
     if steps != problem.horizon:
         raise UserError(
             f"the episode has {steps} steps, but the problem's horizon is {problem.horizon}; tell "
             "episodes of this problem only"
         )
-    for name, shape in wanted.items():
+    by_agent: dict[str, tuple[int, ...]] = {
+        "states": (agents, steps, grid.dim),
+        "actions": (agents, steps, problem.actions.dim),
+        "next_states": (agents, steps, grid.dim),
+        "stopped": (agents, steps, grid.dim),
+    }
+    if problem.hides_reward:
+        by_agent["earned"] = (agents, steps)
+        if episode.earned is None:
+            raise UserError(
+                "the problem's reward is hidden, but the episode does not say what agents were "
+                "paid; give it earned, one number for each agent and step"
+            )
+    by_step = {"mass": (problem.horizon + 1, grid.n_cells), "rewards": (problem.paid_steps,)}
+    for name, shape in (by_agent | by_step).items():
         values = np.asarray(getattr(episode, name))
         if values.shape != shape:
             raise UserError(f"the episode's {name} must have the shape {shape}, got {values.shape}")
         if not np.isfinite(values).all():
-            row = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-            where = (
-                f"agent {row[0]}, step {row[1]}"
-                if name in ("states", "actions", "next_states", "earned")
-                else f"row {row[0]}"
-            )
+            row = np.argwhere(~np.isfinite(values))[0].tolist()
+            where = f"agent {row[0]}, step {row[1]}" if name in by_agent else f"row {row[0]}"
             raise UserError(
                 f"the episode's {name} hold NaN or infinity at {where}; leave the episode out or "
                 "repair it before it is told"

@@ -1,11 +1,12 @@
 """Deep ensembles (App. "Transition Model estimation")."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 from jaxtyping import Key as KeyType
@@ -16,9 +17,9 @@ from ..policies.encoders import AbstractEncoder, Unseen
 from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, AbstractModelFamily, Prediction
-from .calibration import FEWEST_ROWS, empirical_beta, held_out, recalibration
-from .data import PaddedTransitions, Transitions
-from .features import FeatureMap
+from .calibration import FEWEST_ROWS, EmpiricalBeta, held_out, recalibration
+from .data import KnownNoise, LearnedNoise, Outputs, Transitions, Units, buffer_size
+from .features import FeatureMap, regression_rows
 from .networks import (
     Member,
     MemberPrior,
@@ -28,23 +29,40 @@ from .networks import (
     draw_members,
     negative_log_likelihood,
 )
-from .units import Told, Units, known_noise
-
-DIVERSITY = ("none", "bootstrap", "anchored")
 
 LEAST_NOISE = 0.01
 """Noise in training, as a share of the unit; without any, the likelihood has no scale."""
 
 
+@dataclass(frozen=True)
+class RandomStarts:
+    """Members differ by their random starts alone."""
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Each member weighs the transitions at random."""
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """Each member is tied to its own start, as strongly as a prior is, and sees targets with
+    noise of its own: for a linear model these members are draws from the posterior.
+
+    Where the noise is learned, random weights take the place of the targets' noise, which members
+    would learn too.
+    """
+
+
 class EnsembleModel(AbstractModel):
-    """A fitted ensemble; mean and spread are those of the members' means.
+    """A fitted ensemble; its mean and deviation are those of the members' means.
 
     Attributes:
         features: The map to the networks' inputs.
         members: The networks, stacked.
         units: What the networks' outputs stand for.
         known_noise: The noise's standard deviation where it is known, else none.
-        widening: Factor on the spread of each axis, at least one, from recalibration.
+        widening: Factor on the deviation of each axis, at least one, from recalibration.
         beta: Scale of the confidence band.
     """
 
@@ -56,28 +74,25 @@ class EnsembleModel(AbstractModel):
     beta: Scalar
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
-        """Mean over the members, their spread, and the noise."""
+        """Mean over the members, their standard deviation, and the noise."""
         means, variances = self._outputs(state, action, mu)
         mean = jnp.mean(means, axis=0)
         apart = jnp.sum((means - mean) ** 2, axis=0) / (means.shape[0] - 1)
-        # Members that agree exactly have a spread of zero, where a root has no derivative.
-        spread = jnp.sqrt(jnp.maximum(apart, jnp.finfo(apart.dtype).tiny * 1e6))
-        if self.known_noise is None:
-            noise = self.units.spread(jnp.sqrt(jnp.mean(variances, axis=0)))
-        else:
-            noise = self.known_noise
+        # Members that agree exactly have a deviation of zero, where a root has no derivative.
+        deviation = jnp.sqrt(jnp.maximum(apart, jnp.finfo(apart.dtype).tiny * 1e6))
+        learned = self.units.rescale(jnp.sqrt(jnp.mean(variances, axis=0)))
         return Prediction(
-            mean=self.units.told(state, mean),
-            epistemic=self.widening * self.units.spread(spread),
-            aleatoric=noise,
+            mean=self.units.decode(state, mean),
+            epistemic=self.widening * self.units.rescale(deviation),
+            aleatoric=learned if self.known_noise is None else self.known_noise,
         )
 
     def draw(self, key: Key) -> Motion:
         """The mean of one member."""
         chosen = jax.random.randint(key, (), 0, self.members.mean_bias.shape[0])
 
-        def motion(state: State, action: Action, mu: MeanField) -> Told:
-            return self.units.told(state, self._outputs(state, action, mu)[0][chosen])
+        def motion(state: State, action: Action, mu: MeanField) -> Outputs:
+            return self.units.decode(state, self._outputs(state, action, mu)[0][chosen])
 
         return motion
 
@@ -88,7 +103,18 @@ class EnsembleModel(AbstractModel):
 
 
 class EnsembleInputs(eqx.Module):
-    """What training needs, in buffers of rarely changing size."""
+    """What training needs, in buffers of rarely changing size.
+
+    Attributes:
+        features: The map to the networks' inputs.
+        inputs: Features of the transitions.
+        targets: What networks should put out; where a wall stopped an agent, the way to the wall.
+        side: 1 or -1 where an agent aimed farther than the target in that direction, else 0.
+        observed: One where the target or the side tells something, else zero.
+        count: Number of transitions; the buffers' further rows hold nothing.
+        units: What the networks' outputs stand for.
+        known_noise: The noise's standard deviation where it is known, else none.
+    """
 
     features: FeatureMap
     inputs: Float[Array, "rows features"]
@@ -100,9 +126,11 @@ class EnsembleInputs(eqx.Module):
     known_noise: Float[Array, "outputs"] | None
 
     @property
-    def scale(self) -> Float[Array, "outputs"]:
-        """What the networks' outputs are multiplied with."""
-        return jnp.asarray(self.units.scale)
+    def scaled_noise(self) -> Float[Array, "outputs"] | None:
+        """The noise of the targets where it is known, not too small to train with."""
+        if self.known_noise is None:
+            return None
+        return jnp.maximum(self.known_noise / self.units.scale, LEAST_NOISE)
 
 
 class DeepEnsemble(AbstractModelFamily):
@@ -115,23 +143,19 @@ class DeepEnsemble(AbstractModelFamily):
         learning_rate: Its first step size, which falls to zero along a cosine.
         batch_size: Transitions of a step; all of them while they are no more than this.
         adversarial: Size of the adversarial step, as a share of the inputs' range; zero for none.
-        diversity: How members come to differ. ``"none"``: by their random start alone.
-            ``"bootstrap"``: each weighs the transitions at random. ``"anchored"``: each is tied
-            to its own start, as strongly as a prior is, and sees targets with noise of its own;
-            for a linear model these members are draws from the posterior. Where the noise is
-            learned, random weights take the place of the targets' noise.
-        noise: ``"known"`` takes the noise's standard deviation from the problem where it has one;
-            ``"learned"`` trains the variance head on the likelihood, as in the paper.
-        stopped: What the axes that a wall stopped tell. ``"censored"``: that the agent aimed beyond
-            the wall. ``"masked"``: nothing; then moves near walls are those whose noise pointed
-            away from them, and the model learns that walls push.
-        prior_scale: Spread of the members before data, in units of the farthest move, or of the
-            standard deviation of the rewards.
-        curvature: Share of that spread that is not linear in state and action, from 0 to 1. Few
-            data are enough for the linear part; 1 is a network without it, as in the paper.
+        diversity: How members come to differ: `Anchored`, `Bootstrap` or `RandomStarts`.
+        noise: `KnownNoise`, or `LearnedNoise`, which trains the variance head on the likelihood,
+            as in the paper.
+        censored: Whether an axis that a wall stopped tells that the agent aimed beyond the wall.
+            If it tells nothing, moves near walls are those whose noise pointed away from them,
+            and the model learns that walls push.
+        prior_scale: Standard deviation of the members before data, in units of the farthest move,
+            or of the standard deviation of the rewards.
+        curvature: Share of it that is not linear in state and action, from 0 to 1. Few data are
+            enough for the linear part; 1 is a network without it, as in the paper.
         mu: How the population enters the features.
-        beta: Scale of the confidence band; ``"empirical"`` takes it from held-out folds.
-        recalibrate: Whether held-out folds may widen the spread of each axis.
+        beta: Scale of the confidence band: a number, or an `EmpiricalBeta`.
+        recalibrate: Whether held-out folds may widen the band of each axis.
     """
 
     members: int = eqx.field(static=True, default=10)
@@ -140,58 +164,75 @@ class DeepEnsemble(AbstractModelFamily):
     learning_rate: float = eqx.field(static=True, default=0.02)
     batch_size: int = eqx.field(static=True, default=128)
     adversarial: float = eqx.field(static=True, default=0.01)
-    diversity: str = eqx.field(static=True, default="anchored")
-    noise: str = eqx.field(static=True, default="known")
-    stopped: str = eqx.field(static=True, default="censored")
+    diversity: Anchored | Bootstrap | RandomStarts = eqx.field(static=True, default=Anchored())
+    noise: KnownNoise | LearnedNoise = eqx.field(static=True, default=KnownNoise())
+    censored: bool = eqx.field(static=True, default=True)
     prior_scale: float = eqx.field(static=True, default=1.0)
     curvature: float = eqx.field(static=True, default=0.4)
     mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
-    beta: float | str = eqx.field(static=True, default=3.0)
+    beta: float | EmpiricalBeta = eqx.field(static=True, default=3.0)
     recalibrate: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        if self.diversity not in DIVERSITY:
-            raise UserError(f"diversity must be one of {DIVERSITY}, got {self.diversity!r}")
-        if self.noise not in ("known", "learned"):
-            raise UserError(f"noise must be 'known' or 'learned', got {self.noise!r}")
-        if self.stopped not in ("censored", "masked"):
-            raise UserError(f"stopped must be 'censored' or 'masked', got {self.stopped!r}")
         if not 0 <= self.curvature <= 1:
             raise UserError(f"curvature must be between 0 and 1, got {self.curvature}")
         if self.members < 2:
             raise UserError(f"an ensemble needs at least two members, got {self.members}")
-        if isinstance(self.beta, str) and self.beta != "empirical":
-            raise UserError(f"beta must be a number or 'empirical', got {self.beta!r}")
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
-        """Trains all members in one compiled call."""
+        """Trains all members in one compiled call; without data they stay as they were drawn."""
         fit_key, fold_key = jax.random.split(key)
-        model = _checked(self, train(self._raw, self.prepare(data), fit_key))
-        dtype = data.problem.initial.dtype
-        if self.recalibrate and len(data) >= FEWEST_ROWS:
-            widening = recalibration(held_out(self._raw, data, fold_key)).widening
-            model = replace(model, widening=jnp.asarray(widening, dtype=dtype))
-        if self.beta == "empirical":
-            beta = empirical_beta(replace(self, beta=1.0), data, fold_key)
+        inputs, dtype = self.prepare(data), data.problem.initial.dtype
+        if len(data) == 0:
+            model = _model(inputs, _start(self, inputs, jax.random.split(fit_key, 3)[0]))
         else:
-            beta = float(self.beta)
+            model = self._checked(train(self._trained, inputs, fit_key))
+        if self.recalibrate and len(data) >= FEWEST_ROWS:
+            widening = recalibration(held_out(self._trained, data, fold_key)).widening
+            model = replace(model, widening=jnp.asarray(widening, dtype=dtype))
+        beta = self.beta
+        if isinstance(beta, EmpiricalBeta):
+            beta = beta(replace(self, beta=1.0), data, fold_key)
         return replace(model, beta=jnp.asarray(beta, dtype=dtype))
 
     def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
         """Trains the ensembles of several runs in one compiled call."""
-        sizes = {each.padded_shape for each in data}
-        if len(data) == 1 or len(sizes) > 1 or self.recalibrate or self.beta == "empirical":
-            return [self.fit(each, key) for each, key in zip(data, keys, strict=True)]
+        sizes = {(len(each) > 0, buffer_size(len(each))) for each in data}
+        alone = self.recalibrate or isinstance(self.beta, EmpiricalBeta)
+        if alone or len(data) == 1 or len(sizes) > 1 or len(data[0]) == 0:
+            return super().fit_many(data, keys)
         inputs = [self.prepare(each) for each in data]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
         fit_keys = jnp.stack([jax.random.split(key)[0] for key in keys])
-        models = _train_many(self._raw, stacked, fit_keys)
-        beta = jnp.asarray(float(self.beta), dtype=data[0].problem.initial.dtype)
-        found: list[AbstractModel] = []
-        for index in range(len(data)):
-            one = jax.tree.map(lambda leaf, i=index: leaf[i], models)
-            found.append(_checked(self, replace(one, beta=beta)))
-        return found
+        models = _train_many(self._trained, stacked, fit_keys)
+        beta = jnp.asarray(self.beta, dtype=data[0].problem.initial.dtype)
+        each = [jax.tree.map(lambda leaf, i=i: leaf[i], models) for i in range(len(data))]
+        return [self._checked(replace(model, beta=beta)) for model in each]
+
+    def prepare(self, data: Transitions) -> EnsembleInputs:
+        """What training needs of the data."""
+        dtype, features = data.problem.initial.dtype, FeatureMap(data.problem, self.mu)
+        rows, units, known = regression_rows(features, data), Units.of(data), self.noise.std(data)
+        targets, observed, side = rows.targets, rows.observed, np.zeros(rows.targets.shape)
+        if self.censored and not data.of_reward:  # walls stop moves, not rewards
+            side = data.side
+            observed = observed | (side != 0)
+            targets = np.where(observed, units.encode(data), 0.0)
+        missing = buffer_size(len(data)) - len(data)
+
+        def padded(values: np.ndarray) -> Array:
+            return jnp.asarray(np.pad(values, ((0, missing), (0, 0))), dtype=dtype)
+
+        return EnsembleInputs(
+            features=features,
+            inputs=padded(rows.inputs),
+            targets=padded(targets),
+            side=padded(side),
+            observed=padded(observed),
+            count=jnp.asarray(len(data), dtype=jnp.int32),
+            units=units.cast(dtype),
+            known_noise=None if known is None else jnp.asarray(known, dtype=dtype),
+        )
 
     @property
     def prior(self) -> MemberPrior:
@@ -199,64 +240,27 @@ class DeepEnsemble(AbstractModelFamily):
         return MemberPrior(self.prior_scale, self.curvature)
 
     @property
-    def _raw(self) -> "DeepEnsemble":
+    def _trained(self) -> "DeepEnsemble":
         """The settings that training depends on, so that one program serves all betas."""
         return replace(self, beta=1.0, recalibrate=False)
 
-    def prepare(self, data: Transitions) -> EnsembleInputs:
-        """What training needs of the data."""
-        dtype = data.problem.initial.dtype
-        known = known_noise(data) if self.noise == "known" else None
-        return _inputs(
-            data.padded(),
-            FeatureMap(data.problem, self.mu),
-            Units.of(data).cast(dtype),
-            None if known is None else jnp.asarray(known, dtype=dtype),
-            self.stopped == "censored",
-        )
-
-
-@eqx.filter_jit
-def _inputs(
-    data: PaddedTransitions,
-    features: FeatureMap,
-    units: Units,
-    known_noise: Float[Array, "outputs"] | None,
-    censored: bool,
-) -> EnsembleInputs:
-    targets = units.targets(features.grid, data)
-    real = jnp.arange(data.states.shape[0]) < data.count
-    if units.centre is None:
-        side = data.side if censored else jnp.zeros_like(data.side)
-        observed = (data.observed | (side != 0)) & real[:, None]
-    else:  # walls stop moves, not rewards
-        side, observed = jnp.zeros_like(data.side, shape=targets.shape), real[:, None]
-    return EnsembleInputs(
-        features=features,
-        inputs=features.rows(data),
-        # Zero where nothing is known, so that nothing of it can reach the fit.
-        targets=jnp.where(observed, targets, 0.0),
-        side=side.astype(targets.dtype),
-        observed=observed.astype(targets.dtype),
-        count=data.count,
-        units=units,
-        known_noise=known_noise,
-    )
+    def _checked(self, model: EnsembleModel) -> EnsembleModel:
+        if not bool(jnp.all(jnp.isfinite(model.members.mean_weight))):
+            raise FloatingPointError(
+                f"training the ensemble diverged at a learning rate of {self.learning_rate}; "
+                "lower it"
+            )
+        return model
 
 
 @eqx.filter_jit
 def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel:
     """Trains all members side by side; a pure function that may be lifted over seeds."""
     start_key, member_key, batch_key = jax.random.split(key, 3)
-    rows, features = data.inputs.shape
-    dim, dtype = data.targets.shape[1], data.inputs.dtype
-    prior = family.prior
-    start = draw_members(family.members, features, family.width, dim, prior, start_key, dtype)
-    noise = None
-    if data.known_noise is not None:
-        noise = jnp.maximum(data.known_noise / data.scale, LEAST_NOISE)
-    weights, targets = _views(family, data, noise, member_key)
-    count = jnp.maximum(data.count, 1).astype(dtype)
+    start, noise = _start(family, data, start_key), data.scaled_noise
+    weights, targets = member_views(family, data, member_key)
+    dtype = data.inputs.dtype
+    count = data.count.astype(dtype)
 
     def loss(member: Member, anchor: Member, sample: Sample, share: Scalar) -> Scalar:
         total = negative_log_likelihood(member, sample, noise)
@@ -266,8 +270,8 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
             other = negative_log_likelihood(member, sample._replace(inputs=moved), noise)
             total = 0.5 * (total + other)
         total = total * share
-        if family.diversity == "anchored":
-            total = total + distance_from(anchor, member, prior)
+        if isinstance(family.diversity, Anchored):
+            total = total + distance_from(anchor, member, family.prior)
         return total / count
 
     optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))
@@ -292,21 +296,12 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
 
     # All batches are drawn at once: small draws cost more than their share of a step.
     batches = None
-    if rows > family.batch_size:
+    if data.inputs.shape[0] > family.batch_size:
         shape = (family.steps, family.batch_size)
-        batches = jax.random.randint(batch_key, shape, 0, jnp.maximum(data.count, 1))
+        batches = jax.random.randint(batch_key, shape, 0, data.count)
     first = (start, optimiser.init(start))
     (members, _), _ = jax.lax.scan(step, first, batches, length=family.steps)
-    # Without data there is nothing to train on: the prior stays as it was drawn.
-    members = jax.tree.map(lambda new, old: jnp.where(data.count > 0, new, old), members, start)
-    return EnsembleModel(
-        features=data.features,
-        members=members,
-        units=data.units,
-        known_noise=data.known_noise,
-        widening=jnp.ones_like(data.scale),
-        beta=jnp.asarray(family.beta, dtype=dtype),
-    )
+    return _model(data, members)
 
 
 @eqx.filter_jit
@@ -317,27 +312,36 @@ def _train_many(
     return lifted
 
 
-def _checked(family: DeepEnsemble, model: EnsembleModel) -> EnsembleModel:
-    if not bool(jnp.all(jnp.isfinite(model.members.mean_weight))):
-        raise FloatingPointError(
-            f"training the ensemble diverged at a learning rate of {family.learning_rate}; lower it"
-        )
-    return model
+def _start(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
+    features, outputs = data.inputs.shape[1], data.targets.shape[1]
+    dtype = data.inputs.dtype
+    return draw_members(family.members, features, family.width, outputs, family.prior, key, dtype)
 
 
-def _views(
-    family: DeepEnsemble, data: EnsembleInputs, noise: Float[Array, "dim"] | None, key: Key
-) -> tuple[Float[Array, "members rows dim"], Float[Array, "members rows dim"]]:
+def _model(data: EnsembleInputs, members: Member) -> EnsembleModel:
+    scale = jnp.asarray(data.units.scale)
+    return EnsembleModel(
+        features=data.features,
+        members=members,
+        units=data.units,
+        known_noise=data.known_noise,
+        widening=jnp.ones_like(scale),
+        beta=jnp.ones((), dtype=scale.dtype),
+    )
+
+
+def member_views(
+    family: DeepEnsemble, data: EnsembleInputs, key: Key
+) -> tuple[Float[Array, "members rows outputs"], Float[Array, "members rows outputs"]]:
     """Each member's weights of the transitions, and its targets."""
-    shape = (family.members, *data.targets.shape)
+    shape, dtype = (family.members, *data.targets.shape), data.targets.dtype
     weights = jnp.broadcast_to(data.observed, shape)
     targets = jnp.broadcast_to(data.targets, shape)
-    if family.diversity == "anchored" and noise is not None:
-        extra = noise * jax.random.normal(key, shape, dtype=data.targets.dtype)
+    noise = data.scaled_noise
+    if isinstance(family.diversity, Anchored) and noise is not None:
+        extra = noise * jax.random.normal(key, shape, dtype=dtype)
         targets = targets + jnp.where(weights > 0, extra, 0.0)
-    elif family.diversity != "none":
+    elif not isinstance(family.diversity, RandomStarts):
         # Exponential weights: the Bayesian bootstrap, which leaves no transition out entirely.
-        # Anchored members need it where the noise is learned: they would learn added noise too.
-        drawn = jax.random.exponential(key, shape[:2], dtype=data.targets.dtype)
-        weights = weights * drawn[..., None]
+        weights = weights * jax.random.exponential(key, shape[:2], dtype=dtype)[..., None]
     return weights, targets

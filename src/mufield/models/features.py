@@ -1,9 +1,12 @@
 """The inputs z = (s, a, mu) of a model as a vector of numbers of the order of one."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
 from .._types import Action, State
 from ..policies.encoders import (
@@ -16,7 +19,7 @@ from ..policies.encoders import (
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, mean_field_at
-from .data import PaddedTransitions
+from .data import PaddedTransitions, Transitions, Units
 
 
 class FeatureMap(eqx.Module):
@@ -38,9 +41,8 @@ class FeatureMap(eqx.Module):
 
     def __init__(self, problem: Problem, mu: AbstractEncoder = Unseen()):
         """Builds the map for a problem."""
-        actions = problem.actions
         self.grid, self.mu = problem.grid, check_encoder(mu)
-        self.lower, self.upper = actions.lower, actions.upper
+        self.lower, self.upper = problem.actions.lower, problem.actions.upper
 
     @property
     def own_size(self) -> int:
@@ -51,6 +53,12 @@ class FeatureMap(eqx.Module):
     def size(self) -> int:
         """Length of the vector."""
         return self.own_size + self.mu.size(self.grid)
+
+    @property
+    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Places of the features of the state, of the action, and of mu."""
+        first, own = position_size(self.grid), self.own_size
+        return tuple(range(first)), tuple(range(first, own)), tuple(range(own, self.size))
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "features"]:
         """The features of one agent."""
@@ -72,3 +80,29 @@ class FeatureMap(eqx.Module):
             return self(state, action, mean_field_at(self.grid, data.mass[moment], state))
 
         return jax.vmap(one)(data.states, data.actions, data.moment)
+
+
+class Rows(NamedTuple):
+    """What a model is fitted to, in double precision on the host.
+
+    Attributes:
+        inputs: Features of the transitions.
+        targets: What the model should put out; zero where that was not observed.
+        observed: Which targets were observed.
+    """
+
+    inputs: Float[np.ndarray, "rows features"]
+    targets: Float[np.ndarray, "rows outputs"]
+    observed: Bool[np.ndarray, "rows outputs"]
+
+
+def regression_rows(features: FeatureMap, data: Transitions) -> Rows:
+    """Inputs and scaled targets of the transitions."""
+    inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[: len(data)]
+    observed = data.observed_outputs
+    return Rows(inputs, np.where(observed, Units.of(data).encode(data), 0.0), observed)
+
+
+@eqx.filter_jit
+def _inputs(features: FeatureMap, data: PaddedTransitions) -> Array:
+    return features.rows(data)

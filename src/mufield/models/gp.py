@@ -1,43 +1,36 @@
 """Gaussian processes (App. "Gaussian Processes"): settings and fit."""
 
-import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .._types import Key
 from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..space.grid import per_axis
 from .base import AbstractModelFamily
-from .data import PaddedTransitions, Transitions
-from .factor import LOST_INFORMATION, ROUNDING, ExactFactor, InducingFactor, Rows
-from .features import FeatureMap
-from .hyperparameters import Hyperparameters, Limits, most_likely
-from .kernels import AbstractKernel
-from .posterior import ExactPosterior, Frame, InducingPosterior
-from .priors import additive_kernel, joint_kernel, steered_kernel
-from .units import Units, known_noise
+from .calibration import EmpiricalBeta
+from .data import KnownNoise, LearnedNoise, Transitions, Units
+from .features import FeatureMap, Rows, regression_rows
+from .kernels import AbstractKernel, AbstractPrior, Smooth
+from .likelihood import Limits, most_likely
+from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
 
 LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: below it single precision could not tell data apart."""
 
 ROUNDINGS = 100.0
-"""Inducing points of data without noise must differ from the others by so many roundings."""
+"""Points of data without noise must differ from the others by so many roundings."""
 
-PRIORS: dict[str, Callable[[FeatureMap], AbstractKernel]] = {
-    "smooth": joint_kernel,
-    "steered": steered_kernel,
-    "additive": additive_kernel,
-}
 
-Factor = ExactFactor | InducingFactor
+@dataclass(frozen=True)
+class TheoryNoise(KnownNoise):
+    """Noise as `KnownNoise`, but lambda = p H of the scaled targets, as in the paper."""
 
 
 class TheoryBeta(eqx.Module):
@@ -76,156 +69,113 @@ class GaussianProcess(AbstractModelFamily):
     standard deviations, so that they are of the order of one.
 
     Attributes:
-        kernel: The kernel on features; none takes that of ``prior``.
-        prior: What is known beforehand: ``"smooth"`` (`joint_kernel`); ``"steered"``
-            (`steered_kernel`), moves nearly proportional to the action; ``"additive"``
-            (`additive_kernel`), rewards that are nearly sums.
+        prior: What is known beforehand: `Smooth`, `Steered`, `Additive`, or a kernel on features.
         mu: How the population enters the features.
-        noise: ``"known"`` takes the noise's standard deviation from the problem where that says
-            it and else learns it; ``"learned"`` fits it; ``"theory"`` sets lambda = p H of
-            the scaled targets, as in the paper; a number, or one for each axis, is the standard
-            deviation.
-        hyperparameters: ``"marginal likelihood"`` fits the kernel, ``"fixed"`` keeps it.
+        noise: `KnownNoise`, `LearnedNoise`, `TheoryNoise`, or the standard deviation as a number,
+            or one for each axis.
+        fit_kernel: Whether the kernel's parameters are fitted, by the marginal likelihood.
         length_scales: Least and greatest length scale of a fit.
         variances: Least and greatest multiple of the kernel's other parameters.
-        exact_points: Most transitions for which the exact posterior is used where inducing
-            points would not say the same.
-        inducing: Most inducing points; 0 for none, then all fits are exact.
-        beta: Scale of the confidence band: a number, a `TheoryBeta`, or ``"empirical"``.
+        inducing: Most points that the posterior goes through, where there are more transitions
+            than ``exact_points``; 0 for as many points as there are distinct transitions, always.
+        exact_points: Most transitions that may all become points, where fewer would not say the
+            same.
+        beta: Scale of the confidence band: a number, a `TheoryBeta` or an `EmpiricalBeta`.
     """
 
-    kernel: AbstractKernel | None = None
-    prior: str = eqx.field(static=True, default="smooth")
+    prior: AbstractPrior | AbstractKernel = Smooth()
     mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
-    noise: str | float | tuple[float, ...] = eqx.field(static=True, default="known")
-    hyperparameters: str = eqx.field(static=True, default="marginal likelihood")
+    noise: KnownNoise | LearnedNoise | float | tuple[float, ...] = eqx.field(
+        static=True, default=KnownNoise()
+    )
+    fit_kernel: bool = eqx.field(static=True, default=True)
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
     variances: tuple[float, float] = eqx.field(static=True, default=(0.25, 4.0))
     exact_points: int = eqx.field(static=True, default=2000)
     inducing: int = eqx.field(static=True, default=256)
-    beta: float | str | TheoryBeta = 3.0
+    beta: float | TheoryBeta | EmpiricalBeta = 3.0
 
     def __check_init__(self) -> None:
-        if self.prior not in PRIORS:
-            raise UserError(f"prior must be one of {tuple(PRIORS)}, got {self.prior!r}")
-        if isinstance(self.noise, str) and self.noise not in ("known", "learned", "theory"):
-            raise UserError(
-                "noise must be 'known', 'learned', 'theory' or a standard deviation, got "
-                f"{self.noise!r}"
-            )
-        if not isinstance(self.noise, str) and np.any(np.asarray(self.noise) < 0):
+        if isinstance(self.noise, float | tuple) and np.any(np.asarray(self.noise) < 0):
             raise UserError(f"the noise's standard deviation must be 0 or more, got {self.noise}")
-        if self.hyperparameters not in ("marginal likelihood", "fixed"):
-            raise UserError(
-                "hyperparameters must be 'marginal likelihood' or 'fixed', got "
-                f"{self.hyperparameters!r}"
-            )
-        if isinstance(self.beta, str) and self.beta != "empirical":
-            raise UserError(
-                f"beta must be a number, a TheoryBeta or 'empirical', got {self.beta!r}"
-            )
         for name in ("length_scales", "variances"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
                 raise UserError(f"{name} must be two positive numbers in order, got {low}, {high}")
 
-    def fit(self, data: Transitions, key: Key) -> ExactPosterior | InducingPosterior:
+    def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior of the transitions so far."""
-        features = FeatureMap(data.problem, self.mu)
-        factor, noise_std = self._factor(data, features, key)
-        units, dtype = Units.of(data), data.problem.initial.dtype
-        frame = Frame(features, units.cast(dtype), jnp.asarray(noise_std, dtype))
+        features, units = FeatureMap(data.problem, self.mu), Units.of(data)
+        dtype = data.problem.initial.dtype
+        factor, noise_std = self._factor(data, key)
+        gain = factor.information_gain
         ratio = float(np.max(noise_std / units.scale / np.sqrt(factor.noise)))
-        beta = self._beta(data, ratio, factor.information_gain, key)
-        if isinstance(factor, ExactFactor):
-            model: ExactPosterior | InducingPosterior = ExactPosterior.of(factor, frame, beta)
+        if isinstance(self.beta, TheoryBeta):
+            beta = self.beta(ratio, gain)
+        elif isinstance(self.beta, EmpiricalBeta):
+            beta = self.beta(replace(self, beta=1.0), data, key)
         else:
-            model = InducingPosterior.of(factor, frame, beta)
-        _check_finite(model)
+            beta = float(self.beta)
+        model = Posterior(
+            beta=jnp.asarray(beta, dtype),
+            features=features,
+            units=units.cast(dtype),
+            noise_std=jnp.asarray(noise_std, dtype),
+            process=Process.of(factor, dtype),
+            information_gain=jnp.asarray(gain, dtype),
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(model):
+            if not np.isfinite(np.asarray(leaf)).all():
+                raise FloatingPointError(
+                    f"the fit is not finite in {jax.tree_util.keystr(path)}; raise the noise, or "
+                    "give the kernel longer length scales"
+                )
         return model
 
     def factor(self, data: Transitions, key: Key) -> Factor:
-        """The factor behind `fit`, to which rows can be added with `extend`."""
-        return self._factor(data, FeatureMap(data.problem, self.mu), key)[0]
+        """The linear algebra behind `fit`, to which rows can be added with `extend`."""
+        return self._factor(data, key)[0]
 
     def rows(self, data: Transitions) -> Rows:
         """Features and scaled targets of the transitions."""
-        return _rows(data, FeatureMap(data.problem, self.mu))
+        return regression_rows(FeatureMap(data.problem, self.mu), data)
 
-    def _factor(
-        self, data: Transitions, features: FeatureMap, key: Key
-    ) -> tuple[Factor, Float[np.ndarray, "dim"]]:
-        rows, scale = _rows(data, features), np.asarray(Units.of(data).scale)
-        noise_std = self._noise_std(data, len(scale))
-        scaled = None if noise_std is None else noise_std / scale
-        found = self._hyperparameters(features, rows, scaled, key)
-        if noise_std is None:
-            noise_std = np.sqrt(found.noise) * scale
-        if self.noise == "theory":
-            every = float(len(scale) * data.problem.horizon)
-            found = dataclasses.replace(found, noise=np.full(len(scale), every))
-        return self._factorise(found, rows), noise_std
-
-    def _hyperparameters(
-        self,
-        features: FeatureMap,
-        rows: Rows,
-        scaled: Float[np.ndarray, "dim"] | None,
-        key: Key,
-    ) -> Hyperparameters:
-        kernel = PRIORS[self.prior](features) if self.kernel is None else self.kernel
+    def _factor(self, data: Transitions, key: Key) -> tuple[Factor, Float[np.ndarray, "dim"]]:
+        """The factor, and the noise's standard deviation on each axis, unscaled."""
+        features = FeatureMap(data.problem, self.mu)
+        kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
-        noise = None if scaled is None else np.maximum(scaled**2, LEAST_NOISE)
-        if self.hyperparameters == "fixed" and noise is not None:
-            return Hyperparameters(kernel, noise)
-        fitted = self.hyperparameters == "marginal likelihood"
-        limits = Limits(self.length_scales, self.variances) if fitted else None
-        return most_likely(kernel, noise, rows, limits, key)
-
-    def _factorise(self, found: Hyperparameters, rows: Rows) -> Factor:
-        """Inducing points where they say what all data say, or where there are too many data."""
-        count = len(rows.inputs)
+        rows, scale = regression_rows(features, data), np.asarray(Units.of(data).scale)
+        if isinstance(self.noise, KnownNoise | LearnedNoise):
+            std = self.noise.std(data)
+        else:
+            std = np.asarray(per_axis(self.noise, len(scale), float))
+        noise = None if std is None else np.maximum((std / scale) ** 2, LEAST_NOISE)
+        limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
+        found = most_likely(kernel, noise, rows, limits, key)
+        if std is None:
+            std = np.sqrt(found.noise) * scale
+        if isinstance(self.noise, TheoryNoise):
+            every = float(len(scale) * data.problem.horizon)
+            found = replace(found, noise=np.full(len(scale), every))
+        count = len(data)
         if self.inducing > 0:
-            factor = InducingFactor.of(
-                found.kernel, found.noise, rows, self.inducing, distinct=_distinct(found.noise)
-            )
-            if factor.lost <= LOST_INFORMATION or count > self.exact_points:
-                return factor
-        elif count > self.exact_points:
+            most = max(self.inducing, self.exact_points if count <= self.exact_points else 0)
+            distinct = _distinct(found.noise)
+            factor = Factor.of(found.kernel, found.noise, rows, most, LOST_INFORMATION, distinct)
+        elif count <= self.exact_points:
+            factor = Factor.of(found.kernel, found.noise, rows, self.exact_points, tolerance=0.0)
+        else:
             raise UserError(
                 f"{count} transitions are more than exact_points = {self.exact_points}; raise it, "
                 "or allow inducing points"
             )
-        return ExactFactor.of(found.kernel, found.noise, rows)
-
-    def _noise_std(self, data: Transitions, outputs: int) -> Float[np.ndarray, "dim"] | None:
-        """The noise's standard deviation on each axis, or none if it must be learned."""
-        if not isinstance(self.noise, str):
-            return np.asarray(per_axis(self.noise, outputs, float))
-        return None if self.noise == "learned" else known_noise(data)
-
-    def _beta(self, data: Transitions, ratio: float, gain: float, key: Key) -> float:
-        if isinstance(self.beta, TheoryBeta):
-            return self.beta(ratio, gain)
-        if isinstance(self.beta, str):
-            from .calibration import empirical_beta
-
-            return float(empirical_beta(dataclasses.replace(self, beta=1.0), data, key))
-        return float(self.beta)
-
-
-def _rows(data: Transitions, features: FeatureMap) -> Rows:
-    count = len(data)
-    inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[:count]
-    observed = data.told
-    with jax.enable_x64(True):
-        targets = np.asarray(Units.of(data).targets(data.problem.grid, data))
-    return Rows(inputs, np.where(observed, targets, 0.0), observed)
+        return factor, std
 
 
 def _distinct(noise: Float[np.ndarray, "dim"]) -> float:
-    """Share of its prior variance that an inducing point must have left, given the others.
+    """Share of its prior variance that a point must have left, given the others.
 
     Data without noise are worth ever more points. Those that single precision can hardly tell
     apart would bring more rounding into the mean than the band is wide.
@@ -233,11 +183,6 @@ def _distinct(noise: Float[np.ndarray, "dim"]) -> float:
     if np.min(noise) > LEAST_NOISE:
         return ROUNDING
     return max(ROUNDING, ROUNDINGS * float(jnp.finfo(jnp.result_type(float)).eps))
-
-
-@eqx.filter_jit
-def _inputs(features: FeatureMap, data: PaddedTransitions) -> Array:
-    return features.rows(data)
 
 
 def _check_kernel(kernel: AbstractKernel, size: int) -> None:
@@ -251,12 +196,3 @@ def _check_kernel(kernel: AbstractKernel, size: int) -> None:
         ) from error
     if shape != ():
         raise UserError(f"a kernel must return one number for a pair of points, got {shape}")
-
-
-def _check_finite(model: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(model):
-        if not np.isfinite(np.asarray(leaf)).all():
-            raise FloatingPointError(
-                f"the fit is not finite in {jax.tree_util.keystr(path)}; raise the noise, or give "
-                "the kernel longer length scales"
-            )

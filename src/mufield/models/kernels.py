@@ -1,4 +1,8 @@
-"""Covariance functions between feature vectors, written for one pair of points."""
+"""Covariance functions between feature vectors, and what they say of a problem beforehand.
+
+A kernel is written for one pair of points. A prior is a recipe that makes a kernel for the
+features of a problem.
+"""
 
 import math
 from abc import abstractmethod
@@ -12,11 +16,16 @@ from jaxtyping import Array, ArrayLike, Float
 from .._types import Scalar
 from ..errors import UserError
 from .data import buffer_size
+from .features import FeatureMap
 
 Point = Float[Array, "features"]
+Scale = float | tuple[float, ...]
 
 MOST_UNROLLED = 16
 """Features up to which distances are written out term by term."""
+
+LENGTH_SCALE = 2.0
+"""Where length scales start: the width of most features, which run from -1 to 1."""
 
 
 class AbstractKernel(eqx.Module):
@@ -169,6 +178,105 @@ class Select(AbstractKernel):
         return x[jnp.asarray(self.axes)]
 
 
+class AbstractPrior(eqx.Module):
+    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu)."""
+
+    @abstractmethod
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem."""
+
+
+class Smooth(AbstractPrior):
+    """Smooth functions: one squared exponential for state and action, times one for mu.
+
+    With `MeanEmbedding` the second is a kernel between distributions, by the distance of their
+    embeddings; without features of mu only the first is left.
+
+    Attributes:
+        length_scale: One for all features of state and action, or one for each.
+        variance: Variance of the values, in units of the squared farthest move: two standard
+            deviations cover it.
+        mu_length_scale: One for all features of mu.
+    """
+
+    length_scale: Scale = eqx.field(static=True, default=LENGTH_SCALE)
+    variance: float = eqx.field(static=True, default=0.5)
+    mu_length_scale: float = eqx.field(static=True, default=LENGTH_SCALE)
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem."""
+        of_state, of_action, of_mu = features.parts
+        own = _smooth(of_state + of_action, self.length_scale, self.variance)
+        if not of_mu:
+            return own.kernel
+        return Product(own, Select(SquaredExponential(self.mu_length_scale), of_mu))
+
+
+class Steered(AbstractPrior):
+    """Agents that actions steer: moves are nearly proportional to them.
+
+    The gain on the action is nearly the same everywhere and varies slowly with state and mu, and
+    an agent that rests hardly drifts. Where the noise is much larger than the moves, as in the
+    swarm, this prior saves most of the data that a kernel without it needs.
+
+    Actions count from the middle of their box. Variances are in units of the squared farthest
+    move, for actions at the border of the box.
+
+    Attributes:
+        gain: Variance of the common gain.
+        variation: Variance of its changes with state and mu.
+        drift: Variance of the motion without an action, common and by place.
+        length_scale: How far such changes reach, in features: one for all, or one for each.
+    """
+
+    gain: float = eqx.field(static=True, default=1.0)
+    variation: float = eqx.field(static=True, default=0.01)
+    drift: float = eqx.field(static=True, default=1e-4)
+    length_scale: Scale = eqx.field(static=True, default=1.0)
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem."""
+        of_state, of_action, of_mu = features.parts
+        common = Select(Linear(self.gain, self.drift), of_action)
+        local = Select(Linear(self.variation, self.drift), of_action)
+        return Sum(common, Product(local, _smooth(of_state + of_mu, self.length_scale)))
+
+
+class Additive(AbstractPrior):
+    """Rewards, which are nearly sums.
+
+    What a place is worth, what an action costs and what a crowd takes away, each a smooth
+    function of its own, the last with a straight line through it; and little that is not such a
+    sum. A sum is known from its parts: few data say what agents earn in places, with actions and
+    in crowds that were never seen together.
+
+    Variances are in units of the variance of the rewards.
+
+    Attributes:
+        variance: Variance of each part.
+        slope: Variance of the slopes in the features of mu.
+        joint: Variance of what is no sum of parts.
+        length_scale: How far values reach, in features.
+    """
+
+    variance: float = eqx.field(static=True, default=1.0)
+    slope: float = eqx.field(static=True, default=1.0)
+    joint: float = eqx.field(static=True, default=0.01)
+    length_scale: float = eqx.field(static=True, default=LENGTH_SCALE)
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem."""
+        everything = tuple(range(features.size))
+        kernel: AbstractKernel = _smooth(everything, self.length_scale, self.joint)
+        for axes in features.parts:
+            if axes:
+                kernel = Sum(kernel, _smooth(axes, self.length_scale, self.variance))
+        of_mu = features.parts[-1]
+        if of_mu:
+            kernel = Sum(kernel, Select(Linear(self.slope, self.variance), of_mu))
+        return kernel
+
+
 def covariances(
     kernel: AbstractKernel,
     xs: Float[np.ndarray, "rows features"],
@@ -177,13 +285,7 @@ def covariances(
     """Covariances of all pairs, in double precision."""
     with jax.enable_x64(True):
         padded = _all_pairs(kernel, _padded(xs), _padded(ys))
-    found = np.asarray(padded)[: len(xs), : len(ys)]
-    if not np.isfinite(found).all():
-        raise UserError(
-            f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
-            "positive and its values bounded"
-        )
-    return found
+    return _checked(kernel, np.asarray(padded)[: len(xs), : len(ys)])
 
 
 def variances(
@@ -191,8 +293,8 @@ def variances(
 ) -> Float[np.ndarray, "rows"]:
     """Prior variances, in double precision."""
     with jax.enable_x64(True):
-        found = _variances(kernel, _padded(xs))
-    return np.array(found[: len(xs)])
+        padded = _variances(kernel, _padded(xs))
+    return _checked(kernel, np.asarray(padded)[: len(xs)])
 
 
 @eqx.filter_jit
@@ -205,10 +307,25 @@ def _variances(kernel: AbstractKernel, xs: Array) -> Array:
     return jax.vmap(lambda x: kernel(x, x))(xs)
 
 
+def _checked(kernel: AbstractKernel, found: np.ndarray) -> np.ndarray:
+    if not np.isfinite(found).all():
+        raise UserError(
+            f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
+            "positive and its values bounded"
+        )
+    return found
+
+
 def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
     """Rows of zeros up to a size that rarely changes; a single row stays single."""
     rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
     return jnp.asarray(np.concatenate([xs, np.zeros((rows - len(xs), xs.shape[1]))]))
+
+
+def _smooth(axes: tuple[int, ...], length_scale: Scale, variance: float = 1.0) -> Select:
+    """A squared exponential of some features, with a length scale for each."""
+    scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (len(axes),))
+    return Select(SquaredExponential(scales, variance), axes)
 
 
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:

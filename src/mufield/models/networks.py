@@ -16,7 +16,7 @@ SMALLEST_VARIANCE = 1e-6
 """Floor of the learned variance, in units of the squared target scale."""
 
 LEAST_SHARE = 1e-3
-"""A part of the prior that is switched off keeps this share of the spread, to divide by."""
+"""A part of the prior that is switched off keeps this share of the deviation, to divide by."""
 
 FAR_TAIL = -6.0
 """Where the normal distribution function's series takes over."""
@@ -48,14 +48,14 @@ class MemberPrior(NamedTuple):
     """What networks are like before data.
 
     Attributes:
-        scale: Spread of the mean for inputs of the order of one.
+        scale: Standard deviation of the mean for inputs of the order of one.
         curvature: Share of it that the hidden layer has, from 0 to 1; the rest is linear.
     """
 
     scale: float
     curvature: float
 
-    def spread(self, features: int, width: int) -> dict[str, float]:
+    def deviations(self, features: int, width: int) -> dict[str, float]:
         """Standard deviation of each part of a network."""
         linear = float(np.sqrt(max(1.0 - self.curvature**2, 0.0)))
         return {
@@ -73,7 +73,7 @@ def draw_members(
     count: int, features: int, width: int, dim: int, prior: MemberPrior, key: Key, dtype: jnp.dtype
 ) -> Member:
     """Networks drawn from the prior; their variance heads start level."""
-    spread = prior.spread(features, width)
+    deviations = prior.deviations(features, width)
     shapes = {
         "hidden_weight": (features, width),
         "hidden_bias": (width,),
@@ -87,7 +87,7 @@ def draw_members(
     drawn = jax.random.normal(key, (count, sum(sizes)), dtype=dtype)
     cuts = jnp.split(drawn, np.cumsum(sizes)[:-1], axis=1)
     parts = {
-        name: spread[name] * cut.reshape(count, *shape)
+        name: deviations[name] * cut.reshape(count, *shape)
         for cut, (name, shape) in zip(cuts, shapes.items(), strict=True)
     }
     return Member(**parts, variance_bias=jnp.zeros((count, dim), dtype=dtype))
@@ -96,9 +96,8 @@ def draw_members(
 def distance_from(anchor: Member, member: Member, prior: MemberPrior) -> Scalar:
     """Minus the logarithm of the prior's density, centred at the anchor."""
     features, width = member.hidden_weight.shape
-    spread = prior.spread(features, width)
     total = jnp.zeros((), dtype=member.mean_bias.dtype)
-    for name, std in spread.items():
+    for name, std in prior.deviations(features, width).items():
         apart = (getattr(member, name) - getattr(anchor, name)) / std
         total = total + 0.5 * jnp.sum(apart**2)
     return total

@@ -1,253 +1,292 @@
-"""Fitted Gaussian processes (eqs. GPPosteriorMean and GPPosteriorVariance)."""
+r"""Gaussian processes after data (eqs. GPPosteriorMean and GPPosteriorVariance).
 
+The posterior goes through points $u$ chosen among the data. With
+$\phi(z) = L_{uu}^{-1} k_u(z)$, the prior splits into $\phi(z)^\top \theta$ with independent
+standard normal $\theta$ and a rest of variance $k(z, z) - |\phi(z)|^2$, about which data are taken
+to say nothing. The posterior of $\theta$ on an axis has the precision
+$A = I + \Phi^\top \Phi / \lambda$ and the mean $A^{-1} \Phi^\top y / \lambda$, sums over the rows
+observed on the axis. Few points make it cheap; with as many as there are distinct rows it is exact.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Scalar, State
 from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, Prediction
-from .data import buffer_size
-from .factor import ExactFactor, InducingFactor, Rows, Whitened, solve_triangular
-from .features import FeatureMap
-from .kernels import AbstractKernel
-from .units import Told, Units
+from .data import Units, buffer_size
+from .features import FeatureMap, Rows
+from .kernels import AbstractKernel, covariances, variances
 
-SMALLEST_HEAD = 16
-"""Points of the smallest head: planning pays for each of them in every cell at every step."""
+LOST_INFORMATION = 1e-4
+"""Nats of the data's information, on each axis, that a choice of points may lose; also the growth
+of the precision up to which a direction is left out of predictions and of draws."""
+
+ROUNDING = 1e-12
+"""Share of a prior variance, or of a precision, below which differences are rounding."""
+
+SMALLEST_BUFFER = 16
+"""Points of the smallest buffer: planning pays for each of them in every cell at every step."""
 
 
-class Frame(eqx.Module):
-    """What lies between a problem's moves and the scaled outputs of a Gaussian process.
+@dataclass(frozen=True)
+class Factor:
+    """The linear algebra of a posterior, in double precision on the host.
 
     Attributes:
-        features: The map to the inputs.
-        units: What outputs stand for.
-        noise_std: Standard deviation of the noise, unscaled.
+        kernel: The kernel, shared by the axes.
+        noise: lambda of each axis.
+        rows: The data.
+        chosen: Rows whose inputs are the points, in the order of their choice.
+        phi: phi of all rows; that of the chosen ones is triangular.
+        lost: Bound of the information that is lost on an axis: half of the variance that the
+            points leave unexplained on the data, over lambda.
+        most: Most points.
+        tolerance: Information that may be lost while there is room for more points.
+        distinct: Share of its prior variance that a point must have left, given the others.
     """
 
-    features: FeatureMap
-    units: Units
-    noise_std: Float[Array, "outputs"]
+    kernel: AbstractKernel
+    noise: Float[np.ndarray, "dim"]
+    rows: Rows
+    chosen: Int[np.ndarray, "points"]
+    phi: Float[np.ndarray, "rows points"]
+    lost: float
+    most: int
+    tolerance: float
+    distinct: float
 
-    def prediction(self, state: State, mean: Told, variance: Told) -> Prediction:
-        """The prediction for an agent, of the scaled output's mean and variance."""
-        return Prediction(
-            mean=self.units.told(state, mean),
-            epistemic=self.units.spread(safe_root(variance)),
-            aleatoric=self.noise_std,
+    @classmethod
+    def of(
+        cls,
+        kernel: AbstractKernel,
+        noise: Float[np.ndarray, "dim"],
+        rows: Rows,
+        most: int,
+        tolerance: float = LOST_INFORMATION,
+        distinct: float = ROUNDING,
+    ) -> "Factor":
+        """Chooses at most ``most`` points among the rows and takes all rows in."""
+        nothing = Rows(*(part[:0] for part in rows))
+        index, phi = np.zeros(0, dtype=int), np.zeros((0, 0))
+        start = cls(kernel, noise, nothing, index, phi, 0.0, most, tolerance, distinct)
+        return start.extend(rows)
+
+    @property
+    def points(self) -> Float[np.ndarray, "points features"]:
+        """The points' inputs."""
+        return np.asarray(self.rows.inputs[self.chosen])
+
+    @property
+    def precision(self) -> Float[np.ndarray, "dim points points"]:
+        """A of each axis."""
+        identity = np.eye(len(self.chosen))
+        weights = (self.rows.observed / self.noise).T
+        return np.stack([identity + (self.phi.T * w) @ self.phi for w in weights])
+
+    @property
+    def information_gain(self) -> float:
+        """I(f; y), summed over the axes: half of log det A."""
+        return float(0.5 * np.sum(np.linalg.slogdet(self.precision)[1]))
+
+    def extend(self, new: Rows) -> "Factor":
+        """Adds rows, and points as long as there is room and too much is lost.
+
+        The choice is greedy, by pivoted Cholesky: always the row that the points so far explain
+        least.
+        """
+        rows = Rows(*(np.concatenate(pair) for pair in zip(self.rows, new, strict=True)))
+        inputs, known = rows.inputs, len(self.chosen)
+        prior = variances(self.kernel, inputs)
+        phi = np.zeros((len(inputs), min(max(self.most, known), len(inputs))), order="F")
+        phi[: len(self.phi), :known] = self.phi
+        if known and len(new.inputs):
+            between = covariances(self.kernel, self.points, new.inputs)
+            phi[len(self.phi) :, :known] = solve_triangular(self.phi[self.chosen], between).T
+        left = np.maximum(prior - np.sum(phi**2, axis=1), 0.0)
+        chosen = self.chosen.tolist()
+        left[chosen] = 0.0
+        enough = 2 * float(np.min(self.noise)) * self.tolerance
+        for column in range(known, phi.shape[1]):
+            pivot = int(np.argmax(left))
+            # Beyond the second limit it is rounding that is left.
+            if np.sum(left) <= enough or left[pivot] <= self.distinct * prior[pivot]:
+                break
+            between = covariances(self.kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
+            found = between - phi[:, :column] @ phi[pivot, :column]
+            phi[:, column] = found / np.sqrt(left[pivot])
+            phi[chosen, column] = 0.0  # exactly triangular
+            chosen.append(pivot)
+            left = np.maximum(left - phi[:, column] ** 2, 0.0)
+            left[chosen] = 0.0
+        return Factor(
+            self.kernel,
+            self.noise,
+            rows,
+            np.asarray(chosen, dtype=int),
+            phi[:, : len(chosen)],
+            0.5 * float(np.sum(left)) / float(np.min(self.noise)),
+            self.most,
+            self.tolerance,
+            self.distinct,
         )
 
 
-class Head(eqx.Module):
-    """Mean and variance of the scaled outputs, in the form that `factor` describes."""
+class Process(eqx.Module):
+    r"""A Gaussian process after data, over feature vectors z, in the precision of planning.
+
+    In the eigenvectors of A, without the directions that data say nothing about, and with
+    $b(z)$ = ``whiten`` $k_u(z)$:
+
+        mean(z) = weights . b(z)    and    variance(z) = k(z, z) - |b(z)|^2.
+
+    Rounded to single precision this form stays accurate: b is never longer than sqrt(k(z, z)).
+
+    Attributes:
+        kernel: The kernel.
+        points: The points u, in a buffer of a size that rarely changes.
+        whiten: From covariances with the points to b, for each axis.
+        weights: Weights of b in the mean, for each axis.
+        deviations: Standard deviations of the weights, given the data, for each axis.
+    """
 
     kernel: AbstractKernel
     points: Float[Array, "points features"]
     whiten: Float[Array, "dim rank points"]
     weights: Float[Array, "dim rank"]
+    deviations: Float[Array, "dim rank"]
 
     @classmethod
-    def of(cls, kernel: AbstractKernel, found: Whitened, dtype: Any) -> "Head":
-        """Rounds to the precision of planning, padded to sizes that rarely change."""
-        count, rank = len(found.points), found.weights.shape[1]
-        points = np.zeros((_head_size(count), found.points.shape[1]))
-        whiten = np.zeros((len(found.weights), _head_size(rank), len(points)))
-        weights = np.zeros(whiten.shape[:2])
-        points[:count] = found.points
-        whiten[:, :rank, :count] = found.whiten
-        weights[:, :rank] = found.weights
+    def of(cls, factor: Factor, dtype: Any) -> "Process":
+        """The process of a factor, rounded."""
+        values, vectors = np.linalg.eigh(factor.precision)
+        # Largest first, so that all axes can be cut to one rank.
+        values, vectors = values[:, ::-1], vectors[:, :, ::-1]
+        growth = np.maximum(values - 1.0, 0.0)
+        least = max(factor.tolerance, ROUNDING)
+        rank = int(np.max(np.sum(growth > least, axis=1), initial=0))
+        values, growth, vectors = values[:, :rank], growth[:, :rank], vectors[:, :, :rank]
+
+        count, dim = len(factor.chosen), len(factor.noise)
+        points = np.zeros((_buffer(count), factor.rows.inputs.shape[1]))
+        points[:count] = factor.points
+        whiten = np.zeros((dim, _buffer(rank), len(points)))
+        weights, deviations = np.zeros(whiten.shape[:2]), np.zeros(whiten.shape[:2])
+        lower = factor.phi[factor.chosen]
+        weight = factor.rows.observed / factor.noise
+        pulled = factor.phi.T @ np.where(factor.rows.observed, factor.rows.targets * weight, 0.0)
+        for axis in range(dim):
+            scaled = vectors[axis] * np.sqrt(growth[axis] / values[axis])
+            whiten[axis, :rank, :count] = solve_triangular(lower, scaled, trans="T").T
+            size = np.sqrt(values[axis] * np.maximum(growth[axis], least))
+            weights[axis, :rank] = vectors[axis].T @ pulled[:, axis] / size
+        known = growth > LOST_INFORMATION
+        deviations[:, :rank] = np.where(known, 1 / np.sqrt(np.where(known, growth, 1.0)), 0.0)
         return cls(
-            _cast(kernel, dtype), *(jnp.asarray(x, dtype) for x in (points, whiten, weights))
+            jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), factor.kernel),
+            *(jnp.asarray(x, dtype) for x in (points, whiten, weights, deviations)),
         )
 
     def __call__(self, z: Float[Array, "features"]) -> tuple[Array, Array]:
-        """Mean and variance at the features of one agent."""
-        k = covariance_vector(self.kernel, self.points, z)
-        b = self.whiten @ k
-        mean = jnp.sum(self.weights * b, axis=1)
-        return mean, self.kernel(z, z) - jnp.sum(b**2, axis=1)
+        """Mean and variance on each axis, at the features of one agent."""
+        b = self._whitened(z)
+        return jnp.sum(self.weights * b, axis=1), self.kernel(z, z) - jnp.sum(b**2, axis=1)
 
-
-class ExactPosterior(AbstractModel):
-    """The posterior given all transitions.
-
-    Attributes:
-        beta: Scale of the confidence band.
-        frame: Scales and features.
-        head: Mean and variance.
-        information_gain: I(f; y) of the data, summed over the axes.
-        noise: lambda of each axis.
-        targets: Scaled outputs, one row for each of the head's points.
-        observed: Which of them count.
-    """
-
-    beta: Scalar
-    frame: Frame
-    head: Head
-    information_gain: Scalar
-    noise: Float[Array, "dim"]
-    targets: Float[Array, "points dim"]
-    observed: Bool[Array, "points dim"]
-
-    @classmethod
-    def of(cls, factor: ExactFactor, frame: Frame, beta: float) -> "ExactPosterior":
-        """The posterior of a factor, in the frame's precision."""
-        dtype = frame.units.scale.dtype
-        head = Head.of(factor.kernel, factor.whitened(), dtype)
-        shape = (len(head.points), len(factor.noise))
-        targets, observed = np.zeros(shape), np.zeros(shape, dtype=bool)
-        targets[: len(factor.rows.targets)] = factor.rows.targets
-        observed[: len(factor.rows.targets)] = factor.rows.observed
-        return cls(
-            beta=jnp.asarray(beta, dtype),
-            frame=frame,
-            head=head,
-            information_gain=jnp.asarray(factor.information_gain, dtype),
-            noise=jnp.asarray(factor.noise, dtype),
-            targets=jnp.asarray(targets, dtype),
-            observed=jnp.asarray(observed),
-        )
-
-    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
-        """Mean and standard deviations for one agent."""
-        mean, variance = self.head(self.frame.features(state, action, mu))
-        return self.frame.prediction(state, mean, variance)
-
-    def draw(self, key: Key) -> Motion:
-        """A draw through weights on the data's points; on the host, outside of programs."""
-        return self.drawable().draw(key)
-
-    def drawable(self) -> "InducingPosterior":
-        """The same posterior with as many of the data for inducing points as it needs."""
-        used = np.asarray(self.observed).any(axis=1)
-        rows = Rows(
-            np.asarray(self.head.points, dtype=float)[used],
-            np.asarray(self.targets, dtype=float)[used],
-            np.asarray(self.observed)[used],
-        )
-        noise = np.asarray(self.noise, dtype=float)
-        factor = InducingFactor.of(self.head.kernel, noise, rows, len(rows.inputs))
-        return InducingPosterior.of(factor, self.frame, float(self.beta))
-
-
-class InducingPosterior(AbstractModel):
-    """The posterior through a few inducing points: its cost does not grow with the data.
-
-    Attributes:
-        beta: Scale of the confidence band.
-        frame: Scales and features.
-        head: Mean and variance.
-        information_gain: I(f; y) of the data, summed over the axes.
-        basis: What turns covariances with the points into phi.
-        centre: Mean of the weights theta on phi, of each axis.
-        root: Root of their covariance, of each axis.
-    """
-
-    beta: Scalar
-    frame: Frame
-    head: Head
-    information_gain: Scalar
-    basis: Float[Array, "points points"]
-    centre: Float[Array, "dim points"]
-    root: Float[Array, "dim points points"]
-
-    @classmethod
-    def of(cls, factor: InducingFactor, frame: Frame, beta: float) -> "InducingPosterior":
-        """The posterior of a factor, in the frame's precision."""
-        dtype = frame.units.scale.dtype
-        head = Head.of(factor.kernel, factor.whitened(), dtype)
-        count, size, dim = len(factor.points), len(head.points), len(factor.noise)
-        identity = np.eye(count)
-        basis, centre, root = (
-            np.zeros((size, size)),
-            np.zeros((dim, size)),
-            np.zeros((dim, size, size)),
-        )
-        basis[:count, :count] = solve_triangular(factor.lower, identity, lower=True)
-        for axis, precision in enumerate(factor.precision):
-            lower = np.linalg.cholesky(precision)
-            inverse = solve_triangular(lower, identity, lower=True)
-            root[axis, :count, :count] = inverse.T
-            centre[axis, :count] = inverse.T @ (inverse @ factor.pulled[axis])
-        return cls(
-            jnp.asarray(beta, dtype),
-            frame,
-            head,
-            *(jnp.asarray(x, dtype) for x in (factor.information_gain, basis, centre, root)),
-        )
-
-    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
-        """Mean and standard deviations for one agent."""
-        mean, variance = self.head(self.frame.features(state, action, mu))
-        return self.frame.prediction(state, mean, variance)
-
-    def draw(self, key: Key) -> Motion:
-        """Weights on phi drawn from their posterior, and a multiple of the rest's deviation."""
+    def draw(self, key: Key) -> "DrawnFunction":
+        """One function out of those that the data leave possible."""
         weight_key, rest_key = jax.random.split(key)
-        normal = jax.random.normal(weight_key, self.centre.shape, self.centre.dtype)
-        return DrawnMotion(
-            frame=self.frame,
-            kernel=self.head.kernel,
-            points=self.head.points,
-            basis=self.basis,
-            theta=self.centre + jnp.einsum("apq,aq->ap", self.root, normal),
-            rest=jax.random.normal(rest_key, self.centre.shape[:1], self.centre.dtype),
+        shape, dtype = self.weights.shape, self.weights.dtype
+        return DrawnFunction(
+            self,
+            self.deviations * jax.random.normal(weight_key, shape, dtype),
+            jax.random.normal(rest_key, shape[:1], dtype),
         )
 
+    def _whitened(self, z: Float[Array, "features"]) -> Float[Array, "dim rank"]:
+        return self.whiten @ jax.vmap(lambda point: self.kernel(point, z))(self.points)
 
-class DrawnMotion(eqx.Module):
-    """A motion drawn from a posterior.
+
+class DrawnFunction(eqx.Module):
+    """A function drawn from a process.
 
     Attributes:
-        frame: Scales and features.
-        kernel: The kernel.
-        points: The inducing points.
-        basis: What turns covariances with the points into phi.
-        theta: Weights on phi, of each axis.
-        rest: Multiple of the standard deviation that phi leaves unexplained, of each axis.
+        process: The process.
+        shift: What the draw adds to the weights of b, for each axis.
+        rest: Multiple of the standard deviation that is not that of the weights, for each axis.
     """
 
-    frame: Frame
-    kernel: AbstractKernel
-    points: Float[Array, "points features"]
-    basis: Float[Array, "points points"]
-    theta: Float[Array, "dim points"]
+    process: Process
+    shift: Float[Array, "dim rank"]
     rest: Float[Array, "dim"]
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Told:
-        """Where one agent aims, or what it earns."""
-        z = self.frame.features(state, action, mu)
-        phi = self.basis @ covariance_vector(self.kernel, self.points, z)
-        left = safe_root(self.kernel(z, z) - jnp.sum(phi**2))
-        return self.frame.units.told(state, self.theta @ phi + self.rest * left)
+    def __call__(self, z: Float[Array, "features"]) -> Float[Array, "dim"]:
+        """Values on each axis, at the features of one agent."""
+        process = self.process
+        b = process._whitened(z)
+        explained = jnp.sum((1 + process.deviations**2) * b**2, axis=1)
+        left = safe_root(process.kernel(z, z) - explained)
+        return jnp.sum((process.weights + self.shift) * b, axis=1) + self.rest * left
 
 
-def covariance_vector(
-    kernel: AbstractKernel, points: Float[Array, "points features"], z: Float[Array, "features"]
-) -> Float[Array, "points"]:
-    """Covariances of one point with many."""
-    return jax.vmap(lambda point: kernel(point, z))(points)
+class Posterior(AbstractModel):
+    """A Gaussian process as a model of a problem's motion, or reward.
+
+    Attributes:
+        beta: Scale of the confidence band.
+        features: The map to the inputs.
+        units: What outputs stand for.
+        noise_std: Standard deviation of the noise, unscaled.
+        process: The process of the scaled outputs.
+        information_gain: I(f; y) of the data, summed over the axes.
+    """
+
+    beta: Scalar
+    features: FeatureMap
+    units: Units
+    noise_std: Float[Array, "outputs"]
+    process: Process
+    information_gain: Scalar
+
+    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
+        """Mean and standard deviations for one agent."""
+        mean, variance = self.process(self.features(state, action, mu))
+        return Prediction(
+            mean=self.units.decode(state, mean),
+            epistemic=self.units.rescale(safe_root(variance)),
+            aleatoric=self.noise_std,
+        )
+
+    def draw(self, key: Key) -> Motion:
+        """A motion, or reward, from a draw of the process."""
+        drawn = self.process.draw(key)
+
+        def motion(state: State, action: Action, mu: MeanField) -> Array:
+            return self.units.decode(state, drawn(self.features(state, action, mu)))
+
+        return motion
 
 
 def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:
     """Root of a variance that rounding may have made negative; its derivative stays finite."""
-    floor = jnp.finfo(variance.dtype).eps
-    return jnp.sqrt(jnp.maximum(variance, floor))
+    return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps))
 
 
-def _head_size(count: int) -> int:
+def solve_triangular(lower: np.ndarray, right: np.ndarray, **options: Any) -> np.ndarray:
+    """SciPy's, imported when it is first used: it takes a fifth of a second."""
+    from scipy.linalg import solve_triangular as solve
+
+    return np.asarray(solve(lower, right, lower=True, **options))
+
+
+def _buffer(count: int) -> int:
     """A power of two or one and a half times it, so that one point more costs at most half."""
-    size = buffer_size(count, SMALLEST_HEAD)
+    size = buffer_size(count, SMALLEST_BUFFER)
     smaller = 3 * size // 4
-    return smaller if size > SMALLEST_HEAD and count <= smaller else size
-
-
-def _cast(kernel: AbstractKernel, dtype: Any) -> AbstractKernel:
-    result: AbstractKernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
-    return result
+    return smaller if size > SMALLEST_BUFFER and count <= smaller else size

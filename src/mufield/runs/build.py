@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from ..environments.registry import find, make_known
 from ..episode import AbstractSystem, Known
@@ -14,8 +14,11 @@ from ..errors import UserError
 from ..learning.m3ucrl import M3UCRL, default_reward_family
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
 from ..models.base import AbstractModelFamily
-from ..models.ensemble import DeepEnsemble
-from ..models.gp import GaussianProcess
+from ..models.calibration import EmpiricalBeta
+from ..models.data import KnownNoise, LearnedNoise
+from ..models.ensemble import Anchored, Bootstrap, DeepEnsemble, RandomStarts
+from ..models.gp import GaussianProcess, TheoryBeta, TheoryNoise
+from ..models.kernels import Additive, Smooth, Steered
 from ..planning.mirror import MirrorPlanner
 from ..planning.plan import GradientPlanner
 from ..planning.planner import AbstractPlanner
@@ -40,7 +43,13 @@ POLICIES: dict[str, type[Network | Table]] = {"network": Network, "table": Table
 """What gradient ascent plans; their options stand beside those of `GradientPlanner`."""
 
 
-WORDS: dict[str, Mapping[str, type[Any]]] = {"mu": ENCODERS}
+WORDS: dict[str, Mapping[str, type[Any]]] = {
+    "mu": ENCODERS,
+    "prior": {"smooth": Smooth, "steered": Steered, "additive": Additive},
+    "noise": {"known": KnownNoise, "learned": LearnedNoise, "theory": TheoryNoise},
+    "diversity": {"none": RandomStarts, "bootstrap": Bootstrap, "anchored": Anchored},
+    "beta": {"empirical": EmpiricalBeta, "theory": TheoryBeta},
+}
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""
 
@@ -209,10 +218,11 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
         return _make(words[word], own, f"{what}: {setting} {word!r}")
     if value is None:  # a default that JSON knows as null
         return None
-    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    settings = ConfigDict(arbitrary_types_allowed=True)
     try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind, config=settings)
         return adapter.validate_python(value)
-    except ValidationError as error:
+    except (ValidationError, PydanticUserError) as error:
         raise UserError(
             f"{what}: {setting} must be of the type {kind}, got {value!r}; correct it"
         ) from error

@@ -131,7 +131,7 @@ def _kernel(found: Findings) -> tuple[bool | None, str]:
                 "a default kernel"
             )
         return False, sentence
-    if family.hyperparameters != "fixed":
+    if family.fit_kernel:
         return (
             False,
             "the kernel was fitted to the data anew in each episode, while the theory has one "

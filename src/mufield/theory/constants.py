@@ -15,7 +15,7 @@ from ..learning.optimism import MeanMotion
 from ..models.base import AbstractModel
 from ..models.gp import GaussianProcess, TheoryBeta
 from ..models.kernels import covariances
-from ..models.posterior import ExactPosterior, InducingPosterior
+from ..models.posterior import Posterior
 from ..problem import Problem
 from ..space.measure import MeanField, mean_field_at
 from ..space.noise import GaussianNoise
@@ -126,10 +126,10 @@ def _spread(problem: Problem, models: Sequence[AbstractModel], sites: Sites) -> 
     moves by at most $\sqrt{p} \, d_k$, a factor that the lemma's print lacks; here the outputs are
     scaled by the farthest moves, so that it is the length of these.
     """
-    processes = [m for m in models if isinstance(m, ExactPosterior | InducingPosterior)]
+    processes = [m for m in models if isinstance(m, Posterior)]
     try:
         slopes = [
-            max(feature_slopes(m.frame.features).metric_slopes(m.head.kernel).values())
+            max(feature_slopes(m.features).metric_slopes(m.process.kernel).values())
             for m in processes
         ]
     except NotImplementedError:

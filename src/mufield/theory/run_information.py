@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 
 from ..learning.m3ucrl import FIT
 from ..models.data import Transitions
-from ..models.factor import InducingFactor, Rows
-from ..models.features import FeatureMap
+from ..models.features import FeatureMap, Rows
 from ..models.gp import GaussianProcess
 from ..models.kernels import AbstractKernel, covariances, variances
+from ..models.posterior import Factor, solve_triangular
 from ..policies.encoders import Unseen
 from ..problem import Box
 from ..space.noise import GaussianNoise
@@ -77,7 +77,7 @@ def prior_of(run: RunData) -> Prior | None:
         return None
     own = isinstance(family, GaussianProcess)
     if not isinstance(family, GaussianProcess):
-        family = GaussianProcess(mu=getattr(family, "mu", Unseen()), hyperparameters="fixed")
+        family = GaussianProcess(mu=getattr(family, "mu", Unseen()), fit_kernel=False)
     key = run.state_after(0).key
     # The key of the last fit, so that the hyperparameters are those of the run.
     key = jax.random.fold_in(jax.random.fold_in(key, len(run.ends)), FIT)
@@ -202,24 +202,20 @@ def _through_points(
     ends: Int[np.ndarray, "episodes"],
 ) -> _Gathered:
     """The same through inducing points of all rows."""
-
-    def some(start: int, end: int) -> Rows:
-        part = inputs[start:end]
-        return Rows(part, np.zeros((len(part), 1)), np.ones((len(part), 1), dtype=bool))
-
-    full = InducingFactor.of(kernel, np.asarray([noise]), some(0, len(inputs)), MOST_INDUCING)
-    count = len(full.points)
-    factor = replace(full, precision=np.eye(count)[None], pulled=np.zeros((1, count)))
+    shape = (len(inputs), 1)
+    rows = Rows(inputs, np.zeros(shape), np.ones(shape, dtype=bool))
+    phi = Factor.of(kernel, np.asarray([noise]), rows, MOST_INDUCING).phi
+    rest = variances(kernel, inputs) - np.sum(phi**2, axis=1)
+    precision = np.eye(phi.shape[1])
     information, stale, before = [], [], 0
     for end in ends.tolist():
-        new = some(before, end)
-        known = factor.whitened()
-        between = covariances(kernel, known.points, new.inputs)
-        left = variances(kernel, new.inputs) - np.sum((known.whiten[0] @ between) ** 2, axis=0)
+        new, known = phi[before:end], np.linalg.cholesky(precision)
+        left = rest[before:end] + np.sum(solve_triangular(known, new.T) ** 2, axis=0)
         stale.append(np.sum(np.maximum(left, 0.0)))
-        after = factor.extend(new)
-        information.append(after.information_gain - factor.information_gain)
-        factor, before = after, end
+        precision = precision + new.T @ new / noise
+        after = np.linalg.cholesky(precision)
+        information.append(np.sum(np.log(np.diagonal(after) / np.diagonal(known))))
+        before = end
     return _Gathered(np.asarray(information), np.asarray(stale))
 
 

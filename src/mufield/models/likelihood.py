@@ -7,12 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._types import Key, Scalar
 from ..errors import UserError
 from .data import buffer_size
-from .factor import Rows
+from .features import Rows
 from .kernels import AbstractKernel
 
 MOST_ROWS = 512
@@ -74,7 +74,7 @@ def most_likely(
     dim = rows.targets.shape[1]
     learned = noise is None
     start_noise = np.full(dim, NOISE_START) if noise is None else noise
-    if not rows.observed.any():
+    if not rows.observed.any() or (limits is None and not learned):
         return Hyperparameters(kernel, start_noise)
     free = () if limits is None else free_parameters(kernel)
     ranges = [] if limits is None else [_range(kernel, name, limits) for name in free]
@@ -87,7 +87,7 @@ def most_likely(
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
         with jax.enable_x64(True):
             arrays = [jnp.asarray(part) for part in (vector, start_noise, *sample)]
-            value, gradient = _log_likelihood(kernel, free, learned, *arrays)
+            value, gradient = log_likelihood(kernel, free, learned, *arrays)
         away = (vector - first) / width
         total = -float(value) + 0.5 * float(away @ away)
         return total, -np.asarray(gradient) + away / width
@@ -101,7 +101,7 @@ def most_likely(
     if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
         raise UserError(
             f"the marginal likelihood is not finite (loss {found.fun}); raise the noise, or keep "
-            "the kernel's parameters with hyperparameters='fixed'"
+            "the kernel's parameters with fit_kernel=False"
         )
     best = np.exp(found.x)
     return Hyperparameters(
@@ -117,21 +117,8 @@ def free_parameters(kernel: AbstractKernel) -> tuple[str, ...]:
     return tuple(n for n in names if not (".second." in n and n.endswith(".variance")))
 
 
-def log_marginal_likelihood(
-    kernel: AbstractKernel,
-    noise: Float[Array, "dim"],
-    inputs: Float[Array, "rows features"],
-    targets: Float[Array, "rows dim"],
-    observed: Bool[Array, "rows dim"],
-) -> Scalar:
-    """Logarithm of p(y), summed over the axes; entries that were not observed do not count."""
-    covariance = kernel.matrix(inputs, inputs)
-    each = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(covariance, noise, targets, observed)
-    return jnp.sum(each[0])
-
-
 @eqx.filter_jit
-def _log_likelihood(
+def log_likelihood(
     kernel: AbstractKernel,
     free: tuple[str, ...],
     learned: bool,
@@ -141,7 +128,18 @@ def _log_likelihood(
     targets: Array,
     observed: Array,
 ) -> tuple[Scalar, Array]:
-    """The log likelihood and its gradient by the logarithms of the parameters."""
+    """The logarithm of p(y), summed over the axes, and its gradient.
+
+    Args:
+        kernel: The kernel.
+        free: Names of its parameters that ``vector`` holds.
+        learned: Whether ``vector`` also holds lambda of each axis, at its end.
+        vector: Logarithms of parameters; the gradient is by these.
+        noise: lambda of each axis, unless it is learned.
+        inputs: Features of the rows.
+        targets: Targets of the rows.
+        observed: Which targets count.
+    """
 
     def covariance_at(logs: Array) -> Array:
         return _with_parameters(kernel, free, jnp.exp(logs)).matrix(inputs, inputs)

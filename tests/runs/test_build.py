@@ -38,16 +38,32 @@ def test_all_defaults_are_written_out_and_can_be_read(model, planner):
 
 
 @pytest.mark.parametrize(
-    ("written", "full"),
+    ("setting", "written", "full"),
     [
-        ("none", "none"),
-        ("pooled", {"name": "pooled", "cells": 4}),
-        ({"name": "pooled", "cells": 6}, {"name": "pooled", "cells": 6}),
+        ("mu", "none", "none"),
+        ("mu", "pooled", {"name": "pooled", "cells": 4}),
+        ("mu", {"name": "pooled", "cells": 6}, {"name": "pooled", "cells": 6}),
+        ("noise", "learned", "learned"),
+        ("noise", 0.3, 0.3),
+        ("beta", "empirical", {"name": "empirical", "folds": 5}),
+        ("beta", 2.0, 2.0),
+        ("fit_kernel", False, False),
+        (
+            "prior",
+            {"name": "steered", "gain": 2.0},
+            {
+                "name": "steered",
+                "gain": 2.0,
+                "variation": 0.01,
+                "drift": 1e-4,
+                "length_scale": 1.0,
+            },
+        ),
     ],
 )
-def test_words_stand_for_objects_and_come_back_with_all_settings(written, full):
-    config = resolve(RunConfig(environment="swarm", model="gp", model_options={"mu": written}))
-    assert config.model_options["mu"] == full
+def test_words_stand_for_objects_and_come_back_with_all_settings(setting, written, full):
+    config = resolve(RunConfig(environment="swarm", model="gp", model_options={setting: written}))
+    assert config.model_options[setting] == full
     assert resolve(config) == config
 
 

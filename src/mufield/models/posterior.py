@@ -9,6 +9,7 @@ observed on the axis. Few points make it cheap; with as many as there are distin
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -84,7 +85,7 @@ class Factor:
         """The points' inputs."""
         return np.asarray(self.rows.inputs[self.chosen])
 
-    @property
+    @cached_property
     def precision(self) -> Float[np.ndarray, "dim points points"]:
         """A of each axis."""
         identity = np.eye(len(self.chosen))
@@ -110,7 +111,7 @@ class Factor:
         if known and len(new.inputs):
             between = covariances(self.kernel, self.points, new.inputs)
             phi[len(self.phi) :, :known] = solve_triangular(self.phi[self.chosen], between).T
-        left = np.maximum(prior - np.sum(phi**2, axis=1), 0.0)
+        left = np.maximum(prior - np.sum(phi[:, :known] ** 2, axis=1), 0.0)
         chosen = self.chosen.tolist()
         left[chosen] = 0.0
         enough = 2 * float(np.min(self.noise)) * self.tolerance

@@ -36,9 +36,9 @@ class AbstractEncoder:
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """The vector for one agent."""
 
-    @abstractmethod
     def size(self, grid: Grid) -> int:
-        """Length of the vector on a grid."""
+        """Length of the vector on a grid; found by tracing, unless an encoder knows better."""
+        return _size(self, grid)
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,6 @@ class Unseen(AbstractEncoder):
         """An empty vector."""
         return jnp.zeros((0,), dtype=mu.mass.dtype)
 
-    def size(self, grid: Grid) -> int:
-        """Zero."""
-        return 0
-
 
 @dataclass(frozen=True)
 class Here(AbstractEncoder):
@@ -61,10 +57,6 @@ class Here(AbstractEncoder):
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """One number, even over the mass's orders of magnitude."""
         return jnp.log1p(mu.here * mu.grid.n_cells)[None]
-
-    def size(self, grid: Grid) -> int:
-        """One."""
-        return 1
 
 
 @dataclass(frozen=True)
@@ -80,10 +72,6 @@ class LogHere(AbstractEncoder):
         here = jnp.maximum(mu.here * mu.grid.n_cells, LEAST_HERE)
         return (jnp.log(here) / max(1.0, math.log(mu.grid.n_cells)))[None]
 
-    def size(self, grid: Grid) -> int:
-        """One."""
-        return 1
-
 
 @dataclass(frozen=True)
 class AllCells(AbstractEncoder):
@@ -92,10 +80,6 @@ class AllCells(AbstractEncoder):
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """One number for each free cell."""
         return mu.mass * mu.grid.n_cells
-
-    def size(self, grid: Grid) -> int:
-        """Number of free cells."""
-        return grid.n_cells
 
 
 @dataclass(frozen=True)
@@ -114,9 +98,8 @@ class Pooled(AbstractEncoder):
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """One number for each block."""
-        blocks = self.blocks(mu.grid)
-        size = int(blocks.max()) + 1
-        member = blocks[:, None] == np.arange(size)
+        size = self.size(mu.grid)
+        member = self.blocks(mu.grid)[:, None] == np.arange(size)
         return mu.mass @ jnp.asarray(member, dtype=mu.mass.dtype) * size
 
     def size(self, grid: Grid) -> int:
@@ -165,16 +148,6 @@ class Seen(AbstractEncoder):
             )
         return found
 
-    def size(self, grid: Grid) -> int:
-        """Found by tracing the function."""
-
-        def one(state: State, mass: Mass) -> Array:
-            return self(state, MeanField(mass=mass, here=mass[0], grid=grid))
-
-        dtype = jnp.result_type(float)
-        shapes = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((grid.dim,), (grid.n_cells,)))
-        return int(jax.eval_shape(one, *shapes).shape[0])
-
 
 ENCODERS: dict[str, type[AbstractEncoder]] = {
     "none": Unseen,
@@ -222,6 +195,16 @@ def position_slope(grid: Grid) -> float:
         (2 * math.pi if periodic else 2.0) / extent
         for periodic, extent in zip(grid.periodic, grid.extent, strict=True)
     )
+
+
+@lru_cache(maxsize=64)
+def _size(encoder: AbstractEncoder, grid: Grid) -> int:
+    def one(state: State, mass: Mass) -> Array:
+        return encoder(state, MeanField(mass=mass, here=mass[0], grid=grid))
+
+    dtype = jnp.result_type(float)
+    shapes = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((grid.dim,), (grid.n_cells,)))
+    return int(jax.eval_shape(one, *shapes).shape[0])
 
 
 @lru_cache(maxsize=64)

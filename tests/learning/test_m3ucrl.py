@@ -64,7 +64,6 @@ def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
 
 @pytest.mark.parametrize("inducing", [0, 64])
 def test_thompson_sampling_draws_from_gaussian_processes_of_both_forms(inducing):
-    """An exact posterior draws on the host, so that it must be prepared before planning."""
     family = GaussianProcess(inducing=inducing)
     learner = M3UCRL(corridor().problem, family, MIRROR, optimism=Thompson())
     _, _, state = one_episode(learner, learner.init(KEY))

@@ -235,7 +235,7 @@ def train_both(report: Report, sizes: Sizes, save: Path | None) -> dict[str, QRe
             side="at most",
         )
         if save is not None:
-            columns = {key: values.tolist() for key, values in curve.columns().items()}
+            columns = {key: values.tolist() for key, values in vars(curve).items()}
             (save / f"{name}.json").write_text(json.dumps(columns, indent=2) + "\n")
     return results
 

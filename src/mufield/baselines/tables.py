@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Mass
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.moves import depends_on_mu
@@ -142,27 +141,21 @@ def _cumulative(weights: Float[np.ndarray, "... entries"]) -> Float[np.ndarray, 
 
 def _check_reward(flow: Flow, actions: MoveSet) -> None:
     """Raises unless the reward is -log of the density at the agent."""
-    problem = flow.problem
+    problem, grid = flow.problem, flow.problem.grid
     law = _everywhere(problem, jnp.ones(actions.moves.shape[0], dtype=problem.initial.dtype))
+    rewards = eqx.filter_jit(flow.rewards)
     rng = np.random.default_rng(0)
     for concentration in CONCENTRATIONS:
-        drawn = rng.dirichlet(np.full(problem.grid.n_cells, concentration))
+        drawn = rng.dirichlet(np.full(grid.n_cells, concentration))
         mass = jnp.asarray(drawn, dtype=problem.initial.dtype)
-        got, wanted = (np.asarray(r) for r in _rewards(flow, mass, law))
-        wrong = ~(np.abs(got - wanted) <= REWARD_TOLERANCE)
-        if wrong.any():
-            cell, move = (int(i) for i in np.argwhere(wrong)[0])
+        got = np.asarray(rewards(mass, law))
+        wanted = -np.asarray(log_mass(density(grid, mass)))[:, None]
+        wrong = np.argwhere(~(np.abs(got - wanted) <= REWARD_TOLERANCE))
+        if len(wrong):
+            cell, move = (int(i) for i in wrong[0])
             raise UserError(
                 "expected the reward -log mu(s), as in the discrete rooms, got "
-                f"{got[cell, move]:.6g} instead of {wanted[cell, move]:.6g} for the move "
+                f"{got[cell, move]:.6g} instead of {wanted[cell, 0]:.6g} for the move "
                 f"{np.asarray(actions.moves[move]).tolist()} in the cell "
-                f"{problem.grid.free_cells[cell].tolist()}; other rewards are not supported"
+                f"{grid.free_cells[cell].tolist()}; other rewards are not supported"
             )
-
-
-@eqx.filter_jit
-def _rewards(flow: Flow, mass: Mass, law: ActionLaw) -> tuple[Array, Array]:
-    """Rewards of all cells and moves, and what they should be."""
-    rewards = flow.rewards(mass, law)
-    crowding = -log_mass(density(flow.problem.grid, mass))
-    return rewards, jnp.broadcast_to(crowding[:, None], rewards.shape)

@@ -18,12 +18,15 @@ from ..systems import SimulatedSystem
 from .q_learning import QLearning, QState
 
 KIND = "checkpoint of Q-learning"
-_CURVE = "curve."
 _ARRAYS = ("q", "visits", "weights")
 _NUMBERS = ("scale", "episodes", "earned", "generator")
 
 EPISODES_AT_ONCE = 100_000
 """Episodes between two looks at the clock and the keyboard."""
+
+
+Rows = Float[np.ndarray, "entries columns"]
+"""A `Curve` as a table, as the checkpoint has it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,19 +50,9 @@ class Curve:
     seconds: Float[np.ndarray, "entries"]
 
     @classmethod
-    def empty(cls) -> "Curve":
-        """A curve without entries."""
-        none = {field.name: np.zeros(0) for field in fields(cls)}
-        return cls(**{**none, "episodes": np.zeros(0, dtype=np.int64)})
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """The arrays by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def extended(self, **entry: float) -> "Curve":
-        """The curve with one entry more."""
-        columns = self.columns().items()
-        return Curve(**{name: np.append(old, old.dtype.type(entry[name])) for name, old in columns})
+    def of(cls, rows: Float[np.ndarray, "entries columns"]) -> "Curve":
+        """The curve of a table with a column for each attribute."""
+        return cls(rows[:, 0].astype(np.int64), *rows[:, 1:].T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +109,7 @@ def train(
     own = {"seed": int(seed), "evaluate_every": int(evaluate_every)}
     settings = {**learner.settings(), **own}
     path = None if checkpoint is None else Path(checkpoint)
-    state, curve = _begin(learner, settings, seed, path)
+    state, rows = _begin(learner, settings, seed, path)
     if state.episodes > episodes:
         raise UserError(
             f"expected a checkpoint of at most {episodes} episodes, got one of {state.episodes} "
@@ -125,55 +118,38 @@ def train(
     learner.advance(state, 0)  # Compiles.
     with progress_bar("Q-learning", episodes, shown=progress) as report:
         while state.episodes < episodes:
-            state, curve = _next_entry(learner, state, curve, evaluate_every, report)
+            state, row = _next_entry(learner, state, rows, evaluate_every, report)
+            rows = np.vstack([rows, row])
             if path is not None:
-                _write(path, state, settings, curve)
-    return QResult(curve, state, learner.profile(state))
+                numbers = {name: getattr(state, name) for name in _NUMBERS}
+                arrays = {name: getattr(state, name) for name in _ARRAYS} | {"curve": rows}
+                write_sealed(path, {"settings": settings, **numbers}, arrays, kind=KIND)
+    return QResult(Curve.of(rows), state, learner.profile(state))
 
 
 def _begin(
     learner: QLearning, settings: Mapping[str, Any], seed: int, path: Path | None
-) -> tuple[QState, Curve]:
+) -> tuple[QState, Rows]:
     """The state and the curve of the checkpoint, or those before the first episode."""
-    state, curve = learner.init(seed), Curve.empty()
+    state, rows = learner.init(seed), np.zeros((0, len(fields(Curve))))
     if path is None:
-        return state, curve
+        return state, rows
     if not path.parent.is_dir():
         # Found out now, not after the first million episodes.
         raise UserError(f"there is no directory {path.parent} to write {path.name} to; make it")
     if not path.exists():
-        return state, curve
-    return _read(path, state, settings)
-
-
-def _write(path: Path, state: QState, settings: Mapping[str, Any], curve: Curve) -> None:
-    arrays = {name: getattr(state, name) for name in _ARRAYS}
-    arrays |= {_CURVE + name: values for name, values in curve.columns().items()}
-    numbers = {name: getattr(state, name) for name in _NUMBERS}
-    write_sealed(path, {"settings": dict(settings), **numbers}, arrays, kind=KIND)
-
-
-def _read(path: Path, like: QState, settings: Mapping[str, Any]) -> tuple[QState, Curve]:
-    """What `_write` wrote; raises UserError if that is damaged or of other settings.
-
-    Args:
-        path: The file.
-        like: A state of the arrays' shapes.
-        settings: What the state must belong to.
-    """
+        return state, rows
 
     def layout(document: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
         _check_settings(path, settings, document["settings"])
-        expected = {name: getattr(like, name) for name in _ARRAYS}
         entries = document["episodes"] // settings["evaluate_every"]
-        empty = Curve.empty().columns()
-        curve = {_CURVE + name: np.resize(column, entries) for name, column in empty.items()}
-        return {name: (a.dtype.name, a.shape) for name, a in (expected | curve).items()}
+        shapes = {name: getattr(state, name) for name in _ARRAYS}
+        expected = {name: (array.dtype.name, array.shape) for name, array in shapes.items()}
+        return expected | {"curve": (rows.dtype.name, (entries, rows.shape[1]))}
 
     document, arrays = read_sealed(path, KIND, layout=layout)
     parts = {name: document[name] for name in _NUMBERS} | {name: arrays[name] for name in _ARRAYS}
-    columns = {name: arrays[_CURVE + name] for name in Curve.empty().columns()}
-    return replace(like, **parts), Curve(**columns)
+    return replace(state, **parts), arrays["curve"]
 
 
 def _check_settings(path: Path, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -187,12 +163,13 @@ def _check_settings(path: Path, expected: Mapping[str, Any], found: Mapping[str,
 
 
 def _next_entry(
-    learner: QLearning, state: QState, curve: Curve, evaluate_every: int, report: Report
-) -> tuple[QState, Curve]:
-    """The episodes up to the next evaluation, and the curve with it."""
+    learner: QLearning, state: QState, rows: Rows, evaluate_every: int, report: Report
+) -> tuple[QState, tuple[float, ...]]:
+    """The episodes up to the next evaluation, and the entry of the curve that it makes."""
     earned, end = state.earned, state.episodes + evaluate_every
-    seconds = float(curve.seconds[-1]) if len(curve.seconds) else 0.0
-    shown = {"J": float(curve.evaluation[-1])} if len(curve.evaluation) else {}
+    last = Curve.of(rows)
+    seconds = float(last.seconds[-1]) if len(rows) else 0.0
+    shown = {"J": float(last.evaluation[-1])} if len(rows) else {}
     while state.episodes < end:
         began = time.perf_counter()
         state = learner.advance(state, min(EPISODES_AT_ONCE, end - state.episodes))
@@ -202,10 +179,4 @@ def _next_entry(
     training = (state.earned - earned) / evaluate_every
     evaluation = float(learner.system.evaluate(learner.profile(state)).value)
     report(state.episodes, J=evaluation, training=training)
-    return state, curve.extended(
-        episodes=state.episodes,
-        training=training,
-        estimate=learner.estimate(state),
-        evaluation=evaluation,
-        seconds=seconds,
-    )
+    return state, (state.episodes, training, learner.estimate(state), evaluation, seconds)

@@ -18,7 +18,7 @@ def training_job(settings: dict[str, Any], directory: Path) -> dict[str, Any]:
         checkpoint=directory / "training.safetensors",
         progress=False,
     )
-    columns = result.curve.columns()
+    columns = vars(result.curve)
     figures: dict[str, Any] = {name: values.tolist() for name, values in columns.items()}
     return figures | {
         "episodes": [int(count) for count in result.curve.episodes],

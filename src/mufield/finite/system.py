@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,11 +17,10 @@ from .._types import Key, Mass
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.flow import end_reward
-from ..policies.base import AbstractPolicy, Profile, as_profile
+from ..policies.base import Profile, as_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .agents import Advanced, Block, Moment, Moves, Rules, advance, begin, choices
-from .draws import CellLaws
 
 BLOCK = 1 << 17
 """Agents that one compiled call moves; what it needs on the way is small beside a population."""
@@ -161,12 +159,6 @@ def _check_options(agents: int, stale: int, lost: float) -> None:
         raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
 
 
-_end_reward = eqx.filter_jit(end_reward)
-
-
-# One episode: only counts, sums and tracked agents come from the blocks to the host.
-
-
 class _Course(NamedTuple):
     """One episode; ``tracked`` has one entry for each step."""
 
@@ -184,26 +176,45 @@ def _pool() -> ThreadPoolExecutor:
 def _play(
     system: FiniteSystem, profile: Profile, key: Key, tracked: int, pool: Executor
 ) -> _Course:
+    """One episode, of whose agents the first ``tracked`` are watched.
+
+    Agents move in blocks that threads share out among them; only counts, sums and tracked agents
+    come from the blocks to the host.
+    """
     problem, dtype = system._rewarded, system.problem.initial.dtype
+    noise = problem.noise.scaled(system.noise_factor)
+    rules = Rules(problem, system._motion, noise, system.lost, system.centred)
     start_key, step_key = jax.random.split(key)
-    population = _Population(system, start_key, tracked, pool)
+    start_key, life_key = jax.random.split(start_key)
+    # Of the same size, or nearly so, because each size is compiled for itself.
+    count = math.ceil(system.agents / BLOCK)
+    sizes = [system.agents // count + (i < system.agents % count) for i in range(count)]
+    watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
+    numbers = [_number(block) for block in range(count)]
+    blocks: list[Block] = list(pool.map(partial(begin, rules, start_key), numbers, sizes))
     mass: list[Mass] = []
     rewards: list[float] = []
     paths: list[Moves] = []
-    for step in range(problem.horizon):
-        mass.append(population.histogram(step))
-        moment = Moment(
-            step=_number(step),
-            seed=np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step))),
-            now=mass[-1],
-            seen=mass[max(0, step - system.stale)],
-        )
-        done = population.advance(choices(population.rules, profile, moment), moment)
-        rewards.append(sum(each.earned for each in done) / population.present)
+    for step in range(problem.horizon + 1):
+        counts = np.sum([np.asarray(block.counts) for block in blocks], axis=0)
+        present = int(counts.sum())
+        if present == 0:
+            raise UserError(
+                f"all agents dropped out before step {step}; take more agents or a smaller share "
+                f"of lost ones than {system.lost}"
+            )
+        mass.append(jnp.asarray(counts / present, dtype=dtype))
+        if step == problem.horizon:
+            break
+        seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
+        moment = Moment(_number(step), seed, mass[-1], mass[max(0, step - system.stale)])
+        move = partial(advance, rules, choices(rules, profile, moment), moment, life_key)
+        done: list[Advanced] = list(pool.map(move, numbers, blocks, watched))
+        blocks = [each.block for each in done]
+        rewards.append(sum(each.earned for each in done) / present)
         if tracked:
-            watched = [each.tracked for each in done if each.tracked is not None]
-            paths.append(Moves(*(jnp.concatenate(parts) for parts in zip(*watched, strict=True))))
-    mass.append(population.histogram(problem.horizon))
+            moves = [each.tracked for each in done if each.tracked is not None]
+            paths.append(Moves(*(jnp.concatenate(parts) for parts in zip(*moves, strict=True))))
     if problem.pay_end:
         rewards.append(float(_end_reward(problem, mass[-1])))
     if not np.isfinite(rewards).all():
@@ -214,48 +225,7 @@ def _play(
     return _Course(jnp.asarray(np.stack(mass)), jnp.asarray(rewards, dtype=dtype), paths)
 
 
-class _Population:
-    """The agents of one episode, in blocks that threads share out among them.
-
-    Attributes:
-        rules: What moves the agents.
-        present: How many of them the last histogram counts.
-    """
-
-    def __init__(self, system: FiniteSystem, key: Key, tracked: int, pool: Executor):
-        problem = system._rewarded
-        noise = problem.noise.scaled(system.noise_factor)
-        self.rules = Rules(problem, system._motion, noise, system.lost, system.centred)
-        self.present = system.agents
-        self._pool = pool
-        start_key, self._life_key = jax.random.split(key)
-        # Of the same size, or nearly so, because each size is compiled for itself.
-        count = math.ceil(system.agents / BLOCK)
-        sizes = [system.agents // count + (i < system.agents % count) for i in range(count)]
-        self._watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
-        self._numbers = [_number(block) for block in range(count)]
-        self._blocks: list[Block] = self._in_blocks(partial(begin, self.rules, start_key), sizes)
-
-    def histogram(self, step: int) -> Mass:
-        """The distribution of the agents that have not dropped out."""
-        counts = np.sum([np.asarray(block.counts) for block in self._blocks], axis=0)
-        self.present = int(counts.sum())
-        if self.present == 0:
-            raise UserError(
-                f"all agents dropped out before step {step}; take more agents or a smaller share "
-                f"of lost ones than {self.rules.lost}"
-            )
-        return jnp.asarray(counts / self.present, dtype=self.rules.problem.initial.dtype)
-
-    def advance(self, choose: CellLaws | AbstractPolicy, moment: Moment) -> list[Advanced]:
-        """Moves all agents."""
-        step = partial(advance, self.rules, choose, moment, self._life_key)
-        done: list[Advanced] = self._in_blocks(step, self._blocks, self._watched)
-        self._blocks = [each.block for each in done]
-        return done
-
-    def _in_blocks(self, function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
-        return list(self._pool.map(function, self._numbers, *columns))
+_end_reward = eqx.filter_jit(end_reward)
 
 
 def _number(number: int) -> Int[Array, ""]:

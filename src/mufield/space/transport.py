@@ -181,7 +181,13 @@ def _transport(
     nearest_sources = np.argsort(cost, axis=0, kind="stable")[:NEAREST_ARCS]
     used[np.arange(m)[:, None], nearest_sinks] = True
     used[nearest_sources, np.arange(n)[None, :]] = True
-    _add_feasible_arcs(used, supply, demand)
+    # The arcs of one feasible plan, first come first served, so that there is a solution.
+    supplied, demanded = np.cumsum(supply), np.cumsum(demand)
+    ends = np.sort(np.concatenate([[0.0], supplied, demanded]))
+    middles = 0.5 * (ends[1:] + ends[:-1])
+    first = np.minimum(np.searchsorted(supplied, middles), m - 1)
+    used[first, np.minimum(np.searchsorted(demanded, middles), n - 1)] = True
+    used[:, -1] = True  # takes up rounding
     balance = np.concatenate([supply, demand])
     tolerance = 1e-9 * max(1.0, float(cost.max()))
     while True:
@@ -214,23 +220,3 @@ def _transport(
         chosen = np.zeros_like(used)
         np.put_along_axis(chosen, best, True, axis=1)
         used |= chosen & missing
-
-
-def _add_feasible_arcs(
-    used: np.ndarray,
-    supply: Float[np.ndarray, "sources"],
-    demand: Float[np.ndarray, "sinks"],
-) -> None:
-    """Adds the arcs of one feasible plan, so that the first program has a solution."""
-    i = j = 0
-    left, wanted = supply.copy(), demand.copy()
-    while i < len(left) and j < len(wanted):
-        used[i, j] = True
-        if left[i] < wanted[j]:
-            wanted[j] -= left[i]
-            i += 1
-        else:
-            left[i] -= wanted[j]
-            j += 1
-    used[min(i, len(left) - 1) :, -1] = True
-    used[-1, min(j, len(wanted) - 1) :] = True

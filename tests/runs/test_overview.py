@@ -132,13 +132,14 @@ def test_a_run_is_found_once_and_links_in_circles_do_no_harm(runs):
     assert len(list(find_runs([runs, runs / "deep", runs], depth=5))) == 4
 
 
-def test_the_table_names_all_and_no_jax_is_imported(runs):
+def test_tables_of_runs_and_of_one_run_need_no_jax(runs, finished):
     script = (
-        "import sys; from mufield.cli import main; code = main()\n"
-        "assert 'jax' not in sys.modules; sys.exit(code)"
+        "import sys; from mufield.cli import main\n"
+        f"codes = main(['runs']), main(['show', {str(finished)!r}])\n"
+        "assert 'jax' not in sys.modules; sys.exit(max(codes))"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, "runs"],
+        [sys.executable, "-W", "error", "-c", script],
         cwd=runs,
         capture_output=True,
         text=True,
@@ -148,6 +149,7 @@ def test_the_table_names_all_and_no_jax_is_imported(runs):
     assert done.returncode == 0, done.stderr
     for words in ("directory", "best J", "waiting for tell", "deep/half", "1/2", "hallucinated"):
         assert words in done.stdout
+    assert str(finished / "best.policy") in done.stdout
 
 
 def test_no_runs_is_no_mistake(tmp_path, capsys, monkeypatch):

@@ -116,15 +116,9 @@ class RunStore(RunFiles):
             raise unusable(policy, "it is not the policy that was planned")
         profile = load_policy(policy)
         assert isinstance(profile, Profile)
-        kept = {name: arrays.pop(name) for name in PLANNED}
-        return Plan(
-            profile=profile,
-            memory=_fill(memory, arrays, self.path("plans", number)),
-            value=jnp.asarray(kept["value"]),
-            mass=jnp.asarray(kept["mass"]),
-            control=jnp.asarray(kept["control"]),
-            note=document["note"],
-        )
+        figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in PLANNED}
+        filled = _fill(memory, arrays, self.path("plans", number))
+        return Plan(profile=profile, memory=filled, note=document["note"], **figures)
 
     def write_episode(
         self, episode: Episode, metrics: EpisodeMetrics, source: dict[str, Any]

@@ -7,11 +7,13 @@ begin, go on or begin anew between two readings. What cannot be read is said on 
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._style import DIAGNOSTICS
 from ..errors import UserError
 from ..learning.metrics import LEVEL
 from ..runs.build import build_problem
@@ -28,7 +30,6 @@ from ..runs.layout import (
 )
 from .flows import Scene
 
-FORMAT = 1
 MOST_CACHED = 400
 """Flows that are kept ready for the page; older ones are computed again."""
 
@@ -206,7 +207,9 @@ def make_readers(directories: Sequence[Path], imports: str | None = None) -> lis
 def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, Any]:
     """All runs without their flows, which a live page asks for one by one."""
     runs = [reader.document() for reader in readers]
-    return {"format": FORMAT, "live": live, "level": LEVEL, "runs": runs}
+    # Coverage has a chart of its own.
+    panels = [asdict(each) for each in DIAGNOSTICS if "coverage" not in each.columns]
+    return {"live": live, "level": LEVEL, "diagnostics": panels, "runs": runs}
 
 
 def collect(readers: Sequence[RunReader]) -> dict[str, Any]:

@@ -8,6 +8,14 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
+from .._style import (
+    BAR_COLOUR,
+    BAR_EDGE,
+    COLOURS,
+    REFERENCE_COLOUR,
+    WALL_COLOUR,
+    WALL_HATCH,
+)
 from .data import to_json
 
 SCRIPTS = ("tools.js", "chart.js", "flow.js", "field.js", "views.js", "player.js", "page.js")
@@ -18,7 +26,8 @@ _HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 def build_page(document: dict[str, Any]) -> str:
     """The page that shows what `mufield.report.data` collected."""
-    style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    style = _asset("page.css").replace("{{colours}}", _colours())
+    script = "\n".join(_asset(name) for name in SCRIPTS)
     parts = {
         "title": html.escape(_title(document)),
         "policy": _policy(style, script, live=bool(document["live"])),
@@ -36,6 +45,14 @@ def embed(document: Any) -> str:
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text
+
+
+def _colours() -> str:
+    """The colours of pictures on light ground, as variables for the style."""
+    named = {"wall": WALL_COLOUR, "hatch": WALL_HATCH, "bar": BAR_COLOUR, "bar-edge": BAR_EDGE}
+    named |= {f"c{place}": colour for place, colour in enumerate(COLOURS)}
+    named |= {"reference": REFERENCE_COLOUR}
+    return " ".join(f"--{name}: {colour};" for name, colour in named.items())
 
 
 def _title(document: dict[str, Any]) -> str:

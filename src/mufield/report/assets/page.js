@@ -23,11 +23,11 @@ const calibration = new LineChart(byId("calibration-chart"), {
   label: "Coverage by episode", unit: "share inside", height: 200, format: percent, onPick: chooseEpisode,
 });
 const field = new FieldView(byId("field"), (text) => { byId("readout").textContent = text; });
-const diagnostics = DIAGNOSTICS.map((panel) => {
+const panels = panelsOf(page.data);
+const diagnostics = panels.map((panel) => {
   const host = html("div", { className: "chart" });
   byId("diagnostics-charts").append(html("div", {}, html("h3", {}, panel.title), host));
-  const range = panel.from === 0 ? [0] : null;
-  return new LineChart(host, { label: panel.title, unit: panel.unit, height: 180, range, onPick: chooseEpisode });
+  return new LineChart(host, { label: panel.title, unit: panel.unit, height: 180, range: [0], onPick: chooseEpisode });
 });
 
 function drawCharts() {
@@ -35,7 +35,7 @@ function drawCharts() {
   const chosen = page.episode;
   learning.set({ ...learningCurves(runs, page.shown), chosen });
   calibration.set({ ...coverageCurves(runs, level), chosen });
-  diagnostics.forEach((chart, i) => chart.set({ ...diagnosticCurves(runs, DIAGNOSTICS[i]), chosen }));
+  diagnostics.forEach((chart, i) => chart.set({ ...diagnosticCurves(runs, panels[i]), chosen }));
 }
 
 function makeQuantities() {

@@ -6,15 +6,13 @@ const QUANTITIES = [
   { key: "best", name: "best so far", dash: "dotted", marker: "", colour: "--c2" },
 ];
 
-const DIAGNOSTICS = [
-  { title: "Optimism gap", unit: "optimistic − realised J", lines: [{ key: "optimism", name: "gap" }], from: 0 },
-  { title: "Spread", unit: "std along the plan, in farthest moves", lines: [{ key: "spread", name: "spread" }], from: 0 },
-  { title: "Hallucinated control", unit: "mean |η| along the plan", lines: [{ key: "control", name: "|η|" }], from: 0 },
-  { title: "Imagined to realised flow", unit: "W1, in units of the space", from: 0,
-    lines: [{ key: "w1_middle", name: "half-way", dash: "dashed" }, { key: "w1_end", name: "end" }] },
-  { title: "Confidence band", unit: "β", lines: [{ key: "beta", name: "β" }], from: 0 },
-  { title: "Transitions", unit: "that the plan was based on", lines: [{ key: "transitions", name: "transitions" }], from: 0 },
-  { title: "Time", unit: "seconds", seconds: true, from: 0 },
+/** Panels below each other: those that pictures of runs have too, then those of the page alone. */
+const panelsOf = (data) => [
+  ...data.diagnostics.map(({ title, unit, columns }) => ({
+    title, unit, lines: Object.entries(columns).map(([key, name], i) => ({ key, name: name || title, dash: i ? "dashed" : "solid" })),
+  })),
+  { title: "Transitions", unit: "that the plan was based on", lines: [{ key: "transitions", name: "transitions" }] },
+  { title: "Time", unit: "seconds", seconds: true },
 ];
 
 const PARTS = [
@@ -76,8 +74,8 @@ function diagnosticCurves(runs, panel) {
   if (panel.seconds) return { series: runs.flatMap((run, index) => secondsOf(run, index, several)) };
   const series = runs.flatMap((run, index) => panel.lines.map((line, i) => ({
     name: several ? `${run.name}${panel.lines.length > 1 ? `, ${line.name}` : ""}` : line.name,
-    colour: several ? runColour(index) : COLOURS[panel.lines.length > 1 ? 1 - i : 0],
-    marker: several ? runMarker(index) : MARKERS[panel.lines.length > 1 ? 1 - i : 0],
+    colour: several ? runColour(index) : COLOURS[i],
+    marker: several ? runMarker(index) : MARKERS[i],
     dash: line.dash,
     points: column(run, line.key),
   })));

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -84,6 +85,21 @@ def test_json_is_one_document_for_programs(command, place, small, monkeypatch, c
     assert cli.main([command, *words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     check(document)
+
+
+def test_what_only_looks_imports_no_jax(place):
+    script = (
+        "import sys; from mufield.cli import main\n"
+        "assert [main(words) for words in (['list'], ['runs'], ['show', 'run'])] == [0, 0, 0]\n"
+        "assert 'jax' not in sys.modules"
+    )
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(
+        command, cwd=place, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("swarm-congested", "best J", "waiting for tell", "run/best.policy"):
+        assert words in done.stdout
 
 
 def check(value, name=""):

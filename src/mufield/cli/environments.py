@@ -16,10 +16,11 @@ class List(Command):
 
     def __call__(self) -> Answer:
         from ..environments.registry import catalogue
-        from ..runs.surroundings import import_users
 
-        catalogue()  # the built-in ones first: their names are taken
-        import_users(self.imports)
+        if self.imports is not None:
+            from ..runs.surroundings import import_users
+
+            import_users(self.imports)
         rows = [{"name": entry.name, "summary": entry.summary} for entry in catalogue()]
         return Answer(rows, [Table(rows, texts=("name", "summary"))])
 

@@ -33,27 +33,14 @@ from .settings import EXAMPLE, Configured, defaults
 from .theory import Theory
 from .train import Resume, Train
 
-COMMANDS: dict[str, type[Command]] = {
-    "list": List,
-    "simulate": Simulate,
-    "demo": Demo,
-    "train": Train,
-    "resume": Resume,
-    "runs": Runs,
-    "show": Show,
-    "plot": Plot,
-    "animate": Animate,
-    "report": Report,
-    "watch": Watch,
-    "evaluate": Evaluate,
-    "theory": Theory,
-    "export": Export,
-    "compare": Compare,
-    "reproduce": Reproduce,
-    "new": New,
-    "ask": Ask,
-    "tell": Tell,
-}
+_KINDS: tuple[type[Command], ...] = (
+    *(List, Simulate, Demo),
+    *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
+    *(Evaluate, Theory, Export, Compare, Reproduce),
+    *(New, Ask, Tell),
+)
+COMMANDS = {kind.__name__.lower(): kind for kind in _KINDS}
+"""All commands by name, in the order of the help."""
 
 FAULT = 1
 MISTAKE = 2
@@ -68,19 +55,16 @@ EXIT_CODES = {
     PIPE_CLOSED: "the reader of the output went away",
 }
 
-# The extra that brings each optional package.
 EXTRAS = {
-    "matplotlib": "viz",
-    "imageio_ffmpeg": "viz",
-    "PIL": "viz",
-    "pyarrow": "parquet",
-    "tensorboardX": "tensorboard",
-    "numba": "qlearning",
-    "gymnasium": "gymnasium",
-    "pettingzoo": "pettingzoo",
-    "onnx": "deploy",
-    "onnxruntime": "deploy",
+    "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
+    "parquet": ("pyarrow",),
+    "tensorboard": ("tensorboardX",),
+    "qlearning": ("numba",),
+    "gymnasium": ("gymnasium",),
+    "pettingzoo": ("pettingzoo",),
+    "deploy": ("onnx", "onnxruntime"),
 }
+"""The packages that each extra brings."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -171,13 +155,11 @@ def _below_help(command: str) -> str:
 def _explain(error: Exception) -> str | None:
     """One line for an error that the user can mend, None for one that is a fault of ours."""
     message = " ".join(str(error).split())
-    if isinstance(error, UserError):
+    if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
         return f"error: {message}"
-    if isinstance(error, OSError) and error.errno is not None:  # such as a full disk
-        return f"error: {message}"
-    if isinstance(error, ImportError) and error.name is not None:
-        extra = EXTRAS.get(error.name.partition(".")[0])
-        if extra is not None:
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if isinstance(error, ImportError) and package in packages:
             return f"error: {message}; install it with: pip install 'mufield[{extra}]'"
     return None
 

@@ -18,9 +18,10 @@ from mufield.runs.session import Session, learn_run
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_run_that_goes_on(small, tmp_path):
-    run = tmp_path / "my run"
+def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_path, finished):
+    run, other = tmp_path / "my run", tmp_path / "other"
     process = start("train", *flags(small.config), "--out", run, "--episodes", 1000)
+    beside = start("train", *flags(small.config), "--out", other, "--episodes", 2, "--json")
     wait_for(run / "episodes/0002.safetensors", process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
@@ -32,6 +33,11 @@ def test_ctrl_c_leaves_a_run_that_goes_on(small, tmp_path):
     assert not list(run.rglob("*.tmp"))
     learn_run(run, found.episodes + 1, setup=small, progress=False)
     assert RunFiles(run).episodes == found.episodes + 1
+    printed, errors = beside.communicate(timeout=240)
+    assert beside.returncode == 0, errors
+    assert [row["episode"] for row in json.loads(printed)] == [1, 2]
+    for name in ("metrics.jsonl", "metrics.parquet", "best.policy"):
+        assert (other / name).read_bytes() == (finished / name).read_bytes()
 
 
 @pytest.fixture(autouse=True)
@@ -56,20 +62,6 @@ def test_an_interrupt_that_a_library_swallows_is_not_lost(small, tmp_path, begin
     assert cli.main(["resume", str(tmp_path / "run")]) == 130
     assert RunFiles(tmp_path / "run").episodes == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.slow
-def test_two_processes_write_different_runs_at_once(small, tmp_path, finished):
-    runs = [tmp_path / name for name in ("one", "two")]
-    words = [*flags(small.config), "--episodes", 2, "--json"]
-    processes = [start("train", *words, "--out", run) for run in runs]
-    for process in processes:
-        printed, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-        assert [row["episode"] for row in json.loads(printed)] == [1, 2]
-    for run in runs:
-        for name in ("metrics.jsonl", "metrics.parquet", "best.policy"):
-            assert (run / name).read_bytes() == (finished / name).read_bytes()
 
 
 def test_a_copy_elsewhere_opens_and_goes_on(small, tmp_path, begin, monkeypatch, capsys):

@@ -55,7 +55,7 @@ class Runs(Command):
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
         runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
-        runs = [run for run in runs if matches(run.config, list(self.where.items()))]
+        runs = [run for run in runs if matches(run.config, self.where)]
         if self.unfinished:
             runs = [run for run in runs if run.state in ("unfinished", "waiting for tell")]
         rows = _sorted([run.row() for run in runs], self.sort)

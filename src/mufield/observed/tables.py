@@ -55,12 +55,7 @@ class Table:
     def numbers(self, column: str) -> np.ndarray:
         """A column of finite numbers, small enough for both number formats of a run."""
         stored = self.columns[column]
-        try:
-            values = np.array(stored, dtype=float)
-        except (TypeError, ValueError, OverflowError):
-            values = np.zeros(())
-        if values.ndim != 1:  # something else among them, such as lists or words
-            values = np.array([_number(value) for value in stored])
+        values = np.array([_number(value) for value in stored])
         bad = ~(np.abs(values) <= LARGEST)
         if bad.any():
             row = int(np.argmax(bad))

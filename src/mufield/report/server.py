@@ -73,13 +73,12 @@ class Watcher:
         for reader in self.readers:
             reader.close()
 
-    def newest(self) -> tuple[int, str]:
-        """The number of the last change, and all metrics as JSON."""
-        with self._changed:
-            return self._version, self._text
-
     def wait(self, version: int, timeout: float) -> tuple[int, str]:
-        """Waits for a change after ``version``; returns the newest, changed or not."""
+        """Waits for a change after ``version``.
+
+        Returns:
+            The number of the newest change, and all metrics as JSON.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: self._version > version or self.stopped.is_set(), timeout
@@ -177,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         flow = _FLOW.fullmatch(path)
         if path == "/":
-            self._answer(build_page(json.loads(self.server.watcher.newest()[1])), "text/html")
+            self._answer(build_page(json.loads(self.server.watcher.wait(0, 0.0)[1])), "text/html")
         elif path == "/events":
             self._stream()
         elif flow and int(flow[1]) < len(self.server.watcher.readers):

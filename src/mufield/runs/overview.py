@@ -6,7 +6,7 @@ is checked when a run is opened.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,17 +149,17 @@ def _began(directory: Path) -> datetime | None:
     return None
 
 
-def matches(config: RunConfig | None, wanted: Sequence[tuple[str, Any]]) -> bool:
+def matches(config: RunConfig | None, wanted: Mapping[str, Any]) -> bool:
     """Whether a configuration has all these values.
 
     Args:
         config: The configuration; without one nothing matches but an empty request.
-        wanted: Names of settings, those of options as in ``model_options.beta``, with values.
+        wanted: Values by the names of settings, those of options as in ``model_options.beta``.
     """
     if config is None:
         return not wanted
     document = config.document()
-    return all(_value(document, name) == value for name, value in wanted)
+    return all(_value(document, name) == value for name, value in wanted.items())
 
 
 def _value(document: dict[str, Any], name: str) -> Any:

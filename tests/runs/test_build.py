@@ -75,6 +75,8 @@ def test_words_stand_for_objects_and_come_back_with_all_settings(setting, writte
         ({"model_options": {"members": "many"}}, "members must be of the type"),
         ({"model_options": {"mu": "far"}}, "mu must be one of none, local, .*, got 'far'"),
         ({"model_options": {"mu": {"name": "pooled", "size": 3}}}, "'pooled' has no option size"),
+        ({"model_options": {"beta": "theory"}}, "beta must be one of empirical, got 'theory'"),
+        ({"planner_options": {"size": 1}, "planner": "network"}, "has no option size; it .*width"),
         ({"planner_options": {"policy": "table"}, "planner": "network"}, "no option policy"),
         ({"environment": "nowhere"}, "no system is named 'nowhere'"),
         ({"imports": "no_such_module"}, "no such module"),

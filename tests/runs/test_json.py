@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from mufield import cli
 from mufield.cli.program import COMMANDS
 from mufield.report.server import PageServer
 from mufield.runs import session
-from mufield.runs.session import learn_run, open_run
+from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
 
 SYSTEM = ("four-rooms", "--options", 'horizon=3,drawing="...\\n.#.\\n..."')
@@ -53,11 +54,10 @@ def test_every_command_is_swept():
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, small):
+def place(tmp_path_factory, small, finished):
     """A directory with a finished run, one that is to be asked and one that is to be told."""
     place = tmp_path_factory.mktemp("json")
-    RunStore.create(place / "run", small.config)
-    learn_run(place / "run", setup=small, progress=False)
+    shutil.copytree(finished, place / "run")
     for name in ("asked", "told"):
         RunStore.create(place / name, replace(small.config, label=name))
     told = replace(small, config=replace(small.config, label="told"))

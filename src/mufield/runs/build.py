@@ -4,7 +4,8 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -165,8 +166,8 @@ def _planner(config: RunConfig) -> AbstractPlanner:
     own = {name: options.pop(name) for name in names}
     # The network that action and control share is a kind of optimism in configurations.
     fixed = {"shared": config.optimism == "shared"} if kind is Network else {}
-    policy = _make(kind, own, what, fixed)
-    planner = _make(GradientPlanner, options, what, {"policy": policy})
+    policy = _make(kind, own, what, **fixed)
+    planner = _make(GradientPlanner, options, what, policy=policy)
     return planner
 
 
@@ -182,7 +183,7 @@ def _optimism(config: RunConfig) -> AbstractOptimism:
     return kind(config.scale) if issubclass(kind, Hallucinated | Bonus) else kind()
 
 
-def _make(kind: type[Any], options: dict[str, Any], what: str, fixed: Any = None) -> Any:
+def _make(kind: type[Any], options: dict[str, Any], what: str, **fixed: Any) -> Any:
     """An object from plain settings; `_settings` is the way back.
 
     Args:
@@ -191,25 +192,31 @@ def _make(kind: type[Any], options: dict[str, Any], what: str, fixed: Any = None
         what: Names it in errors.
         fixed: Settings that cannot be chosen.
     """
-    fixed = fixed or {}
     return kind(**_checked(kind, options, what, fixed), **fixed)
 
 
 def _checked(
-    kind: type[Any], options: dict[str, Any], what: str, fixed: Mapping[str, Any] | None = None
+    kind: type[Any],
+    options: dict[str, Any],
+    what: str,
+    fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Plain settings as values of the types that the class has; raises for others."""
-    known = {e.name: e.type for e in dataclasses.fields(kind) if e.name not in (fixed or {})}
+    known = {e.name: e.type for e in dataclasses.fields(kind) if e.name not in fixed}
     unknown = sorted(options.keys() - known.keys())
     if unknown:
-        has = ", ".join(known) or "none"
+        # Options of what gradient ascent plans stand beside its own.
+        plans = [each for each in fixed.values() if dataclasses.is_dataclass(each)]
+        beside = [e.name for each in plans for e in dataclasses.fields(each) if e.name != "shared"]
+        has = ", ".join([*known, *beside]) or "none"
         raise UserError(f"{what} has no option {', '.join(unknown)}; it has {has}")
     return {name: _value(name, known[name], value, what) for name, value in options.items()}
 
 
 def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
     """A plain value as what the setting holds: the object of a word, or a value of the type."""
-    words = WORDS.get(setting, {})
+    held = tuple(each for each in get_args(kind) or (kind,) if isinstance(each, type))
+    words = {word: k for word, k in WORDS.get(setting, {}).items() if issubclass(k, held)}
     if words and isinstance(value, str | dict):
         own = {"name": value} if isinstance(value, str) else dict(value)
         word = own.pop("name", None)
@@ -223,8 +230,9 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
         adapter: TypeAdapter[Any] = TypeAdapter(kind, config=settings)
         return adapter.validate_python(value)
     except (ValidationError, PydanticUserError) as error:
+        wanted = f"one of {', '.join(words)}, or " if words else ""
         raise UserError(
-            f"{what}: {setting} must be of the type {kind}, got {value!r}; correct it"
+            f"{what}: {setting} must be {wanted}of the type {kind}, got {value!r}; correct it"
         ) from error
 
 

@@ -1,5 +1,6 @@
 """Small worlds and tolerances that several tests share."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,13 +22,23 @@ def walking_problem(grid, *, noise=0.25, horizon=5, max_move=1.0, initial=None, 
     return Problem(
         grid=grid,
         actions=Box(-1.0, 1.0, dim=grid.dim),
-        reward=lambda state, action, mu: -log_mass(mu.density_here),
+        reward=avoid_crowds,
         horizon=horizon,
         initial=uniform(grid) if initial is None else initial,
         noise=noise,
         max_move=max_move,
         **options,
     )
+
+
+def avoid_crowds(state, action, mu):
+    return -log_mass(mu.density_here)
+
+
+@eqx.filter_jit
+def one_step(flow, mass, law):
+    """One step of the flow, compiled."""
+    return flow.step(mass, law, walk)
 
 
 def walk(state, action, mu):

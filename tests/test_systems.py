@@ -23,19 +23,21 @@ from mufield.environments.discrete_rooms import MOVES, option_table, uniform_leg
 
 RANDOM = uniform_policy(Box(-1.0, 1.0, 2).points(5, border=False))
 KEY = jax.random.key(0)
+STEPS = 3
+"""Of most episodes here, so that they share compiled programs."""
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in catalogue()])
 def test_every_registered_system_runs_one_episode(name):
-    system = make(name, horizon=6)
+    system = make(name, horizon=STEPS)
     problem = system.problem
     policy = {1: lambda s, mu, h: jnp.zeros(1), 2: RANDOM}[problem.actions.dim]
     if name.startswith("discrete"):
         policy = uniform_legal(problem.grid)
     episode = system.run(policy, KEY, agents=4)
-    assert episode.states.shape == (4, 6, problem.grid.dim)
-    assert episode.actions.shape == (4, 6, problem.actions.dim)
-    assert episode.mass.shape == (7, problem.grid.n_cells)
+    assert episode.states.shape == (4, STEPS, problem.grid.dim)
+    assert episode.actions.shape == (4, STEPS, problem.actions.dim)
+    assert episode.mass.shape == (STEPS + 1, problem.grid.n_cells)
     assert episode.rewards.shape == (problem.paid_steps,)
     assert np.array_equal(episode.states[:, 1:], episode.next_states[:, :-1])
     assert (np.asarray(problem.grid.index_of(episode.next_states)) >= 0).all()
@@ -43,7 +45,7 @@ def test_every_registered_system_runs_one_episode(name):
 
 
 def test_the_same_key_gives_the_same_episode_and_another_key_another():
-    system = make("four-rooms")
+    system = make("four-rooms", horizon=STEPS)
     first, again = system.run(RANDOM, KEY), system.run(RANDOM, KEY)
     other = system.run(RANDOM, jax.random.key(1))
     assert jax.tree.all(jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), first, again))
@@ -75,7 +77,7 @@ def test_stopped_axes_are_those_that_missed_their_aim():
 
 
 def test_actions_outside_the_box_are_refused():
-    system = make("four-rooms")
+    system = make("four-rooms", horizon=STEPS)
     for call in (lambda p: system.run(p, KEY), system.evaluate):
         with pytest.raises(ValueError, match=r"step 0 in the cell \(0, 0\) is outside the box"):
             call(lambda s, mu, h: 3.0 * jnp.ones(2))
@@ -90,7 +92,7 @@ def test_actions_outside_the_box_are_refused():
 
 
 def test_moves_outside_the_set_are_refused():
-    system = make("discrete-rooms", horizon=2)
+    system = make("discrete-rooms", horizon=STEPS)
     with pytest.raises(ValueError, match="outside the 5 moves"):
         system.evaluate(lambda s, mu, h: jnp.array([0.5, 0.0]))
 
@@ -112,7 +114,7 @@ def test_at_least_one_agent_is_tracked():
 
 
 def test_a_profile_may_change_from_step_to_step():
-    system = make("four-rooms", horizon=3)
+    system = make("four-rooms", horizon=STEPS)
     table = jnp.zeros((3, 104, 2)).at[1].set(1.0)
     episode = system.run(Profile.stacked(TablePolicy.deterministic(table), 3), KEY)
     assert episode.actions[0, :, 0].tolist() == [0.0, 1.0, 0.0]
@@ -185,14 +187,14 @@ def test_callable_modules_keep_their_own_arrays():
         def __call__(self, state, mu, step):
             return jnp.clip(self.goal - state, -1.0, 1.0)
 
-    system = make("four-rooms", horizon=2)
+    system = make("four-rooms", horizon=STEPS)
     episode = system.run(Go(jnp.array([3.0, 1.0])), KEY)
     expected = np.clip(np.array([3.0, 1.0]) - np.asarray(episode.states[0]), -1.0, 1.0)
     assert np.asarray(episode.actions[0]) == pytest.approx(expected)
 
 
 def test_weights_that_are_no_distribution_are_refused():
-    system = make("discrete-rooms", horizon=3)
+    system = make("discrete-rooms", horizon=STEPS)
     moves = system.problem.actions.moves
     for row in ([0.9, 0.0, 0.0, 0.0, 0.0], [1.5, -0.5, 0.0, 0.0, 0.0]):
         weights = jnp.broadcast_to(jnp.asarray(row), (104, 5))
@@ -201,7 +203,7 @@ def test_weights_that_are_no_distribution_are_refused():
 
 
 def test_tracked_agents_are_held_to_the_box_and_to_numbers():
-    system = make("four-rooms", horizon=3)
+    system = make("four-rooms", horizon=STEPS)
     with pytest.raises(ValueError, match="in the state"):
         system.run(lambda s, mu, h: 4.0 * (s - jnp.floor(s) - 0.5), KEY, agents=20)
     grid = Grid.box(0.0, 3.0, 3)
@@ -227,9 +229,9 @@ def test_motions_that_outrun_max_move_are_found_when_it_happens():
 
 
 def test_discrete_agents_stand_in_the_middle_of_their_cells():
-    system = make("discrete-rooms", horizon=4)
+    system = make("discrete-rooms", horizon=STEPS)
     episode = system.run(lambda s, mu, h: jnp.array([-1.0, 0.0]), KEY)
-    assert np.asarray(episode.next_states[0]).tolist() == [[0.5, 0.5]] * 4
+    assert np.asarray(episode.next_states[0]).tolist() == [[0.5, 0.5]] * STEPS
 
 
 def test_options_are_mixtures_of_moves():

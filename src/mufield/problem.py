@@ -283,6 +283,10 @@ class Problem(eqx.Module):
         return changed
 
 
+# Compiled here, so that equal problems of one process, such as those of a test, share the program.
+_at_all_cells = eqx.filter_jit(at_all_cells)
+
+
 def check_function(
     problem: Problem,
     function: Callable[..., Any],
@@ -302,25 +306,19 @@ def check_function(
     grid, mass = problem.grid, problem.initial
     rest = jnp.asarray(problem.actions.rest)[None]
     tried = (rest if actions is None else actions).astype(mass.dtype)
-
-    def everywhere() -> Array:
-        return at_all_cells(
-            grid, mass, function, jnp.broadcast_to(tried, (grid.n_cells, *tried.shape))
-        )
-
+    everywhere = jnp.broadcast_to(tried, (grid.n_cells, *tried.shape))
     try:
-        kind = jax.eval_shape(everywhere)
+        values = np.asarray(_at_all_cells(grid, mass, function, everywhere), dtype=float)
     except Exception as error:
         raise UserError(
             f"{name} could not be evaluated for a state of shape {(grid.dim,)}, an action of "
             f"shape {tried.shape[1:]} and mu: {error}"
         ) from error
-    if kind.shape[2:] != shape:
+    if values.shape[2:] != shape:
         raise UserError(
-            f"{name} must return the shape {shape} for one agent, got {kind.shape[2:]}; write it "
+            f"{name} must return the shape {shape} for one agent, got {values.shape[2:]}; write it "
             "for a single agent, mufield batches it"
         )
-    values = np.asarray(jax.jit(everywhere)(), dtype=float)
     bad = ~np.isfinite(values.reshape(*values.shape[:2], -1)).all(axis=-1)
     if bad.any():
         cell, choice = np.argwhere(bad)[0]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TOLERANCE, random_laws, random_walls, walk, walking_problem
+from helpers import TOLERANCE, one_step, random_laws, random_walls, walk, walking_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -29,11 +29,6 @@ from mufield import (
 from mufield.environments.swarm import CLOSED_FORM_RATE, closed_form_policy
 
 ROOMS = Grid.from_map(FOUR_ROOMS)
-
-
-@eqx.filter_jit
-def one_step(flow, mass, law):
-    return flow.step(mass, law, walk)
 
 
 def maze(dim, periodic=False, seed=3):

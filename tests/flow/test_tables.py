@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import random_laws, random_walls, walk, walking_problem
+from helpers import one_step, random_laws, random_walls, walking_problem
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -48,7 +48,7 @@ def test_finer_subcells_converge_at_second_order():
     grid = Grid.from_map(FOUR_ROOMS)
     law = random_laws(grid, 0)
     after = {
-        cut: Flow(walking_problem(grid), subcells=cut).step(uniform(grid), law, walk)
+        cut: one_step(Flow(walking_problem(grid), subcells=cut), uniform(grid), law)
         for cut in (2, 4, 8, 32)
     }
     error = [float(jnp.abs(after[cut] - after[32]).sum()) for cut in (2, 4, 8)]
@@ -67,7 +67,7 @@ def test_the_window_may_be_wider_than_the_space():
     for periodic in (False, True):
         grid = Grid.box(0.0, 1.0, (3, 4), periodic=periodic, walls=random_walls((3, 4), 0.2, 0))
         wide = Flow(walking_problem(grid, noise=0.5, max_move=1.0))
-        after = wide.step(uniform(grid), random_laws(grid, 0), walk)
+        after = one_step(wide, uniform(grid), random_laws(grid, 0))
         assert float(after.sum()) == pytest.approx(1.0, abs=1e-12)
         if periodic:
             assert wide.fold.window[0] > 3

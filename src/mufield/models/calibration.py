@@ -21,7 +21,7 @@ LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
 """Levels at which coverage is reported."""
 
 WIDENINGS = np.geomspace(1.0, 10.0, 47)
-"""Factors on the epistemic spread that are tried; none makes the band narrower."""
+"""Factors on the epistemic deviation that are tried; none makes the band narrower."""
 
 BAND = 2.0
 """Standard deviations of an empirical band before it is widened."""
@@ -49,8 +49,8 @@ class HeldOut(eqx.Module):
         """Predictive probability of a smaller error in size: uniform on [0, 1] if calibrated."""
         from scipy.special import ndtr  # slow to import
 
-        spread = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
-        return np.asarray(2 * ndtr(np.abs(self.error) / np.maximum(spread, 1e-30)) - 1)
+        deviation = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
+        return np.asarray(2 * ndtr(np.abs(self.error) / np.maximum(deviation, 1e-30)) - 1)
 
     def coverage(
         self, levels: tuple[float, ...] = LEVELS, widening: float = 1.0
@@ -67,7 +67,7 @@ class Recalibration(eqx.Module):
     Attributes:
         predicted: Predicted frequencies.
         observed: Frequencies that were observed, made monotone, axis by axis.
-        widening: Factor on the epistemic spread of each axis, at least one, with which the map
+        widening: Factor on the epistemic deviation of each axis, at least one, with which the map
             is nearest to the identity.
     """
 
@@ -109,7 +109,7 @@ def recalibration(held: HeldOut) -> Recalibration:
     """The recalibration map, and the smallest widening that brings it closest to the identity.
 
     Kuleshov et al. pass every predicted quantile through the map. The noise's share of a
-    quantile is known here, so the map is mended through the epistemic spread alone; with noise
+    quantile is known here, so the map is mended through the epistemic deviation alone; with noise
     that dominates, stretching the whole predictive distribution would blame the model for chance.
     """
     from scipy.optimize import isotonic_regression  # slow to import

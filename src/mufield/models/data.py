@@ -87,34 +87,26 @@ class Transitions(eqx.Module):
         problem = self.problem
         check_episode(problem, episode)
         agents, steps = episode.states.shape[:2]
-        moments = np.tile(np.arange(steps), agents) + len(self.mass)
-        earned = self.earned
-        if earned is not None:
-            earned = np.concatenate([earned, np.asarray(episode.earned, dtype=float).reshape(-1)])
-        return replace(
-            self,
-            states=np.concatenate([self.states, _rows(episode.states)]),
-            actions=np.concatenate([self.actions, _rows(episode.actions)]),
-            next_states=np.concatenate([self.next_states, _rows(episode.next_states)]),
-            observed=np.concatenate(
-                [self.observed, ~np.asarray(episode.stopped).reshape(-1, problem.grid.dim)]
-            ),
-            mass=np.concatenate([self.mass, np.asarray(episode.mass[:-1], dtype=float)]),
-            moment=np.concatenate([self.moment, moments]),
-            earned=earned,
-        )
+        added = {
+            "states": _rows(episode.states),
+            "actions": _rows(episode.actions),
+            "next_states": _rows(episode.next_states),
+            "observed": ~np.asarray(episode.stopped).reshape(-1, problem.grid.dim),
+            "mass": np.asarray(episode.mass[:-1], dtype=float),
+            "moment": np.tile(np.arange(steps), agents) + len(self.mass),
+        }
+        if self.earned is not None:
+            added["earned"] = np.asarray(episode.earned, dtype=float).reshape(-1)
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), new]) for name, new in added.items()
+        }
+        return replace(self, **joined)
 
     def rows(self, chosen: Bool[np.ndarray, "rows"] | Int[np.ndarray, "some"]) -> "Transitions":
         """Some of the transitions."""
-        return replace(
-            self,
-            states=self.states[chosen],
-            actions=self.actions[chosen],
-            next_states=self.next_states[chosen],
-            observed=self.observed[chosen],
-            moment=self.moment[chosen],
-            earned=None if self.earned is None else self.earned[chosen],
-        )
+        names = ["states", "actions", "next_states", "observed", "moment"]
+        names += [] if self.earned is None else ["earned"]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def first(self, count: int) -> "Transitions":
         """The first transitions."""

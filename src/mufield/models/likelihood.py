@@ -1,13 +1,13 @@
 """Kernel parameters by the marginal likelihood, in double precision."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._types import Key, Scalar
 from ..errors import UserError
@@ -71,30 +71,28 @@ def most_likely(
         limits: How far the kernel's parameters may move; none keeps the kernel.
         key: Randomness of the subset.
     """
-    dim = rows.targets.shape[1]
-    learned = noise is None
-    start_noise = np.full(dim, NOISE_START) if noise is None else noise
-    if not rows.observed.any() or (limits is None and not learned):
+    start_noise = np.full(rows.targets.shape[1], NOISE_START) if noise is None else noise
+    if not rows.observed.any() or (limits is None and noise is not None):
         return Hyperparameters(kernel, start_noise)
-    free = () if limits is None else free_parameters(kernel)
-    ranges = [] if limits is None else [_range(kernel, name, limits) for name in free]
-    if learned:
-        low, high = (np.full(dim, np.log(bound)) for bound in NOISE_BOUNDS)
-        ranges.append(_Range(np.log(start_noise), low, high, np.full(dim, NOISE_PRIOR_WIDTH)))
-    first, low, high, width = (np.concatenate(part) for part in zip(*ranges, strict=True))
+    values, low, high = _ranges(kernel, limits)
+    lambdas = [np.full_like(start_noise, b) for b in NOISE_BOUNDS] if noise is None else [noise] * 2
+    start = np.concatenate([values, start_noise])
+    low, high = np.concatenate([low, lambdas[0]]), np.concatenate([high, lambdas[1]])
+    width = np.repeat([PRIOR_WIDTH, NOISE_PRIOR_WIDTH], [len(values), len(start_noise)])
+    free, first = low < high, np.log(np.clip(start, low, high))
     sample = _subset(rows, key)
 
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
         with jax.enable_x64(True):
-            arrays = [jnp.asarray(part) for part in (vector, start_noise, *sample)]
-            value, gradient = log_likelihood(kernel, free, learned, *arrays)
+            arrays = [jnp.asarray(part) for part in (vector, *sample)]
+            value, gradient = log_likelihood(kernel, *arrays)
         away = (vector - first) / width
         total = -float(value) + 0.5 * float(away @ away)
-        return total, -np.asarray(gradient) + away / width
+        return total, np.where(free, away / width - np.asarray(gradient), 0.0)
 
     from scipy.optimize import minimize  # slow to import
 
-    bounds = list(zip(low, high, strict=True))
+    bounds = np.log(np.stack([low, high], axis=1))
     found = minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS}
     )
@@ -103,58 +101,39 @@ def most_likely(
             f"the marginal likelihood is not finite (loss {found.fun}); raise the noise, or keep "
             "the kernel's parameters with fit_kernel=False"
         )
-    best = np.exp(found.x)
-    return Hyperparameters(
-        kernel=_with_parameters(kernel, free, best[:-dim] if learned else best),
-        noise=best[-dim:] if learned else start_noise,
-    )
-
-
-def free_parameters(kernel: AbstractKernel) -> tuple[str, ...]:
-    """Names of the parameters that a fit changes."""
-    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(kernel)]
-    # A product's second variance could only be traded for the first one's.
-    return tuple(n for n in names if not (".second." in n and n.endswith(".variance")))
+    best = np.where(free, np.exp(found.x), start)
+    return Hyperparameters(_with_parameters(kernel, best), best[len(values) :])
 
 
 @eqx.filter_jit
 def log_likelihood(
     kernel: AbstractKernel,
-    free: tuple[str, ...],
-    learned: bool,
-    vector: Array,
-    noise: Array,
-    inputs: Array,
-    targets: Array,
-    observed: Array,
+    vector: Float[Array, "parameters"],
+    inputs: Float[Array, "rows features"],
+    targets: Float[Array, "rows dim"],
+    observed: Bool[Array, "rows dim"],
 ) -> tuple[Scalar, Array]:
     """The logarithm of p(y), summed over the axes, and its gradient.
 
     Args:
-        kernel: The kernel.
-        free: Names of its parameters that ``vector`` holds.
-        learned: Whether ``vector`` also holds lambda of each axis, at its end.
-        vector: Logarithms of parameters; the gradient is by these.
-        noise: lambda of each axis, unless it is learned.
+        kernel: The kernel; its own parameters do not matter.
+        vector: Logarithms of the kernel's parameters, and then of lambda of each axis.
         inputs: Features of the rows.
         targets: Targets of the rows.
         observed: Which targets count.
     """
 
     def covariance_at(logs: Array) -> Array:
-        return _with_parameters(kernel, free, jnp.exp(logs)).matrix(inputs, inputs)
+        return _with_parameters(kernel, jnp.exp(logs)).matrix(inputs, inputs)
 
-    dim = noise.shape[0]
-    logs = vector[:-dim] if learned else vector
-    noise = jnp.exp(vector[-dim:]) if learned else noise
-    covariance, pull_back = jax.vjp(covariance_at, logs)
+    dim = targets.shape[1]
+    noise = jnp.exp(vector[-dim:])
+    covariance, pull_back = jax.vjp(covariance_at, vector[:-dim])
     value, slopes, by_noise = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(
         covariance, noise, targets, observed
     )
-    gradient = pull_back(jnp.sum(slopes, axis=0))[0]
-    if learned:
-        gradient = jnp.concatenate([gradient, by_noise * noise])
-    return jnp.sum(value), gradient
+    by_kernel = pull_back(jnp.sum(slopes, axis=0))[0]
+    return jnp.sum(value), jnp.concatenate([by_kernel, by_noise * noise])
 
 
 def _axis(
@@ -177,38 +156,29 @@ def _axis(
     return value, slopes, jnp.trace(slopes)
 
 
-class _Range(NamedTuple):
-    """Logarithms of a parameter's start and bounds, and the width of its prior."""
-
-    start: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    width: np.ndarray
-
-
-def _range(kernel: AbstractKernel, name: str, limits: Limits) -> _Range:
-    leaves = {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(kernel)
-    }
-    value = np.log(np.asarray(leaves[name], dtype=float)).reshape(-1)
-    if name.endswith("length_scale"):
-        low, high = (np.full_like(value, np.log(bound)) for bound in limits.length_scale)
-    else:
-        low, high = (value + np.log(bound) for bound in limits.variance)
-    return _Range(np.clip(value, low, high), low, high, np.full_like(value, PRIOR_WIDTH))
+def _ranges(kernel: AbstractKernel, limits: Limits | None) -> np.ndarray:
+    """A kernel's parameters one after the other, and how low and how high a fit may put them."""
+    ranges = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(kernel):
+        name, value = jax.tree_util.keystr(path), np.asarray(leaf, dtype=float).reshape(-1)
+        low = high = value
+        # A product's second variance could only be traded for the first one's.
+        traded = ".second." in name and name.endswith(".variance")
+        if limits is not None and name.endswith("length_scale"):
+            low, high = (np.full_like(value, bound) for bound in limits.length_scale)
+        elif limits is not None and not traded:
+            low, high = (value * bound for bound in limits.variance)
+        ranges.append(np.stack([value, low, high]))
+    return np.concatenate(ranges, axis=1)
 
 
-def _with_parameters(kernel: AbstractKernel, free: tuple[str, ...], values: Any) -> AbstractKernel:
-    """The kernel with ``values``, one after the other, in place of its free parameters."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(kernel)
-    changed, used = [], 0
-    for path, leaf in leaves:
-        if jax.tree_util.keystr(path) in free:
-            size = int(np.size(leaf))
-            leaf, used = values[used : used + size].reshape(np.shape(leaf)), used + size
-        changed.append(leaf)
-    result: AbstractKernel = jax.tree.unflatten(structure, changed)
+def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
+    """The kernel with ``values``, one after the other, as its parameters."""
+    leaves, structure = jax.tree.flatten(kernel)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])
+    parts = [values[end - np.size(leaf) : end] for leaf, end in zip(leaves, ends, strict=True)]
+    shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    result: AbstractKernel = jax.tree.unflatten(structure, shaped)
     return result
 
 

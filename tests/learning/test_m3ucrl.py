@@ -149,8 +149,8 @@ def test_an_episode_with_nan_is_refused_and_changes_nothing(learner):
 class Diverging(MirrorPlanner):
     """Plans well before any data, then not at all."""
 
-    def plan(self, flow, motion, key, memory=None, *, actions=None):
-        plan = super().plan(flow, motion, key, memory, actions=actions)
+    def plan(self, flow, motion, actions, key, memory):
+        plan = super().plan(flow, motion, actions, key, memory)
         return eqx.tree_at(lambda p: p.value, plan, plan.value / (motion.model.spread - 0.1))
 
 
@@ -216,9 +216,7 @@ def test_move_sets_are_paired_with_any_number_of_controls():
         # Without eta, the policy draws from the moves of the set.
         assert plan.profile.at(0).actions.shape == (1, *system.problem.actions.moves.shape)
         assert float(plan.control) > 0
-    eager = planner.plan(
-        *learner.optimism.imagine(system.problem, learner.flow, learner.init(KEY).model, None, KEY),
-        KEY,
-        actions=system.problem.actions,
-    )
+    model, actions = learner.init(KEY).model, system.problem.actions
+    imagined = learner.optimism.imagine(system.problem, learner.flow, model, None, KEY)
+    eager = planner.plan(*imagined, actions, KEY, None)  # also outside a compiled function
     assert np.isfinite(float(eager.value))

@@ -77,18 +77,7 @@ class LearnerState(eqx.Module):
 
 
 class M3UCRL:
-    """The learner: settings, and the flow that all episodes share.
-
-    Attributes:
-        problem: What is known of the system.
-        family: The statistical model.
-        reward_family: The statistical model of the reward, where the problem hides it.
-        planner: The planner.
-        optimism: How what the models believe becomes a problem to plan in.
-        flow: The flow of that problem.
-        random_first: Whether the first episode runs the uniform random policy.
-        estimate_noise: Whether the noise of the imagined flow is the model's estimate.
-    """
+    """The learner: its settings, and the flow of the problem that all episodes plan in."""
 
     def __init__(
         self,
@@ -151,7 +140,7 @@ class M3UCRL:
 
     def first_memory(self, key: Key) -> Any:
         """What the planner starts from in the first episode."""
-        return self.planner.first_memory(self.flow, key, actions=self.problem.actions)
+        return self.planner.first_memory(self.flow, self.problem.actions, key)
 
     def ask(self, state: LearnerState) -> Plan:
         """The policy to run next; raises `PlanError` if none can be found.
@@ -319,7 +308,7 @@ def _plan(
         noise = jnp.minimum(_mean_noise(problem, model), flow.noise_std)
         flow = eqx.tree_at(lambda f: f.noise_std, flow, noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
-    return planner.plan(imagined, motion, planner_key, memory, actions=problem.actions)
+    return planner.plan(imagined, motion, problem.actions, planner_key, memory)
 
 
 def _mean_noise(problem: Problem, model: AbstractModel) -> Float[Array, "dim"]:

@@ -120,7 +120,7 @@ class Hallucinated(AbstractOptimism):
 
     def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
         """Of ``(a, eta)``."""
-        return JointReward(reward, problem.actions.dim)
+        return _JointReward(reward, problem.actions.dim)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """m(z) + beta sigma(z) eta."""
@@ -128,7 +128,7 @@ class Hallucinated(AbstractOptimism):
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
-        return ModelReward(model, self.scale)
+        return _ModelReward(model, self.scale)
 
 
 class Bonus(AbstractOptimism):
@@ -150,14 +150,14 @@ class Bonus(AbstractOptimism):
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
-        return ModelReward(model, self.weight)
+        return _ModelReward(model, self.weight)
 
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
         """The reward and the bonus."""
         paid = super().reward(problem, model, reward_model, key)
-        return BonusReward(paid, model, self.weight, problem.max_move)
+        return _BonusReward(paid, model, self.weight, problem.max_move)
 
 
 class Thompson(AbstractOptimism):
@@ -165,11 +165,11 @@ class Thompson(AbstractOptimism):
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""
-        return SampledMotion(model, key, problem.max_move)
+        return _SampledMotion(model, key, problem.max_move)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The drawn reward."""
-        return SampledReward(model, key)
+        return _SampledReward(model, key)
 
 
 class Greedy(AbstractOptimism):
@@ -181,7 +181,7 @@ class Greedy(AbstractOptimism):
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The mean."""
-        return ModelReward(model, 0.0)
+        return _ModelReward(model, 0.0)
 
 
 class HallucinatedMotion(eqx.Module):
@@ -218,7 +218,7 @@ class MeanMotion(eqx.Module):
         return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
-class SampledMotion(eqx.Module):
+class _SampledMotion(eqx.Module):
     """A motion drawn from the model; the same wherever it is asked, as the key is the same."""
 
     model: AbstractModel
@@ -226,22 +226,20 @@ class SampledMotion(eqx.Module):
     max_move: tuple[float, ...] = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        """Where an agent aims."""
         return within_reach(state, self.model.draw(self.key)(state, action, mu), self.max_move)
 
 
-class JointReward(eqx.Module):
+class _JointReward(eqx.Module):
     """A reward as a function of joint actions ``(a, eta)``: eta costs nothing."""
 
     reward: Reward
     action_dim: int = eqx.field(static=True)
 
     def __call__(self, state: State, joint: Action, mu: MeanField) -> Scalar:
-        """What an agent earns."""
         return self.reward(state, joint[: self.action_dim], mu)
 
 
-class BonusReward(eqx.Module):
+class _BonusReward(eqx.Module):
     """A reward and a bonus: r(s, a, mu) + weight |beta sigma(s, a, mu)| / farthest move."""
 
     reward: Reward
@@ -250,34 +248,31 @@ class BonusReward(eqx.Module):
     max_move: tuple[float, ...] = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        """What an agent earns, and the bonus, averaged over the axes."""
         found = self.model.predict(state, action, mu)
         unsure = found.epistemic / jnp.asarray(self.max_move, dtype=state.dtype)
         bonus = (self.weight * self.model.beta).astype(state.dtype) * jnp.mean(unsure)
         return self.reward(state, action, mu) + bonus
 
 
-class ModelReward(eqx.Module):
+class _ModelReward(eqx.Module):
     """m(z) + scale beta sigma(z) by the model of a hidden reward; with scale 0 its mean."""
 
     model: AbstractModel
     scale: float = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        """What an agent may hope to earn."""
         found = self.model.predict(state, action, mu)
         beta = (self.scale * self.model.beta).astype(state.dtype)
         return (found.mean + beta * found.epistemic)[0]
 
 
-class SampledReward(eqx.Module):
+class _SampledReward(eqx.Module):
     """A hidden reward drawn from the model of it."""
 
     model: AbstractModel
     key: Key
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        """What an agent earns."""
         return jnp.asarray(self.model.draw(self.key)(state, action, mu))[0]
 
 

@@ -20,9 +20,9 @@ from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import Box, Motion, MoveSet
+from ..problem import Box, Motion
 from .certificate import is_concave
-from .planner import AbstractPlanner, Plan
+from .planner import AbstractPlanner, Actions, Plan
 
 FIRST_STEP = 0.1
 GROWTH, SHRINKAGE = 1.1, 0.5
@@ -189,29 +189,20 @@ class MirrorPlanner(AbstractPlanner):
     controls: int = eqx.field(static=True, default=2)
     sweeps: int = eqx.field(static=True, default=60)
 
-    def first_memory(self, flow: Flow, key: Key, *, actions: Box | MoveSet | None = None) -> None:
+    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
         """Nothing: every plan starts anew."""
 
-    def plan(
-        self,
-        flow: Flow,
-        motion: Motion,
-        key: Key,
-        memory: None = None,
-        *,
-        actions: Box | MoveSet | None = None,
-    ) -> Plan:
+    def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: None) -> Plan:
         """Sweeps from all moves alike, then leaves eta out."""
-        own = flow.problem.actions if actions is None else actions
-        moves = regular_moves(flow, motion, own, points=self.points, controls=self.controls)
+        moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
         ascent = MirrorAscent(self.sweeps, bound=False)
         state, _ = ascent.step(moves, ascent.init(moves), self.sweeps)
         mass, joint, horizon = state.sweep.rollout.mass, moves.actions[0], flow.problem.horizon
         weights = state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
-        policy = TablePolicy.mixing(joint[:: moves.group, : own.dim], weights)
+        policy = TablePolicy.mixing(joint[:: moves.group, : actions.dim], weights)
         control = jnp.zeros((), dtype=mass.dtype)
-        if joint.shape[1] > own.dim:
-            size = jnp.mean(jnp.abs(joint[:, own.dim :]), axis=-1)
+        if joint.shape[1] > actions.dim:
+            size = jnp.mean(jnp.abs(joint[:, actions.dim :]), axis=-1)
             control = jnp.einsum("hk,hkm,m->", mass[:-1], state.weights, size) / horizon
         return Plan(
             profile=Profile.stacked(policy, horizon),
@@ -223,7 +214,7 @@ class MirrorPlanner(AbstractPlanner):
 
 
 def regular_moves(
-    flow: Flow, motion: Motion, actions: Box | MoveSet, *, points: int, controls: int = 2
+    flow: Flow, motion: Motion, actions: Actions, *, points: int, controls: int = 2
 ) -> MoveFlow:
     """The flow over a regular set of moves.
 

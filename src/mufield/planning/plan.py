@@ -6,7 +6,6 @@ ascent through the flow.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,14 +13,14 @@ import jax.numpy as jnp
 
 from .._types import Key
 from ..errors import UserError
-from ..flow.flow import Flow, Rollout
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import Box, Motion, MoveSet
+from ..problem import Box, Motion
 from .gradient import BPTT, BPTTResult
 from .mirror import regular_moves
-from .planner import AbstractPlanner, Plan
+from .planner import AbstractPlanner, Actions, Plan
 from .starts import (
     Network,
     PolicyKind,
@@ -124,35 +123,25 @@ class GradientPlanner(AbstractPlanner):
     sweeps: int = eqx.field(static=True, default=40)
     points: int = eqx.field(static=True, default=7)
 
-    def first_memory(
-        self, flow: Flow, key: Key, *, actions: Box | MoveSet | None = None
-    ) -> Profile:
+    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Profile:
         """Agents at rest, or random networks."""
-        own = box_of(flow.problem.actions if actions is None else actions)
+        box = box_of(actions)
         if isinstance(self.policy, Table):
-            return at_rest(flow.problem, own, self.policy.scatter)
-        return self.policy.random(flow.problem, own, key)
+            return at_rest(flow.problem, box, self.policy.scatter)
+        return self.policy.random(flow.problem, box, key)
 
-    def plan(
-        self,
-        flow: Flow,
-        motion: Motion,
-        key: Key,
-        memory: Profile | None = None,
-        *,
-        actions: Box | MoveSet | None = None,
-    ) -> Plan:
+    def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: Profile) -> Plan:
         """Climbs from the last plan and from a new start; keeps the better."""
-        own = box_of(flow.problem.actions if actions is None else actions)
+        box = box_of(actions)
         start_key, shake_key = jax.random.split(key)
-        moves = regular_moves(flow, motion, own, points=self.points)
+        moves = regular_moves(flow, motion, box, points=self.points)
         starts = _new_starts(
             self.policy,
             flow,
             motion,
             None if moves.kernel is None else moves,
             [start_key],
-            actions=own,
+            actions=box,
             sweeps=self.sweeps,
             table_steps=self.table_steps,
             fit_steps=self.fit_steps,
@@ -160,21 +149,19 @@ class GradientPlanner(AbstractPlanner):
         )
         rate = self.learning_rate or self.policy.learning_rate
         trial = max(1, round(TRIAL * self.steps))
-        starts = starts if memory is None else [memory, *starts]
-        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, starts)
+        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, [memory, *starts])
         rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
         joint, value = rest.climb(flow, motion, [joint])
         mass = flow.rollout(joint, motion).mass
         control = jnp.zeros((), dtype=mass.dtype)
-        if flow.problem.actions.dim > own.dim:
-            size = jnp.abs(flow.mean_actions(joint, mass)[..., own.dim :])
+        if flow.problem.actions.dim > box.dim:
+            size = jnp.abs(flow.mean_actions(joint, mass)[..., box.dim :])
             control = jnp.mean(jnp.einsum("hk,hkp->hp", mass[:-1], size))
         return Plan(
-            profile=handed_out(joint, own), memory=joint, value=value, mass=mass, control=control
+            profile=handed_out(joint, box), memory=joint, value=value, mass=mass, control=control
         )
 
 
-@eqx.filter_jit
 def _new_starts(
     kind: PolicyKind,
     flow: Flow,
@@ -196,7 +183,7 @@ def _new_starts(
     if isinstance(kind, Table):
         return [table]
     table, _ = BPTT(table_steps, Table.learning_rate).climb(flow, motion, [table])
-    mass = flow.rollout(table, motion).mass
+    mass = eqx.filter_jit(flow.rollout)(table, motion).mass
     fresh = [kind.random(flow.problem, actions, key) for key in keys]
     return [fit(flow, profile, table, mass, steps=fit_steps) for profile in fresh]
 
@@ -220,9 +207,3 @@ def _warm(flow: Flow, kind: PolicyKind, actions: Box, profile: Profile) -> Profi
         jnp.broadcast_to(policy.actions, (*shape, actions.dim)),
         weights,
     )
-
-
-@eqx.filter_jit
-def evaluate(flow: Flow, motion: Motion, policy: Any) -> Rollout:
-    """The flow and J of a policy, compiled."""
-    return flow.rollout(policy, motion)

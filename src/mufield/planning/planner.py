@@ -11,6 +11,8 @@ from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..problem import Box, Motion, MoveSet
 
+Actions = Box | MoveSet
+
 
 class Plan(eqx.Module):
     """What a planner found.
@@ -36,31 +38,23 @@ class Plan(eqx.Module):
 class AbstractPlanner(eqx.Module):
     """A way to plan under any motion; its attributes are the settings.
 
-    The flow's actions may have more axes than the actions that agents take: joint actions
-    ``(a, eta)``, whose last axes are hallucinated controls. They steer the motion, are free of
-    charge, and are left out of the policy that the planner hands out.
+    The flow's actions may have more axes than what agents can do: joint actions ``(a, eta)``,
+    whose last axes are hallucinated controls. They steer the motion, are free of charge, and are
+    left out of the policy that the planner hands out.
     """
 
     @abstractmethod
-    def first_memory(self, flow: Flow, key: Key, *, actions: Box | MoveSet | None = None) -> Any:
-        """What the first plan starts from; arguments as in `plan`."""
+    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:
+        """What the first plan starts from; arguments as of `plan`."""
 
     @abstractmethod
-    def plan(
-        self,
-        flow: Flow,
-        motion: Motion,
-        key: Key,
-        memory: Any = None,
-        *,
-        actions: Box | MoveSet | None = None,
-    ) -> Plan:
+    def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: Any) -> Plan:
         """Plans a policy; a pure function that may be compiled.
 
         Args:
             flow: The flow of the problem to plan in.
             motion: The law of motion.
+            actions: What agents can do: the flow's actions without controls.
             key: Randomness.
-            memory: The memory of the last plan, to start from.
-            actions: What agents can do, if the flow's actions have controls beside it.
+            memory: The memory of the last plan, or the first one.
         """

@@ -29,11 +29,24 @@ class Rules(eqx.Module):
     centred: bool = eqx.field(static=True)
 
 
-class Moment(NamedTuple):
-    """A step: its number and randomness, mu as it is, and mu as policies see it."""
+class Step(NamedTuple):
+    """What all agents share at one step.
 
-    step: Int[Array, ""]
+    Attributes:
+        rules: What moves them.
+        choose: How they decide.
+        number: Number of the step.
+        seed: Its randomness.
+        life_key: Randomness of how long agents stay, the same at all steps.
+        now: The distribution mu as it is.
+        seen: The distribution that policies see.
+    """
+
+    rules: Rules
+    choose: CellLaws | AbstractPolicy
+    number: Int[Array, ""]
     seed: UInt32[ArrayLike, "parts"]
+    life_key: Key
     now: Mass
     seen: Mass
 
@@ -76,12 +89,13 @@ class Advanced(NamedTuple):
         return float(np.sum(np.asarray(self.rewards), dtype=np.float64))
 
 
-def choices(rules: Rules, profile: Profile, moment: Moment) -> CellLaws | AbstractPolicy:
-    """How agents decide: by tables of all cells where these say it all."""
+def choices(
+    rules: Rules, profile: Profile, number: Int[Array, ""], now: Mass, seen: Mass
+) -> CellLaws | AbstractPolicy:
+    """How agents decide at a step: by tables of all cells where these say it all."""
     if not (rules.centred or profile.by_cell):
-        return _policy(profile, moment.step)
-    law = _at_cells(profile, moment.step, rules.problem, moment.seen)
-    return CellLaws.build(law, np.asarray(moment.now) > 0)
+        return _policy(profile, number)
+    return CellLaws.build(_at_cells(profile, number, rules.problem, seen), np.asarray(now) > 0)
 
 
 @eqx.filter_jit
@@ -103,28 +117,21 @@ def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
     return Block(placed.position, placed.cell, _counts(rules, placed.cell, jnp.asarray(True)))
 
 
-def advance(
-    rules: Rules,
-    choose: CellLaws | AbstractPolicy,
-    moment: Moment,
-    life_key: Key,
-    number: Int[Array, ""],
-    block: Block,
-    watched: int,
-) -> Advanced:
+def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> Advanced:
     """Moves a block of agents, of which the first ``watched`` are tracked.
 
     Raises if an agent leaves the action space or the finite numbers.
     """
-    words = 1 + (rules.problem.grid.dim if isinstance(rules.noise, GaussianNoise) else 0)
-    bits = random_bits(np.asarray(moment.seed), int(number), len(block.cell), words)
-    step = partial(_advance, rules, choose, moment, life_key, number, block, jnp.asarray(bits))
-    done = step(watched)
+    problem = step.rules.problem
+    words = 1 + (problem.grid.dim if isinstance(step.rules.noise, GaussianNoise) else 0)
+    bits = random_bits(np.asarray(step.seed), int(number), len(block.cell), words)
+    move = partial(_advance, step, number, block, jnp.asarray(bits))
+    done = move(watched)
     if not bool(done.valid):
         # The step again, this time with all agents tracked, to find out who it was.
-        moves = step(len(block.cell)).tracked
-        if moves is not None:
-            _refuse(rules.problem, moves, int(moment.step))
+        moves = move(len(block.cell)).tracked
+        assert moves is not None
+        _refuse(problem, moves, int(step.number))
     return done
 
 
@@ -144,15 +151,13 @@ def _refuse(problem: Problem, moves: Moves, step: int) -> None:
 
 @eqx.filter_jit
 def _advance(
-    rules: Rules,
-    choose: CellLaws | AbstractPolicy,
-    moment: Moment,
-    life_key: Key,
+    step: Step,
     number: Int[Array, ""],
     block: Block,
     bits: UInt32[Array, "agents words"],
     watched: int,
 ) -> Advanced:
+    rules, choose = step.rules, step.choose
     problem, grid = rules.problem, rules.problem.grid
     size, dtype = block.cell.shape[0], block.position.dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
@@ -160,18 +165,18 @@ def _advance(
     if isinstance(rules.noise, GaussianNoise):
         draws = normal(bits[:, 1 : 1 + grid.dim], dtype)
     else:
-        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(moment.seed)), number)
+        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(step.seed)), number)
         draws = rules.noise.draws(grid, key, (size,), dtype)
 
     # Or the compiler draws them anew wherever they are used.
     chances, draws = jax.lax.optimization_barrier((chances, draws))
 
     def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
-        mu = MeanField(mass=moment.now, here=moment.now[cell], grid=grid)
+        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid)
         if isinstance(choose, CellLaws):
             action = choose.draw(cell, chance)
         else:
-            seen = MeanField(mass=moment.seen, here=moment.seen[cell], grid=grid)
+            seen = MeanField(mass=step.seen, here=step.seen[cell], grid=grid)
             action = drawn(choose.law(state, seen), chance)
         problem.check_action(action.shape)
         moved = agent_move(grid, rules.noise, rules.motion, state, action, mu, draws)
@@ -179,7 +184,8 @@ def _advance(
         return action, moved, problem.reward(centres[cell], action, mu), valid
 
     actions, moved, rewards, valid = jax.vmap(one)(block.position, block.cell, chances, draws)
-    here, later = _present(rules, moment.step, jax.random.fold_in(life_key, number), size, watched)
+    life_key = jax.random.fold_in(step.life_key, number)
+    here, later = _present(rules, step.number, life_key, size, watched)
     position = centres[moved.index] if rules.centred else moved.position
     moves = Moves(block.position, actions, moved.position, moved.stopped)
     return Advanced(

@@ -20,7 +20,7 @@ from ..flow.flow import end_reward
 from ..policies.base import Profile, as_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
-from .agents import Advanced, Block, Moment, Moves, Rules, advance, begin, choices
+from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 BLOCK = 1 << 17
 """Agents that one compiled call moves; what it needs on the way is small beside a population."""
@@ -207,9 +207,10 @@ def _play(
         if step == problem.horizon:
             break
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
-        moment = Moment(_number(step), seed, mass[-1], mass[max(0, step - system.stale)])
-        move = partial(advance, rules, choices(rules, profile, moment), moment, life_key)
-        done: list[Advanced] = list(pool.map(move, numbers, blocks, watched))
+        number, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
+        choose = choices(rules, profile, number, now, seen)
+        shared = Step(rules, choose, number, seed, life_key, now, seen)
+        done: list[Advanced] = list(pool.map(partial(advance, shared), numbers, blocks, watched))
         blocks = [each.block for each in done]
         rewards.append(sum(each.earned for each in done) / present)
         if tracked:

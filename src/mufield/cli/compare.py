@@ -1,12 +1,12 @@
 """``compare``: rivals side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..comparison.config import DEFAULT_CONTENDERS, ComparisonConfig
-from ..comparison.result import Result
+from ..compare.config import ComparisonConfig
+from ..compare.result import Result
 from .flags import Command, EnvironmentArgument, ImportFlag
 from .output import Answer, Table, say
 
@@ -21,75 +21,48 @@ COLUMNS = {
 }
 """What the table shows of a row; notes are longer and stand below."""
 
+FAILED = 1
+
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Command):
+class Compare(Command, ComparisonConfig):
     """Compare learners with each other, with a random policy and with known motion.
 
-    Every contender's result is kept in the directory as soon as it is there; the same command,
-    after an interruption, goes on from them. Changed settings compute anew what they change.
+    Everything that is computed is kept in the directory; the same command, after an interruption,
+    goes on from the last episode. Changed settings compute anew what they change.
     """
 
     environment: EnvironmentArgument
-    """Name of the environment; `mufield list` shows them."""
-
-    contenders: tuple[str, ...] = DEFAULT_CONTENDERS
-    """Names of the contenders. m3ucrl, greedy, thompson and bonus learn
-    a model, with that kind of optimism; random draws from all actions alike; known plans with the
-    true motion; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set of moves
-    and plays the discrete rooms in place of four-rooms."""
-
-    seeds: int = 10
-    """Number of seeds: 0, 1, and so on."""
-
-    episodes: int = 30
-    """Episodes of those that learn a model; the mean J of the last five counts."""
-
-    q_episodes: int = 1_000_000
-    """Episodes of Q-learning, a multiple of ten; evaluated every tenth, and the last counts."""
-
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, such as horizon=6."""
-
-    model_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of all learned models, such as members=10,mu=local."""
-
-    planner_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of these learners' planner, such as sweeps=30."""
-
     imports: ImportFlag = None
-    """Python file or module to import first, which registers your own system."""
 
     out: Path = Path("comparison")
-    """Directory for comparison.json (all curves), .csv (the table), .png, .pdf and the cache."""
+    """Directory for comparison.json (all curves), .csv (the table), .png, .pdf and the jobs."""
+
+    workers: int | None = None
+    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
+    Without it there is one for each core."""
 
     def __call__(self) -> Answer:
-        config = self._config()
+        config = ComparisonConfig(
+            **{f.name: getattr(self, f.name) for f in fields(ComparisonConfig)}
+        )
         # Before anything is computed, in case they are not installed.
-        from ..comparison.run import compare
+        from ..compare.run import compare
         from ..viz import comparison_figure, save_figure
 
         try:
-            comparison = compare(config, self.out, say=say)
+            comparison = compare(config, self.out, workers=self.workers, say=say)
         except KeyboardInterrupt:
-            if self.out.exists():  # else there is no result yet
+            if self.out.exists():  # else nothing was begun yet
                 say(f"stopped; the same command goes on from what is in {self.out}")
             raise
-        save_figure(comparison_figure(comparison), self.out / "comparison")
-        return Answer(comparison.rows(), _shown(comparison.results, self.out))
-
-    def _config(self) -> ComparisonConfig:
-        return ComparisonConfig(
-            environment=self.environment,
-            contenders=self.contenders,
-            seeds=self.seeds,
-            episodes=self.episodes,
-            q_episodes=self.q_episodes,
-            options=self.options,
-            model_options=self.model_options,
-            planner_options=self.planner_options,
-            imports=self.imports,
-        )
+        for problem in comparison.problems:
+            say(f"error: {problem}")
+        shown: list[Table | str] = []
+        if comparison.results:
+            save_figure(comparison_figure(comparison), self.out / "comparison")
+            shown = _shown(comparison.results, self.out)
+        return Answer(comparison.rows(), shown, FAILED if comparison.problems else 0)
 
 
 def _shown(results: Sequence[Result], directory: Path) -> list[Table | str]:

@@ -12,11 +12,16 @@ class Demo(Command):
     """Show a population flow through four rooms, and draw what happened."""
 
     out: Path = Path("demo")
-    """Directory for the pictures; made if it does not exist."""
+    """Directory for the pictures and for what is computed; made if it does not exist."""
+
+    workers: int | None = None
+    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
+    Without it there is one for each core."""
 
     def __call__(self) -> Answer:
         from rich.console import Console
 
         from ..demo import run
 
-        return paths_answer(run(self.out, console=Console(stderr=self.json)))
+        console = Console(stderr=self.json)
+        return paths_answer(run(self.out, workers=self.workers, console=console))

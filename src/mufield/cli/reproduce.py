@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ..experiments.budget import FULL, QUICK
-from ..experiments.catalogue import ITEMS, choose
-from ..experiments.results import Results
+from ..paper.budget import FULL, QUICK
+from ..paper.catalogue import ITEMS, choose
+from ..paper.results import Results
 from .flags import Command, Switch
 from .output import Answer, Table, say
 
 if TYPE_CHECKING:
-    from ..experiments.reproduce import Outcome
+    from ..paper.reproduce import Reproduction
 
 FAILED = 1
 
@@ -31,14 +31,15 @@ class Reproduce(Command):
     """Names of items, or all."""
 
     out: Path = Path("results")
-    """Directory for figures, films, runs, table.md, table.json and table.csv; with --quick, its
+    """Directory for figures, films, jobs, table.md, table.json and table.csv; with --quick, its
     name with -quick behind it."""
 
     quick: Switch = False
     """Compute little: the same figures from few seeds, episodes and steps."""
 
-    workers: int = 2
-    """Jobs that are computed at a time."""
+    workers: int | None = None
+    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
+    Without it there is one for each core."""
 
     def __call__(self) -> Answer:
         out = self.out.with_name(f"{self.out.name}-quick") if self.quick else self.out
@@ -46,7 +47,7 @@ class Reproduce(Command):
         choose(self.names)  # raises, before anything is imported that takes long
         if not self.names:
             return _list(Results(out, budget))
-        from ..experiments.reproduce import reproduce
+        from ..paper.reproduce import reproduce
         from ..runs.surroundings import set_precision
 
         set_precision(budget.precision)
@@ -62,7 +63,7 @@ class Reproduce(Command):
         words += [] if self.out == Path("results") else ["--out", str(self.out)]
         return " ".join([*words, "--quick"] if self.quick else words)
 
-    def _answer(self, outcome: "Outcome") -> Answer:
+    def _answer(self, outcome: "Reproduction") -> Answer:
         for problem in outcome.problems:
             say(f"error: {problem}")
         if outcome.problems:
@@ -79,7 +80,8 @@ class Reproduce(Command):
 
 def _list(results: Results) -> Answer:
     rows: list[dict[str, Any]] = [
-        {"name": item.name, "paper": item.paper, "state": results.state(item)} for item in ITEMS
+        {"name": item.name, "paper": item.paper, "state": results.item_state(item)}
+        for item in ITEMS
     ]
     shown = [
         {"name": row["name"], "state": row["state"], "what of the paper": row["paper"]}

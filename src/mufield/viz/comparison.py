@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..comparison.config import LEARNERS, Q_LEARNERS
-from ..comparison.result import Comparison
+from ..compare.config import LEARNERS, Q_LEARNERS
+from ..compare.result import Comparison
 from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
 
 # Each contender keeps its colour and marker, whoever else is compared.
@@ -22,7 +22,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     Args:
         comparison: What was compared.
     """
-    seeds = comparison.config.seeds
+    seeds = len(comparison.config.seeds)
     spread = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
     title = f"{comparison.config.environment}, {spread}"
     figure = Figure(figsize=(8.4, 4.6), layout="constrained")

@@ -1,0 +1,92 @@
+"""What a comparison is to be. No JAX here, so that the command line's help comes at once."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import UserError
+from ..runs.config import OptimismName
+
+LEARNERS: dict[str, OptimismName] = {
+    "m3ucrl": "hallucinated",
+    "greedy": "greedy",
+    "thompson": "thompson",
+    "bonus": "bonus",
+}
+"""Contenders that learn a model of the motion, and their kinds of optimism."""
+
+REFERENCES = ("random", "known")
+"""Contenders that learn nothing."""
+
+Q_LEARNERS = ("u2mfqlfh", "u2mfqlfh-extended")
+"""Contenders that learn a table of Q-values: of the game's own options, of the extended ones."""
+
+CONTENDERS = (*LEARNERS, *REFERENCES, *Q_LEARNERS)
+
+EVALUATIONS = 10
+"""How often Q-learning is evaluated on its way."""
+
+
+@dataclass(frozen=True)
+class ComparisonConfig:
+    """What describes a comparison completely."""
+
+    environment: str
+    """Name of the environment; `mufield list` shows them."""
+
+    contenders: tuple[str, ...] = ("m3ucrl", "greedy", "thompson", "random", "known")
+    """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
+    model, with that kind of optimism; random draws from all actions alike; known plans with the
+    true motion; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set of moves
+    and plays the discrete rooms in place of four-rooms."""
+
+    seeds: tuple[int, ...] = tuple(range(10))
+    """Seeds of all that learn."""
+
+    episodes: int = 30
+    """Episodes of those that learn a model; the mean J of the last five counts."""
+
+    q_episodes: int = 1_000_000
+    """Episodes of Q-learning, a multiple of ten; evaluated every tenth, and the last counts."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment, such as horizon=6."""
+
+    model_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of all learned models, such as members=10 mu=local."""
+
+    planner_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of these learners' planner, mirror ascent, such as sweeps=30."""
+
+    imports: str | None = None
+    """Python file or module to import first, which registers your own system."""
+
+    def __post_init__(self) -> None:
+        _check_list("contender", self.contenders, CONTENDERS)
+        _check_list("seed", self.seeds)
+        if self.episodes < 1 or min(self.seeds) < 0:
+            raise UserError(
+                "expected 1 or more episodes and no negative seed, got "
+                f"{self.episodes} and {min(self.seeds)}; correct it"
+            )
+        if self.q_episodes < 1 or self.q_episodes % EVALUATIONS:
+            raise UserError(
+                f"q_episodes must be a positive multiple of {EVALUATIONS}, because Q-learning is "
+                f"evaluated every tenth of them, got {self.q_episodes}; correct it"
+            )
+
+    def document(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return document
+
+
+def _check_list(what: str, given: tuple[Any, ...], known: tuple[str, ...] = ()) -> None:
+    there = f"; there are {', '.join(known)}" if known else "; name one"
+    if not given:
+        raise UserError(f"expected at least one {what}, got none{there}")
+    for index, name in enumerate(given):
+        if known and name not in known:
+            raise UserError(f"no {what} is named {name!r}{there}")
+        if name in given[:index]:
+            raise UserError(f"the {what} {name!r} is named twice; name it once")

@@ -1,0 +1,237 @@
+"""The contenders: which jobs each of them needs, and what their results say."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..environments.registry import make
+from ..episode import AbstractSystem
+from ..errors import UserError
+from ..flow.moves import depends_on_mu
+from ..jobs.job import Job, JobResult, learning_job, system_job
+from ..planning.certificate import is_concave
+from ..planning.starts import Table
+from ..problem import MoveSet
+from ..runs.build import resolve
+from ..runs.config import RunConfig, parse_config
+from ..runs.surroundings import current_precision, import_users
+from ..systems import SimulatedSystem
+from .config import EVALUATIONS, LEARNERS, Q_LEARNERS, ComparisonConfig
+from .result import Result
+
+LAST = 5
+"""A learner is judged by the mean of its last episodes."""
+
+SWEEPS, BRACKET = 400, 0.05
+"""Of mirror ascent with known motion: most sweeps, and how near to the optimum is enough."""
+
+STANDARD, EXTENDED = Q_LEARNERS
+CONTINUOUS_ROOMS, DISCRETE_ROOMS = "four-rooms", "discrete-rooms"
+SHARED = ("horizon", "drawing")
+"""Options that the discrete four rooms share with the continuous ones."""
+
+OTHER_GAME = "discrete rooms, other moves and noise"
+ONE_OPTION = "the same game, with one option for each cell and step"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those who are compared.
+
+    Attributes:
+        name: How the command line calls it.
+        jobs: One for each seed, or a single one where nothing is random.
+        plays: The system that it plays in.
+        comparable: Whether that is the system of all others.
+        remark: What people should know of it.
+        horizon: Moves of an episode.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+    plays: str
+    comparable: bool
+    remark: str
+    horizon: int
+
+    def result(self, found: Sequence[JobResult]) -> Result:
+        """What it did, from the results of its jobs."""
+        figures, kind = [each.figures for each in found], self.jobs[0].kind
+        shared: dict[str, Any] = {
+            "name": self.name,
+            "plays": self.plays,
+            "comparable": self.comparable,
+            "remark": self.remark,
+            "seconds": sum(each.seconds for each in found),
+        }
+        if kind not in ("learn", "qlearning"):
+            return _reference(shared, **figures[0])
+        learned = kind == "learn"
+        curves = np.array([each["values" if learned else "evaluation"] for each in figures])
+        episodes = np.arange(1, curves.shape[1] + 1) if learned else figures[0]["episodes"]
+        return Result(
+            **shared,
+            transitions=tuple(int(count) * self.horizon for count in episodes),
+            curves=tuple(tuple(map(float, curve)) for curve in curves),
+            finals=tuple(
+                float(value) for value in curves[:, -LAST if learned else -1 :].mean(axis=1)
+            ),
+            episodes=int(episodes[-1]),
+        )
+
+
+def _reference(shared: dict[str, Any], *, value: float, upper: float | None, **more: Any) -> Result:
+    """The result of a contender that learns nothing."""
+    if upper is not None:
+        # Rounded up, or it would be no bound.
+        bound = math.ceil(100 * upper) / 100
+        shared |= {"remark": f"no policy on the learners' moves earns more than {bound:.2f}"}
+    return Result(**shared, finals=(value,), upper=upper)
+
+
+def contenders_of(config: ComparisonConfig) -> list[Contender]:
+    """All contenders of a comparison; raises if one of them cannot play there."""
+    return Arena(config).contenders()
+
+
+class Arena:
+    """Where all contenders meet: the system, and the run of the learners, defaults written out."""
+
+    def __init__(self, config: ComparisonConfig):
+        """Builds the system; raises if there is none of that name or with these options."""
+        import_users(config.imports)
+        self.config = config
+        self.system: AbstractSystem = make(config.environment, **config.options)
+        settings = {
+            "environment": config.environment,
+            "options": config.options,
+            "imports": config.imports,
+            "episodes": config.episodes,
+            "model_options": config.model_options,
+            "planner_options": config.planner_options,
+            "precision": current_precision(),
+        }
+        self.run: RunConfig = resolve(parse_config(settings, "the comparison"))
+
+    def contenders(self) -> list[Contender]:
+        """All of them, in the order of the configuration."""
+        return [self._enter(name) for name in self.config.contenders]
+
+    def _enter(self, name: str) -> Contender:
+        if name in LEARNERS:
+            return self._learner(name)
+        if name in Q_LEARNERS:
+            return self._q_learner(name)
+        return self._random() if name == "random" else self._known()
+
+    def _learner(self, name: str) -> Contender:
+        """M3-UCRL with one kind of optimism."""
+        document = self.run.document() | {"optimism": LEARNERS[name]}
+        jobs = [
+            learning_job(
+                f"{name}-{seed}",
+                parse_config(document | {"seed": seed}, name),
+                seconds=float(self.config.episodes),
+            )
+            for seed in self.config.seeds
+        ]
+        return self._contender(name, *jobs)
+
+    def _random(self) -> Contender:
+        self._simulated("random")
+        return self._contender("random", self._job("random", "random"))
+
+    def _known(self) -> Contender:
+        """Plans with the true motion.
+
+        By mirror ascent over the moves that the learners plan with, so that its certificate
+        bounds them as well. Outside the class that has certificates, and where actions form a
+        box, gradient ascent for a table of actions takes its place.
+        """
+        system = self._simulated("known")
+        flow, motion = system.reveal()
+        concave = is_concave(flow, motion)
+        if concave or isinstance(system.problem.actions, MoveSet):
+            points = int(self.run.planner_options["points"])
+            job = self._job("known", "mirror", points=points, sweeps=SWEEPS, bracket=BRACKET)
+        else:
+            ascent = {"steps": Table().steps, "learning_rate": Table().learning_rate}
+            job = self._job("known", "plan", policy="table", starts=1, **ascent)
+        moved = depends_on_mu(system.problem, motion)
+        why = "the motion depends on mu" if moved else "the reward is not concave in mu"
+        return self._contender("known", job, remark=f"no certificate, {why}")
+
+    def _q_learner(self, name: str) -> Contender:
+        """Q-learning; it plays the discrete rooms where the others play the continuous ones."""
+        from ..baselines.q_learning import QLearning, compiled_loop
+
+        compiled_loop()  # raises if numba is missing
+        config = self.config
+        environment, options = self._game(name)
+        # Tabulates the game, which raises if it cannot be.
+        algorithm = QLearning(_simulated(make(environment, **options), environment, name))
+        jobs = [
+            self._job(
+                f"{name}-{seed}",
+                "qlearning",
+                environment=environment,
+                options=options,
+                rates={"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15},
+                episodes=config.q_episodes,
+                evaluate_every=config.q_episodes // EVALUATIONS,
+                seed=seed,
+            )
+            for seed in config.seeds
+        ]
+        if config.environment != CONTINUOUS_ROOMS:
+            return self._contender(name, *jobs, remark=ONE_OPTION)
+        other = f"{DISCRETE_ROOMS}-extended" if name == EXTENDED else DISCRETE_ROOMS
+        horizon = algorithm.system.problem.horizon
+        return Contender(name, tuple(jobs), other, False, OTHER_GAME, horizon)
+
+    def _game(self, name: str) -> tuple[str, dict[str, Any]]:
+        """The environment that Q-learning plays in, and its options."""
+        environment, options = self.config.environment, self.run.options
+        actions = {"actions": "extended" if name == EXTENDED else "standard"}
+        if environment == CONTINUOUS_ROOMS:
+            return DISCRETE_ROOMS, {option: options[option] for option in SHARED} | actions
+        problem = self._simulated(name).problem
+        if not isinstance(problem.actions, MoveSet):
+            raise UserError(
+                f"{name} needs a finite set of moves, but {environment} has "
+                f"{problem.actions.describe()}; leave {name} out, or compare in discrete-rooms"
+            )
+        if name == STANDARD:
+            return environment, options
+        if environment not in (DISCRETE_ROOMS, f"{DISCRETE_ROOMS}-extended"):
+            raise UserError(
+                f"{name} knows the extended options of the discrete rooms only, but the "
+                f"environment is {environment}; use {STANDARD}, which plays with the options of "
+                "any finite game"
+            )
+        return DISCRETE_ROOMS, {**options, **actions}
+
+    def _job(self, name: str, kind: Any, **settings: Any) -> Job:
+        system = {"environment": self.config.environment, "options": self.run.options}
+        own = {"precision": self.run.precision, "imports": self.config.imports}
+        return system_job(name, kind, **(system | own | settings))
+
+    def _contender(self, name: str, *jobs: Job, remark: str = "") -> Contender:
+        horizon = self.system.problem.horizon
+        return Contender(name, jobs, self.config.environment, True, remark, horizon)
+
+    def _simulated(self, name: str) -> SimulatedSystem:
+        return _simulated(self.system, self.config.environment, name)
+
+
+def _simulated(system: AbstractSystem, environment: str, name: str) -> SimulatedSystem:
+    """The system, for a contender that needs its flow; raises if it has none."""
+    if not isinstance(system, SimulatedSystem):
+        raise UserError(
+            f"{name} needs the flow of a SimulatedSystem, but {environment} is a "
+            f"{type(system).__name__}; leave {name} out"
+        )
+    return system

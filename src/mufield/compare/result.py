@@ -1,0 +1,118 @@
+"""What contenders did, as curves and as a table."""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import ComparisonConfig
+
+FORMAT = 2
+"""Of comparison.json."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one contender did.
+
+    Attributes:
+        name: The contender.
+        plays: The system that it played in.
+        comparable: Whether that is the system of all others.
+        remark: What people should know of it.
+        seconds: Time of all seeds together.
+        finals: J at the end for each seed; one for all if there is no randomness.
+        transitions: Moves that a seed had seen at each entry of its curve, those of the entry's
+            own episode included; none if nothing is learned.
+        curves: J for each seed and entry.
+        episodes: Episodes of each seed.
+        upper: Certified: no policy on the moves of the learners earns more.
+    """
+
+    name: str
+    plays: str
+    comparable: bool
+    remark: str
+    seconds: float
+    finals: tuple[float, ...]
+    transitions: tuple[int, ...] = ()
+    curves: tuple[tuple[float, ...], ...] = ()
+    episodes: int = 0
+    upper: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, with a star if it played another game."""
+        return self.name if self.comparable else f"{self.name}*"
+
+    @property
+    def note(self) -> str:
+        """Whether it can be compared with the others, and the remark."""
+        verdict = "comparable" if self.comparable else "not comparable"
+        return f"{verdict}: {self.remark}" if self.remark else verdict
+
+    def row(self) -> dict[str, Any]:
+        """The contender's row of the table."""
+        return {
+            "contender": self.name,
+            "mean": statistics.fmean(self.finals),
+            "min": min(self.finals),
+            "max": max(self.finals),
+            "episodes": self.episodes,
+            "transitions": self.transitions[-1] if self.transitions else 0,
+            "seconds": self.seconds,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        config: What was compared.
+        results: One for each contender that came to its end, in the order of the configuration.
+        jobs: The jobs of each contender by its name: their settings and versions.
+        problems: What failed, a line for each job.
+    """
+
+    config: ComparisonConfig
+    results: tuple[Result, ...]
+    jobs: dict[str, list[dict[str, Any]]]
+    problems: tuple[str, ...] = ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table."""
+        return [result.row() for result in self.results]
+
+    def document(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return {
+            "format": FORMAT,
+            "config": self.config.document(),
+            "table": self.rows(),
+            "contenders": {
+                result.name: {**asdict(result), "jobs": self.jobs[result.name]}
+                for result in self.results
+            },
+        }
+
+    def write(self, directory: Path) -> None:
+        """Writes ``comparison.json``, all curves, and ``comparison.csv``, the table."""
+        from .._files import write_bytes, write_json
+
+        write_json(directory / "comparison.json", self.document())
+        if self.results:
+            write_bytes(directory / "comparison.csv", as_csv(self.rows()).encode())
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as comma-separated values, with a head."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,231 @@
+"""How each kind of job is computed, and what a policy does in its true system."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _types
+from .._files import read_lines
+from ..environments.registry import make
+from ..errors import UserError
+from ..flow.flow import Rollout
+from ..flow.moves import MoveFlow
+from ..planning.gradient import BPTT
+from ..planning.mirror import MirrorAscent
+from ..planning.plan import plan
+from ..planning.starts import Network, Table
+from ..policies.base import Profile, as_profile
+from ..policies.files import load_policy, save_policy
+from ..policies.tables import random_policy
+from ..runs.config import parse_config
+from ..runs.session import learn_run, new_run
+from ..runs.surroundings import import_users, set_precision
+from ..space.grid import Grid
+from ..systems import SimulatedSystem
+from .job import Job, write_result
+
+Settings = dict[str, Any]
+
+
+def compute(job: Job, directory: Path) -> None:
+    """Computes a job, or goes on with it, and writes its result.
+
+    JAX is set to the job's number format: for programs only.
+    """
+    set_precision(job.settings["precision"])
+    import_users(job.settings["imports"])
+    began = time.perf_counter()
+    figures = KINDS[job.kind](job.settings, directory)
+    seconds = figures.pop("seconds", time.perf_counter() - began)
+    write_result(directory, job, figures, seconds)
+
+
+def _learn(settings: Settings, directory: Path) -> Settings:
+    """Learns to the end in a run directory, from its last checkpoint on.
+
+    Figures are the metrics of all episodes and, step by step, the best one.
+    """
+    run, config = directory / "run", parse_config(settings, str(directory))
+    setup = None if (run / "config.json").exists() else new_run(run, config, simulated=True)
+    rows = learn_run(run, config.episodes, setup=setup, progress=False)
+    values = np.array([row["value"] for row in rows])
+    best = int(values.argmax()) + 1
+    timings = read_lines(run / "timings.jsonl")
+    figures = {
+        "rows": rows,
+        "values": values,
+        "best_episode": best,
+        # Over all interruptions.
+        "seconds": sum(row.get(name, 0.0) for row in timings for name in ("fit", "plan", "run")),
+    }
+    if isinstance(system_of(settings), SimulatedSystem):
+        figures |= play(settings, episode_policy(directory, best)).figures()
+    return figures
+
+
+def _plan(settings: Settings, directory: Path) -> Settings:
+    """Plans deterministic policies with known motion, by gradient ascent."""
+    flow, motion = simulated(settings).reveal()
+    policy = {"network": Network, "table": Table}[settings["policy"]]()
+    ascent = BPTT(steps=settings["steps"], learning_rate=settings["learning_rate"])
+    found = plan(flow, motion, policy, ascent=ascent, starts=settings["starts"])
+    save_policy(directory / "plan.policy", found.profile)
+    outcome = play(settings, found.profile)
+    return {"value": outcome.value, "upper": None, **outcome.figures()}
+
+
+def _mirror(settings: Settings, directory: Path) -> Settings:
+    """Plans randomised policies with known motion, and certifies how far from the optimum."""
+    system = simulated(settings)
+    moves = MoveFlow(*system.reveal(), system.problem.actions.points(settings["points"]))
+    ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
+    found = ascent.solve(moves)
+    outcome, upper = play(settings, found.profile), float(found.upper)
+    return {
+        "value": outcome.value,
+        "upper": upper if math.isfinite(upper) else None,
+        **outcome.figures(),
+    }
+
+
+def _random(settings: Settings, directory: Path) -> Settings:
+    """Lets all agents draw from all actions alike."""
+    outcome = play(settings, random_policy(simulated(settings).problem))
+    return {"value": outcome.value, "upper": None, **outcome.figures()}
+
+
+def _train(settings: Settings, directory: Path) -> Settings:
+    """Trains by Q-learning, from the last checkpoint on."""
+    from ..baselines.training import train
+
+    found = train(
+        simulated(settings),
+        **settings["rates"],
+        episodes=settings["episodes"],
+        evaluate_every=settings["evaluate_every"],
+        seed=settings["seed"],
+        checkpoint=directory / "training.safetensors",
+        progress=False,
+    )
+    columns = vars(found.curve)
+    return {**columns, "entries": int(found.state.q.size), "seconds": float(columns["seconds"][-1])}
+
+
+KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
+    "learn": _learn,
+    "plan": _plan,
+    "mirror": _mirror,
+    "random": _random,
+    "qlearning": _train,
+}
+"""From settings and directory to figures; ``seconds`` among them replace those on the clock."""
+
+
+def episode_policy(directory: Path, episode: int) -> Profile:
+    """The policy of an episode of a job that learns."""
+    return _profile(directory / "run" / "policies" / f"{episode:04d}.policy")
+
+
+def planned_policy(directory: Path) -> Profile:
+    """The policy of a job that plans."""
+    return _profile(directory / "plan.policy")
+
+
+def _profile(path: Path) -> Profile:
+    profile = load_policy(path)
+    assert isinstance(profile, Profile)
+    return profile
+
+
+def system_of(settings: Settings) -> Any:
+    """The system of a job's settings, built once."""
+    options = json.dumps(settings["options"], sort_keys=True)
+    return _system(settings["environment"], options, str(jnp.result_type(float)))
+
+
+# The number format is part of a system, so it tells systems apart.
+@lru_cache
+def _system(name: str, options: str, precision: str) -> Any:
+    return make(name, **json.loads(options))
+
+
+def simulated(settings: Settings) -> SimulatedSystem:
+    """The system of a job's settings, for who needs its flow; raises if it has none."""
+    system = system_of(settings)
+    if not isinstance(system, SimulatedSystem):
+        raise UserError(
+            "expected a SimulatedSystem, whose flow can be computed, but "
+            f"{settings['environment']} is a {type(system).__name__}; leave this out"
+        )
+    return system
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What comes of a policy in its true system: one episode of the whole population.
+
+    Attributes:
+        system: The true system.
+        profile: What its agents follow.
+        rollout: What comes of it.
+    """
+
+    system: SimulatedSystem
+    profile: Profile
+    rollout: Rollout
+
+    @property
+    def grid(self) -> Grid:
+        """The space."""
+        return self.system.problem.grid
+
+    @property
+    def mass(self) -> _types.Masses:
+        """The distributions mu_0, ..., mu_H."""
+        return self.rollout.mass
+
+    @property
+    def value(self) -> float:
+        """J."""
+        return float(self.rollout.value)
+
+    @property
+    def mean_actions(self) -> Float[Array, "steps cells action_dim"]:
+        """Average action in every cell at each step, for arrows."""
+        return self.system.mean_actions(self.profile, self.mass)
+
+    def figures(self) -> dict[str, np.ndarray]:
+        """What each step pays, and the mean length of the population's actions in it."""
+        sizes = _action_sizes(self.grid, self.profile, self.mass)
+        return {"rewards": np.asarray(self.rollout.rewards), "action_sizes": np.asarray(sizes)}
+
+
+def play(settings: Settings, policy: Any) -> Outcome:
+    """Runs a policy in the system of a job's settings."""
+    system = simulated(settings)
+    profile = as_profile(policy, system.problem.horizon)
+    return Outcome(system, profile, system.evaluate(profile))
+
+
+@eqx.filter_jit
+def _action_sizes(grid: Grid, profile: Profile, mass: _types.Masses) -> Float[Array, "steps"]:
+    def step(_: None, inputs: Any) -> tuple[None, Array]:
+        part, now = inputs
+        law = profile.join(part).at_cells(grid, now)
+        # Of the actions themselves: those of a randomised policy may cancel in the mean.
+        sizes = jnp.linalg.norm(law.actions, axis=-1)
+        return None, jnp.einsum("k,km,km->", now, law.weights.astype(now.dtype), sizes)
+
+    steps = (profile.per_step, mass[:-1])
+    return jax.lax.scan(step, None, steps, length=profile.horizon)[1]

@@ -1,0 +1,250 @@
+"""Jobs and their directories.
+
+A job is a kind of computation and all that its result depends on: the settings, defaults written
+out, and the versions of what computes. A digest of these is the job's identity and part of the
+name of its directory. So a result counts exactly if it is in the directory of that name, and
+results of other settings are never mixed up or overwritten.
+
+```
+rooms-mirror-0-1a2b3c4d5e/
+  job.json       what the job is, for people
+  log.txt        what was printed while it was computed, errors included
+  run/           if it learns: an ordinary run, which goes on after an interruption
+  plan.policy    if it plans: the policy
+  training.safetensors   if it is Q-learning: the checkpoint, from which it goes on
+  result.safetensors     its figures, sealed; written last, because it makes the job done
+```
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import UserError
+from ..runs.config import RunConfig
+
+FORMAT = 2
+"""Part of every identity. Raise it when the code gives another result for the same settings."""
+
+RESULT, LOG = "result.safetensors", "log.txt"
+RESULT_KIND = "job result"
+
+Kind = Literal["learn", "plan", "mirror", "random", "qlearning"]
+State = Literal["done", "partly", "missing"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to compute. It is plain data: whoever computes it needs nothing else.
+
+    Attributes:
+        name: For people, and for the directory.
+        kind: How it is computed; `mufield.jobs.compute` has a function for each kind.
+        settings: All settings that the result depends on, as JSON has them.
+        versions: Versions of all that the result depends on.
+        seconds: What it takes on one core, roughly.
+    """
+
+    name: str
+    kind: Kind
+    settings: dict[str, Any]
+    versions: dict[str, Any] = field(default_factory=lambda: versions_that_matter())
+    seconds: float = field(default=1.0, compare=False)
+
+    @property
+    def identity(self) -> str:
+        """Equal for jobs that must have the same result."""
+        document = [FORMAT, self.kind, self.settings, self.versions]
+        text = json.dumps(document, sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def folder(self) -> str:
+        """Name of the job's directory."""
+        return f"{self.name}-{self.identity}"
+
+    def document(self) -> dict[str, Any]:
+        """The job as JSON has it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "settings": self.settings,
+            "versions": self.versions,
+        }
+
+
+def learning_job(name: str, config: RunConfig, *, seconds: float = 1.0) -> Job:
+    """A run of M3-UCRL in its true system."""
+    from ..runs.build import resolve
+    from ..runs.surroundings import import_users
+
+    full = resolve(config)
+    versions = versions_that_matter(import_users(config.imports))
+    return Job(name, "learn", full.document(), versions, seconds)
+
+
+def system_job(
+    name: str,
+    kind: Kind,
+    environment: str,
+    options: Mapping[str, Any],
+    *,
+    precision: str,
+    imports: str | None = None,
+    seconds: float = 1.0,
+    **settings: Any,
+) -> Job:
+    """A job that needs the true system only, with the settings of its kind."""
+    run = RunConfig(environment, options=dict(options), imports=imports)
+    system = learning_job(name, run)
+    settings |= {
+        "environment": environment,
+        "options": system.settings["options"],
+        "imports": imports,
+        "precision": precision,
+    }
+    return replace(system, kind=kind, settings=settings, seconds=seconds)
+
+
+def versions_that_matter(imported: Path | None = None) -> dict[str, Any]:
+    """Versions of what decides about numbers, with a digest of the user's own file."""
+    from ..runs.surroundings import versions
+
+    found = dict(_versions()) if imported is None else versions(imported)
+    if "imported" in found:  # wherever the file lies
+        found["imported"] = found["imported"]["sha256"]
+    # The platform's name changes with every update of the kernel, Python's with every correction.
+    return {name: found[name] for name in found if name not in ("platform", "python")}
+
+
+@cache
+def _versions() -> dict[str, Any]:
+    from ..runs.surroundings import versions
+
+    return versions()
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What came out of a job.
+
+    Attributes:
+        figures: Numbers, texts and arrays by name.
+        seconds: What it took.
+        versions: All versions that it was computed with.
+    """
+
+    figures: dict[str, Any]
+    seconds: float
+    versions: dict[str, Any]
+
+
+def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds: float) -> None:
+    """Writes a job's result at one stroke; arrays are kept as arrays."""
+    import numpy as np
+
+    from .._files import write_sealed
+
+    arrays = {name: each for name, each in figures.items() if isinstance(each, np.ndarray)}
+    document = {
+        **job.document(),
+        "figures": {name: each for name, each in figures.items() if name not in arrays},
+        "seconds": round(seconds, 2),
+        "computed_with": _versions(),
+    }
+    write_sealed(directory / RESULT, document, arrays, kind=RESULT_KIND)
+
+
+class JobStore:
+    """The directories of all jobs that belong together."""
+
+    def __init__(self, out: Path):
+        """Looks at a directory of results, which may not exist yet."""
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is no directory; name another with --out")
+        self.out = out
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keeps other processes that would compute here out, for as long as the block lasts."""
+        from .._files import locked, remove_leftovers
+
+        self.out.mkdir(parents=True, exist_ok=True)
+        with locked(self.out):
+            remove_leftovers(self.out)
+            yield
+
+    def path(self, job: Job) -> Path:
+        """The job's directory."""
+        return self.out / "jobs" / job.folder
+
+    def begin(self, job: Job) -> Path:
+        """Makes the job's directory and says in it what the job is."""
+        from .._files import write_json
+
+        path = self.path(job)
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "job.json", job.document())
+        return path
+
+    def find(self, job: Job) -> JobResult | None:
+        """The result of a job; none if it is not computed yet, or if its file is damaged."""
+        from .._files import read_sealed
+
+        try:
+            document, arrays = read_sealed(self.path(job) / RESULT, RESULT_KIND)
+        except UserError:
+            return None
+        figures = {**document["figures"], **arrays}
+        return JobResult(figures, document["seconds"], document["computed_with"])
+
+    def figures(self, job: Job) -> dict[str, Any]:
+        """The figures of a job that is done."""
+        found = self.find(job)
+        if found is None:
+            raise UserError(f"expected a result in {self.path(job)}, got none; compute it first")
+        return found.figures
+
+    def state(self, job: Job) -> State:
+        """Whether the job is done, was begun, or is still missing."""
+        if self.find(job) is not None:
+            return "done"
+        return "partly" if self.path(job).exists() else "missing"
+
+    def progress(self, job: Job) -> float:
+        """Share of a job that is done, cheaply; only runs tell before their end."""
+        path = self.path(job)
+        if (path / RESULT).exists():
+            return 1.0
+        if job.kind != "learn":
+            return 0.0
+        done = sum(1 for _ in (path / "run" / "episodes").glob("[0-9]*.safetensors"))
+        return min(1.0, done / float(job.settings["episodes"]))
+
+    def why_anew(self, job: Job) -> str:
+        """What differs from the last job of this name that is done; empty if there is none."""
+        siblings = self.path(job).parent.glob(f"{job.name}-{'[0-9a-f]' * 10}/{RESULT}")
+        last = max(siblings, key=lambda path: path.stat().st_mtime, default=None)
+        if last is None or last.parent == self.path(job):
+            return ""
+        before = json.loads((last.parent / "job.json").read_text(encoding="utf-8"))
+        old = _flat(before["settings"] | before["versions"])
+        new = _flat(job.settings | job.versions)
+        for name in (*new, *old):
+            if old.get(name) != new.get(name):
+                return f"{name} was {old.get(name)} and is {new.get(name)} now"
+        return ""
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, dict) and value
+        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return flat

@@ -1,0 +1,86 @@
+"""How much is computed: as in the paper, or a little of everything."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..runs.config import Precision
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is computed for each figure; the defaults are the paper's.
+
+    Attributes:
+        name: ``"full"`` or ``"quick"``; whatever is not full says so in every title.
+        rooms_seeds: Seeds of the four rooms with randomised policies.
+        rooms_episodes: Their episodes.
+        rooms_options: Settings of their planner.
+        network_seeds: Seeds of the four rooms with the paper's class, networks.
+        network_episodes: Their episodes.
+        network_options: Settings of their planner.
+        network_scale: Factor on the model's beta there. A network plans with less of the band:
+            gradient ascent chases what wide bands promise into corners, mirror ascent does not.
+        ensemble_options: Settings of the ensembles of both.
+        swarm_episodes: Episodes of the swarms.
+        swarm_steps: Gradient steps of each of their plans.
+        known_steps: Gradient steps of the plans with known motion; none for the planner's own.
+        known_starts: Networks that are trained side by side with known motion; the best counts.
+        known_swarm_steps: Gradient steps of the swarms' plans with known motion.
+        sweeps: Most sweeps of mirror ascent for a bracket of the optimum.
+        discrete_sweeps: The same in the discrete rooms.
+        q_episodes: Episodes of Q-learning.
+        q_every: Episodes between two of its evaluations.
+        precision: Number format.
+        rooms: Options of the four rooms; the environment's own if there are none.
+        swarm: Options of the swarms.
+        effort: Seconds that a job takes, as a share of what it takes in full, to estimate.
+    """
+
+    name: str = "full"
+    rooms_seeds: int = 10
+    rooms_episodes: int = 30
+    rooms_options: dict[str, Any] = field(default_factory=dict)
+    network_seeds: int = 10
+    network_episodes: int = 30
+    network_options: dict[str, Any] = field(default_factory=dict)
+    network_scale: float = 0.1
+    ensemble_options: dict[str, Any] = field(default_factory=dict)
+    swarm_episodes: int = 20
+    swarm_steps: int = 60
+    known_steps: int | None = None
+    known_starts: int = 5
+    known_swarm_steps: int = 200
+    sweeps: int = 2000
+    discrete_sweeps: int = 4000
+    q_episodes: int = 10_000_000
+    q_every: int = 1_000_000
+    precision: Precision = "float32"
+    rooms: dict[str, Any] = field(default_factory=dict)
+    swarm: dict[str, Any] = field(default_factory=dict)
+    effort: float = 1.0
+
+
+FULL = Budget()
+
+QUICK = Budget(
+    name="quick",
+    rooms_seeds=2,
+    rooms_episodes=10,
+    rooms_options={"sweeps": 30},
+    network_seeds=2,
+    network_episodes=3,
+    network_options={"steps": 30, "table_steps": 40, "fit_steps": 100, "sweeps": 20},
+    ensemble_options={"steps": 300},
+    swarm_episodes=3,
+    swarm_steps=30,
+    known_steps=60,
+    known_starts=1,
+    known_swarm_steps=100,
+    sweeps=200,
+    discrete_sweeps=400,
+    q_episodes=200_000,
+    q_every=20_000,
+    # Steps of the same length, but fewer of them, and wider cells.
+    swarm={"horizon": 100, "duration": 0.5, "cells": 50},
+    effort=0.2,
+)

@@ -1,0 +1,111 @@
+"""The directory of a reproduction: jobs, and what was drawn from them.
+
+```
+jobs/       the jobs, one directory each
+figures/    figures, as PNG and PDF
+films/      films
+made/       for each item: which jobs and files it was made of, and its numbers
+table.md, table.json, table.csv
+```
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..jobs.job import Job, JobStore, State
+from .budget import Budget
+from .catalogue import Item
+
+FORMAT = 3
+"""Of drawings. Raise it when the same results are drawn otherwise."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was made for an item.
+
+    Attributes:
+        files: Figures and films.
+        numbers: What the table says of them.
+    """
+
+    files: tuple[Path, ...] = ()
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+class Results(JobStore):
+    """The directory of a reproduction, for one budget.
+
+    Attributes:
+        out: The directory.
+        budget: How much is computed.
+    """
+
+    def __init__(self, out: Path, budget: Budget):
+        """Looks at a directory, which may not exist yet."""
+        super().__init__(out)
+        self.budget = budget
+
+    def missing(self, item: Item) -> list[Job]:
+        """The jobs that an item still needs."""
+        return [job for job in item.jobs(self.budget) if self.find(job) is None]
+
+    def item_state(self, item: Item) -> State:
+        """Whether an item is drawn from its jobs' results, begun or missing."""
+        record, jobs = self._record(item.name), item.jobs(self.budget)
+        current = record.get("made_of") == self._made_of(item)
+        if current and all(path.exists() for path in self.files(item)):
+            return "done"
+        begun = record or any(self.state(job) != "missing" for job in jobs)
+        return "partly" if begun else "missing"
+
+    def draw(self, item: Item) -> Drawn:
+        """Draws an item whose jobs are done, and keeps a record of it."""
+        from .._files import write_json
+
+        for name in ("figures", "films", "made"):
+            (self.out / name).mkdir(parents=True, exist_ok=True)
+        drawn = item.draw(self)
+        record = {
+            "made_of": self._made_of(item),
+            "files": [path.relative_to(self.out).as_posix() for path in drawn.files],
+            "numbers": drawn.numbers,
+        }
+        write_json(self.out / "made" / f"{item.name}.json", record)
+        return drawn
+
+    def files(self, item: Item) -> tuple[Path, ...]:
+        """The files that were drawn for an item."""
+        return tuple(self.out / name for name in self._record(item.name).get("files", ()))
+
+    def numbers(self, item_name: str) -> dict[str, Any]:
+        """The numbers that were found when an item was drawn; none if it was not."""
+        return dict(self._record(item_name).get("numbers", {}))
+
+    def heading(self, text: str) -> str:
+        """A title that says if not everything was computed."""
+        return f"{text} ({self.budget.name})" if self.quick else text
+
+    def save(self, figure: Any, name: str) -> tuple[Path, ...]:
+        """Writes a figure of matplotlib as PNG and PDF."""
+        from ..viz import save_figure
+
+        return save_figure(figure, self.out / "figures" / name)
+
+    @property
+    def quick(self) -> bool:
+        """Whether less than the paper's budget was computed."""
+        return self.budget.name != "full"
+
+    def _made_of(self, item: Item) -> dict[str, Any]:
+        return {"format": FORMAT, "jobs": [job.folder for job in item.jobs(self.budget)]}
+
+    def _record(self, name: str) -> dict[str, Any]:
+        """What was kept of an item; empty if there is nothing, or if it is damaged."""
+        try:
+            record = json.loads((self.out / "made" / f"{name}.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}

@@ -1,0 +1,255 @@
+"""Figures and films of the four rooms, continuous and discrete."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import viz
+from ..jobs.compute import Outcome, episode_policy, planned_policy, play, simulated
+from ..jobs.job import Job
+from ..policies.tables import random_policy
+from ..space.measure import entropy
+from . import catalogue, workload
+from .results import Drawn, Results
+
+CLASSES = {"mirror": "randomised policies", "network": "networks, the paper's class"}
+NEAR = 3.0
+"""How far below the paper's value the second panel of the learning curve begins."""
+
+FIRST_EPISODES = 10
+"""Episodes that are filmed one by one."""
+
+MILLION = 1e6
+
+
+def draw_start(results: Results) -> Drawn:
+    """The initial distribution, and the end under the uniform random policy."""
+    job = workload.random_rooms(results.budget)
+    outcome = play(job.settings, random_policy(simulated(job.settings).problem))
+    horizon = len(outcome.mass) - 1
+    end = float(entropy(outcome.mass[-1]))
+    titles = [
+        "h = 0, every episode",
+        f"h = {horizon}, random policy: entropy {end:.2f} of {_most(outcome):.2f}",
+    ]
+    figure = viz.field_figure(outcome.grid, outcome.mass, (0, horizon), titles=titles)
+    figure.suptitle(results.heading("Four rooms: initial distribution and random policy"))
+    return Drawn(results.save(figure, "start"))
+
+
+def draw_known(results: Results) -> Drawn:
+    """The plan with known motion at four steps, each with its own colour range."""
+    job = workload.known_rooms(results.budget, "network")
+    outcome = play(job.settings, planned_policy(results.path(job)))
+    horizon = len(outcome.mass) - 1
+    steps = [step for step in catalogue.PANELS if step <= horizon]
+    titles = [f"h = {step}" + (", the end" if step == horizon else "") for step in steps]
+    figure = viz.field_figure(
+        outcome.grid, outcome.mass, steps, arrows=outcome.mean_actions, titles=titles
+    )
+    figure.suptitle(
+        results.heading(
+            f"Four rooms, networks planned with known motion (BPTT), J = {outcome.value:.2f}"
+        )
+    )
+    return Drawn(results.save(figure, "known-distributions"))
+
+
+def draw_curve(results: Results) -> Drawn:
+    """J over the episodes: the median of the seeds, from the least to the greatest of them."""
+    budget = results.budget
+    bands = {}
+    for place, (planner, name) in enumerate(CLASSES.items()):
+        runs = workload.rooms_runs(budget, planner)
+        values = np.array([results.figures(job)["values"] for job in runs])
+        label = f"M3-UCRL, {name}: median and range of {len(values)} seeds"
+        bands[label] = viz.band_of(values, place=place)
+    known = results.figures(workload.known_rooms(budget, "network"))["value"]
+    references = {
+        f"known motion, networks (BPTT): {known:.2f}": known,
+        f"paper, known motion: {catalogue.KNOWN}": catalogue.KNOWN,
+        f"paper, after 30 episodes: {catalogue.LEARNED}": catalogue.LEARNED,
+        "certified upper bound of all policies": results.figures(workload.rooms_bracket(budget))[
+            "upper"
+        ],
+    }
+    shared: dict[str, Any] = {
+        "curves": bands,
+        "x_label": "episode",
+        "y_label": "total reward J (nats)",
+        "references": {name: value for name, value in references.items() if value is not None},
+    }
+    # Without an end of its own the axis would leave room for the first episodes.
+    near = (catalogue.LEARNED - NEAR, 0.5 + max(shared["references"].values()))
+    panels = (
+        viz.Panel(**shared, title="all of it"),
+        viz.Panel(**shared, title="near the optimum", y_range=near),
+    )
+    title = results.heading("Four rooms: reward over the episodes of learning")
+    return Drawn(results.save(viz.panel_figure([panels], title=title), "learning-curve"))
+
+
+def draw_final(results: Results) -> Drawn:
+    """The distribution at the end of the best episode of seed 0, for both classes."""
+    outcomes = _best_episodes(results)
+    first = next(iter(outcomes.values()))
+    horizon = len(first.mass) - 1
+    ends = jnp.stack([one.mass[-1] for one in outcomes.values()])
+    titles = [
+        f"{name}\nentropy {float(entropy(one.mass[-1])):.3f} of {_most(one):.3f}"
+        for name, one in outcomes.items()
+    ]
+    figure = viz.field_figure(first.grid, ends, range(len(ends)), titles=titles)
+    figure.suptitle(results.heading(f"Four rooms, learned: distribution at h = {horizon}"))
+    return Drawn(results.save(figure, "final-distribution"))
+
+
+def draw_convergence(results: Results) -> Drawn:
+    """Reward and mean action size at each step, with known motion and learned."""
+    budget = results.budget
+    rows = {"known motion, networks (BPTT)": workload.known_rooms(budget, "network")}
+    for planner, name in CLASSES.items():
+        job = workload.rooms_runs(budget, planner)[0]
+        best = results.figures(job)["best_episode"]
+        rows[f"learned, {name}, episode {best}"] = job
+    figures = {name: results.figures(job) for name, job in rows.items()}
+    cells = simulated(workload.random_rooms(budget).settings).problem.grid.n_cells
+    whole = (-0.5, len(next(iter(figures.values()))["rewards"]) - 0.5)
+    panels = [
+        viz.Panel(
+            _steps(figures, "rewards"),
+            "step h",
+            "reward: entropy (nats)",
+            x_range=whole,
+            references={f"maximum, log {cells} = {math.log(cells):.3f}": math.log(cells)},
+        ),
+        viz.Panel(
+            _steps(figures, "action_sizes"),
+            "step h",
+            "mean action size |a| (cells)",
+            x_range=whole,
+            y_range=(0.0, None),
+        ),
+    ]
+    title = results.heading("Four rooms: reward and action size in one episode")
+    figure = viz.panel_figure([[panel] for panel in panels], title=title, width=7.4, height=3.0)
+    return Drawn(results.save(figure, "convergence"))
+
+
+def _best_episodes(results: Results) -> dict[str, Outcome]:
+    """The best episode of seed 0 of both classes, by a name for titles."""
+    outcomes = {}
+    for planner, name in CLASSES.items():
+        job = workload.rooms_runs(results.budget, planner)[0]
+        best = results.figures(job)["best_episode"]
+        outcomes[f"{name}, episode {best}"] = _learned_episode(results, job, best)
+    return outcomes
+
+
+def _learned_episode(results: Results, job: Job, episode: int) -> Outcome:
+    """An episode of a run."""
+    return play(job.settings, episode_policy(results.path(job), episode))
+
+
+def _steps(figures: dict[str, dict[str, Any]], column: str) -> dict[str, viz.Curve]:
+    return {
+        name: viz.Curve(each[column], place=place)
+        for place, (name, each) in enumerate(figures.items())
+    }
+
+
+def _most(outcome: Outcome) -> float:
+    """The greatest entropy."""
+    return math.log(outcome.grid.n_cells)
+
+
+def film_known(results: Results) -> Drawn:
+    """The plan with known motion."""
+    job = workload.known_rooms(results.budget, "network")
+    outcome = play(job.settings, planned_policy(results.path(job)))
+    flows = {f"known motion, J = {outcome.value:.2f}": outcome}
+    return Drawn((_film(results, "known_dynamics_animation", flows),))
+
+
+def film_learned(results: Results) -> Drawn:
+    """The first ten episodes and the best of seed 0, both classes side by side."""
+    files = []
+    for episode in range(1, FIRST_EPISODES + 1):
+        flows = _episode(results, episode)
+        if flows:
+            files.append(_film(results, f"m3_ucrl_animation_episode_{episode}", flows))
+    best = {f"{name}\nJ = {one.value:.2f}": one for name, one in _best_episodes(results).items()}
+    files.append(_film(results, "m3_ucrl_animation_best", best))
+    return Drawn(tuple(files))
+
+
+def _episode(results: Results, episode: int) -> dict[str, Outcome]:
+    """An episode of the runs that have so many."""
+    flows = {}
+    for planner, name in CLASSES.items():
+        job = workload.rooms_runs(results.budget, planner)[0]
+        if episode <= job.settings["episodes"]:
+            outcome = _learned_episode(results, job, episode)
+            flows[f"{name}\nepisode {episode}, J = {outcome.value:.2f}"] = outcome
+    return flows
+
+
+def _film(results: Results, name: str, outcomes: dict[str, Outcome]) -> Path:
+    flows = [viz.NamedFlow(title, one.mass, one.mean_actions) for title, one in outcomes.items()]
+    first = next(iter(outcomes.values()))
+    horizon = first.profile.horizon
+    directory = results.out / "films"
+    # Under another name until it is whole.
+    written = viz.animate_flow(
+        directory / f".part-{name}.mp4",
+        first.grid,
+        flows,
+        titles=[results.heading(f"h = {step} of {horizon}") for step in range(horizon + 1)],
+    )
+    film = directory / f"{name}{written.suffix}"
+    os.replace(written, film)
+    return film
+
+
+def draw_training(results: Results) -> Drawn:
+    """Training and evaluation rewards of both formulations, without noise and with it."""
+    episodes = results.budget.q_episodes
+    panels = [_training_panel(results, noise) for noise in workload.NOISES]
+    title = results.heading(
+        f"Discrete four rooms: U2-MF-QL-FH over {episodes / MILLION:g} million episodes"
+    )
+    figure = viz.panel_figure([panels], title=title, height=4.0)
+    return Drawn(results.save(figure, "qlearning"))
+
+
+def _training_panel(results: Results, noise: float) -> viz.Panel:
+    budget = results.budget
+    curves: dict[str, viz.Curve] = {}
+    for place, formulation in enumerate(workload.FORMULATIONS):
+        figures = results.figures(workload.q_training(budget, formulation, noise))
+        curves |= _training_curves(formulation.capitalize(), place, figures)
+    best = results.figures(workload.discrete_bracket(budget, noise))
+    named = "no noise" if noise == 0 else f"noise intensity {noise:g}"
+    return viz.Panel(
+        curves,
+        "training episodes (millions)",
+        "total reward J (nats)",
+        title=f"{named}, certified optimum {best['value']:.2f}",
+        references={"certified optimum over randomised policies": best["value"]},
+        y_range=(-2.0, None),
+        whole=False,
+    )
+
+
+def _training_curves(name: str, place: int, figures: dict[str, Any]) -> dict[str, viz.Curve]:
+    x = figures["episodes"] / MILLION
+    return {
+        f"{name}, evaluation": viz.Curve(figures["evaluation"], x, place=place),
+        f"{name}, training": viz.Curve(
+            figures["training"], x, place=place, dashes="--", marked=False
+        ),
+    }

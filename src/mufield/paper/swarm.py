@@ -1,0 +1,168 @@
+"""Figures of the swarm: rewards, the ergodic state, and flows from other distributions."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from .. import viz
+from ..environments.swarm import closed_form_density, closed_form_policy
+from ..jobs.compute import Outcome, episode_policy, planned_policy, play
+from ..jobs.job import Job
+from ..space.measure import from_density
+from ..space.transport import wasserstein
+from . import catalogue, workload
+from .results import Drawn, Results
+
+FORMULAS = {"free": "s + a Δh", "congested": "s + a (4 - 4μ(s)) Δh"}
+LEARNED, KNOWN, CLOSED = "M3-UCRL", "known motion", "closed form, continuous time"
+LOOKS = (0, 4, 8, 16, 100, 200)
+"""Steps at which the flow is drawn."""
+
+FINE = {"horizon": 3200, "cells": 400}
+"""A swarm of steps 16 times shorter, to see what the steps do to the closed form."""
+
+STARTS = {"normal": "from N(0.5, 0.04)", "uniform": "from U(0, 1)"}
+FAR_BELOW = 1.5
+"""How far below the known plan the second row of rewards begins, in ranges of the last half."""
+
+
+def draw_rewards(results: Results) -> Drawn:
+    """J over the episodes, from the ergodic distribution; below, the end in detail."""
+    rows: list[list[viz.Panel]] = [[], []]
+    for motion in workload.MOTIONS:
+        run, plan = _jobs(results, motion, "ergodic")
+        values, known = results.figures(run)["values"], results.figures(plan)["value"]
+        shared: dict[str, Any] = {
+            "curves": {LEARNED: viz.Curve(values, 1 + np.arange(len(values)), place=0)},
+            "x_label": "episode",
+            "y_label": "total reward J",
+            "references": {KNOWN: known},
+        }
+        rows[0].append(viz.Panel(**shared, title=f"f = {FORMULAS[motion]}"))
+        late = values[len(values) // 2 :]
+        margin = FAR_BELOW * max(known - float(late.min()), 0.01 * abs(known))
+        near = (known - margin, max(known, float(values.max())) + 0.2 * margin)
+        rows[1].append(viz.Panel(**shared, title="near the known plan", y_range=near))
+    title = results.heading("Swarm: reward over the episodes of learning, from μ*")
+    figure = viz.panel_figure(rows, title=title, height=3.0)
+    return Drawn(results.save(figure, "swarm-rewards"))
+
+
+def draw_actions(results: Results) -> Drawn:
+    """Actions in the middle of the episode, where the population is in the ergodic state."""
+
+    def actions(outcome: Outcome, step: int) -> Float[np.ndarray, "cells"]:
+        return np.asarray(outcome.mean_actions[step, :, 0])
+
+    def panel(motion: str) -> viz.Panel:
+        learned, known = _pair(results, motion, "ergodic")
+        points, step = learned.grid.centres[:, 0], _middle(learned)
+        closed = 2 * np.pi * np.cos(2 * np.pi * points)
+        return viz.Panel(
+            _three(points, actions(learned, step), actions(known, step), closed),
+            "position s",
+            "action a",
+            title=f"f = {FORMULAS[motion]}, h = {step}",
+            whole=False,
+        )
+
+    panels = [panel(motion) for motion in workload.MOTIONS]
+    title = results.heading("Swarm: actions in the ergodic state")
+    return Drawn(results.save(viz.panel_figure([panels], title=title), "swarm-actions"))
+
+
+def draw_distributions(results: Results) -> Drawn:
+    """Distributions in the middle of the episode."""
+    panels: list[viz.Panel] = []
+    numbers: dict[str, Any] = {}
+    for motion in workload.MOTIONS:
+        learned, known = _pair(results, motion, "ergodic")
+        step = _middle(learned)
+        target = from_density(learned.grid, closed_form_density(learned.grid.centres[:, 0]))
+        numbers[motion] = {
+            "step": step,
+            "w1_learned_known": _w1(learned, learned.mass[step], known.mass[step]),
+            "w1_known_closed": _w1(known, known.mass[step], target),
+        }
+        panels.append(_densities(learned, known, step, f"f = {FORMULAS[motion]}, h = {step}"))
+    numbers["closed_form_rate"] = _closed_form_rate({})
+    numbers["closed_form_rate_fine"] = _closed_form_rate(FINE)
+    title = results.heading("Swarm: distributions in the ergodic state")
+    figure = viz.panel_figure([panels], title=title)
+    return Drawn(results.save(figure, "swarm-distributions"), numbers)
+
+
+def draw_flow(results: Results) -> Drawn:
+    """The flow from two other distributions, learned and known; one figure for each motion."""
+    files: list[Any] = []
+    numbers: dict[str, Any] = {}
+    for motion in workload.MOTIONS:
+        rows = []
+        for start, named in STARTS.items():
+            learned, known = _pair(results, motion, start)
+            looks = [step for step in LOOKS if step < len(learned.mass)]
+            rows.append(
+                [_densities(learned, known, step, f"{named}, h = {step}") for step in looks]
+            )
+            early = min(catalogue.EARLY, len(learned.mass) - 1)
+            numbers[f"{motion}-{start}"] = {
+                "step": early,
+                "w1_early": _w1(learned, learned.mass[early], known.mass[early]),
+                "w1_end": _w1(learned, learned.mass[-1], known.mass[-1]),
+            }
+        title = results.heading(f"Swarm: flow over one episode, f = {FORMULAS[motion]}")
+        figure = viz.panel_figure(rows, title=title, width=2.9, height=2.7, share_y=True)
+        name = "swarm-flow" if motion == "free" else f"swarm-flow-{motion}"
+        files += results.save(figure, name)
+    return Drawn(tuple(files), numbers)
+
+
+def _jobs(results: Results, motion: str, start: str) -> tuple[Job, Job]:
+    """The run, and the plan with known motion."""
+    case = (results.budget, motion, start)
+    return workload.swarm_run(*case), workload.known_swarm(*case)
+
+
+def _pair(results: Results, motion: str, start: str) -> tuple[Outcome, Outcome]:
+    """The last learned episode, and the plan with known motion."""
+    run, plan = _jobs(results, motion, start)
+    last = episode_policy(results.path(run), run.settings["episodes"])
+    return play(run.settings, last), play(plan.settings, planned_policy(results.path(plan)))
+
+
+def _closed_form_rate(options: dict[str, Any]) -> float:
+    """What the closed-form policy earns for each step, from the closed-form density."""
+    system = {"environment": "swarm", "options": {"initial": "ergodic"} | options}
+    closed = play(system, closed_form_policy)
+    return closed.value / closed.profile.horizon
+
+
+def _middle(outcome: Outcome) -> int:
+    return outcome.profile.horizon // 2
+
+
+def _densities(learned: Outcome, known: Outcome, step: int, title: str) -> viz.Panel:
+    grid = learned.grid
+    points = grid.centres[:, 0]
+    ours, theirs = (np.asarray(one.mass[step]) / grid.cell_volume for one in (learned, known))
+    return viz.Panel(
+        _three(points, ours, theirs, closed_form_density(points)),
+        "position s",
+        "density μ",
+        title=title,
+        y_range=(0.0, None),
+        whole=False,
+    )
+
+
+def _three(x: Any, learned: Any, known: Any, closed: Any) -> dict[str, viz.Curve]:
+    return {
+        LEARNED: viz.Curve(learned, x, place=0, marked=False),
+        KNOWN: viz.Curve(known, x, place=1, dashes="--", marked=False),
+        CLOSED: viz.Curve(closed, x, place=2, dashes=":", marked=False),
+    }
+
+
+def _w1(outcome: Outcome, one: Any, other: Any) -> float:
+    return float(wasserstein(outcome.grid, one, other))

@@ -1,0 +1,196 @@
+"""The jobs that the paper's figures need, for a budget."""
+
+from typing import Any
+
+from ..jobs.job import Job, Kind, learning_job, system_job
+from ..runs.config import RunConfig
+from .budget import Budget
+
+MOTIONS = ("free", "congested")
+STARTS = ("ergodic", "normal", "uniform")
+FORMULATIONS = ("standard", "extended")
+NOISES = (0.0, 1.0)
+"""Of the discrete rooms: none, and what OpenSpiel's game of the same rooms has by default."""
+
+PLANNERS = ("mirror", "network")
+SWARM_SCALE = 0.3
+POINTS = 9
+"""Moves on each axis of the action box, for brackets of the optimum."""
+
+BRACKET, DISCRETE_BRACKET = 0.03, 0.002
+
+_SECONDS = {
+    "mirror run": 75.0,
+    "network run": 140.0,
+    "free run": 150.0,
+    "congested run": 220.0,
+    "plan": 45.0,
+    "free plan": 15.0,
+    "congested plan": 50.0,
+    "bracket": 30.0,
+    "qlearning": 30.0,
+    "random": 5.0,
+}
+"""What jobs take in full on one core of two."""
+
+
+def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
+    """M3-UCRL in the four rooms, one run for each seed: randomised policies, or networks."""
+    mirror = planner == "mirror"
+    settings: dict[str, Any] = {
+        "environment": "four-rooms",
+        "options": budget.rooms,
+        "model": "ensemble",
+        "model_options": budget.ensemble_options,
+        "planner": planner,
+        "planner_options": budget.rooms_options if mirror else budget.network_options,
+        "episodes": budget.rooms_episodes if mirror else budget.network_episodes,
+    }
+    if not mirror:
+        settings["scale"] = budget.network_scale
+    seeds = range(budget.rooms_seeds if mirror else budget.network_seeds)
+    return tuple(
+        _run(f"rooms-{planner}-{seed}", f"{planner} run", budget, seed=seed, **settings)
+        for seed in seeds
+    )
+
+
+def swarm_run(budget: Budget, motion: str, start: str) -> Job:
+    """M3-UCRL with a Gaussian process on a swarm.
+
+    One agent's noise is at least twice its farthest move in a step; only the prior that actions
+    steer keeps the model from taking it for a drift.
+    """
+    mu = "local" if motion == "congested" else "none"
+    return _run(
+        f"swarm-{motion}-{start}",
+        f"{motion} run",
+        budget,
+        environment="swarm",
+        options={"motion": motion, "initial": start} | budget.swarm,
+        episodes=budget.swarm_episodes,
+        model="gp",
+        model_options={"prior": "steered", "exact_points": 0, "mu": mu},
+        planner="table",
+        planner_options={"steps": budget.swarm_steps},
+        scale=SWARM_SCALE,
+        first="random",
+    )
+
+
+def known_rooms(budget: Budget, policy: str) -> Job:
+    """A plan with known motion in the four rooms: networks, the paper's class, or a table."""
+    from ..planning.starts import Network, Table
+
+    network = policy == "network"
+    default = Network() if network else Table()
+    return _job(
+        f"known-rooms-{policy}",
+        "plan",
+        "plan",
+        budget,
+        "four-rooms",
+        budget.rooms,
+        policy=policy,
+        steps=budget.known_steps or default.steps,
+        learning_rate=default.learning_rate,
+        starts=budget.known_starts if network else 1,
+    )
+
+
+def known_swarm(budget: Budget, motion: str, start: str) -> Job:
+    """A table planned with known motion on a swarm."""
+    from ..planning.starts import Table
+
+    return _job(
+        f"known-swarm-{motion}-{start}",
+        "plan",
+        f"{motion} plan",
+        budget,
+        "swarm",
+        {"motion": motion, "initial": start} | budget.swarm,
+        policy="table",
+        steps=budget.known_swarm_steps,
+        learning_rate=Table().learning_rate,
+        starts=1,
+    )
+
+
+def random_rooms(budget: Budget) -> Job:
+    """The uniform random policy in the four rooms."""
+    return _job("random-rooms", "random", "random", budget, "four-rooms", budget.rooms)
+
+
+def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
+    """The certified interval of the optimum in the four rooms, over randomised policies.
+
+    Args:
+        budget: How much to compute.
+        printed: Whether actions are of the printed box [0, 1]^2, to show what it cannot reach.
+    """
+    return _job(
+        "bracket-rooms-printed" if printed else "bracket-rooms",
+        "mirror",
+        "bracket",
+        budget,
+        "four-rooms",
+        budget.rooms | ({"action_box": "printed"} if printed else {}),
+        sweeps=budget.sweeps,
+        bracket=BRACKET,
+        points=POINTS,
+    )
+
+
+def discrete_bracket(budget: Budget, noise: float) -> Job:
+    """The certified optimum of the discrete rooms; in 64 bits, as its interval is narrow."""
+    return _job(
+        f"bracket-discrete-noise-{noise:g}",
+        "mirror",
+        "bracket",
+        budget,
+        "discrete-rooms",
+        _discrete(budget, "standard", noise),
+        sweeps=budget.discrete_sweeps,
+        bracket=DISCRETE_BRACKET,
+        points=POINTS,
+        precision="float64",
+    )
+
+
+def q_training(budget: Budget, formulation: str, noise: float) -> Job:
+    """U2-MF-QL-FH in the discrete rooms, with the paper's rates."""
+    return _job(
+        f"qlearning-{formulation}-noise-{noise:g}",
+        "qlearning",
+        "qlearning",
+        budget,
+        "discrete-rooms",
+        _discrete(budget, formulation, noise),
+        episodes=budget.q_episodes,
+        evaluate_every=budget.q_every,
+        seed=0,
+        rates={"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15},
+    )
+
+
+def _discrete(budget: Budget, formulation: str, noise: float) -> dict[str, Any]:
+    shared = {name: budget.rooms[name] for name in ("horizon", "drawing") if name in budget.rooms}
+    return {"actions": formulation, "noise_intensity": noise} | shared
+
+
+def _run(name: str, pace: str, budget: Budget, **settings: Any) -> Job:
+    config = RunConfig(**settings, precision=budget.precision)
+    return learning_job(name, config, seconds=budget.effort * _SECONDS[pace])
+
+
+def _job(
+    name: str,
+    kind: Kind,
+    pace: str,
+    budget: Budget,
+    environment: str,
+    options: dict[str, Any],
+    **settings: Any,
+) -> Job:
+    own = {"precision": budget.precision, "seconds": budget.effort * _SECONDS[pace]} | settings
+    return system_job(name, kind, environment, options, **own)

@@ -1,0 +1,406 @@
+"""Rivals side by side: the same game for all, and nothing is computed twice."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contest import (
+    EPISODES,
+    HORIZON,
+    LEARNERS,
+    Q_EPISODES,
+    Q_LEARNERS,
+    ROOMS,
+    SEEDS,
+    SMALL,
+    TINY,
+    pretended,
+)
+
+from mufield import (
+    Grid,
+    MoveSet,
+    Problem,
+    SimulatedSystem,
+    log_mass,
+    make,
+    point_mass,
+    random_policy,
+    register,
+)
+from mufield.compare.config import CONTENDERS, ComparisonConfig
+from mufield.compare.result import Comparison, Result
+from mufield.compare.run import compare
+from mufield.environments import registry
+from mufield.episode import AbstractSystem
+from mufield.errors import UserError
+from mufield.jobs import compute
+from mufield.viz import comparison_figure
+
+QUICK = replace(SMALL, contenders=("random", "u2mfqlfh"))
+
+
+@pytest.fixture
+def found(small):
+    return small[0]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A directory with the results of the quick ones."""
+    compare(QUICK, tmp_path, progress=False)
+    return tmp_path
+
+
+@pytest.fixture
+def players(monkeypatch):
+    """Kinds of the jobs that are really computed."""
+    kinds = []
+    for kind, function in compute.KINDS.items():
+
+        def recorded(settings, directory, kind=kind, function=function):
+            kinds.append(kind)
+            return function(settings, directory)
+
+        monkeypatch.setitem(compute.KINDS, kind, recorded)
+    return kinds
+
+
+# What comes out.
+
+
+def test_the_table_has_a_row_for_each_contender_in_their_order(found):
+    rows = {row["contender"]: row for row in found.rows()}
+    assert tuple(rows) == CONTENDERS
+    for row in rows.values():
+        assert row["min"] <= row["mean"] <= row["max"]
+        assert row["seconds"] >= 0
+    for name in LEARNERS:
+        assert (rows[name]["episodes"], rows[name]["transitions"]) == (EPISODES, EPISODES * HORIZON)
+    for name in Q_LEARNERS:
+        assert rows[name]["episodes"] == Q_EPISODES
+        assert rows[name]["transitions"] == Q_EPISODES * HORIZON
+    for name in ("random", "known"):
+        assert (rows[name]["episodes"], rows[name]["transitions"]) == (0, 0)
+
+
+def test_only_q_learning_plays_another_game_in_the_four_rooms(found):
+    for result in found.results:
+        q_learning = result.name in Q_LEARNERS
+        assert result.comparable == (not q_learning)
+        if not q_learning:
+            assert (result.plays, result.label) == ("four-rooms", result.name)
+        else:
+            extended = "-extended" if result.name.endswith("-extended") else ""
+            assert result.plays == f"discrete-rooms{extended}"
+            assert result.label == f"{result.name}*"
+            assert result.note == "not comparable: discrete rooms, other moves and noise"
+
+
+def test_curves_have_a_value_for_each_seed_and_entry(found):
+    results = {result.name: result for result in found.results}
+    for name in LEARNERS:
+        assert results[name].transitions == tuple(HORIZON * (i + 1) for i in range(EPISODES))
+        wanted = [[pretended(seed, i) for i in range(EPISODES)] for seed in SEEDS]
+        np.testing.assert_array_equal(results[name].curves, wanted)
+        np.testing.assert_allclose(
+            results[name].finals, np.mean(wanted, axis=1, where=np.arange(EPISODES) >= EPISODES - 5)
+        )
+    for name in Q_LEARNERS:
+        tenth = HORIZON * Q_EPISODES // 10
+        assert results[name].transitions == tuple(tenth * (i + 1) for i in range(10))
+        assert np.shape(results[name].curves) == (len(SEEDS), 10)
+        assert results[name].finals == tuple(curve[-1] for curve in results[name].curves)
+
+
+def test_single_moves_without_noise_never_spread_a_population(found):
+    """As the whole population goes from cell to cell, J is zero; splits earn more."""
+    rows = {row["contender"]: row for row in found.rows()}
+    assert rows["u2mfqlfh"]["max"] == pytest.approx(0.0, abs=1e-9)
+    assert rows["u2mfqlfh-extended"]["min"] > 0.1
+
+
+def test_known_motion_is_certified_and_beats_chance(found):
+    results = {result.name: result for result in found.results}
+    known, drawn = results["known"], results["random"]
+    assert drawn.finals[0] < known.finals[0] <= known.upper + 1e-9
+    said = float(known.note.rpartition(" ")[2])
+    assert known.upper <= said <= known.upper + 0.01  # rounded up
+    system = make("four-rooms", **SMALL.options)
+    exact = float(system.evaluate(random_policy(system.problem)).value)
+    assert drawn.finals == (pytest.approx(exact),)
+    assert [name for name in results if results[name].upper is not None] == ["known"]
+
+
+def test_files_hold_the_curves_the_table_and_what_they_depend_on(small):
+    found, directory = small
+    document = json.loads((directory / "comparison.json").read_text())
+    assert document["config"] == SMALL.document()
+    assert document["table"] == found.rows()
+    for result in found.results:
+        kept = document["contenders"][result.name]
+        assert kept["curves"] == [list(curve) for curve in result.curves]
+        for job in kept["jobs"]:
+            assert job["versions"].keys() >= {"mufield", "jax", "numpy"}
+    known = document["contenders"]["known"]["jobs"][0]["settings"]
+    assert known["options"]["noise_std"] == 0.25  # a default, written out
+    run = document["contenders"]["thompson"]["jobs"][1]["settings"]
+    assert (run["optimism"], run["seed"], run["model_options"]["members"]) == ("thompson", 1, 2)
+    with (directory / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["contender"] for row in rows] == list(CONTENDERS)
+    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in found.rows()]
+    assert rows[-1]["note"].startswith("not comparable")
+
+
+# Results are used again.
+
+
+def test_the_same_comparison_computes_nothing_again(small, players):
+    found, directory = small
+    lines = []
+    assert compare(SMALL, directory, progress=False, say=lines.append) == found
+    assert players == lines == []
+
+
+def test_changed_settings_compute_anew_what_they_change(kept, players):
+    lines = []
+    twice = replace(QUICK, q_episodes=2 * Q_EPISODES, episodes=EPISODES + 1)
+    compare(twice, kept, progress=False, say=lines.append)
+    assert players == ["qlearning", "qlearning"]
+    assert lines[0] == "u2mfqlfh-0 is computed anew: episodes was 1000 and is 2000 now"
+    players.clear()
+    compare(replace(QUICK, seeds=(0, 2)), kept, progress=False)
+    assert players == ["qlearning"]
+    players.clear()
+    shorter = {**QUICK.options, "horizon": 2}
+    compare(replace(QUICK, options=shorter), kept, progress=False)
+    assert players == ["random", "qlearning", "qlearning"]
+    players.clear()
+    compare(QUICK, kept, progress=False)
+    assert players == []
+
+
+def test_a_damaged_result_is_computed_anew(kept, players):
+    (result,) = kept.glob("jobs/random-*/result.safetensors")
+    data = bytearray(result.read_bytes())
+    data[-1] ^= 1
+    result.write_bytes(data)
+    compare(QUICK, kept, progress=False)
+    result.write_bytes(b"")
+    compare(QUICK, kept, progress=False)
+    assert players == ["random", "random"]
+
+
+def test_what_fails_is_named_and_the_others_are_compared(tmp_path, monkeypatch):
+    def fails(settings, directory):
+        raise UserError("the first plan is not finite")
+
+    monkeypatch.setitem(compute.KINDS, "learn", fails)
+    config = replace(SMALL, contenders=("greedy", "random"), seeds=(0,))
+    comparison = compare(config, tmp_path, progress=False)
+    assert [result.name for result in comparison.results] == ["random"]
+    (problem,) = comparison.problems
+    assert problem.startswith("greedy-0 failed: the first plan is not finite; see ")
+    table = json.loads((tmp_path / "comparison.json").read_text())["table"]
+    assert [row["contender"] for row in table] == ["random"]
+
+
+# Other games.
+
+
+DISCRETE = ComparisonConfig(
+    "discrete-rooms",
+    (*LEARNERS, *Q_LEARNERS, "known"),
+    options={"horizon": 2, "drawing": ROOMS, "noise_intensity": 0.2},
+    **{**TINY, "episodes": 2},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        DISCRETE,
+        replace(SMALL, contenders=(*LEARNERS, "known"), episodes=2),
+    ],
+    ids=["finite", "continuous"],
+)
+def test_nobody_who_plays_the_same_game_earns_more_than_the_certified_bound(config):
+    results = compare(config, progress=False).results
+    assert {result.plays for result in results} == {config.environment}
+    assert all(result.comparable for result in results)
+    highest = results[-1].upper + 1e-9
+    for result in results:
+        assert max(result.finals) <= highest
+        if result.name in LEARNERS:
+            assert np.shape(result.curves) == (len(SEEDS), 2)
+            assert result.transitions == (config.options["horizon"], 2 * config.options["horizon"])
+
+
+@pytest.fixture
+def own_games(monkeypatch):
+    """A finite game whose motion depends on mu, and one whose reward is not concave in it."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    grid = Grid.box(0.0, 3.0, 3)
+
+    def game(name, motion, reward):
+        problem = Problem(
+            grid=grid,
+            actions=MoveSet([[-1.0], [0.0], [1.0]]),
+            reward=reward,
+            horizon=2,
+            initial=point_mass(grid, 1),
+            noise=0.1,
+            max_move=1.0,
+        )
+        register(name, "a game")(lambda: SimulatedSystem(problem, motion))
+
+    game(
+        "slow-crowd",
+        lambda state, action, mu: state + action * (1 - mu.here),
+        lambda state, action, mu: -log_mass(mu.here),
+    )
+    game(
+        "herd",
+        lambda state, action, mu: state + action,
+        lambda state, action, mu: mu.here,
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "remark"),
+    [
+        ("slow-crowd", "no certificate, the motion depends on mu"),
+        ("herd", "no certificate, the reward is not concave in mu"),
+    ],
+)
+def test_outside_the_class_of_certificates_known_motion_has_no_bound(
+    own_games, environment, remark
+):
+    config = ComparisonConfig(environment, ("random", "known"), **TINY)
+    drawn, known = compare(config, progress=False).results
+    assert (known.upper, known.remark) == (None, remark)
+    assert known.finals[0] >= drawn.finals[0]
+
+
+@pytest.mark.slow
+def test_where_the_motion_depends_on_mu_a_table_is_planned():
+    config = ComparisonConfig(
+        "swarm-congested", ("random", "known"), options={"horizon": 2, "cells": 6}, **TINY
+    )
+    drawn, known = compare(config, progress=False).results
+    assert (known.upper, known.remark) == (None, "no certificate, the motion depends on mu")
+    assert known.finals[0] > drawn.finals[0]
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"contenders": ("m3ucrl", "alphago")}, "no contender is named 'alphago'; there are m3u"),
+        ({"contenders": ()}, "at least one contender, got none; there are m3ucrl"),
+        ({"contenders": ("known", "known")}, "'known' is named twice"),
+        ({"seeds": ()}, "at least one seed, got none"),
+        ({"seeds": (1, 1)}, "the seed 1 is named twice"),
+        ({"seeds": (-1,)}, "no negative seed"),
+        ({"episodes": 0}, "1 or more episodes.*got 0"),
+        ({"q_episodes": 0}, "positive multiple of 10"),
+        ({"q_episodes": 15}, "positive multiple of 10.*got 15"),
+        ({"environment": "nowhere"}, "no system is named 'nowhere'"),
+        ({"options": {"size": 3}}, "has no option size"),
+        ({"model_options": {"size": 3}}, "the model 'ensemble' has no option size"),
+        (
+            {"environment": "swarm", "options": {"horizon": 2, "cells": 6}},
+            "u2mfqlfh needs a finite set of moves, but swarm has the box.*leave u2mfqlfh out",
+        ),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        compare(replace(QUICK, **changes), tmp_path / "out", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_extended_options_are_those_of_the_discrete_rooms(own_games):
+    config = ComparisonConfig("herd", ("u2mfqlfh-extended",), **TINY)
+    with pytest.raises(ValueError, match=r"discrete rooms only.*is herd; use u2mfqlfh"):
+        compare(config, progress=False)
+
+
+def test_a_system_without_a_flow_has_no_reference(monkeypatch):
+    class Fleet(AbstractSystem):
+        problem: Problem
+
+        def run(self, policy, key, *, agents=1):
+            raise NotImplementedError
+
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    problem = make("four-rooms", **SMALL.options).problem
+    register("fleet", "a fleet")(lambda: Fleet(problem))
+    with pytest.raises(ValueError, match=r"fleet is a Fleet; leave known out"):
+        compare(ComparisonConfig("fleet", ("known",), **TINY), progress=False)
+
+
+# The figure.
+
+
+def made_up():
+    """A comparison that nobody had to play."""
+    x = (10, 20, 40)
+    learner = Result("m3ucrl", "four-rooms", True, "", 1.0, (3, 5), x, ((1, 2, 3), (3, 4, 5)), 3)
+    known = Result("known", "four-rooms", True, "", 1.0, (6.0,), upper=6.5)
+    other = replace(
+        learner, name="u2mfqlfh", plays="discrete-rooms", comparable=False, remark="other moves"
+    )
+    results = (learner, replace(known, name="random", finals=(0.5,), upper=None), known, other)
+    names = tuple(result.name for result in results)
+    config = ComparisonConfig("four-rooms", names, seeds=(0, 1))
+    return Comparison(config, results, {})
+
+
+def test_the_figure_has_labels_a_log_axis_and_all_contenders():
+    figure = comparison_figure(made_up())
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "transitions seen by a learner"
+    assert axes.get_ylabel() == "total reward J"
+    assert axes.get_xscale() == "log"
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["m3ucrl", "random", "known", "known, upper bound", "u2mfqlfh*"]
+    assert figure.get_supxlabel() == "* not comparable: other moves"
+    lines = dict(zip(labels, axes.lines, strict=True))
+    np.testing.assert_array_equal(lines["m3ucrl"].get_xdata(), [10, 20, 40])
+    np.testing.assert_array_equal(lines["m3ucrl"].get_ydata(), [2, 3, 4])
+    np.testing.assert_array_equal(lines["known"].get_ydata(), [6, 6])
+    np.testing.assert_array_equal(lines["known, upper bound"].get_ydata(), [6.5, 6.5])
+    dashes = {name: line.get_linestyle() for name, line in lines.items()}
+    assert dashes["m3ucrl"] == "-"
+    assert dashes["known, upper bound"] == ":"
+    assert [name for name, style in dashes.items() if style == "--"] == ["u2mfqlfh*"]
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (1, 5)
+
+
+def test_every_contender_has_a_look_of_its_own(found):
+    (axes,) = comparison_figure(found).axes
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == len(CONTENDERS) + 1  # and the bound
+
+
+def test_references_alone_make_a_figure_too():
+    whole = made_up()
+    figure = comparison_figure(replace(whole, results=whole.results[1:3]))
+    assert figure.axes[0].get_xscale() == "log"
+    assert figure.get_supxlabel() == ""
+
+
+def test_without_a_directory_nothing_is_kept(tmp_path, monkeypatch, players):
+    monkeypatch.chdir(tmp_path)
+    compare(replace(QUICK, contenders=("random",)), progress=False)
+    assert players == ["random"]
+    assert not list(tmp_path.iterdir())

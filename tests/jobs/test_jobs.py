@@ -1,0 +1,138 @@
+"""Jobs: when a result counts, and what becomes of jobs that fail or are interrupted."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mufield.errors import UserError
+from mufield.jobs.job import Job, JobStore, learning_job, system_job, write_result
+from mufield.jobs.pool import LocalProcesses, SameProcess, Task, compute_missing, local_pool
+from mufield.runs.config import RunConfig, parse_config
+from mufield.runs.session import learn_run, new_run
+
+ROOMS = {"horizon": 3, "drawing": "...\n.#.\n..."}
+RANDOM = {"environment": "four-rooms", "options": ROOMS, "precision": "float64"}
+
+
+@pytest.fixture(scope="module")
+def job():
+    return system_job("random", "random", **RANDOM)
+
+
+def test_defaults_are_written_out_so_that_a_changed_one_is_another_job(job):
+    assert job.settings["options"]["noise_std"] == 0.25
+    explicit = system_job("random", "random", **RANDOM | {"options": ROOMS | {"noise_std": 0.25}})
+    assert explicit.folder == job.folder
+    run = learning_job("run", RunConfig("four-rooms"))
+    assert run.settings["model_options"]["members"] > 1
+    assert run.settings["planner_options"]["sweeps"] > 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "mirror"},
+        {"settings": {"precision": "float32"}},
+        {"versions": {"jax": "0.0"}},
+    ],
+)
+def test_what_a_result_depends_on_is_its_identity(job, change):
+    assert replace(job, **change).identity != job.identity
+    assert replace(job, seconds=7.0).identity == job.identity
+
+
+def test_a_job_is_done_exactly_if_its_own_result_is_there_and_whole(job, tmp_path):
+    store, other = JobStore(tmp_path), replace(job, versions={"jax": "0.0"})
+    assert store.state(job) == "missing"
+    directory = store.begin(job)
+    assert store.state(job) == "partly"
+    write_result(directory, job, {"value": 1.5, "rewards": np.arange(3.0)}, 2.0)
+    assert store.state(job) == "done"
+    assert store.state(other) == "missing"
+    assert store.why_anew(other).startswith("jax was ")
+    found = store.find(job)
+    assert (found.figures["value"], found.seconds) == (1.5, 2.0)
+    np.testing.assert_array_equal(found.figures["rewards"], np.arange(3.0))
+    assert json.loads((directory / "job.json").read_text()) == job.document()
+    (directory / "result.safetensors").write_bytes(b"torn")
+    assert store.find(job) is None
+    with pytest.raises(UserError, match="compute it first"):
+        store.figures(job)
+
+
+def test_a_job_is_computed_once_however_often_it_is_named(job, tmp_path):
+    store = JobStore(tmp_path)
+    ended = list(compute_missing([job, job], store, SameProcess(), progress=False))
+    assert [(one.job, one.problem) for one in ended] == [(job, "")]
+    assert store.figures(job)["value"] > 0
+    assert list(compute_missing([job], store, SameProcess(), progress=False)) == []
+
+
+def test_a_run_that_was_interrupted_goes_on_from_its_last_episode(tmp_path):
+    config = RunConfig(
+        "four-rooms",
+        options=ROOMS,
+        episodes=2,
+        model_options={"members": 2, "width": 4, "steps": 3},
+        planner_options={"points": 3, "sweeps": 2},
+        precision="float64",
+    )
+    job, store = learning_job("run", config), JobStore(tmp_path)
+    run = store.begin(job) / "run"
+    config = parse_config(job.settings, "the test")
+    learn_run(run, 1, setup=new_run(run, config), progress=False)
+    first = (run / "episodes" / "0001.safetensors").stat().st_mtime_ns
+    assert (store.state(job), store.progress(job)) == ("partly", 0.5)
+
+    (ended,) = compute_missing([job], store, SameProcess(), progress=False)
+
+    assert ended.problem == ""
+    assert len(store.figures(job)["values"]) == 2
+    assert [row["episode"] for row in store.figures(job)["rows"]] == [1, 2]
+    assert (run / "episodes" / "0001.safetensors").stat().st_mtime_ns == first
+    assert store.progress(job) == 1.0
+
+
+def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
+    """One process fails at a job, dies at the next, and others do the rest."""
+    store = JobStore(tmp_path)
+    bad = Job("bad", "random", job.settings | {"environment": "nowhere"})
+    deadly = tmp_path / "deadly.py"
+    deadly.write_text("import os\nos._exit(3)\n")
+    dying = Job("dying", "random", job.settings | {"imports": str(deadly)})
+    ended = compute_missing([bad, dying, job], store, LocalProcesses(1), progress=False)
+    problems = {one.job.name: one.problem for one in ended}
+    log = store.path(bad) / "log.txt"
+    assert problems["bad"].startswith("bad failed: no system is named 'nowhere'")
+    assert problems["bad"].endswith(f"see {log}")
+    assert "Traceback" in log.read_text()
+    assert problems["dying"].startswith("dying failed: its process died; see ")
+    assert problems["random"] == ""
+    assert [store.state(one) for one in (bad, dying, job)] == ["partly", "partly", "done"]
+
+
+def test_closing_a_pool_ends_its_processes_at_once(job, tmp_path):
+    store, begun = JobStore(tmp_path), tmp_path / "begun"
+    endless = tmp_path / "endless.py"
+    endless.write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    stuck = Job("stuck", "random", job.settings | {"imports": str(endless)})
+    running = LocalProcesses(1).run([Task(stuck, store.begin(stuck))])
+    while not begun.exists() or not begun.read_text():
+        assert next(running) is None
+    running.close()  # as Ctrl-C does
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(begun.read_text()), 0)
+
+
+def test_the_number_of_workers_is_checked():
+    assert isinstance(local_pool(0), SameProcess)
+    assert local_pool(None).workers >= 1
+    with pytest.raises(UserError, match="0 or more workers, got -1"):
+        local_pool(-1)

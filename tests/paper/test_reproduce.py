@@ -122,7 +122,7 @@ def test_an_item_is_no_longer_done_when_a_default_changes(reproduced, monkeypatc
     def quieter(*, noise_std=0.2, **options):
         return rooms.build(noise_std=noise_std, **options)
 
-    monkeypatch.setitem(registry._ENTRIES, "four-rooms", replace(rooms, build=quieter))
+    monkeypatch.setitem(registry._ENTRIES, "four-rooms", replace(rooms, function=quieter))
     results = Results(reproduced[0], TINY)
     assert results.item_state(START) == "partly"
     (job,) = results.missing(START)

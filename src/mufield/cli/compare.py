@@ -42,6 +42,9 @@ class Compare(Command, ComparisonConfig):
     """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
     Without it there is one for each core."""
 
+    def __post_init__(self) -> None:
+        """Checks nothing yet: the comparison's own configuration does, in a line for people."""
+
     def __call__(self) -> Answer:
         config = ComparisonConfig(
             **{f.name: getattr(self, f.name) for f in fields(ComparisonConfig)}

@@ -11,7 +11,7 @@ from ..environments.registry import make
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..flow.moves import depends_on_mu
-from ..jobs.job import Job, JobResult, learning_job, system_job
+from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
 from ..planning.certificate import is_concave
 from ..planning.starts import Table
 from ..problem import MoveSet
@@ -179,7 +179,7 @@ class Arena:
                 "qlearning",
                 environment=environment,
                 options=options,
-                rates={"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15},
+                rates=Q_RATES,
                 episodes=config.q_episodes,
                 evaluate_every=config.q_episodes // EVALUATIONS,
                 seed=seed,

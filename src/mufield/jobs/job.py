@@ -34,6 +34,9 @@ FORMAT = 2
 RESULT, LOG = "result.safetensors", "log.txt"
 RESULT_KIND = "job result"
 
+Q_RATES = {"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15}
+"""The paper's rates of Q-learning."""
+
 Kind = Literal["learn", "plan", "mirror", "random", "qlearning"]
 State = Literal["done", "partly", "missing"]
 

@@ -1,10 +1,11 @@
 """The rows of the table: every number of the paper, and where ours comes from."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
+from ..jobs.job import Job
 from . import workload
 from .budget import Budget
 from .catalogue import BEST_EPISODE, EARLY, FULL_ENTROPY_AT, KNOWN, LEARNED, TABLE_SIZES
@@ -228,24 +229,16 @@ def _q_learning(budget: Budget) -> Iterator[Entry]:
     for noise in workload.NOISES:
         named = "no noise" if noise == 0 else f"noise intensity {noise:g}"
         jobs = tuple(workload.q_training(budget, each, noise) for each in workload.FORMULATIONS)
-        yield Entry(
-            f"U2-MF-QL-FH, {named}: evaluation reward after {budget.q_episodes / 1e6:g} million "
-            "episodes",
-            "qlearning",
-            jobs,
-            "Extended above Standard (no number in the text)",
-            lambda *trainings: _both_ends("evaluation", *trainings),
-            LOST,
-        )
-        yield Entry(
-            f"U2-MF-QL-FH, {named}: training reward after {budget.q_episodes / 1e6:g} million "
-            "episodes",
-            "qlearning",
-            jobs,
-            "Extended above Standard (no number in the text)",
-            lambda *trainings: _both_ends("training", *trainings),
-            MEMORY,
-        )
+        for column, why in (("evaluation", LOST), ("training", MEMORY)):
+            yield Entry(
+                f"U2-MF-QL-FH, {named}: {column} reward after {budget.q_episodes / 1e6:g} million "
+                "episodes",
+                "qlearning",
+                jobs,
+                "Extended above Standard (no number in the text)",
+                lambda *trainings, column=column: _both_ends(column, *trainings),
+                why,
+            )
         yield Entry(
             f"discrete four rooms, {named}: certified optimum over randomised policies",
             "qlearning",
@@ -262,49 +255,42 @@ def _both_ends(column: str, standard: Figures, extended: Figures) -> str:
 
 def _swarm_rates(budget: Budget) -> Iterator[Entry]:
     run, known = (make(budget, "free", "ergodic") for make in _SWARM)
-    yield Entry(
-        "swarm: reward of a step, closed-form policy, 200 steps (continuous time: log I0(2))",
-        "swarm-distributions",
-        (run,),
-        CLOSED_FORM,
-        lambda numbers: float(numbers["closed_form_rate"]),
-        STEPS,
-        digits=4,
-        drawn=True,
-        relative=False,
+    rates: tuple[tuple[str, str, tuple[Job, ...], Callable[..., Number], str], ...] = (
+        (
+            "closed-form policy, 200 steps (continuous time: log I0(2))",
+            "swarm-distributions",
+            (run,),
+            lambda numbers: float(numbers["closed_form_rate"]),
+            STEPS,
+        ),
+        (
+            "closed-form policy, 3,200 steps (continuous time: log I0(2))",
+            "swarm-distributions",
+            (run,),
+            lambda numbers: float(numbers["closed_form_rate_fine"]),
+            "less and less as steps get shorter",
+        ),
+        (
+            "known motion (closed form: log I0(2))",
+            "swarm-rewards",
+            (known,),
+            lambda plan: _value(plan) / len(plan["rewards"]),
+            f"{STEPS}; the plan makes the best of it and earns more than the closed form there, "
+            "as the paper says",
+        ),
+        (
+            "learned, last episode (closed form: log I0(2))",
+            "swarm-rewards",
+            (run,),
+            lambda learned: float(learned["values"][-1]) / len(learned["rewards"]),
+            STEPS,
+        ),
     )
-    yield Entry(
-        "swarm: reward of a step, closed-form policy, 3,200 steps (continuous time: log I0(2))",
-        "swarm-distributions",
-        (run,),
-        CLOSED_FORM,
-        lambda numbers: float(numbers["closed_form_rate_fine"]),
-        "less and less as steps get shorter",
-        digits=4,
-        drawn=True,
-        relative=False,
-    )
-    yield Entry(
-        "swarm: reward of a step, known motion (closed form: log I0(2))",
-        "swarm-rewards",
-        (known,),
-        CLOSED_FORM,
-        lambda plan: _value(plan) / len(plan["rewards"]),
-        f"{STEPS}; the plan makes the best of it and earns more than the closed form there, as "
-        "the paper says",
-        digits=4,
-        relative=False,
-    )
-    yield Entry(
-        "swarm: reward of a step, learned, last episode (closed form: log I0(2))",
-        "swarm-rewards",
-        (run,),
-        CLOSED_FORM,
-        lambda learned: float(learned["values"][-1]) / len(learned["rewards"]),
-        STEPS,
-        digits=4,
-        relative=False,
-    )
+    for name, item, jobs, ours, why in rates:
+        quantity, drawn = f"swarm: reward of a step, {name}", item == "swarm-distributions"
+        yield Entry(
+            quantity, item, jobs, CLOSED_FORM, ours, why, digits=4, drawn=drawn, relative=False
+        )
 
 
 _SWARM = (workload.swarm_run, workload.known_swarm)

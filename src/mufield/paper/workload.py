@@ -1,8 +1,9 @@
 """The jobs that the paper's figures need, for a budget."""
 
+from dataclasses import replace
 from typing import Any
 
-from ..jobs.job import Job, Kind, learning_job, system_job
+from ..jobs.job import Q_RATES, Job, Kind, learning_job, system_job
 from ..runs.config import RunConfig
 from .budget import Budget
 
@@ -27,7 +28,7 @@ _SECONDS = {
     "plan": 45.0,
     "free plan": 15.0,
     "congested plan": 50.0,
-    "bracket": 30.0,
+    "mirror": 30.0,
     "qlearning": 30.0,
     "random": 5.0,
 }
@@ -82,43 +83,30 @@ def known_rooms(budget: Budget, policy: str) -> Job:
     """A plan with known motion in the four rooms: networks, the paper's class, or a table."""
     from ..planning.starts import Network, Table
 
-    network = policy == "network"
-    default = Network() if network else Table()
-    return _job(
-        f"known-rooms-{policy}",
-        "plan",
-        "plan",
-        budget,
-        "four-rooms",
-        budget.rooms,
-        policy=policy,
-        steps=budget.known_steps or default.steps,
-        learning_rate=default.learning_rate,
-        starts=budget.known_starts if network else 1,
-    )
+    default = Network() if policy == "network" else Table()
+    settings = {
+        "policy": policy,
+        "steps": budget.known_steps or default.steps,
+        "learning_rate": default.learning_rate,
+        "starts": budget.known_starts if policy == "network" else 1,
+    }
+    return _job(f"known-rooms-{policy}", "plan", budget, "four-rooms", budget.rooms, settings)
 
 
 def known_swarm(budget: Budget, motion: str, start: str) -> Job:
     """A table planned with known motion on a swarm."""
     from ..planning.starts import Table
 
-    return _job(
-        f"known-swarm-{motion}-{start}",
-        "plan",
-        f"{motion} plan",
-        budget,
-        "swarm",
-        {"motion": motion, "initial": start} | budget.swarm,
-        policy="table",
-        steps=budget.known_swarm_steps,
-        learning_rate=Table().learning_rate,
-        starts=1,
-    )
+    steps, rate = budget.known_swarm_steps, Table().learning_rate
+    settings = {"policy": "table", "steps": steps, "learning_rate": rate, "starts": 1}
+    options = {"motion": motion, "initial": start} | budget.swarm
+    name, pace = f"known-swarm-{motion}-{start}", f"{motion} plan"
+    return _job(name, "plan", budget, "swarm", options, settings, pace=pace)
 
 
 def random_rooms(budget: Budget) -> Job:
     """The uniform random policy in the four rooms."""
-    return _job("random-rooms", "random", "random", budget, "four-rooms", budget.rooms)
+    return _job("random-rooms", "random", budget, "four-rooms", budget.rooms, {})
 
 
 def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
@@ -128,49 +116,33 @@ def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
         budget: How much to compute.
         printed: Whether actions are of the printed box [0, 1]^2, to show what it cannot reach.
     """
-    return _job(
-        "bracket-rooms-printed" if printed else "bracket-rooms",
-        "mirror",
-        "bracket",
-        budget,
-        "four-rooms",
-        budget.rooms | ({"action_box": "printed"} if printed else {}),
-        sweeps=budget.sweeps,
-        bracket=BRACKET,
-        points=POINTS,
-    )
+    name = "bracket-rooms-printed" if printed else "bracket-rooms"
+    options = budget.rooms | ({"action_box": "printed"} if printed else {})
+    settings = {"sweeps": budget.sweeps, "bracket": BRACKET, "points": POINTS}
+    return _job(name, "mirror", budget, "four-rooms", options, settings)
 
 
 def discrete_bracket(budget: Budget, noise: float) -> Job:
     """The certified optimum of the discrete rooms; in 64 bits, as its interval is narrow."""
-    return _job(
-        f"bracket-discrete-noise-{noise:g}",
-        "mirror",
-        "bracket",
-        budget,
-        "discrete-rooms",
-        _discrete(budget, "standard", noise),
-        sweeps=budget.discrete_sweeps,
-        bracket=DISCRETE_BRACKET,
-        points=POINTS,
-        precision="float64",
-    )
+    name, options = f"bracket-discrete-noise-{noise:g}", _discrete(budget, "standard", noise)
+    settings = {"sweeps": budget.discrete_sweeps, "bracket": DISCRETE_BRACKET, "points": POINTS}
+    precise = replace(budget, precision="float64")
+    return _job(name, "mirror", precise, "discrete-rooms", options, settings)
 
 
 def q_training(budget: Budget, formulation: str, noise: float) -> Job:
     """U2-MF-QL-FH in the discrete rooms, with the paper's rates."""
-    return _job(
+    name, options = (
         f"qlearning-{formulation}-noise-{noise:g}",
-        "qlearning",
-        "qlearning",
-        budget,
-        "discrete-rooms",
         _discrete(budget, formulation, noise),
-        episodes=budget.q_episodes,
-        evaluate_every=budget.q_every,
-        seed=0,
-        rates={"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15},
     )
+    settings = {
+        "episodes": budget.q_episodes,
+        "evaluate_every": budget.q_every,
+        "seed": 0,
+        "rates": Q_RATES,
+    }
+    return _job(name, "qlearning", budget, "discrete-rooms", options, settings)
 
 
 def _discrete(budget: Budget, formulation: str, noise: float) -> dict[str, Any]:
@@ -186,11 +158,13 @@ def _run(name: str, pace: str, budget: Budget, **settings: Any) -> Job:
 def _job(
     name: str,
     kind: Kind,
-    pace: str,
     budget: Budget,
     environment: str,
     options: dict[str, Any],
-    **settings: Any,
+    settings: dict[str, Any],
+    *,
+    pace: str = "",
 ) -> Job:
-    own = {"precision": budget.precision, "seconds": budget.effort * _SECONDS[pace]} | settings
-    return system_job(name, kind, environment, options, **own)
+    seconds = budget.effort * _SECONDS[pace or kind]
+    shared: dict[str, Any] = {"precision": budget.precision, "seconds": seconds}
+    return system_job(name, kind, environment, options, **shared, **settings)

@@ -205,10 +205,10 @@ def test_a_mistake_is_one_line_unless_debugging(
 def test_everything_else_is_a_fault_of_ours_and_says_how_to_report_it(
     demo: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    def run(*_: object, **options: object) -> list[Path]:
-        raise error
-
-    demo.run = run
+    names: dict[str, object] = {"error": error}
+    # As if it stood in a file of ours: code of others is their fault.
+    exec(compile("def run(*_, **options):\n    raise error", cli.__file__, "exec"), names)
+    demo.run = names["run"]
 
     assert cli.main(["demo", "--out", "my pictures"]) == 1
     *trace, last = capsys.readouterr().err.strip().splitlines()
@@ -216,6 +216,18 @@ def test_everything_else_is_a_fault_of_ours_and_says_how_to_report_it(
     assert "fault of mufield" in last
     assert "command: mufield demo --out 'my pictures'" in last
     assert re.search(r"mufield \d+\.\d+", last)
+
+
+def test_a_fault_of_the_users_own_code_is_theirs(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import math\n\ndef run(*_, **options):\n    return math.sqrt('two')\n")
+    demo.run = runpy.run_path(str(path))["run"]
+
+    assert cli.main(["demo"]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: TypeError: .* \(.*mine\.py, line 4\); correct the file\n", error)
 
 
 def test_ctrl_c_has_a_code_of_its_own(demo: ModuleType) -> None:

@@ -8,10 +8,12 @@ import io
 import os
 import shlex
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -161,6 +163,20 @@ def _explain(error: Exception) -> str | None:
     for extra, packages in EXTRAS.items():
         if isinstance(error, ImportError) and package in packages:
             return f"error: {message}; install it with: pip install 'mufield[{extra}]'"
+    return _explain_users(error)
+
+
+def _explain_users(error: Exception) -> str | None:
+    """The line of the user's own code that an error comes from, None if it is not from there."""
+    ours = str(Path(__file__).parents[1])
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(ours):
+            return None
+        # Names such as <string> are code that libraries write.
+        if not frame.filename.startswith((*libraries, "<")):
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            return f"error: {what} ({frame.filename}, line {frame.lineno}); correct the file"
     return None
 
 

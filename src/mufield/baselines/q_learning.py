@@ -62,7 +62,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class QState:
-    """Where the learning is.
+    """What was learned so far, and all that is needed to go on.
 
     Attributes:
         q: Q_h(x, o).
@@ -93,13 +93,9 @@ class QLearning:
 
     Attributes:
         system: The system it learns in.
-        tables: The same as tables.
+        tables: The transitions of that system.
         rates: omega_Q, omega_nu and epsilon.
     """
-
-    system: SimulatedSystem
-    tables: Tables
-    rates: Rates
 
     def __init__(
         self,

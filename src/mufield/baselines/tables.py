@@ -1,6 +1,5 @@
 """A system with finitely many cells and options, as tables that a sampler can draw from."""
 
-import hashlib
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._files import digest
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.moves import depends_on_mu
@@ -50,11 +50,7 @@ class Tables(NamedTuple):
 
     def fingerprint(self) -> str:
         """A checksum, so that a file can say which game it belongs to."""
-        total = hashlib.sha256()
-        for part in self:
-            values = np.asarray(part)
-            total.update(f"{values.dtype.name}{values.shape}".encode() + values.tobytes())
-        return total.hexdigest()
+        return digest("", {name: np.asarray(part) for name, part in self._asdict().items()})
 
 
 def tabulate(system: SimulatedSystem) -> Tables:
@@ -112,9 +108,7 @@ def _next_cells(
 
 def _everywhere(problem: Problem, weights: Float[Array, "moves"]) -> ActionLaw:
     """The same draw from the moves in every cell."""
-    assert isinstance(problem.actions, MoveSet)
-    moves = problem.actions.moves.astype(problem.initial.dtype)
-    n = problem.grid.n_cells
+    moves, n = problem.actions.points(1).astype(problem.initial.dtype), problem.grid.n_cells
     return ActionLaw(
         actions=jnp.broadcast_to(moves, (n, *moves.shape)),
         weights=jnp.broadcast_to(weights, (n, *weights.shape)),

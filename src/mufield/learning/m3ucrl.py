@@ -102,7 +102,7 @@ class M3UCRL:
             estimate_noise: Whether the noise of the imagined flow is the model's estimate. The
                 problem's noise then only bounds it from above.
             reward_family: The statistical model of a hidden reward; by default one of the same
-                kind as ``family`` that sees the logarithm of mu at the agent (`reward_family`).
+                kind as ``family`` (`default_reward_family`).
         """
         if reward_family is not None and not problem.hides_reward:
             raise UserError(

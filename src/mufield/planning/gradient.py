@@ -85,20 +85,20 @@ class BPTT(eqx.Module):
     Attributes:
         steps: Most steps.
         learning_rate: Adam's first step size; it falls to a hundredth along a cosine.
-        clip_norm: Longest gradient that is used as it is.
         patience: Stop after this many steps without a gain of `tolerance`.
         tolerance: Smallest relative gain that counts.
+        clip_norm: Longest gradient that is used as it is.
         weight_bound: Largest spectral norm of a network's layers (assumption
             LipschitzPolicyAndReward); none by default.
         weight_penalty: Price of the squared weights of networks; zero by default.
         steps_at_once: Steps between two looks at the result.
     """
 
-    steps: int = eqx.field(static=True, default=1000)
-    learning_rate: float = eqx.field(static=True, default=1e-2)
+    steps: int = 1000
+    learning_rate: float = 1e-2
+    patience: int = 300
+    tolerance: float = 1e-5
     clip_norm: float = eqx.field(static=True, default=10.0)
-    patience: int = eqx.field(static=True, default=300)
-    tolerance: float = eqx.field(static=True, default=1e-5)
     weight_bound: float | None = eqx.field(static=True, default=None)
     weight_penalty: float = eqx.field(static=True, default=0.0)
     steps_at_once: int = eqx.field(static=True, default=25)
@@ -109,8 +109,12 @@ class BPTT(eqx.Module):
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam with clipped gradients; a step whose gradient is not finite is left out."""
-        rate = optax.cosine_decay_schedule(self.learning_rate, self.steps, alpha=LAST_RATE)
-        adam = optax.chain(optax.clip_by_global_norm(self.clip_norm), optax.adam(rate))
+        share = optax.cosine_decay_schedule(1.0, 1, alpha=LAST_RATE)
+        adam = optax.chain(
+            optax.clip_by_global_norm(self.clip_norm),
+            optax.scale_by_adam(),
+            optax.scale_by_schedule(lambda step: -self.learning_rate * share(step / self.steps)),
+        )
         never = jnp.iinfo(jnp.int32).max
         return optax.apply_if_finite(adam, max_consecutive_errors=int(never))
 
@@ -145,7 +149,9 @@ class BPTT(eqx.Module):
         May be called inside a compiled function.
         """
         most = max(count, self.steps_at_once)
-        state, values = _steps(self, flow, motion, state, jnp.asarray(count), most)
+        # As arrays, so that one compiled program serves all rates and numbers of steps.
+        method = jax.tree.map(jnp.asarray, self)
+        state, values = _steps(method, flow, motion, state, jnp.asarray(count), most)
         return state, values[:count]
 
     def solve(

@@ -1,4 +1,7 @@
-"""Saved policies come back bit for bit; damaged and foreign files are refused with a reason."""
+"""Saved policies come back bit for bit; what is no sound policy is refused with a reason.
+
+That damaged and foreign files are refused is tested with all other loaders.
+"""
 
 import dataclasses
 import os
@@ -10,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import random_walls, walking_problem
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save
 
 from mufield import Box, Grid, Profile, TablePolicy, as_profile, uniform_policy
 from mufield._files import read_sealed, write_sealed
@@ -247,27 +249,22 @@ def test_info_that_is_not_json_is_refused(tmp_path, value):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, call, error):
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "policy"
     save_policy(path, POLICIES["table"])
     old = path.read_bytes()
 
     def fail(*args):
-        raise error
+        raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setenv("MUFIELD_FSYNC", "1")
-        patch.setattr(os, call, fail)
-        with pytest.raises(type(error)):
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="disk full"):
             save_policy(path, POLICIES["uniform"])
-    with pytest.raises(ValueError, match="code"):
+    with pytest.raises(UserError, match="code"):
         save_policy(path, lambda state, mu, step: state)
     assert os.listdir(tmp_path) == ["policy"]
     assert path.read_bytes() == old
-    save_policy(path, POLICIES["uniform"])
-    assert_same(load_policy(path), POLICIES["uniform"])
 
 
 def test_saving_into_a_missing_directory_or_over_a_directory_fails(tmp_path):
@@ -306,31 +303,6 @@ def test_a_missing_file_is_reported_with_its_path(tmp_path):
     with pytest.raises(UserError, match="nowhere: it is missing"):
         read_info(tmp_path / "nowhere")
     assert "directory" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\x89PNG\r\n\x1a\n" + bytes(200),
-        b"actions: [1, 2, 3]\n" * 20,
-        b"\xff" * 8 + b"{}" * 100,
-        (2**62).to_bytes(8, "little") + b"{}",
-        (90_000_000).to_bytes(8, "little") + b"{}",
-        (2).to_bytes(8, "little") + b"{}",
-        save({"actions": np.zeros((3, 2))}),
-        save({"actions": np.zeros((3, 2))}, metadata={"format": "pt"}),
-        save({"actions": np.zeros((3, 2))}, metadata={"mufield": ""}),
-        save({"actions": np.zeros((3, 2))}, metadata={"mufield": "[" * 100_000}),
-        save({"actions": np.zeros((3, 2))}, metadata={"mufield": "[]"}),
-        save({"actions": np.zeros((3, 2))}, metadata={"mufield": '{"format": "mufield-run"}'}),
-    ],
-)
-def test_foreign_files_are_refused(tmp_path, data):
-    (tmp_path / "file").write_bytes(data)
-    assert len(refusal(tmp_path / "file")) < 500
-    with pytest.raises(UserError, match="cannot use"):
-        read_info(tmp_path / "file")
 
 
 def set_to(*keys, value):
@@ -446,45 +418,6 @@ def test_long_lists_in_the_header_take_no_long_time(tmp_path):
 
     forge(tmp_path / "policy", POLICIES[NETWORK], change)
     assert len(refusal(tmp_path / "policy")) < 1000
-
-
-@pytest.fixture(scope="module", params=[NETWORK, "randomised for each step"])
-def saved(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("saved") / "policy"
-    save_policy(path, cast(POLICIES[request.param], "float32"), info={"seed": 3})
-    return path.read_bytes()
-
-
-@given(cut=st.integers(0, 10**6))
-@example(cut=0)
-@example(cut=8)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_truncated_files_are_refused(saved, tmp_path, cut):
-    path = tmp_path / "policy"
-    path.write_bytes(saved[: cut % len(saved)])
-    refusal(path)
-    path.write_bytes(saved + saved[: 1 + cut % len(saved)])
-    refusal(path)
-
-
-@given(flips=st.lists(st.tuples(st.booleans(), st.integers(0, 10**9)), min_size=1, max_size=3))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-def test_flipped_bits_are_refused_or_give_a_sound_policy(saved, tmp_path, flips):
-    header = 8 + int.from_bytes(saved[:8], "little")
-    data = bytearray(saved)
-    for anywhere, where in flips:
-        bit = where % (8 * (len(saved) if anywhere else header))
-        data[bit // 8] ^= 1 << bit % 8
-    path = tmp_path / "policy"
-    path.write_bytes(data)
-    try:
-        policy = load_policy(path)
-    except ValueError:
-        refusal(path)
-    else:
-        # Sound means: it passes all checks of saving.
-        save_policy(tmp_path / "again", policy)
-        assert_same(load_policy(tmp_path / "again"), policy)
 
 
 def test_nothing_is_left_open_or_locked(tmp_path):

@@ -59,11 +59,7 @@ class NetworkPolicy(AbstractPolicy):
     @property
     def sees_mu(self) -> bool:
         """Unless the encoder hides the population."""
-        return self._features_of_mu > 0
-
-    @property
-    def _features_of_mu(self) -> int:
-        return self.mu.size(self.grid)
+        return self.mu.size(self.grid) > 0
 
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""
@@ -108,22 +104,17 @@ class NetworkPolicy(AbstractPolicy):
     def bounded(self, limit: float | Scalar) -> "NetworkPolicy":
         """The same network with every layer's spectral norm scaled down to at most ``limit``."""
 
+        def matrices(network: NetworkPolicy) -> list[Array]:
+            first = [network.from_state, *([network.from_mu] if self.sees_mu else [])]
+            return [*first, *(weight for weight, _ in network.hidden)]
+
         def shrink(weight: Array) -> Array:
             norm = _spectral(weight)[..., None, None]
-            return (weight * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))).astype(
-                weight.dtype
-            )
+            factor = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
+            return (weight * factor).astype(weight.dtype)
 
-        return NetworkPolicy(
-            from_state=shrink(self.from_state),
-            from_mu=shrink(self.from_mu) if self._features_of_mu else self.from_mu,
-            bias=self.bias,
-            hidden=tuple((shrink(w), b) for w, b in self.hidden),
-            mu=self.mu,
-            grid=self.grid,
-            box=self.box,
-            points=self.points,
-        )
+        bounded: NetworkPolicy = eqx.tree_at(matrices, self, list(map(shrink, matrices(self))))
+        return bounded
 
 
 def network_profile(
@@ -155,20 +146,16 @@ def network_profile(
         raise UserError(
             f"width, depth and points must be at least 1, got {width}, {depth} and {points}"
         )
-    box, grid = problem.actions, problem.grid
-    seen = check_encoder(mu).size(grid)
-    dtype = problem.initial.dtype
-    inputs = position_size(grid)
+    box, grid, dtype = problem.actions, problem.grid, problem.initial.dtype
+    inputs, seen = position_size(grid), check_encoder(mu).size(grid)
     outputs = box.dim if points == 1 else 2 * box.dim
 
     def one(key: Key) -> Any:
         keys = jax.random.split(key, depth + 2)
+        rows = (*[width] * (depth - 1), outputs)
         hidden = tuple(
-            (
-                _weights(keys[i + 2], width if i < depth - 1 else outputs, width, 1.0, dtype),
-                jnp.zeros((width if i < depth - 1 else outputs,), dtype=dtype),
-            )
-            for i in range(depth)
+            (_weights(key, n, width, 1.0, dtype), jnp.zeros((n,), dtype=dtype))
+            for key, n in zip(keys[2:], rows, strict=True)
         )
         return (
             # Wide enough that units bend in different places of the space.

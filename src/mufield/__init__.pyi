@@ -60,7 +60,6 @@ from .policies.files import load_policy as load_policy
 from .policies.files import read_info as read_info
 from .policies.files import save_policy as save_policy
 from .policies.network import network_profile as network_profile
-from .policies.spread import SpreadTable as SpreadTable
 from .policies.tables import TablePolicy as TablePolicy
 from .policies.tables import option_policy as option_policy
 from .policies.tables import random_policy as random_policy

@@ -28,8 +28,7 @@ from mufield.environments.discrete_rooms import uniform_legal
 from mufield.finite import system as finite_system
 from mufield.finite.draws import CellLaws, drawn
 from mufield.finite.system import FiniteSystem
-from mufield.policies.spread import SpreadTable
-from mufield.policies.tabular import SquashedTable
+from mufield.planning.starts import SquashedTable
 from mufield.space.measure import mean_field_at
 
 # Most tests share a problem, a size and policies, and with them the compiled programs.
@@ -337,8 +336,8 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
         by_cell(),
         uniform_policy(Box(-1.0, 1.0, 2).points(3, border=False)),
         TablePolicy.deterministic(table),
-        SquashedTable(table, plaza_problem().actions),
-        SpreadTable(table, table, plaza_problem().actions, 2),
+        SquashedTable(table, None, plaza_problem().actions, 1),
+        SquashedTable(table, table, plaza_problem().actions, 2),
     )
     assert all(policy.by_cell and not policy.sees_mu for policy in policies)
     mass = point_mass(PLAZA, 0, 0)

@@ -21,8 +21,7 @@ from ..flow.moves import MoveFlow
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..policies.network import NetworkPolicy, network_profile
-from ..policies.spread import scattered, unspread
-from ..policies.squash import squash, unsquash
+from ..policies.squash import scattered, squash, unspread, unsquash
 from ..policies.tables import TablePolicy
 from ..problem import Box, Problem
 from ..space.grid import Grid

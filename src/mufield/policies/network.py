@@ -23,8 +23,7 @@ from .encoders import (
     position_size,
     position_slope,
 )
-from .spread import normal_scores, scattered
-from .squash import squash
+from .squash import normal_scores, scattered, squash
 
 
 class NetworkPolicy(AbstractPolicy):
@@ -44,7 +43,7 @@ class NetworkPolicy(AbstractPolicy):
         grid: The space, to scale positions.
         box: The action box.
         points: Number of different actions on each axis; one is a deterministic policy. For more
-            see `mufield.policies.spread`.
+            see `mufield.policies.squash.scattered`.
     """
 
     from_state: Float[Array, "*steps width position"]
@@ -104,7 +103,7 @@ class NetworkPolicy(AbstractPolicy):
     def bounded(self, limit: float | Scalar) -> "NetworkPolicy":
         """The same network with every layer's spectral norm scaled down to at most ``limit``."""
 
-        def matrices(network: NetworkPolicy) -> list[Array]:
+        def matrices(network: NetworkPolicy) -> Any:
             first = [network.from_state, *([network.from_mu] if self.sees_mu else [])]
             return [*first, *(weight for weight, _ in network.hidden)]
 

@@ -1,9 +1,16 @@
-"""From any numbers into the action box, and back."""
+"""From any numbers, such as a network's outputs, to actions in a box: one, or several around it."""
 
+import itertools
+from statistics import NormalDist
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import UserError
 from ..problem import Box
+from .base import ActionLaw
 
 INSIDE = 0.97
 """How near to the border, as a share of the way from the centre, `unsquash` starts actions.
@@ -25,3 +32,44 @@ def unsquash(
     lower, upper = (jnp.asarray(b, dtype=actions.dtype) for b in (box.lower, box.upper))
     share = 2.0 * (actions - lower) / (upper - lower) - 1.0
     return jnp.arctanh(jnp.clip(share, -INSIDE, INSIDE))
+
+
+def scattered(
+    box: Box,
+    centre: Float[Array, "*cells action_dim"],
+    spread: Float[Array, "*cells action_dim"],
+    points: int,
+) -> ActionLaw:
+    """Equally likely actions that stand for a normal distribution, squashed to the box.
+
+    Action number i is ``squash(centre + softplus(spread) * z_i)``, where the z are the normal
+    distribution's quantiles on each axis, scaled to a standard deviation of one. Finitely many,
+    so that Phi, the simulator and each agent share one definition.
+    """
+    scores = jnp.asarray(normal_scores(points, box.dim), dtype=centre.dtype)
+    raw = centre[..., None, :] + jax.nn.softplus(spread)[..., None, :] * scores
+    actions = squash(box, raw)
+    weights = jnp.full(actions.shape[:-1], 1.0 / len(scores), dtype=actions.dtype)
+    return ActionLaw(actions=actions, weights=weights)
+
+
+def unspread(
+    box: Box,
+    centre: Float[Array, "*cells action_dim"],
+    deviation: Float[Array, "*cells action_dim"],
+) -> Float[Array, "*cells action_dim"]:
+    """The ``spread`` with which `scattered` actions have about a given standard deviation."""
+    lower, upper = (jnp.asarray(b, dtype=centre.dtype) for b in (box.lower, box.upper))
+    slope = 0.5 * (upper - lower) * (1.0 - jnp.tanh(centre) ** 2)
+    # Neither so small that its gradient vanishes, nor so wide that all actions are at the border.
+    wanted = jnp.clip(deviation / slope, 0.05, 3.0)
+    return jnp.log(jnp.expm1(wanted))
+
+
+def normal_scores(points: int, dim: int) -> Float[np.ndarray, "moves dim"]:
+    """Quantiles of the standard normal distribution, ``points`` on each axis, of unit variance."""
+    if points < 2:
+        raise UserError(f"a spread needs at least two points on each axis, got {points}")
+    scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])
+    scores = scores / np.sqrt(np.mean(scores**2))
+    return np.asarray(list(itertools.product(scores, repeat=dim)))

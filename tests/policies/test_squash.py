@@ -7,9 +7,9 @@ import pytest
 from helpers import walking_problem
 
 import mufield as mf
+from mufield.planning.starts import SquashedTable
 from mufield.policies.network import network_profile
-from mufield.policies.spread import SpreadTable, normal_scores, scattered, unspread
-from mufield.policies.squash import unsquash
+from mufield.policies.squash import normal_scores, scattered, unspread, unsquash
 from mufield.space.measure import mean_field_at
 
 BOX = mf.Box((-1.0, 0.0), (1.0, 4.0))
@@ -59,7 +59,7 @@ def test_one_agent_s_law_is_that_of_its_cell(kind):
     problem = walking_problem(GRID, horizon=2)
     if kind == "table":
         raw = jax.random.normal(jax.random.key(1), (2, GRID.n_cells, 2))
-        policy = SpreadTable(raw[0], raw[1], problem.actions, 3)
+        policy = SquashedTable(raw[0], raw[1], problem.actions, 3)
     else:
         policy = network_profile(problem, jax.random.key(1), width=5, points=3).at(0)
     everywhere = policy.at_cells(GRID, problem.initial)
@@ -89,6 +89,7 @@ def test_agents_that_start_together_part():
     flow, motion = system.reveal()
     raw = jnp.zeros((3, system.problem.grid.n_cells, 2)) + 0.5
     together = mf.Profile.stacked(mf.TablePolicy.deterministic(jnp.full_like(raw, 0.9)), 3)
-    wide = SpreadTable(raw, jnp.full_like(raw, float(softplus_inverse(1.0))), flow.problem.actions)
+    spread = jnp.full_like(raw, float(softplus_inverse(1.0)))
+    wide = SquashedTable(raw, spread, flow.problem.actions, 5)
     apart = mf.Profile.stacked(wide, 3)
     assert float(flow.value(apart, motion)) > float(flow.value(together, motion)) + 1.0

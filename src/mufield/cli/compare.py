@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from ..compare.config import ComparisonConfig
 from ..compare.result import Result
-from .flags import Command, EnvironmentArgument, ImportFlag
+from .flags import EnvironmentArgument, ImportFlag, Jobs
 from .output import Answer, Table, say
 
 COLUMNS = {
@@ -25,7 +24,7 @@ FAILED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Command, ComparisonConfig):
+class Compare(Jobs, ComparisonConfig):
     """Compare learners with each other, with a random policy and with known motion.
 
     Everything that is computed is kept in the directory; the same command, after an interruption,
@@ -37,10 +36,6 @@ class Compare(Command, ComparisonConfig):
 
     out: Path = Path("comparison")
     """Directory for comparison.json (all curves), .csv (the table), .png, .pdf and the jobs."""
-
-    workers: int | None = None
-    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
-    Without it there is one for each core."""
 
     def __post_init__(self) -> None:
         """Checks nothing yet: the comparison's own configuration does, in a line for people."""
@@ -70,15 +65,8 @@ class Compare(Command, ComparisonConfig):
 
 def _shown(results: Sequence[Result], directory: Path) -> list[Table | str]:
     rows = [{**result.row(), "contender": result.label} for result in results]
-    cells = [{name: _cell(row[key]) for name, key in COLUMNS.items()} for row in rows]
     return [
-        Table(cells, texts=("contender",)),
+        Table(rows, COLUMNS, texts=("contender",)),
         *(f"{result.label}: {result.note}" for result in results if result.remark),
         f"curves, table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf",
     ]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

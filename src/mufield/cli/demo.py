@@ -3,20 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .flags import Command
+from .flags import Jobs
 from .output import Answer, paths_answer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo(Command):
+class Demo(Jobs):
     """Show a population flow through four rooms, and draw what happened."""
 
     out: Path = Path("demo")
     """Directory for the pictures and for what is computed; made if it does not exist."""
-
-    workers: int | None = None
-    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
-    Without it there is one for each core."""
 
     def __call__(self) -> Answer:
         from rich.console import Console

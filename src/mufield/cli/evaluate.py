@@ -21,6 +21,8 @@ STRESS: dict[str, dict[str, float]] = {
 }
 """What may go wrong on the street."""
 
+COLUMNS = {"population": "population", "J": "value", "from": "low", "to": "high", "loss": "loss"}
+
 BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
 
@@ -55,7 +57,8 @@ class Evaluate(OfPolicy):
             )
         system, profile = self._load()
         rows = self._rows(system, profile)
-        shown: list[Table | str] = [Table([_shown(row) for row in rows], texts=("population",))]
+        named = [row | {"population": _name(row)} for row in rows]
+        shown: list[Table | str] = [Table(named, COLUMNS, texts=("population",))]
         if self.stress and not profile.sees_mu:
             shown.append(BLIND)
         return Answer(rows, shown)
@@ -78,10 +81,8 @@ class Evaluate(OfPolicy):
         from ..finite.system import FiniteSystem
 
         limit = float(system.evaluate(profile).value)
-        rows: list[dict[str, Any]] = [
-            {"population": None, "stress": None, "value": limit, "low": None, "high": None}
-        ]
-        rows[0]["loss"] = 0.0
+        rows: list[dict[str, Any]] = [dict.fromkeys(("population", "stress", "low", "high"))]
+        rows[0] |= {"value": limit, "loss": 0.0}
         cases: list[tuple[int, str | None]] = [(size, None) for size in self.population]
         if self.stress:
             most = max(self.population)
@@ -98,15 +99,10 @@ class Evaluate(OfPolicy):
         return rows
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for people."""
+def _name(row: dict[str, Any]) -> str:
     size, stress = row["population"], row["stress"]
     name = "limit of many agents" if size is None else f"{size:,} agents"
-    figures = {"J": "value", "from": "low", "to": "high", "loss": "loss"}
-    return {
-        "population": f"{name}, {stress}" if stress else name,
-        **{name: row[key] for name, key in figures.items()},
-    }
+    return f"{name}, {stress}" if stress else name
 
 
 def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:

@@ -45,6 +45,6 @@ class Export(OfPolicy):
                 units={name: str(value) for name, value in self.units.items()},
             )
         rows = [{"file": str(each.path), "difference": each.difference} for each in written]
-        shown = [{"file": row["file"], "largest difference": row["difference"]} for row in rows]
+        columns = {"file": "file", "largest difference": "difference"}
         document = {"identity": source.identity, "files": rows}
-        return Answer(document, [Table(shown, texts=("file",))])
+        return Answer(document, [Table(rows, columns, texts=("file",))])

@@ -41,6 +41,15 @@ class Command:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Jobs(Command):
+    """A command whose work is a list of jobs."""
+
+    workers: int | None = None
+    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
+    Without it there is one for each core."""
+
+
 REGISTRY = ConstructorRegistry()
 """How flags of a type are written: lists with commas, options as NAME=VALUE with commas."""
 

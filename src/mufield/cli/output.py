@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +41,14 @@ class Table:
     them.
 
     Attributes:
-        rows: The values by the names of the columns.
+        rows: The values by name.
+        columns: Heads of the columns with the names of their values; by default all, by name.
         texts: Columns that stand to the left; others stand to the right.
         spare: Columns that are left out, from the first on, where a terminal is too narrow.
     """
 
     rows: Sequence[dict[str, Any]]
+    columns: Mapping[str, str] | None = None
     texts: Sequence[str] = ()
     spare: Sequence[str] = ()
 
@@ -57,7 +59,8 @@ class Table:
         from rich.table import Table as RichTable
 
         console = Console(width=None if sys.stdout.isatty() else WIDE)
-        cells = [{name: _cell(value) for name, value in row.items()} for row in self.rows]
+        keys = self.columns or {name: name for name in self.rows[0]}
+        cells = [{head: _cell(row[key]) for head, key in keys.items()} for row in self.rows]
         columns = self._fitting(cells, console.width)
         table = RichTable(box=None, pad_edge=False)
         for name in columns:
@@ -84,6 +87,8 @@ def _cell(value: Any) -> str:
         return "; ".join(map(str, value))
     if value is None:
         return "–"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
@@ -127,9 +132,8 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
-    cells = [{name: row[key] for name, key in METRICS.items()} for row in rows]
     policies = f"policies: {run / 'last.policy'}, {run / 'best.policy'}"
-    return Answer(rows, [Table(cells, texts=("notes",)), policies])
+    return Answer(rows, [Table(rows, METRICS, texts=("notes",)), policies])
 
 
 def say(line: str) -> None:

@@ -9,7 +9,7 @@ import tyro
 from ..paper.budget import FULL, QUICK
 from ..paper.catalogue import ITEMS, choose
 from ..paper.results import Results
-from .flags import Command, Switch
+from .flags import Jobs, Switch
 from .output import Answer, Table, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FAILED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce(Command):
+class Reproduce(Jobs):
     """Reproduce the paper's figures, films and numbers; without a name, list them.
 
     All that is computed is kept in the directory, and the same command goes on from there,
@@ -36,10 +36,6 @@ class Reproduce(Command):
 
     quick: Switch = False
     """Compute little: the same figures from few seeds, episodes and steps."""
-
-    workers: int | None = None
-    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
-    Without it there is one for each core."""
 
     def __call__(self) -> Answer:
         out = self.out.with_name(f"{self.out.name}-quick") if self.quick else self.out
@@ -83,9 +79,6 @@ def _list(results: Results) -> Answer:
         {"name": item.name, "paper": item.paper, "state": results.item_state(item)}
         for item in ITEMS
     ]
-    shown = [
-        {"name": row["name"], "state": row["state"], "what of the paper": row["paper"]}
-        for row in rows
-    ]
-    table = Table(shown, texts=("name", "state", "what of the paper"))
+    columns = {"name": "name", "state": "state", "what of the paper": "paper"}
+    table = Table(rows, columns, texts=tuple(columns))
     return Answer(rows, [table, f"states are those in {results.out}"])

@@ -52,6 +52,9 @@ class Configured(Command, RunConfig):
     out: Path | None = None
     """Directory of the run; new or empty."""
 
+    def __post_init__(self) -> None:
+        """Checks nothing yet: `run_config` does, in one line for people."""
+
     def directory(self) -> Path:
         """The run's directory; raises if the user gave none."""
         if self.out is None:

@@ -42,13 +42,7 @@ class AbstractOptimism(eqx.Module):
 
     @abstractmethod
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The motion that is believed in.
-
-        Args:
-            problem: The true problem.
-            model: The model of its motion.
-            key: Randomness.
-        """
+        """The motion that is believed in; arguments as of `imagine`."""
 
     @abstractmethod
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
@@ -57,14 +51,7 @@ class AbstractOptimism(eqx.Module):
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
-        """The reward of the problem that is planned in.
-
-        Args:
-            problem: The true problem.
-            model: The model of its motion.
-            reward_model: The model of its reward, if that is hidden.
-            key: Randomness.
-        """
+        """The reward that is believed in; arguments as of `imagine`."""
         if reward_model is None:
             return problem.reward
         return self.hidden_reward(reward_model, jax.random.fold_in(key, REWARD_DRAW))

@@ -2,14 +2,17 @@
 
 import json
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tiny import TINY
 
 from mufield import cli
+from mufield.compare.result import as_csv
 from mufield.jobs.job import Job
 from mufield.paper.budget import FULL, QUICK
 from mufield.paper.catalogue import ITEMS, choose
+from mufield.paper.table import as_markdown
 
 LABELS = (
     "fig:initial_distribution_random_dist",
@@ -44,6 +47,14 @@ def test_items_have_names_of_their_own_and_somebody_to_draw_them():
             continue
         module, _, function = item.drawn_by.partition(":")
         assert callable(getattr(import_module(f"mufield.paper.{module}"), function))
+
+
+def test_the_stored_page_is_what_the_code_makes_of_the_stored_numbers():
+    stored = Path(__file__).parents[2] / "results"
+    rows = json.loads((stored / "table.json").read_text())["rows"]
+    page = as_markdown(rows, "The paper and our results")
+    assert (stored / "table.md").read_text() == page
+    assert (stored / "table.csv").read_text() == as_csv(rows)
 
 
 def test_all_means_all_and_the_order_is_the_catalogues():

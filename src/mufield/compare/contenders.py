@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..environments.registry import make
-from ..episode import AbstractSystem
 from ..errors import UserError
 from ..flow.moves import depends_on_mu
+from ..jobs.compute import simulated, system_of
 from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
 from ..planning.certificate import is_concave
 from ..planning.starts import Table
@@ -18,7 +17,6 @@ from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
 from ..runs.surroundings import current_precision, import_users
-from ..systems import SimulatedSystem
 from .config import EVALUATIONS, LEARNERS, Q_LEARNERS, ComparisonConfig
 from .result import Result
 
@@ -92,11 +90,6 @@ def _reference(shared: dict[str, Any], *, value: float, upper: float | None, **m
     return Result(**shared, finals=(value,), upper=upper)
 
 
-def contenders_of(config: ComparisonConfig) -> list[Contender]:
-    """All contenders of a comparison; raises if one of them cannot play there."""
-    return Arena(config).contenders()
-
-
 class Arena:
     """Where all contenders meet: the system, and the run of the learners, defaults written out."""
 
@@ -104,7 +97,6 @@ class Arena:
         """Builds the system; raises if there is none of that name or with these options."""
         import_users(config.imports)
         self.config = config
-        self.system: AbstractSystem = make(config.environment, **config.options)
         settings = {
             "environment": config.environment,
             "options": config.options,
@@ -115,9 +107,11 @@ class Arena:
             "precision": current_precision(),
         }
         self.run: RunConfig = resolve(parse_config(settings, "the comparison"))
+        self.settings = {"environment": config.environment, "options": self.run.options}
+        self.horizon: int = system_of(self.settings).problem.horizon
 
     def contenders(self) -> list[Contender]:
-        """All of them, in the order of the configuration."""
+        """All of them; raises if one of them cannot play here."""
         return [self._enter(name) for name in self.config.contenders]
 
     def _enter(self, name: str) -> Contender:
@@ -141,7 +135,7 @@ class Arena:
         return self._contender(name, *jobs)
 
     def _random(self) -> Contender:
-        self._simulated("random")
+        simulated(self.settings, "random")
         return self._contender("random", self._job("random", "random"))
 
     def _known(self) -> Contender:
@@ -151,7 +145,7 @@ class Arena:
         bounds them as well. Outside the class that has certificates, and where actions form a
         box, gradient ascent for a table of actions takes its place.
         """
-        system = self._simulated("known")
+        system = simulated(self.settings, "known")
         flow, motion = system.reveal()
         concave = is_concave(flow, motion)
         if concave or isinstance(system.problem.actions, MoveSet):
@@ -169,16 +163,14 @@ class Arena:
         from ..baselines.q_learning import QLearning, compiled_loop
 
         compiled_loop()  # raises if numba is missing
-        config = self.config
-        environment, options = self._game(name)
+        config, game = self.config, self._game(name)
         # Tabulates the game, which raises if it cannot be.
-        algorithm = QLearning(_simulated(make(environment, **options), environment, name))
+        algorithm = QLearning(simulated(game, name))
         jobs = [
             self._job(
                 f"{name}-{seed}",
                 "qlearning",
-                environment=environment,
-                options=options,
+                **game,
                 rates=Q_RATES,
                 episodes=config.q_episodes,
                 evaluate_every=config.q_episodes // EVALUATIONS,
@@ -192,46 +184,32 @@ class Arena:
         horizon = algorithm.system.problem.horizon
         return Contender(name, tuple(jobs), other, False, OTHER_GAME, horizon)
 
-    def _game(self, name: str) -> tuple[str, dict[str, Any]]:
-        """The environment that Q-learning plays in, and its options."""
+    def _game(self, name: str) -> dict[str, Any]:
+        """The environment that Q-learning plays in, with its options."""
         environment, options = self.config.environment, self.run.options
         actions = {"actions": "extended" if name == EXTENDED else "standard"}
         if environment == CONTINUOUS_ROOMS:
-            return DISCRETE_ROOMS, {option: options[option] for option in SHARED} | actions
-        problem = self._simulated(name).problem
+            shared = {option: options[option] for option in SHARED}
+            return {"environment": DISCRETE_ROOMS, "options": shared | actions}
+        problem = simulated(self.settings, name).problem
         if not isinstance(problem.actions, MoveSet):
             raise UserError(
                 f"{name} needs a finite set of moves, but {environment} has "
                 f"{problem.actions.describe()}; leave {name} out, or compare in discrete-rooms"
             )
         if name == STANDARD:
-            return environment, options
+            return self.settings
         if environment not in (DISCRETE_ROOMS, f"{DISCRETE_ROOMS}-extended"):
             raise UserError(
                 f"{name} knows the extended options of the discrete rooms only, but the "
                 f"environment is {environment}; use {STANDARD}, which plays with the options of "
                 "any finite game"
             )
-        return DISCRETE_ROOMS, {**options, **actions}
+        return {"environment": DISCRETE_ROOMS, "options": options | actions}
 
     def _job(self, name: str, kind: Any, **settings: Any) -> Job:
-        system = {"environment": self.config.environment, "options": self.run.options}
         own = {"precision": self.run.precision, "imports": self.config.imports}
-        return system_job(name, kind, **(system | own | settings))
+        return system_job(name, kind, **(self.settings | own | settings))
 
     def _contender(self, name: str, *jobs: Job, remark: str = "") -> Contender:
-        horizon = self.system.problem.horizon
-        return Contender(name, jobs, self.config.environment, True, remark, horizon)
-
-    def _simulated(self, name: str) -> SimulatedSystem:
-        return _simulated(self.system, self.config.environment, name)
-
-
-def _simulated(system: AbstractSystem, environment: str, name: str) -> SimulatedSystem:
-    """The system, for a contender that needs its flow; raises if it has none."""
-    if not isinstance(system, SimulatedSystem):
-        raise UserError(
-            f"{name} needs the flow of a SimulatedSystem, but {environment} is a "
-            f"{type(system).__name__}; leave {name} out"
-        )
-    return system
+        return Contender(name, jobs, self.config.environment, True, remark, self.horizon)

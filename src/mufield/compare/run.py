@@ -7,7 +7,7 @@ from pathlib import Path
 from ..jobs.job import JobStore
 from ..jobs.pool import compute_missing, local_pool
 from .config import ComparisonConfig
-from .contenders import contenders_of
+from .contenders import Arena
 from .result import Comparison
 
 
@@ -37,7 +37,7 @@ def compare(
     if directory is None:
         with tempfile.TemporaryDirectory() as kept_for_now:
             return compare(config, Path(kept_for_now), workers=workers, progress=progress, say=say)
-    store, pool, contenders = JobStore(directory), local_pool(workers), contenders_of(config)
+    store, pool, contenders = JobStore(directory), local_pool(workers), Arena(config).contenders()
     jobs = [job for contender in contenders for job in contender.jobs]
     with store.writing():
         ended = compute_missing(jobs, store, pool, progress=progress, say=say)

@@ -160,13 +160,13 @@ def _system(name: str, options: str, precision: str) -> Any:
     return make(name, **json.loads(options))
 
 
-def simulated(settings: Settings) -> SimulatedSystem:
+def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:
     """The system of a job's settings, for who needs its flow; raises if it has none."""
     system = system_of(settings)
     if not isinstance(system, SimulatedSystem):
         raise UserError(
-            "expected a SimulatedSystem, whose flow can be computed, but "
-            f"{settings['environment']} is a {type(system).__name__}; leave this out"
+            f"{who} needs the flow of a SimulatedSystem, but {settings['environment']} is a "
+            f"{type(system).__name__}; leave {who} out"
         )
     return system
 

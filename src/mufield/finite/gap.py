@@ -124,11 +124,9 @@ def fit_power(sizes: Int[np.ndarray, "sizes"], figures: Float[np.ndarray, "sizes
     """Fits a power law by least squares of the logarithms."""
     if len(sizes) < 2 or not (np.all(np.isfinite(figures)) and np.all(figures > 0)):
         raise UserError(f"a power law needs two or more positive figures, got {figures}")
-    x, y = np.log(sizes), np.log(figures)
-    centred = x - x.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ y) / spread
-    rest = y - y.mean() - slope * centred
-    free = len(x) - 2
-    error = math.sqrt(float(rest @ rest) / free / spread) if free else math.nan
-    return PowerLaw(slope, error, float(np.exp(y.mean() - slope * x.mean())))
+    # SciPy is slow to import, and only needed here.
+    from scipy.stats import linregress
+
+    line = linregress(np.log(sizes), np.log(figures))
+    error = float(line.stderr) if len(sizes) > 2 else math.nan
+    return PowerLaw(float(line.slope), error, math.exp(line.intercept))

@@ -8,7 +8,7 @@ import pytest
 from toy import PLANE, toy_episode, toy_problem
 
 from mufield import uniform
-from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
+from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction, refuse_words
 from mufield.models.calibration import LEVELS, EmpiricalBeta, held_out, predict_rows, recalibration
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
@@ -100,3 +100,12 @@ def test_it_draws_motions_without_a_line_of_its_own(data):
     )
     assert drawn.mean(axis=0) == pytest.approx(np.asarray(found.mean), abs=0.01)
     assert drawn.std(axis=0) == pytest.approx(np.asarray(found.epistemic), rel=0.2)
+
+
+def test_words_of_configurations_are_refused_where_python_takes_objects():
+    class Wordy(BayesianLinearRegression):
+        noise: str | float = 0.1
+
+    refuse_words(Wordy())
+    with pytest.raises(ValueError, match=r"noise must be .* for example 0\.1, got 'learned'"):
+        refuse_words(Wordy(noise="learned"))

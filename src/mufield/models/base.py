@@ -5,12 +5,14 @@ rewards): then a model's one output is what the agent earns.
 """
 
 from abc import abstractmethod
+from dataclasses import fields
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
+from ..errors import UserError
 from ..problem import Motion
 from ..space.measure import MeanField
 from .data import Transitions
@@ -77,3 +79,14 @@ class AbstractModelFamily(eqx.Module):
     def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
         """Fits one model to each of several runs' data; side by side where a family can."""
         return [self.fit(each, key) for each, key in zip(data, keys, strict=True)]
+
+
+def refuse_words(family: AbstractModelFamily) -> None:
+    """Raises if a setting is a word, as configurations have it, where Python takes an object."""
+    for each in fields(family):
+        value = getattr(family, each.name)
+        if isinstance(value, str):
+            raise UserError(
+                f"{each.name} must be an object or a number, for example {each.default!r}, got "
+                f"{value!r}; words are for configurations"
+            )

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..problem import Motion
 from ..space.measure import MeanField
-from .base import AbstractModel, AbstractModelFamily, Prediction
+from .base import AbstractModel, AbstractModelFamily, Prediction, refuse_words
 from .calibration import FEWEST_ROWS, EmpiricalBeta, held_out, recalibration
 from .data import KnownNoise, LearnedNoise, Outputs, Transitions, Units, buffer_size
 from .features import FeatureMap, regression_rows
@@ -174,6 +174,7 @@ class DeepEnsemble(AbstractModelFamily):
     recalibrate: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
+        refuse_words(self)
         if not 0 <= self.curvature <= 1:
             raise UserError(f"curvature must be between 0 and 1, got {self.curvature}")
         if self.members < 2:

@@ -13,7 +13,7 @@ from .._types import Key
 from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..space.grid import per_axis
-from .base import AbstractModelFamily
+from .base import AbstractModelFamily, refuse_words
 from .calibration import EmpiricalBeta
 from .data import KnownNoise, LearnedNoise, Transitions, Units
 from .features import FeatureMap, Rows, regression_rows
@@ -96,6 +96,7 @@ class GaussianProcess(AbstractModelFamily):
     beta: float | TheoryBeta | EmpiricalBeta = 3.0
 
     def __check_init__(self) -> None:
+        refuse_words(self)
         if isinstance(self.noise, float | tuple) and np.any(np.asarray(self.noise) < 0):
             raise UserError(f"the noise's standard deviation must be 0 or more, got {self.noise}")
         for name in ("length_scales", "variances"):

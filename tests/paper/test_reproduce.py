@@ -13,6 +13,7 @@ from mufield.cli import reproduce as command
 from mufield.environments import registry
 from mufield.jobs import compute
 from mufield.paper import reproduce as whole
+from mufield.paper import rooms, swarm
 from mufield.paper.catalogue import ITEMS
 from mufield.paper.reproduce import reproduce
 from mufield.paper.results import Drawn, Results
@@ -42,6 +43,17 @@ def test_an_item_writes_its_figures_and_the_table(reproduced):
     assert all(path.stat().st_size for path in (*outcome.files, *outcome.table))
     assert any("random-rooms: done" in line for line in said)
     assert Results(out, TINY).item_state(START) == "done"
+
+
+@pytest.mark.slow
+def test_every_item_of_a_tiny_budget_is_computed_and_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(swarm, "FINE", {"horizon": 8, "cells": 8})
+    monkeypatch.setattr(rooms, "FIRST_EPISODES", 1)
+    outcome = here(["all"], tmp_path)
+    assert outcome.problems == ()
+    assert {Results(tmp_path, TINY).item_state(item) for item in ITEMS} == {"done"}
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert not [row["quantity"] for row in rows if row["ours"] == "not computed"]
 
 
 def test_the_second_call_computes_and_draws_nothing(reproduced):

@@ -205,7 +205,8 @@ def compute_missing(
             say(f"{job.name} is computed anew: {change}")
     total, ended = sum(job.seconds for job in missing), 0
     running = pool.run([Task(job, store.begin(job)) for job in missing])
-    with contextlib.closing(running), progress_bar("work", round(total), shown=progress) as report:
+    bar = progress_bar("seconds of work", round(total), shown=progress)
+    with contextlib.closing(running), bar as report:
         for finished in running:
             if finished is not None:
                 ended += 1

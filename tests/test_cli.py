@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import ModuleType, NoneType
 from typing import get_args, get_type_hints
@@ -65,12 +66,15 @@ def test_the_help_lists_all_exit_codes() -> None:
         assert f"{code} {meaning}" in text
 
 
+help_of = cache(help_text)
+
+
 def flags_of(command: str) -> dict[str, object]:
     """The flags of a command with the types of their values."""
     kind = COMMANDS[command]
     hints = get_type_hints(kind)
     types = {each.name: hints[each.name] for each in fields(kind)}
-    text = help_text(command)
+    text = help_of(command)
     flags = {f"--{NAMES.get(name, name).replace('_', '-')}": kind for name, kind in types.items()}
     return {flag: kind for flag, kind in flags.items() if re.search(rf"^  {flag}\b", text, re.M)}
 
@@ -105,11 +109,11 @@ def test_lists_and_options_are_one_word_with_commas() -> None:
     for name in COMMANDS:
         for flag, kind in flags_of(name).items():
             if getattr(kind, "__origin__", None) in (tuple, dict):
-                assert re.search(rf"^  {flag} \S+,\.\.\.", help_text(name), re.M), (name, flag)
+                assert re.search(rf"^  {flag} \S+,\.\.\.", help_of(name), re.M), (name, flag)
 
 
 def test_the_example_below_the_help_of_train_can_be_read() -> None:
-    assert help_text("train").endswith(EXAMPLE)
+    assert help_of("train").endswith(EXAMPLE)
     settings = tomllib.loads(EXAMPLE.partition("# run.toml")[2].partition("\n")[2])
     assert settings["model"] == {"name": "gp", "beta": 2.0}
 
@@ -244,7 +248,7 @@ def test_a_closed_pipe_has_a_code_of_its_own() -> None:
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
         done = subprocess.run(
-            [sys.executable, "-c", script, "reproduce"],
+            [sys.executable, "-c", script, "list"],
             stdout=pipe,
             stderr=subprocess.PIPE,
             check=False,

@@ -124,7 +124,10 @@ def parse_config(document: Any, source: str) -> RunConfig:
         config: RunConfig = _adapter().validate_python(document)
         return config
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
+        own = first.get("ctx", {}).get("error")
+        if isinstance(own, UserError):  # of the configuration's own checks
+            raise UserError(f"{source}: {own}") from error
         where = ".".join(str(key) for key in first["loc"]) or "its contents"
         raise UserError(
             f"{source}: {where} is wrong ({first['msg']}), got {first['input']!r}; correct it"

@@ -1,8 +1,6 @@
 """Small runs that the theory is held against."""
 
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from functools import cached_property, lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +15,8 @@ from mufield.runs.config import RunConfig
 from mufield.runs.layout import RunFiles
 from mufield.runs.session import learn_run
 from mufield.runs.store import RunStore
-from mufield.theory.run import RunData
+from mufield.theory.report import make_report
+from mufield.theory.run import RunData, episodes_of
 
 NORM = 1.0
 CELLS = 12
@@ -82,21 +81,24 @@ def best_value():
     return float(np.asarray(problem.initial) @ values)
 
 
-@dataclass(frozen=True)
 class Run:
-    directory: Path
-    setup: object
-    best: float = 0.0
+    """A finished run; what its models say of its episodes is computed once for all tests."""
 
+    def __init__(self, directory, config, best=0.0):
+        self.directory, self.best, self.setup = directory, best, build(resolve(config))
+        RunStore.create(directory, self.setup.config)
+        learn_run(directory, setup=self.setup, progress=False)
+
+    @cached_property
     def data(self):
         return RunData.read(RunFiles(self.directory), self.setup)
 
+    @cached_property
+    def evidence(self):
+        return list(episodes_of(self.data))
 
-def learned(directory, config):
-    setup = build(resolve(config))
-    RunStore.create(directory, setup.config)
-    learn_run(directory, setup=setup, progress=False)
-    return setup
+    def report(self, **options):
+        return make_report(self.data, evidence=self.evidence, **options)
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +117,13 @@ def ring(tmp_path_factory):
         precision="float64",
     )
     directory = tmp_path_factory.mktemp("theory") / "ring"
-    return Run(directory, learned(directory, config), best_value())
+    return Run(directory, config, best_value())
+
+
+@pytest.fixture(scope="session")
+def report(ring):
+    """The ring's report with all that is known of it."""
+    return ring.report(given={"B_f": NORM, "L_r": 1.0}, reference=ring.best)
 
 
 @pytest.fixture(scope="session")
@@ -131,4 +139,4 @@ def rooms(tmp_path_factory):
         precision="float64",
     )
     directory = tmp_path_factory.mktemp("theory") / "rooms"
-    return Run(directory, learned(directory, config))
+    return Run(directory, config)

@@ -8,16 +8,23 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from mufield import cli
-from mufield.theory.report import make_report
 from mufield.viz.theory import theory_figure
 
 
-def test_tables_and_sentences_stand_in_the_terminal(ring, capsys):
-    code = cli.main(
-        ["theory", str(ring.directory), "--constants", "B_f=1,L_r=1", "--reference", "0.2"]
-    )
+def test_tables_and_sentences_stand_in_the_terminal(ring, report, capsys, monkeypatch):
+    asked = {}
+
+    def made_before(run, **options):
+        asked.update(options)
+        return report
+
+    monkeypatch.setattr("mufield.theory.report.make_report", made_before)
+    words = ["--constants", "B_f=1,L_r=1", "--reference", "0.2", "--delta", "0.3"]
+    code = cli.main(["theory", str(ring.directory), *words])
     said = capsys.readouterr().out
     assert code == 0
+    assert asked["given"] == {"B_f": 1, "L_r": 1}
+    assert (asked["reference"], asked["delta"]) == (0.2, 0.3)
     assert "theory-ring, gp, horizon 3" in said
     for name in ("L_f", "L_sigma", "L_pi", "L_r", "kappa", "B_f", "L-bar"):
         assert f"\n{name} " in said
@@ -50,9 +57,7 @@ def test_mistakes_are_reported_in_one_line(ring, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def figure(ring):
-    given = {"B_f": 1.0, "L_r": 1.0}
-    report = make_report(ring.data(), given=given, reference=ring.best)
+def figure(report):
     return report, theory_figure(report)
 
 

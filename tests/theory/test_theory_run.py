@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 from mufield import M3UCRL, Hallucinated, MirrorPlanner
-from mufield.theory.report import make_report
 from mufield.theory.verdicts import Verdict, power
 
 KNOWN = {"B_f": 1.0, "L_r": 1.0}
-
-
-@pytest.fixture(scope="module")
-def report(ring):
-    return make_report(ring.data(), given=KNOWN, reference=ring.best)
 
 
 def verdicts(report, name):
@@ -121,16 +115,14 @@ def test_vacuous_bounds_are_called_vacuous_and_others_are_not(report):
 
 
 def test_constants_that_cannot_be_right_are_found_out(ring):
-    wrong = make_report(
-        ring.data(), given={**KNOWN, "L_r": 1e-6, "kappa": 1e-9}, reference=ring.best
-    )
+    wrong = ring.report(given={**KNOWN, "L_r": 1e-6, "kappa": 1e-9}, reference=ring.best)
     assert not all(verdict.holds for verdict in wrong.verdicts)
     assert any("DOES NOT HOLD" in verdict.sentence for verdict in wrong.verdicts)
     assert any("realised distances exceed their bounds" in note for note in wrong.notes)
 
 
 def test_without_knowledge_constants_are_estimated_below_the_truth(ring, report):
-    guess = make_report(ring.data())
+    guess = ring.report()
     assert guess.constants.estimated == ["motion", "reward"]
     assert 0 < guess.constants.reward.value <= 1.0 + 1e-9
     assert 0 < guess.constants.motion.value <= report.constants.motion.value
@@ -141,12 +133,12 @@ def test_without_knowledge_constants_are_estimated_below_the_truth(ring, report)
 
 
 def test_a_reference_that_was_beaten_is_called_no_optimum(ring):
-    low = make_report(ring.data(), given=KNOWN, reference=-5.0)
+    low = ring.report(given=KNOWN, reference=-5.0)
     assert any("not the best policy" in note for note in low.notes)
 
 
 def test_an_ensemble_among_walls_is_told_what_does_not_hold(rooms):
-    found = make_report(rooms.data(), reference=5.0)
+    found = rooms.report(reference=5.0)
     assert assumption(found, "LipschitzDynamics").holds is False
     assert "walls" in assumption(found, "LipschitzDynamics").sentence
     assert assumption(found, "LipschitzPolicyAndReward").holds is False
@@ -173,7 +165,7 @@ def test_an_ensemble_among_walls_is_told_what_does_not_hold(rooms):
 )
 def test_senseless_questions_are_refused(ring, options, said):
     with pytest.raises(ValueError, match=said):
-        make_report(ring.data(), **options)
+        ring.report(**options)
 
 
 def test_verdicts_in_words():

@@ -10,7 +10,8 @@ $\int \|\sigma(s, \pi_h(s, \mu_h), \mu_h)\|_2 \, \mu_h(ds)$ of the steps of an e
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -82,19 +83,6 @@ class Constants:
         names = [each.name for each in fields(self) if each.name != "norm"]
         return [name for name in names if getattr(self, name).source == "estimate"]
 
-    def override(self, given: dict[str, Any]) -> "Constants":
-        """The same with the user's values, by the names of the attributes or by the symbols."""
-        names = {symbol: name for name, symbol in SYMBOLS.items()} | {n: n for n in SYMBOLS}
-        found = {}
-        for key, value in given.items():
-            if key not in names:
-                known = ", ".join(f"{name} ({symbol})" for name, symbol in SYMBOLS.items())
-                raise UserError(f"there is no constant {key!r}; there are {known}")
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UserError(f"the constant {key} must be a number, got {value!r}")
-            found[names[key]] = Constant(float(value), "given")
-        return replace(self, **found)
-
     def step_growth(self, beta: float) -> float:
         r"""By how much a step can stretch W1: $2 \kappa (1 + L_\pi) [L_f + 2 \beta L_\sigma]$."""
         kappa, pi = self.stretch.value, self.policy.value
@@ -106,6 +94,20 @@ class Constants:
         The one is added so that its powers never fall; `step_growth` alone gives sharper bounds.
         """
         return 1 + self.step_growth(beta)
+
+
+def given_constants(given: Mapping[str, Any]) -> dict[str, Constant]:
+    """The user's values by the names of `Constants`; they may come by name or by symbol."""
+    names = {symbol: name for name, symbol in SYMBOLS.items()} | {n: n for n in SYMBOLS}
+    found = {}
+    for key, value in given.items():
+        if key not in names:
+            known = ", ".join(f"{name} ({symbol})" for name, symbol in SYMBOLS.items())
+            raise UserError(f"there is no constant {key!r}; there are {known}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"the constant {key} must be a number, got {value!r}")
+        found[names[key]] = Constant(float(value), "given")
+    return found
 
 
 def flow_bound(

@@ -1,10 +1,10 @@
 """The constants of a run: given by the user, bounded by formulas, or estimated at its points."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +36,10 @@ WIDEST = 40.0
 
 
 def constants_of(
-    run: RunData, evidence: Sequence[EpisodeEvidence], prior: Prior | None, given: dict[str, Any]
+    run: RunData,
+    evidence: Sequence[EpisodeEvidence],
+    prior: Prior | None,
+    given: Mapping[str, Constant],
 ) -> Constants:
     """The constants that hold for all episodes of a run, as far as it can be known.
 
@@ -44,7 +47,7 @@ def constants_of(
         run: The run.
         evidence: Its episodes.
         prior: The Gaussian process under which information is counted.
-        given: What the user knows, by name or symbol.
+        given: What the user knows.
     """
     problem = run.setup.problem
     sites = sites_of(run.data)
@@ -55,7 +58,8 @@ def constants_of(
         reward=_reward(run, sites),
         stretch=grid_stretch(problem),
         norm=_norm(run, prior),
-    ).override(given)
+    )
+    found = replace(found, **given)
     known = found.norm is not None and found.norm.source == "given"
     if prior is None or not prior.own or not known or found.motion.source != "estimate":
         return found
@@ -138,15 +142,18 @@ def _spread(problem: Problem, models: Sequence[AbstractModel], sites: Sites) -> 
         value = float(np.linalg.norm(problem.max_move)) * max(slopes)
         return Constant(value, "bound", "from the kernel")
 
-    def largest(model: AbstractModel) -> float:
-        def spread(state: State, action: Action, mu: MeanField) -> jax.Array:
-            return model.predict(state, action, mu).epistemic
+    some = {0, len(models) // 2, len(models) - 1}  # the first, the middle and the last
+    value = max(steepest(problem, _Spread(models[i]), sites) for i in some)
+    return Constant(value, "estimate", "slopes of the models")
 
-        return steepest(problem, spread, sites)
 
-    # The first, the middle and the last: each is compiled anew.
-    some = {0, len(models) // 2, len(models) - 1}
-    return Constant(max(largest(models[i]) for i in some), "estimate", "slopes of the models")
+class _Spread(eqx.Module):
+    """A model's standard deviations: a module, so that models of one kind are compiled once."""
+
+    model: AbstractModel
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Array:
+        return self.model.predict(state, action, mu).epistemic
 
 
 def _reward(run: RunData, sites: Sites) -> Constant:

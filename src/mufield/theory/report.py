@@ -1,7 +1,7 @@
 """What `mufield theory` says of a run: the theory's numbers beside those that were realised."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,9 +12,18 @@ from ..errors import UserError
 from ..models.gp import TheoryBeta
 from ..space.transport import ground_distance
 from .assumptions import Assumption, assumptions_of
-from .bounds import SYMBOLS, Constants, flow_bound, gap_bound, log, logs, regret_bound
+from .bounds import (
+    SYMBOLS,
+    Constants,
+    flow_bound,
+    gap_bound,
+    given_constants,
+    log,
+    logs,
+    regret_bound,
+)
 from .constants import constants_of, of_episode
-from .run import RunData, episodes_of
+from .run import EpisodeEvidence, RunData, episodes_of
 from .run_information import information_of, prior_of
 from .verdicts import Findings, Verdict, value_range, verdicts_of
 
@@ -122,9 +131,10 @@ class TheoryReport:
 def make_report(
     run: RunData,
     *,
-    given: dict[str, Any] | None = None,
+    given: Mapping[str, Any] | None = None,
     delta: float = 0.1,
     reference: float | None = None,
+    evidence: Sequence[EpisodeEvidence] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> TheoryReport:
     """Puts the theory's numbers beside the run's.
@@ -134,17 +144,21 @@ def make_report(
         given: Constants that the user knows, by name or symbol.
         delta: Probability that the theory's band may fail.
         reference: J of the best policy; by default the run's own reference.
+        evidence: What `episodes_of` found before, for several reports on one run: fitting the
+            models again takes most of the time.
         progress: Called with the number of episodes that were looked at.
     """
     if not 0 < delta < 1:
         raise UserError(f"delta must be between 0 and 1, got {delta}")
-    evidence = []
-    for each in episodes_of(run):
-        evidence.append(each)
-        progress(len(evidence))
+    known = given_constants(given or {})
+    if evidence is None:
+        evidence = []
+        for each in episodes_of(run):
+            evidence.append(each)
+            progress(len(evidence))
     problem, config, rewarded = run.setup.problem, run.store.config, run.rewarded
     prior = prior_of(run)
-    constants = constants_of(run, evidence, prior, given or {})
+    constants = constants_of(run, evidence, prior, known)
     wider = config.scale if config.optimism in ("hallucinated", "shared") else 1.0
     betas = [max(1.0, wider) * each.beta for each in evidence]
     masses = np.concatenate([each.mass for each in evidence])

@@ -184,14 +184,13 @@ def verdicts_of(found: Findings) -> Iterator[Verdict]:
             float(info.prior_most[-1]),
             "what data without anything in common would give",
         )
-    if own_info is not None and own_info.complexity_bound is not None:
+    if own_info is not None and (bounds := own_info.complexity_bound) is not None:
+        name = "eq. ChodhuryOnlineLemma11Partial"
+        quantity = "the complexity I_T of the data under the last kernel"
+        most = own_info.prior_complexity[-1]
+        why = "what the prior variance alone gives"
         yield Verdict(
-            "eq. ChodhuryOnlineLemma11Partial",
-            "the complexity I_T of the data under the last kernel",
-            float(own_info.complexity[-1]),
-            log(float(own_info.complexity_bound[-1])),
-            float(own_info.prior_complexity[-1]),
-            "what the prior variance alone gives",
+            name, quantity, float(own_info.complexity[-1]), log(bounds[-1]), float(most), why
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mufield import M3UCRL, Hallucinated, MirrorPlanner
+from mufield.theory.run_information import information_of, prior_of
 from mufield.theory.verdicts import Verdict, power
 
 KNOWN = {"B_f": 1.0, "L_r": 1.0}
@@ -99,6 +100,13 @@ def test_the_doubts_of_the_data_are_those_of_the_models(report):
     """One kernel throughout, so that both ways to the complexity agree: all agents, and a mean."""
     for row in report.rows:
         assert row.stale_complexity == pytest.approx(2 * row.observed_complexity, rel=1e-6)
+
+
+def test_many_data_are_counted_alike_through_inducing_points(report, ring, monkeypatch):
+    monkeypatch.setattr("mufield.theory.run_information.MOST_EXACT", 0)
+    found = information_of(ring.data, prior_of(ring.data))
+    expected = [[row.information, row.stale_complexity] for row in report.rows]
+    np.testing.assert_allclose(np.c_[found.gathered, found.complexity], expected, rtol=1e-3)
 
 
 def test_vacuous_bounds_are_called_vacuous_and_others_are_not(report):

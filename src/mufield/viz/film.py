@@ -71,7 +71,7 @@ def animate_flow(
     titles = [f"h = {step}" for step in range(length)] if titles is None else titles
     if len(titles) != length:
         raise UserError(f"expected a title for each of {length} frames, got {len(titles)}")
-    frames = _counted(_frames(grid, flows, titles), length, progress)
+    frames = _frames(grid, flows, titles, progress)
     if path.suffix.lower() == ".gif":
         _write_gif(path, frames, frames_per_second)
     elif (program := _ffmpeg()) is not None:
@@ -82,7 +82,9 @@ def animate_flow(
     return path
 
 
-def _frames(grid: Grid, flows: Sequence[NamedFlow], titles: Sequence[str]) -> Iterator[Frame]:
+def _frames(
+    grid: Grid, flows: Sequence[NamedFlow], titles: Sequence[str], progress: Progress | None
+) -> Iterator[Frame]:
     width, height = panel_size(grid)
     figure = Figure(
         figsize=(_even(width * len(flows)), _even(height + 0.5)),
@@ -119,19 +121,14 @@ def _frames(grid: Grid, flows: Sequence[NamedFlow], titles: Sequence[str]) -> It
             # Panels that moved by a pixel from frame to frame would tremble.
             figure.set_layout_engine("none")
         yield np.array(canvas.buffer_rgba())[..., :3]
+        if progress is not None:
+            progress(step + 1, len(titles))
 
 
 def _even(inches: float) -> float:
     """H.264 halves the resolution of colours, so both sides need an even number of dots."""
     # A rounding error more, because matplotlib cuts the number of dots down.
     return (2 * round(inches * DOTS_PER_INCH / 2) + 1e-6) / DOTS_PER_INCH
-
-
-def _counted(frames: Iterator[Frame], total: int, progress: Progress | None) -> Iterator[Frame]:
-    for done, frame in enumerate(frames, start=1):
-        yield frame
-        if progress is not None:
-            progress(done, total)
 
 
 def _ffmpeg() -> str | None:

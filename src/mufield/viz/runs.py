@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .._style import DIAGNOSTICS, Diagnostic
+from .._style import DIAGNOSTICS, REFERENCE_COLOUR, Diagnostic
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..learning.metrics import LEVEL
@@ -66,6 +66,8 @@ def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
     for diagnostic, axes in zip(DIAGNOSTICS, figure.axes, strict=True):
         if "coverage" in diagnostic.columns:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        if "optimism" in diagnostic.columns:
+            axes.axhline(0.0, color=REFERENCE_COLOUR, linewidth=0.8)
     return figure
 
 

@@ -12,7 +12,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from . import viz
-from .errors import UserError
 from .jobs.compute import Outcome, episode_policy, play, simulated
 from .jobs.job import JobStore
 from .jobs.pool import compute_missing, local_pool
@@ -66,7 +65,7 @@ def run(
     with store.writing():
         for finished in compute_missing(list(jobs.values()), store, local_pool(workers)):
             if finished.problem:
-                raise UserError(finished.problem)
+                raise RuntimeError(finished.problem)
     found = {name: store.figures(job) for name, job in jobs.items()}
     learned, rows = jobs["learned"], found["learned"]["rows"]
     problem = simulated(learned.settings).problem

@@ -37,7 +37,7 @@ WORDS = {
     "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
     "theory": ("run",),
     "export": ("run", "--format", "safetensors"),
-    "compare": (*SYSTEM, "--contenders", "random", "--out", "compared"),
+    "compare": (*SYSTEM, "--contenders", "random", "--out", "compared", "--workers", "0"),
     "reproduce": (),
     "new": ("FLAGS", "--out", "new/begun"),
     "ask": ("asked",),

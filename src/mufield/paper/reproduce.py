@@ -81,7 +81,7 @@ def _draw_ready(waiting: list[Item], results: Results, say: Say) -> list[str]:
         try:
             drawn = results.draw(item)
         except (ValueError, OSError) as error:  # the others can still be drawn
-            problems.append(f"{item.name} could not be drawn: {error}")
+            problems.append(f"{item.name} could not be drawn: {type(error).__name__}: {error}")
             say(problems[-1])
             continue
         say(f"{item.name}: {', '.join(map(str, drawn.files)) or 'numbers in the table'}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mufield import Box, Grid, MoveSet, Problem, SimulatedSystem, log_mass, point_mass, uniform
-from mufield.space.noise import GaussianNoise, NeighbourNoise
+from mufield.space.move import GaussianNoise, NeighbourNoise
 
 GRID = Grid.from_map("...\n.#.\n...")
 

@@ -78,10 +78,10 @@ from .space.measure import log_mass as log_mass
 from .space.measure import point_mass as point_mass
 from .space.measure import sample as sample
 from .space.measure import uniform as uniform
+from .space.move import GaussianNoise as GaussianNoise
 from .space.move import Move as Move
+from .space.move import NeighbourNoise as NeighbourNoise
 from .space.move import move as move
-from .space.noise import GaussianNoise as GaussianNoise
-from .space.noise import NeighbourNoise as NeighbourNoise
 from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem
 

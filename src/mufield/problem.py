@@ -14,7 +14,7 @@ from ._types import Action, Key, Mass, Scalar, State, States
 from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
 from .space.measure import MeanField, at_all_cells, check_mass, sample
-from .space.noise import GaussianNoise, NeighbourNoise, Noise
+from .space.move import GaussianNoise, NeighbourNoise, Noise
 
 Motion = Callable[[State, Action, MeanField], State]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise."""

@@ -18,8 +18,7 @@ from .policies.base import AbstractPolicy, Profile, as_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
 from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at
-from .space.move import Move
-from .space.noise import Noise
+from .space.move import Move, Noise
 
 EARNED = 1
 """Tells the randomness of observed rewards apart from that of the moves."""

@@ -18,8 +18,7 @@ from mufield import (
     random_policy,
 )
 from mufield.learning.m3ucrl import M3UCRL, RUN, PlanError
-from mufield.learning.metrics import measure
-from mufield.learning.run import learn, learn_many
+from mufield.learning.run import learn, learn_many, measure
 
 KEY = jax.random.key(3)
 

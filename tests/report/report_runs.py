@@ -8,7 +8,7 @@ import numpy as np
 
 from mufield import _files as files
 from mufield import save_policy
-from mufield.learning.metrics import EpisodeMetrics
+from mufield.learning.run import EpisodeMetrics
 from mufield.policies.base import Profile
 from mufield.policies.tables import TablePolicy
 from mufield.report.server import PageServer

@@ -107,7 +107,7 @@ def _name(row: dict[str, Any]) -> str:
 
 def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
     """Whether there is such noise: that of discrete rooms is a probability."""
-    from ..space.noise import NeighbourNoise
+    from ..space.move import NeighbourNoise
 
     noise = system.problem.noise
     factor = options.get("noise_factor", 1.0)

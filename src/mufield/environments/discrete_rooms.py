@@ -9,7 +9,7 @@ from ..policies.tables import TablePolicy
 from ..problem import MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import point_mass
-from ..space.noise import NeighbourNoise
+from ..space.move import NeighbourNoise
 from ..systems import SimulatedSystem
 from .four_rooms import FOUR_ROOMS, avoid_crowds, walk
 

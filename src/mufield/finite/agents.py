@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
-from ..space.noise import GaussianNoise, Noise
+from ..space.move import GaussianNoise, Noise
 from ..systems import agent_move, outside_actions
 from .draws import CellLaws, drawn, normal, random_bits, uniform
 

@@ -14,7 +14,7 @@ from .._types import Mass, Scalar
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
-from ..space.noise import GaussianNoise, NeighbourNoise
+from ..space.move import GaussianNoise, NeighbourNoise
 from .fold import Fold, build_fold
 from .phi import Aims, NeighbourKernel, landed_exactly, transition
 

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 
 from .._types import Mass, Scalar
 from ..space.grid import Grid
-from ..space.move import trace
-from ..space.noise import NeighbourNoise
+from ..space.move import NeighbourNoise, trace
 from .fold import FAR, Fold, Routing
 
 

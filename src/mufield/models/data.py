@@ -14,7 +14,7 @@ from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE
-from ..space.noise import GaussianNoise
+from ..space.move import GaussianNoise
 
 SMALLEST_BUFFER = 256
 """Rows of the smallest buffer; larger ones double, so that programs are rarely compiled anew."""

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..policies.base import Profile
 from ..problem import Problem
 from ..space.grid import Grid
-from ..space.noise import GaussianNoise
+from ..space.move import GaussianNoise
 from .tables import Table
 
 CONTACT = 1e-3

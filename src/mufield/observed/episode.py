@@ -44,7 +44,7 @@ from ..flow.flow import end_reward, integrated_reward
 from ..policies.base import Profile
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
-from ..space.noise import NeighbourNoise
+from ..space.move import NeighbourNoise
 from .checks import (
     Asked,
     check_actions,

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._style import DIAGNOSTICS
 from ..errors import UserError
-from ..learning.metrics import LEVEL
+from ..learning.run import LEVEL
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, read_config
 from ..runs.layout import (

@@ -20,7 +20,7 @@ from .._progress import progress_bar
 from ..episode import Episode
 from ..errors import UserError
 from ..learning.m3ucrl import RUN, LearnerState, PlanError
-from ..learning.metrics import EpisodeMetrics, measure
+from ..learning.run import EpisodeMetrics, measure
 from ..models.data import Transitions
 from ..observed.checks import Asked
 from ..observed.episode import read_episode

@@ -26,7 +26,7 @@ from .._files import (
 )
 from ..episode import Episode
 from ..errors import UserError
-from ..learning.metrics import EpisodeMetrics
+from ..learning.run import EpisodeMetrics
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from ..policies.files import leaf_name, load_policy, save_policy

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..models.gp import GaussianProcess
-from ..space.noise import GaussianNoise
+from ..space.move import GaussianNoise
 from .bounds import SYMBOLS
 from .lipschitz import unbounded_in_empty_cells
 from .verdicts import Findings

@@ -18,7 +18,7 @@ from ..models.kernels import covariances
 from ..models.posterior import Posterior
 from ..problem import Problem
 from ..space.measure import MeanField, mean_field_at
-from ..space.noise import GaussianNoise
+from ..space.move import GaussianNoise
 from .bounds import Constant, Constants
 from .kernel_metric import feature_slopes
 from .lipschitz import Sites, sites_of, steepest

@@ -17,7 +17,7 @@ from ..models.kernels import AbstractKernel, covariances, variances
 from ..models.posterior import Factor, solve_triangular
 from ..policies.encoders import Unseen
 from ..problem import Box
-from ..space.noise import GaussianNoise
+from ..space.move import GaussianNoise
 from .bounds import Log
 from .information import (
     cover_allowance,

@@ -12,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from .._style import DIAGNOSTICS, REFERENCE_COLOUR, Diagnostic
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..learning.metrics import LEVEL
+from ..learning.run import LEVEL
 from ..policies.files import load_policy
 from ..problem import Problem
 from ..runs.layout import RunFiles

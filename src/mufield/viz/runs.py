@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .._style import DIAGNOSTICS, REFERENCE_COLOUR, Diagnostic
+from .._style import DIAGNOSTICS, Diagnostic
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..learning.run import LEVEL
@@ -62,12 +62,10 @@ def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
     _check(groups)
     panels = [_diagnostic(each, groups) for each in DIAGNOSTICS]
     rows = [panels[start : start + COLUMNS] for start in range(0, len(panels), COLUMNS)]
-    figure = panel_figure(rows, width=4.2, height=3.0)
+    figure = panel_figure(rows, width=4.2, height=3.2)
     for diagnostic, axes in zip(DIAGNOSTICS, figure.axes, strict=True):
         if "coverage" in diagnostic.columns:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        if "optimism" in diagnostic.columns:
-            axes.axhline(0.0, color=REFERENCE_COLOUR, linewidth=0.8)
     return figure
 
 
@@ -138,7 +136,8 @@ def _diagnostic(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> Panel:
         for (column, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
             label = f"{_label(group)}, {name}" if name else _label(group)
             curves[label] = band_of(group.column(column), place=place, dashes=dashes)
-    references = {f"{LEVEL:.0%} interval": LEVEL} if "coverage" in diagnostic.columns else {}
+    lines = {"coverage": {f"{LEVEL:.0%} interval": LEVEL}, "optimism": {"expected = realised": 0.0}}
+    references = lines.get(next(iter(diagnostic.columns)), {})
     return Panel(curves, "episode", diagnostic.unit, diagnostic.title, references)
 
 

@@ -28,9 +28,8 @@ from threadpoolctl import threadpool_limits
 
 import mufield
 from mufield import AbstractSystem, Flow, Profile
-from mufield.models.base import AbstractModel
+from mufield.models.base import AbstractModel, Rows
 from mufield.models.data import Transitions
-from mufield.models.features import Rows
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import SquaredExponential
 from mufield.models.posterior import Posterior, safe_root

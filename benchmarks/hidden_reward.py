@@ -34,7 +34,7 @@ from mufield import (
     Table,
 )
 from mufield.learning.run import LearnResult, learn_many
-from mufield.models.calibration import predict_rows
+from mufield.models.base import predict_rows
 from mufield.planning.planner import AbstractPlanner
 
 SWARM_SCALE = 0.3

@@ -37,8 +37,7 @@ from mufield import (
 from mufield.environments.swarm import closed_form_policy
 from mufield.finite.system import FiniteSystem
 from mufield.learning.m3ucrl import default_reward_family as reward_family
-from mufield.models.base import AbstractModel, Prediction
-from mufield.models.calibration import predict_rows
+from mufield.models.base import AbstractModel, Prediction, predict_rows
 from mufield.planning.mirror import regular_moves
 from mufield.problem import HiddenRewardError
 from mufield.space.measure import mean_field_at

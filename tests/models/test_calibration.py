@@ -10,17 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from toy import LINE, RING, toy_episode, toy_problem
 
-from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
-from mufield.models.calibration import (
-    BAND,
-    FEWEST_ROWS,
+from mufield.models.base import (
     LEVELS,
-    EmpiricalBeta,
+    AbstractModel,
+    AbstractModelFamily,
     HeldOut,
-    held_out,
+    Prediction,
     predict_rows,
-    recalibration,
 )
+from mufield.models.calibration import BAND, FEWEST_ROWS, EmpiricalBeta, held_out, recalibration
 from mufield.models.data import Transitions
 
 KEY = jax.random.key(0)

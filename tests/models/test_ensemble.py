@@ -13,7 +13,8 @@ from scipy.stats import norm
 from toy import LINE, PLANE, toy_episode, toy_problem
 
 from mufield import uniform
-from mufield.models.calibration import BAND, EmpiricalBeta, predict_rows
+from mufield.models.base import predict_rows
+from mufield.models.calibration import BAND, EmpiricalBeta
 from mufield.models.data import SMALLEST_BUFFER, KnownNoise, LearnedNoise, Transitions
 from mufield.models.ensemble import Anchored, Bootstrap, DeepEnsemble, RandomStarts, train
 from mufield.models.networks import (

@@ -7,8 +7,8 @@ import pytest
 from toy import LINE, PLANE, RING, toy_episode, toy_problem
 
 from mufield import Grid, MoveSet, Problem, point_mass, uniform
+from mufield.models.base import FeatureMap
 from mufield.models.data import Transitions
-from mufield.models.features import FeatureMap
 from mufield.policies.encoders import (
     EMBEDDING_SIZE,
     ENCODERS,

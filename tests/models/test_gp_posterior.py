@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_kernels import PAIRS, SCALES
 from toy import LINE, toy_problem
 
+from mufield.models.base import FeatureMap, Rows
 from mufield.models.data import Units
-from mufield.models.features import FeatureMap, Rows
 from mufield.models.kernels import Linear, Matern32, SquaredExponential, covariances
 from mufield.models.likelihood import Limits, log_likelihood, most_likely
 from mufield.models.posterior import LOST_INFORMATION, Factor, Posterior, Process, safe_root

@@ -8,7 +8,7 @@ import tinygp
 from helpers import walking_problem
 
 from mufield import Grid
-from mufield.models.features import FeatureMap
+from mufield.models.base import FeatureMap
 from mufield.models.kernels import (
     Additive,
     Linear,

@@ -8,10 +8,17 @@ import pytest
 from toy import PLANE, toy_episode, toy_problem
 
 from mufield import uniform
-from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction, refuse_words
-from mufield.models.calibration import LEVELS, EmpiricalBeta, held_out, predict_rows, recalibration
+from mufield.models.base import (
+    LEVELS,
+    AbstractModel,
+    AbstractModelFamily,
+    FeatureMap,
+    Prediction,
+    predict_rows,
+    refuse_words,
+)
+from mufield.models.calibration import EmpiricalBeta, held_out, recalibration
 from mufield.models.data import Transitions
-from mufield.models.features import FeatureMap
 from mufield.policies.encoders import AbstractEncoder, Unseen
 from mufield.space.measure import mean_field_at
 

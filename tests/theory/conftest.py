@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mufield import ActionLaw, Grid, MoveSet, Problem, SimulatedSystem, register, uniform
-from mufield.models.features import FeatureMap
+from mufield.models.base import FeatureMap
 from mufield.models.kernels import Smooth, covariances
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig

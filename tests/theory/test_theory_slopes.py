@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import mufield as mf
 from mufield import Grid, Profile, TablePolicy, network_profile
+from mufield.models.base import FeatureMap
 from mufield.models.data import Transitions
-from mufield.models.features import FeatureMap
 from mufield.models.kernels import (
     Linear,
     Matern32,

@@ -16,8 +16,7 @@ from .._progress import progress_bar
 from .._types import Action, Mass, Scalar, State
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
-from ..models.base import AbstractModel
-from ..models.calibration import predict_rows
+from ..models.base import AbstractModel, predict_rows
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile

@@ -1,21 +1,36 @@
-"""What every statistical model of the unknown motion offers (assumption WellCalibratedModel).
+"""What every statistical model of the unknown motion shares (assumption WellCalibratedModel).
 
-The same interface serves a hidden reward, by the same assumption (the paper's footnote on unknown
-rewards): then a model's one output is what the agent earns.
+Its interface, the features that it sees, and its predictions beside what was observed. The same
+serves a hidden reward (the paper's footnote on unknown rewards): then a model's one output is what
+the agent earns.
 """
 
 from abc import abstractmethod
 from dataclasses import fields
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
-from ..problem import Motion
-from ..space.measure import MeanField
-from .data import Transitions
+from ..policies.encoders import (
+    AbstractEncoder,
+    Unseen,
+    check_encoder,
+    position_features,
+    position_size,
+)
+from ..problem import Motion, Problem
+from ..space.grid import Grid
+from ..space.measure import MeanField, mean_field_at
+from .data import PaddedTransitions, Transitions, Units
+
+LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
+"""Levels at which coverage is reported."""
 
 
 class Prediction(eqx.Module):
@@ -90,3 +105,147 @@ def refuse_words(family: AbstractModelFamily) -> None:
                 f"{each.name} must be an object or a number, for example {each.default!r}, got "
                 f"{value!r}; words are for configurations"
             )
+
+
+class FeatureMap(eqx.Module):
+    """z(s, a, mu): the vector that a model sees.
+
+    Periodic axes enter as cosine and sine; other axes and the actions are scaled to [-1, 1].
+
+    Attributes:
+        grid: The space.
+        lower: Lower bounds of the actions.
+        upper: Upper bounds of the actions.
+        mu: How the population enters.
+    """
+
+    grid: Grid = eqx.field(static=True)
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
+    mu: AbstractEncoder = eqx.field(static=True)
+
+    def __init__(self, problem: Problem, mu: AbstractEncoder = Unseen()):
+        """Builds the map for a problem."""
+        self.grid, self.mu = problem.grid, check_encoder(mu)
+        self.lower, self.upper = problem.actions.lower, problem.actions.upper
+
+    @property
+    def own_size(self) -> int:
+        """Number of features of the agent's own state and action; those of mu follow."""
+        return position_size(self.grid) + len(self.lower)
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.own_size + self.mu.size(self.grid)
+
+    @property
+    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Places of the features of the state, of the action, and of mu."""
+        first, own = position_size(self.grid), self.own_size
+        return tuple(range(first)), tuple(range(first, own)), tuple(range(own, self.size))
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "features"]:
+        """The features of one agent."""
+        dtype = state.dtype
+        low, high = (jnp.asarray(bound, dtype=dtype) for bound in (self.lower, self.upper))
+        width = jnp.where(high > low, high - low, 1.0)
+        return jnp.concatenate(
+            [
+                position_features(self.grid, state),
+                2 * (action - low) / width - 1,
+                self.mu(state, mu).astype(dtype),
+            ]
+        )
+
+    def rows(self, data: PaddedTransitions) -> Float[Array, "rows features"]:
+        """The features of every transition."""
+
+        def one(state: State, action: Action, moment: Array) -> Float[Array, "features"]:
+            return self(state, action, mean_field_at(self.grid, data.mass[moment], state))
+
+        return jax.vmap(one)(data.states, data.actions, data.moment)
+
+
+class Rows(NamedTuple):
+    """What a model is fitted to, in double precision on the host.
+
+    Attributes:
+        inputs: Features of the transitions.
+        targets: What the model should put out; zero where that was not observed.
+        observed: Which targets were observed.
+    """
+
+    inputs: Float[np.ndarray, "rows features"]
+    targets: Float[np.ndarray, "rows outputs"]
+    observed: Bool[np.ndarray, "rows outputs"]
+
+
+def regression_rows(features: FeatureMap, data: Transitions) -> Rows:
+    """Inputs and scaled targets of the transitions."""
+    inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[: len(data)]
+    observed = data.observed_outputs
+    return Rows(inputs, np.where(observed, Units.of(data).encode(data), 0.0), observed)
+
+
+@eqx.filter_jit
+def _inputs(features: FeatureMap, data: PaddedTransitions) -> Array:
+    return features.rows(data)
+
+
+class HeldOut(eqx.Module):
+    """Predictions for moves that the model was not fitted to.
+
+    Attributes:
+        error: Observed displacement, or reward, minus the predicted one.
+        epistemic: Epistemic standard deviations.
+        aleatoric: Standard deviations of the noise.
+        observed: Axes that no wall censored; the others count for nothing.
+    """
+
+    error: Float[np.ndarray, "rows dim"]
+    epistemic: Float[np.ndarray, "rows dim"]
+    aleatoric: Float[np.ndarray, "rows dim"]
+    observed: Bool[np.ndarray, "rows dim"]
+
+    def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows dim"]:
+        """Predictive probability of a smaller error in size: uniform on [0, 1] if calibrated."""
+        from scipy.special import ndtr  # slow to import
+
+        deviation = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
+        return np.asarray(2 * ndtr(np.abs(self.error) / np.maximum(deviation, 1e-30)) - 1)
+
+    def coverage(
+        self, levels: tuple[float, ...] = LEVELS, widening: float = 1.0
+    ) -> Float[np.ndarray, "dim levels"]:
+        """Share of the moves inside the central interval of each level, axis by axis."""
+        inside = self.quantiles(widening)[..., None] <= np.asarray(levels)
+        count = np.maximum(self.observed.sum(axis=0), 1)
+        return np.asarray((inside & self.observed[..., None]).sum(axis=0) / count[:, None])
+
+
+def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
+    """A model's predictions for transitions, beside what was observed."""
+    count = len(data)
+    error, found = _predictions(model, data.padded(), data.problem.grid, data.of_reward)
+    return HeldOut(
+        error=np.asarray(error, dtype=float)[:count],
+        epistemic=np.asarray(found.epistemic, dtype=float)[:count],
+        aleatoric=np.asarray(found.aleatoric, dtype=float)[:count],
+        observed=data.observed_outputs,
+    )
+
+
+@eqx.filter_jit
+def _predictions(
+    model: AbstractModel, data: PaddedTransitions, grid: Grid, of_reward: bool
+) -> tuple[Float[Array, "rows outputs"], Prediction]:
+    def one(state: State, action: Action, seen: Array, moment: Array) -> tuple[Array, Prediction]:
+        found = model.predict(state, action, mean_field_at(grid, data.mass[moment], state))
+        if of_reward:
+            return seen - found.mean, found
+        return grid.displacement(state, seen) - (found.mean - state), found
+
+    seen = data.earned if of_reward else data.next_states
+    assert seen is not None
+    return jax.vmap(one)(data.states, data.actions, seen, data.moment)

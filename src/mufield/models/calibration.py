@@ -8,17 +8,12 @@ alone, and never downwards: held-out moves lie where the data are, plans go wher
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Float, Int
 
-from .._types import Action, Key, State
+from .._types import Key
 from ..errors import UserError
-from ..space.grid import Grid
-from ..space.measure import mean_field_at
-from .base import AbstractModel, AbstractModelFamily, Prediction
-from .data import PaddedTransitions, Transitions
-
-LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
-"""Levels at which coverage is reported."""
+from .base import AbstractModelFamily, HeldOut, predict_rows
+from .data import Transitions
 
 WIDENINGS = np.geomspace(1.0, 10.0, 47)
 """Factors on the epistemic deviation that are tried; none makes the band narrower."""
@@ -28,37 +23,6 @@ BAND = 2.0
 
 FEWEST_ROWS = 10
 """Transitions below which held-out folds say nothing."""
-
-
-class HeldOut(eqx.Module):
-    """Predictions for moves that the model was not fitted to.
-
-    Attributes:
-        error: Observed displacement, or reward, minus the predicted one.
-        epistemic: Epistemic standard deviations.
-        aleatoric: Standard deviations of the noise.
-        observed: Axes that no wall censored; the others count for nothing.
-    """
-
-    error: Float[np.ndarray, "rows dim"]
-    epistemic: Float[np.ndarray, "rows dim"]
-    aleatoric: Float[np.ndarray, "rows dim"]
-    observed: Bool[np.ndarray, "rows dim"]
-
-    def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows dim"]:
-        """Predictive probability of a smaller error in size: uniform on [0, 1] if calibrated."""
-        from scipy.special import ndtr  # slow to import
-
-        deviation = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
-        return np.asarray(2 * ndtr(np.abs(self.error) / np.maximum(deviation, 1e-30)) - 1)
-
-    def coverage(
-        self, levels: tuple[float, ...] = LEVELS, widening: float = 1.0
-    ) -> Float[np.ndarray, "dim levels"]:
-        """Share of the moves inside the central interval of each level, axis by axis."""
-        inside = self.quantiles(widening)[..., None] <= np.asarray(levels)
-        count = np.maximum(self.observed.sum(axis=0), 1)
-        return np.asarray((inside & self.observed[..., None]).sum(axis=0) / count[:, None])
 
 
 class Recalibration(eqx.Module):
@@ -74,18 +38,6 @@ class Recalibration(eqx.Module):
     predicted: Float[np.ndarray, "levels"]
     observed: Float[np.ndarray, "dim levels"]
     widening: Float[np.ndarray, "dim"]
-
-
-def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
-    """A model's predictions for transitions, beside what was observed."""
-    count = len(data)
-    error, found = _predictions(model, data.padded(), data.problem.grid, data.of_reward)
-    return HeldOut(
-        error=np.asarray(error, dtype=float)[:count],
-        epistemic=np.asarray(found.epistemic, dtype=float)[:count],
-        aleatoric=np.asarray(found.aleatoric, dtype=float)[:count],
-        observed=data.observed_outputs,
-    )
 
 
 def held_out(
@@ -153,18 +105,3 @@ def _folds(count: int, folds: int) -> Int[np.ndarray, "rows"]:
     """Blocks of neighbouring moves, dealt out in turn: moves that follow each other are alike."""
     block = max(1, count // (4 * folds))
     return np.asarray((np.arange(count) // block) % folds)
-
-
-@eqx.filter_jit
-def _predictions(
-    model: AbstractModel, data: PaddedTransitions, grid: Grid, of_reward: bool
-) -> tuple[Float[Array, "rows outputs"], Prediction]:
-    def one(state: State, action: Action, seen: Array, moment: Array) -> tuple[Array, Prediction]:
-        found = model.predict(state, action, mean_field_at(grid, data.mass[moment], state))
-        if of_reward:
-            return seen - found.mean, found
-        return grid.displacement(state, seen) - (found.mean - state), found
-
-    seen = data.earned if of_reward else data.next_states
-    assert seen is not None
-    return jax.vmap(one)(data.states, data.actions, seen, data.moment)

@@ -16,10 +16,16 @@ from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..problem import Motion
 from ..space.measure import MeanField
-from .base import AbstractModel, AbstractModelFamily, Prediction, refuse_words
+from .base import (
+    AbstractModel,
+    AbstractModelFamily,
+    FeatureMap,
+    Prediction,
+    refuse_words,
+    regression_rows,
+)
 from .calibration import FEWEST_ROWS, EmpiricalBeta, held_out, recalibration
 from .data import KnownNoise, LearnedNoise, Outputs, Transitions, Units, buffer_size
-from .features import FeatureMap, regression_rows
 from .networks import (
     Member,
     MemberPrior,

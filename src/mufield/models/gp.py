@@ -13,10 +13,9 @@ from .._types import Key
 from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, Unseen
 from ..space.grid import per_axis
-from .base import AbstractModelFamily, refuse_words
+from .base import AbstractModelFamily, FeatureMap, Rows, refuse_words, regression_rows
 from .calibration import EmpiricalBeta
 from .data import KnownNoise, LearnedNoise, Transitions, Units
-from .features import FeatureMap, Rows, regression_rows
 from .kernels import AbstractKernel, AbstractPrior, Smooth
 from .likelihood import Limits, most_likely
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process

@@ -15,8 +15,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Scalar
 from ..errors import UserError
+from .base import FeatureMap
 from .data import buffer_size
-from .features import FeatureMap
 
 Point = Float[Array, "features"]
 Scale = float | tuple[float, ...]

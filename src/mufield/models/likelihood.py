@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float
 
 from .._types import Key, Scalar
 from ..errors import UserError
+from .base import Rows
 from .data import buffer_size
-from .features import Rows
 from .kernels import AbstractKernel
 
 MOST_ROWS = 512

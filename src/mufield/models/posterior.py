@@ -21,9 +21,8 @@ from jaxtyping import Array, Float, Int
 from .._types import Action, Key, Scalar, State
 from ..problem import Motion
 from ..space.measure import MeanField
-from .base import AbstractModel, Prediction
+from .base import AbstractModel, FeatureMap, Prediction, Rows
 from .data import Units, buffer_size
-from .features import FeatureMap, Rows
 from .kernels import AbstractKernel, covariances, variances
 
 LOST_INFORMATION = 1e-4

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..models.features import FeatureMap
+from ..models.base import FeatureMap
 from ..models.kernels import (
     AbstractKernel,
     AbstractStationary,

@@ -16,8 +16,7 @@ from jaxtyping import Array, Float
 from .. import _types
 from ..errors import UserError
 from ..learning.m3ucrl import LearnerState
-from ..models.base import AbstractModel
-from ..models.calibration import predict_rows
+from ..models.base import AbstractModel, predict_rows
 from ..models.data import Transitions
 from ..policies.base import Profile
 from ..policies.files import load_policy

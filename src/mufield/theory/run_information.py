@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..learning.m3ucrl import FIT
+from ..models.base import FeatureMap, Rows
 from ..models.data import Transitions
-from ..models.features import FeatureMap, Rows
 from ..models.gp import GaussianProcess
 from ..models.kernels import AbstractKernel, covariances, variances
 from ..models.posterior import Factor, solve_triangular

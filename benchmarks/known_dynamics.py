@@ -271,9 +271,9 @@ def plan_swarms(report: Report, sizes: Sizes) -> None:
         if name == "swarm":
             distances.append(distances_to_closed_form(system, rollout))
             show_distances(report, "  W1 to the closed form", distances[-1])
-            show_effort(report, system, plan.profile)
+            show_effort(report, system, found.profile)
             if sizes.swarm_points:
-                show_certificate(report, plan.profile, initial, sizes.swarm_points)
+                show_certificate(report, found.profile, initial, sizes.swarm_points)
     for name, gain in gains.items():
         report.claim(
             f"{name}: J of the plan above the closed form's", min(gain), 0.0, side="at least"

@@ -34,11 +34,17 @@ def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):
     # What the planner says is what the system pays.
     paid = system.evaluate(scattered.profile).value
     np.testing.assert_allclose(paid, scattered.value, rtol=1e-5)
-    short = mf.BPTT(steps=1, learning_rate=1e-9)
+    # A warm start has about the means and deviations of the table's actions.
     again = mf.plan(
-        flow, motion, mf.Table(scatter=5), starts=0, warm=[scattered.profile], ascent=short
+        flow,
+        motion,
+        mf.Table(scatter=5),
+        starts=0,
+        warm=[scattered.profile],
+        ascent=mf.BPTT(steps=50, learning_rate=0.1),
     )
-    assert float(again.value) > 0.98 * upper
+    assert float(again.history[0, 0]) > 0.9 * upper
+    assert float(again.value) > 0.97 * upper
 
 
 def test_networks_start_where_the_table_ended(rooms):

@@ -208,10 +208,9 @@ def compute_missing(
     bar = progress_bar("seconds of work", round(total), shown=progress)
     with contextlib.closing(running), bar as report:
         for finished in running:
-            if finished is not None:
-                ended += 1
-                say(f"[{ended}/{len(missing)}] {finished.problem or f'{finished.job.name}: done'}")
             done = sum(store.progress(job) * job.seconds for job in missing)
+            ended += finished is not None
             report(round(done), jobs_done=ended)
             if finished is not None:
+                say(f"[{ended}/{len(missing)}] {finished.problem or f'{finished.job.name}: done'}")
                 yield finished

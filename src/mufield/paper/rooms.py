@@ -10,7 +10,6 @@ import numpy as np
 
 from .. import viz
 from ..jobs.compute import Outcome, episode_policy, planned_policy, play, simulated
-from ..jobs.job import Job
 from ..policies.tables import random_policy
 from ..space.measure import entropy
 from . import catalogue, workload
@@ -95,7 +94,7 @@ def draw_curve(results: Results) -> Drawn:
 
 def draw_final(results: Results) -> Drawn:
     """The distribution at the end of the best episode of seed 0, for both classes."""
-    outcomes = _best_episodes(results)
+    outcomes = _learned_outcomes(results)
     first = next(iter(outcomes.values()))
     horizon = len(first.mass) - 1
     ends = jnp.stack([one.mass[-1] for one in outcomes.values()])
@@ -140,19 +139,16 @@ def draw_convergence(results: Results) -> Drawn:
     return Drawn(results.save(figure, "convergence"))
 
 
-def _best_episodes(results: Results) -> dict[str, Outcome]:
-    """The best episode of seed 0 of both classes, by a name for titles."""
+def _learned_outcomes(results: Results, episode: int | None = None) -> dict[str, Outcome]:
+    """An episode of seed 0 of both classes, the best by default, by a name for titles."""
     outcomes = {}
     for planner, name in CLASSES.items():
         job = workload.rooms_runs(results.budget, planner)[0]
-        best = results.figures(job)["best_episode"]
-        outcomes[f"{name}, episode {best}"] = _learned_episode(results, job, best)
+        number = episode or results.figures(job)["best_episode"]
+        if number <= job.settings["episodes"]:
+            policy = episode_policy(results.path(job), number)
+            outcomes[f"{name}, episode {number}"] = play(job.settings, policy)
     return outcomes
-
-
-def _learned_episode(results: Results, job: Job, episode: int) -> Outcome:
-    """An episode of a run."""
-    return play(job.settings, episode_policy(results.path(job), episode))
 
 
 def _steps(figures: dict[str, dict[str, Any]], column: str) -> dict[str, viz.Curve]:
@@ -177,25 +173,14 @@ def film_known(results: Results) -> Drawn:
 
 def film_learned(results: Results) -> Drawn:
     """The first ten episodes and the best of seed 0, both classes side by side."""
+    films = {f"episode_{number}": number for number in range(1, FIRST_EPISODES + 1)}
     files = []
-    for episode in range(1, FIRST_EPISODES + 1):
-        flows = _episode(results, episode)
-        if flows:
-            files.append(_film(results, f"m3_ucrl_animation_episode_{episode}", flows))
-    best = {f"{name}\nJ = {one.value:.2f}": one for name, one in _best_episodes(results).items()}
-    files.append(_film(results, "m3_ucrl_animation_best", best))
+    for name, number in (films | {"best": None}).items():
+        outcomes = _learned_outcomes(results, number)
+        flows = {f"{each}\nJ = {one.value:.2f}": one for each, one in outcomes.items()}
+        if flows:  # runs of small budgets have fewer episodes
+            files.append(_film(results, f"m3_ucrl_animation_{name}", flows))
     return Drawn(tuple(files))
-
-
-def _episode(results: Results, episode: int) -> dict[str, Outcome]:
-    """An episode of the runs that have so many."""
-    flows = {}
-    for planner, name in CLASSES.items():
-        job = workload.rooms_runs(results.budget, planner)[0]
-        if episode <= job.settings["episodes"]:
-            outcome = _learned_episode(results, job, episode)
-            flows[f"{name}\nepisode {episode}, J = {outcome.value:.2f}"] = outcome
-    return flows
 
 
 def _film(results: Results, name: str, outcomes: dict[str, Outcome]) -> Path:

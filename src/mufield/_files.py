@@ -1,10 +1,10 @@
-"""Files that are written whole or not at all, that say so when they were damaged, and directories
-with one writer at a time.
+"""Files that are written whole or not at all and whose damage is noticed, and directories that one
+process at a time may write to.
 
 A *sealed* file holds arrays and a JSON document about them. It is a safetensors file: 8 bytes with
 the length of the header (little-endian), the header in JSON, then the arrays' bytes. The header's
 metadata have the single entry ``mufield``, itself JSON: the file's ``kind``, the ``document`` as a
-text, and ``sha256``, the `digest` of all that. Equal contents give equal bytes in every process.
+text, and ``sha256``, the `digest` of both and of the arrays. Equal contents give equal bytes.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Number format and shape of each array, as in ``{"mass": ("float32", (21, 104))}``."""
 
 FSYNC = "MUFIELD_FSYNC"
-"""With the environment variable at 0 nobody waits for the disk: files outlive a crash of the
-program, but perhaps not one of the computer. Tests set it."""
+"""Environment variable; at 0, writers do not wait for the disk, which is faster: files then survive
+a crash of the program, but perhaps not one of the computer. Tests set it."""
 
 _ENTRY = "mufield"
 _TEMPORARY = ".mufield-*.tmp"
@@ -41,15 +41,15 @@ _DTYPES = {"BOOL": "bool", "F32": "float32", "F64": "float64"} | {
 
 
 class Sealed(NamedTuple):
-    """The contents of a sealed file."""
+    """What a sealed file holds."""
 
     document: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file at one stroke: after a crash there is the old file or the new one."""
-    # In the same directory, as only there can it take the old file's place at one stroke.
+    """Writes a file atomically: after a crash there is the old file or the new one."""
+    # In the same directory, because `os.replace` is atomic only within one file system.
     temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
     sync = os.environ.get(FSYNC) != "0"
     try:
@@ -63,7 +63,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     if sync and sys.platform != "win32":
-        # So that the new name lasts through a power failure as well.
+        # So that the new name survives a power failure as well.
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -72,25 +72,25 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_changed(path: Path, data: bytes) -> None:
-    """Writes a file unless it holds the same already; a pipe in its place is replaced."""
+    """Writes a file unless it already holds these bytes; a pipe of that name is replaced."""
     if not path.is_file() or path.read_bytes() != data:
         write_bytes(path, data)
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes what writers that were killed left behind; only while nobody else writes."""
+    """Removes temporary files of writers that were killed; call it only while nobody writes."""
     for left in directory.rglob(_TEMPORARY):
         left.unlink(missing_ok=True)
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Writes a document that people may read."""
+    """Writes indented JSON, for people."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     write_bytes(path, f"{text}\n".encode())
 
 
 def read_json(path: Path) -> Any:
-    """Reads a document; raises UserError with the file's name if it is damaged."""
+    """Reads JSON; raises UserError that names the file if it is damaged."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -99,12 +99,12 @@ def read_json(path: Path) -> Any:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes one line of JSON for each row, unless the file says the same already."""
+    """Writes one line of JSON for each row, unless the file already holds them."""
     write_changed(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of such a file; lines that were torn by a crash are left out."""
+    """The rows of a file of `write_lines`, none if it is missing; damaged lines are left out."""
     rows = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
@@ -122,21 +122,21 @@ def write_sealed(
 
     Args:
         path: The file; one that exists is replaced.
-        document: What JSON can hold.
-        arrays: Arrays of numbers by name, of NumPy or JAX.
-        kind: What the file is, in a few words; whoever reads it must expect the same.
+        document: Anything that JSON can hold.
+        arrays: Arrays of NumPy or JAX by name.
+        kind: What the file is, in a few words; `read_sealed` must be given the same.
     """
     write_bytes(path, sealed_bytes(document, arrays, kind=kind))
 
 
 def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind: str) -> bytes:
-    """The contents of a sealed file."""
-    # safetensors takes the memory as it lies, so it must be contiguous.
+    """The bytes of a sealed file."""
+    # safetensors copies the memory as it is, so it must be contiguous.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps(document, allow_nan=False)
     entry = {"kind": kind, "document": text, "sha256": digest(kind + "\n" + text, plain)}
     data = to_safetensors(plain, metadata={_ENTRY: json.dumps(entry)})
-    # safetensors puts its header in an order that differs from process to process.
+    # The order of safetensors' header differs from process to process, so it is sorted here.
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":"))
     start = header.encode() + b" " * (-len(header.encode()) % 8)
@@ -146,13 +146,13 @@ def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind
 def read_sealed(
     path: Path, kind: str, *, layout: Callable[[dict[str, Any]], Layout] | None = None
 ) -> Sealed:
-    """Reads a sealed file. Nothing in it is run, and no size is believed that is not there.
+    """Reads a sealed file, which may come from strangers: no code in it is run.
 
     Args:
         path: The file.
         kind: What the file must be.
-        layout: Given the document, the arrays that there must be. They are compared with those
-            of the file before any is loaded; the document is not yet known to be sound then.
+        layout: From the document to the arrays that the file must hold. They are compared before
+            any array is loaded, and so before the checksum: the document may be damaged then.
 
     Raises:
         UserError: If the file is missing, damaged or of another kind; the message names it.
@@ -192,7 +192,7 @@ def _check_layout(path: Path, expected: Layout, found: Layout) -> None:
 
 
 def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of a text and named arrays; a changed bit, shape or number format gives another."""
+    """SHA-256 of a text and of arrays with their names, shapes and number formats."""
     total = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = arrays[name]
@@ -202,12 +202,12 @@ def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def check_file(path: Path) -> None:
-    """Raises UserError unless there is a file: reading a pipe in its place would never end."""
+    """Raises UserError unless this is an ordinary file; reading a pipe would never end."""
     if not path.exists():
         raise unusable(path, "it is missing")
     if not path.is_file():
@@ -220,15 +220,14 @@ def unusable(path: Path, what: str) -> UserError:
 
 
 class DirectoryInUse(UserError):
-    """Another process writes to the directory."""
+    """Another process holds the directory's lock."""
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keeps other processes out of a directory, with the file ``lock`` in it.
+    """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
 
-    The system itself holds the lock and drops it when the process ends, however it ends; so a
-    process that was killed leaves no lock behind.
+    The operating system drops the lock when the process ends, even if it is killed.
     """
     path = directory / "lock"
     if path.exists() and not path.is_file():
@@ -252,7 +251,7 @@ if sys.platform == "win32":
 
     def _acquire(handle: int) -> bool:
         try:
-            # A byte far behind the text, as locked bytes cannot be read.
+            # A byte far behind the text, because locked bytes cannot be read.
             os.lseek(handle, 1 << 20, os.SEEK_SET)
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
             os.lseek(handle, 0, os.SEEK_SET)

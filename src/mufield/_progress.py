@@ -1,4 +1,4 @@
-"""A bar for what takes long: on a terminal it moves, elsewhere it prints a line now and then."""
+"""Progress of long computations: a bar on a terminal, elsewhere a line of text now and then."""
 
 import sys
 import time
@@ -12,10 +12,9 @@ LINE_SECONDS = 10.0
 
 @runtime_checkable
 class Report(Protocol):
-    """Called with the number of finished steps and the figures worth showing."""
+    """Shows the number of finished steps, and figures beside it."""
 
-    def __call__(self, done: int, **figures: float) -> None:
-        """Shows them."""
+    def __call__(self, done: int, **figures: float) -> None: ...
 
 
 @contextmanager
@@ -41,14 +40,13 @@ def _text(figures: dict[str, float]) -> str:
 @contextmanager
 def _terminal_bar(title: str, total: int) -> Iterator[Report]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        Elapsed(),
+        TimeElapsedColumn(),
         TextColumn("{task.fields[figures]}"),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:

@@ -12,9 +12,9 @@ def enable_compilation_cache() -> Path | None:
     """Keep compiled programs on disk, so that later starts need not compile them again.
 
     The cache lies in the user's cache directory. The environment variable
-    ``MUFIELD_COMPILATION_CACHE`` set to ``off`` leaves it out, any other value is the directory
-    to use instead. A cache that the user configured in JAX is left alone. A directory that cannot
-    be written is no error, only a slower start.
+    ``MUFIELD_COMPILATION_CACHE`` chooses another directory, or none if it is ``off``. A cache
+    that the user configured in JAX is left alone. A directory that cannot be written is no error,
+    only a slower start.
 
     JAX is not imported for this, so that commands which compute nothing start at once.
 
@@ -27,8 +27,7 @@ def enable_compilation_cache() -> Path | None:
     _configure(
         {
             "jax_compilation_cache_dir": str(directory),
-            # By default only programs that took a second are kept; most of ours are smaller,
-            # but there are many.
+            # By default only programs that took a second are kept; ours are small, but many.
             "jax_persistent_cache_min_compile_time_secs": 0.0,
             "jax_persistent_cache_min_entry_size_bytes": -1,
         }
@@ -37,7 +36,7 @@ def enable_compilation_cache() -> Path | None:
 
 
 def _cache_directory() -> Path | None:
-    """The directory wished for, or None when there is none or the cache is switched off."""
+    """The directory to use; None if the cache is switched off or there is no home directory."""
     switch = os.environ.get(SWITCH, "")
     if switch.strip().lower() == "off":
         return None
@@ -83,7 +82,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _configure(settings: dict[str, str | float | int]) -> None:
-    """Set what the user did not: in JAX if it is there, else where it will look on its import."""
+    """Set what the user did not: in JAX if it is imported, else where JAX will read it then."""
     for name, value in settings.items():
         if name.upper() in os.environ:
             continue

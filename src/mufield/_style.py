@@ -9,10 +9,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 REFERENCE_COLOUR = "#595959"
 WALL_COLOUR, WALL_HATCH = "#3b3b3b", "#7d7d7d"
 BAR_COLOUR, BAR_EDGE = "#a6cbe3", "#1f5a85"
-"""Of the density along a line."""
+"""For the bars of a density along a line."""
 
 VISIBLE_SHARE = 0.1
-"""Cells with less than this share of an evenly spread population's cell count as empty."""
+"""A cell counts as empty if it holds less than this share of what an even spread gives it."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,8 @@ class Diagnostic:
     """One panel about how far models and plans could be trusted, episode by episode.
 
     Attributes:
-        title: What it shows.
-        unit: Of the vertical axis.
-        columns: Columns of the metrics, with a name for each if there are several.
+        unit: Label of the vertical axis.
+        columns: Columns of the metrics; if there are several, with a name for each.
     """
 
     title: str

@@ -25,7 +25,7 @@ from .space.measure import entropy
 
 BUDGET = replace(FULL, rooms_seeds=1, rooms_episodes=15)
 PANELS = (0, 5, 10, 20)
-"""Steps of the still pictures."""
+"""Steps that the still pictures show."""
 
 DOTS_PER_INCH = 120
 
@@ -41,12 +41,12 @@ def run(
 ) -> list[Path]:
     """Learns the four rooms, compares with what is possible, and draws what happened.
 
-    What was computed is kept, so that the pictures can be drawn again in no time.
+    Computed results are kept, so a second call only draws the pictures again.
 
     Args:
         out: Directory for the pictures and jobs; made if it does not exist.
-        budget: How much to compute; the parts about the four rooms count.
-        workers: Processes that compute; none for as many as there are cores, 0 for this one.
+        budget: How much to compute; only its entries about the four rooms matter.
+        workers: Number of worker processes; None for one per core, 0 to compute in this process.
         console: Where tables are printed; standard output by default.
 
     Returns:
@@ -54,7 +54,7 @@ def run(
     """
     set_precision(budget.precision)
     console, store = console or Console(), JobStore(out)
-    # What can be reached is computed with known motion, which the learner never sees.
+    # The others show what is possible: they are computed with the motion, which is hidden from it.
     jobs = {
         "learned": workload.rooms_runs(budget, "mirror")[0],
         "optimum": workload.rooms_bracket(budget),
@@ -172,7 +172,7 @@ def _print_rooms(console: Console, grid: Grid, outcomes: dict[str, Outcome]) -> 
 
 
 def _rooms(grid: Grid) -> dict[str, Bool[np.ndarray, "cells"]]:
-    """Which cells belong to each room: the four on the sides of the walls, and the doors."""
+    """Which cells belong to each of the four rooms, and which are doors."""
     side = np.sign(grid.free_cells - np.asarray(grid.shape) // 2)
     rooms = {
         f"{vertical} {horizontal}": (side == (x, y)).all(axis=1)

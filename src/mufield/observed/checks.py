@@ -18,11 +18,11 @@ from ..space.move import GaussianNoise
 from .tables import Table
 
 CONTACT = 1e-3
-"""Share of a cell within which a position touches a wall: agents rest at walls, and positions are
-measured and printed with a few digits only."""
+"""A position this near to a wall, as a share of a cell, touches it: agents rest at walls, and
+positions are measured and printed with a few digits only."""
 
 FARTHEST_NOISE = 8.0
-"""Standard deviations of noise that a single step may show."""
+"""How many standard deviations of noise a single step may show."""
 
 Points = Float[np.ndarray, "points dim"]
 Axes = Bool[np.ndarray, "points dim"]
@@ -30,15 +30,7 @@ Axes = Bool[np.ndarray, "points dim"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the episode must answer.
-
-    Attributes:
-        problem: The problem.
-        profile: The policy that was asked for.
-        run: Name of the run.
-        episode: Number of the episode.
-        policy: The policy's id.
-    """
+    """The plan that an observed episode must belong to; `run` and `policy` are their ids."""
 
     problem: Problem
     profile: Profile
@@ -68,7 +60,10 @@ def check_answer(table: Table, asked: Asked) -> None:
 
 
 def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
-    """Rows by agent and step, and the agents; raises unless each has every step once."""
+    """The rows' order by agent and step, and the agents' names.
+
+    Raises unless each agent has every step once.
+    """
     steps = table.integers("step")
     distinct = np.unique(steps)
     if distinct[0] < 0:
@@ -109,7 +104,7 @@ def _by_number(name: str) -> tuple[bool, int, str]:
 
 
 def checked_positions(table: Table, grid: Grid, points: Points, columns: list[str]) -> Points:
-    """The positions, away from walls by a rounding error; raises if they are farther inside."""
+    """The positions after `settle`; raises if one of them is inside a wall or outside the box."""
     settled, lost = settle(grid, points)
     if not lost.any():
         return settled
@@ -130,7 +125,7 @@ def checked_positions(table: Table, grid: Grid, points: Points, columns: list[st
 
 
 def check_actions(table: Table, problem: Problem, actions: np.ndarray) -> None:
-    """Raises if an action is none of the problem's."""
+    """Raises if an action is outside the problem's set."""
     inside = np.asarray(problem.actions.contains(jnp.asarray(actions)))
     if not inside.all():
         row = int(np.argmin(inside))
@@ -168,7 +163,7 @@ def check_continuity(
         grid: The space.
         states: Where the agents were, (agents, steps, dim).
         ends: Where they were one step later.
-        order: Rows of the file by agent and step.
+        order: Rows of the file by agent and step, from `rows_by_agent`.
     """
     gap = grid.displacement(ends[:, :-1], states[:, 1:])
     broken = np.abs(gap) > 3 * CONTACT * np.asarray(grid.cell_size)
@@ -186,7 +181,7 @@ def settle(grid: Grid, points: Points) -> tuple[Points, Bool[np.ndarray, "points
     """Moves points that rounding put into a wall or out of the box back to where agents can be.
 
     Returns:
-        The points, and which of them could not be moved: they are farther away than rounding.
+        The points, and which of them could not be moved: rounding alone does not explain them.
     """
     settled, lost = points.copy(), ~_free(grid, points)
     step = CONTACT * np.asarray(grid.cell_size)
@@ -202,7 +197,7 @@ def settle(grid: Grid, points: Points) -> tuple[Points, Bool[np.ndarray, "points
 
 
 def touching(grid: Grid, start: Points, end: Points) -> Axes:
-    """Axes on which a wall or border may have stopped a move: it ends in contact with one."""
+    """Axes on which a wall or border may have stopped a move, as the move ends in contact."""
     place = grid.lattice(np.asarray(end, dtype=float))
     face = np.round(place).astype(int)
     near = np.abs(place - face) <= 2 * CONTACT
@@ -223,20 +218,20 @@ def unmoved_at_walls(grid: Grid, start: Points, end: Points) -> Axes:
 def _beside_wall(
     grid: Grid, start: Points, end: Points, where: Axes, below: np.ndarray, above: np.ndarray
 ) -> Axes:
-    """Whether a wall or border is at one of two cells of an axis, somewhere along the agent's way.
+    """For each axis in ``where``, whether its cell ``below`` or ``above`` is a wall or border.
 
-    An agent that slid along a wall may have come past the wall's end, so all cells count that its
-    way from start to end passes on the other axes.
+    An agent that slid along a wall may have come past the wall's end. So on the other axes all
+    cells count from the agent's start to its end.
     """
     first, last = _cells(grid, start), _cells(grid, end)
-    walls = grid.padded_walls(1)  # so cells are counted from 1 there
+    walls = grid.padded_walls(1)  # cells are counted from 1 in it
     found = np.zeros_like(where)
     for row, axis in np.argwhere(where).tolist():
         way = []
         for other in range(grid.dim):
             low, high = sorted((int(first[row, other]), int(last[row, other])))
             if grid.periodic[other] and high - low > grid.shape[other] // 2:
-                # Round a periodic axis the way is unknown; the cell at the end is certain.
+                # The move may have gone either way round the axis; only its end is certain.
                 low = high = int(last[row, other])
             way.append(slice(low + 1, high + 2))
         for cell in (int(below[row, axis]), int(above[row, axis])):
@@ -246,15 +241,15 @@ def _beside_wall(
 
 
 def _cells(grid: Grid, points: Points) -> Int[np.ndarray, "points dim"]:
-    """The cells of points inside the box; its upper border belongs to the last ones."""
-    # Clipped first: far away, numbers are larger than an integer can be.
+    """The cells of points inside the box; the upper border belongs to the last cell."""
+    # Clipped before the conversion: far-away positions do not fit into integers.
     place = grid.lattice(np.asarray(points, dtype=float))
     cells = np.clip(np.floor(place), 0, np.asarray(grid.shape) - 1)
     return np.asarray(cells.astype(int))
 
 
 def _free(grid: Grid, points: Points) -> Bool[np.ndarray, "points"]:
-    """Which points are in free cells of the box, in double precision and in the learner's."""
+    """Which points are in free cells, in double precision as well as in the learner's."""
     inside = ((points >= np.asarray(grid.lower)) & (points <= np.asarray(grid.upper))).all(axis=1)
     ours = grid.index_of(np.asarray(points, dtype=float))
     learners = np.asarray(grid.index_of(jnp.asarray(points)))

@@ -8,12 +8,12 @@ One row for each agent and step, as CSV or Parquet:
 - ``action_0``, ...: what it did.
 - ``next_0``, ...: where it was one step later.
 - ``stopped_0``, ... (optional): 1 on axes where a wall or border stopped the agent, else 0. If
-  they are missing, an axis counts as stopped where the agent ended in contact with a wall or
-  border; agents that stand in cells count as stopped on axes on which they stayed beside one.
-- ``reward``: what the agent was paid at the step. Optional, unless the problem hides its reward:
-  then it is what the reward is learned from.
-- ``end_reward``: what the agent was paid for where it was at the end, in each of its rows; only
-  needed where the problem hides its reward and pays the end.
+  they are missing, an axis counts as stopped if the agent ended in contact with a wall or border;
+  for agents that move from cell to cell, if they stayed beside one on that axis.
+- ``reward``: what the agent was paid at the step. Optional, unless the problem hides its reward,
+  which is then learned from this column.
+- ``end_reward``: what the agent was paid for its final position, repeated in each of its rows;
+  only needed if the problem hides its reward and pays the end.
 - ``run``, ``episode``, ``policy`` (optional): the run, the number of the episode and the policy's
   id, as ``mufield ask`` prints them. They are compared, so that no episode gets into the wrong run.
 
@@ -21,9 +21,8 @@ Other columns are ignored. The population's distribution is that of the agents i
 a second file gives it: ``step`` (0, ..., horizon), ``cell_0``, ``cell_1``, ... (coordinates of a
 cell, from 0) and ``mass`` (share of the population there); cells without a row are empty.
 
-Rewards that are not given follow from the problem's reward, if it is known: with a file of masses
-they are the integrated reward of the policy that was asked for, else the mean over the agents of
-the file.
+Without a column ``reward``, rewards are computed from the problem's known reward: with a file of
+masses as the integrated reward of the policy that was asked for, else as the mean over the agents.
 """
 
 from collections.abc import Sequence
@@ -62,12 +61,12 @@ from .tables import Table, label, read_table
 def read_episode(
     path: Path, asked: Asked, *, mass_path: Path | None = None, agents: Sequence[str] = ()
 ) -> Episode:
-    """Reads what was observed; raises and names row, column and remedy if it cannot be right.
+    """Reads an observed episode; raises and names row, column and remedy if it cannot be right.
 
     Args:
         path: The file of agents.
-        asked: What the episode must answer.
-        mass_path: A file of the population's distributions, if it was observed by other means.
+        asked: The plan that the episode must belong to.
+        mass_path: A file of the population's distributions, if these were observed by other means.
         agents: The agents to learn from; by default all.
     """
     problem = asked.problem
@@ -127,7 +126,7 @@ def read_episode(
 
 
 def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"]:
-    """Reads mu_0, ..., mu_H: columns ``step``, ``cell_0``, ``cell_1``, ... and ``mass``."""
+    """Reads the distributions mu_0, ..., mu_H from a file of masses."""
     grid, last = problem.grid, problem.horizon
     table = read_table(path)
     names = [f"cell_{axis}" for axis in range(grid.dim)]
@@ -178,7 +177,7 @@ def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"
 
 
 def _check_rewards(table: Table, problem: Problem) -> None:
-    """Raises if the file does not say what only the agents know."""
+    """Raises if the problem hides its reward and the file does not give it."""
     needed = ["reward", *(["end_reward"] if problem.pay_end else [])]
     missing = [column for column in needed if column not in table.columns]
     if problem.hides_reward and missing:
@@ -229,13 +228,10 @@ def _integrated_rewards(
 def _mean_rewards(
     problem: Problem, places: Array, actions: Array, mass: _types.Masses
 ) -> Float[Array, "paid_steps"]:
-    """The mean over observed agents of what the known reward pays them.
+    """The mean over observed agents of what the known reward pays them; at the end they rest.
 
-    Args:
-        problem: The problem.
-        places: Where the agents were, the end included, (agents, steps + 1, dim).
-        actions: What they did, (agents, steps, action_dim); at the end they are at rest.
-        mass: The population's distributions.
+    Axes of ``places``, which include the end: (agents, steps + 1, dim); of ``actions``: (agents,
+    steps, action_dim).
     """
     rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
     resting = jnp.broadcast_to(rest, (len(actions), 1, len(rest)))

@@ -13,7 +13,7 @@ from ..errors import UserError
 
 LARGEST = float(np.finfo(np.float32).max)
 MOST = 2.0**53
-"""Beyond it, numbers in double precision are no longer counted one by one."""
+"""Beyond it, double precision skips whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,9 @@ class Table:
     """Columns of equal length.
 
     Attributes:
-        path: The file.
         columns: The values of each column, as they were written.
-        first_row: What the file calls its first row: lines of a CSV file count the header.
-        word: ``"line"`` or ``"row"``.
+        first_row: Number of the first row in errors: lines of a CSV file count the header.
+        word: What errors call a row: ``"line"`` or ``"row"``.
     """
 
     path: Path
@@ -36,7 +35,7 @@ class Table:
         return len(next(iter(self.columns.values()), []))
 
     def where(self, row: int, column: str) -> str:
-        """The place of a value, for errors."""
+        """The place of a value, for errors; rows count from 0 here."""
         return f"{self.path}, {self.word} {row + self.first_row}, column {column}"
 
     def require(self, names: Iterable[str]) -> None:
@@ -53,7 +52,7 @@ class Table:
             raise UserError(f"{self.path}: expected at least one row, got none; check the file")
 
     def numbers(self, column: str) -> np.ndarray:
-        """A column of finite numbers, small enough for both number formats of a run."""
+        """A column of finite numbers that single precision can hold."""
         stored = self.columns[column]
         values = np.array([_number(value) for value in stored])
         bad = ~(np.abs(values) <= LARGEST)
@@ -78,7 +77,7 @@ class Table:
         return values.astype(np.int64)
 
     def labels(self, column: str) -> list[str]:
-        """A column of names; whole numbers are written without a point."""
+        """A column of names, each as `label` gives it."""
         return [label(value) for value in self.columns[column]]
 
     def flags(self, column: str) -> np.ndarray:
@@ -101,7 +100,7 @@ def _number(value: Any) -> float:
 
 
 def label(value: Any) -> str:
-    """A name, whatever it was stored as: 3, 3.0 and "3" are the same."""
+    """A name as text, however it was stored: 3, 3.0 and "3" are the same."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
@@ -121,7 +120,7 @@ def read_table(path: Path) -> Table:
 
 def _read_csv(path: Path) -> Table:
     try:
-        # Spreadsheets put a byte order mark in front.
+        # Spreadsheets begin files with a byte order mark.
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:

@@ -5,7 +5,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -29,6 +29,8 @@ from ..problem import Problem
 from .config import RunConfig
 from .surroundings import check_precision, import_users
 
+T = TypeVar("T")
+
 MODELS: dict[str, type[AbstractModelFamily]] = {
     "ensemble": DeepEnsemble,
     "gp": GaussianProcess,
@@ -41,8 +43,8 @@ OPTIMISM: dict[str, type[AbstractOptimism]] = {
     "greedy": Greedy,
 }
 POLICIES: dict[str, type[Network | Table]] = {"network": Network, "table": Table}
-"""What gradient ascent plans; their options stand beside those of `GradientPlanner`."""
-
+"""Policies that gradient ascent plans. In a configuration their options and those of
+`GradientPlanner` are one table."""
 
 WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
@@ -57,14 +59,7 @@ its defaults, a table for one with other settings: ``mu = {name = "pooled", cell
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a configuration stands for.
-
-    Attributes:
-        config: The configuration.
-        problem: What is known.
-        system: The simulator; none for a real system.
-        learner: The learner.
-    """
+    """A configuration and what it describes; a real system has no simulator, `system` is None."""
 
     config: RunConfig
     problem: Problem
@@ -95,9 +90,9 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
 
 
 def with_reward_options(setup: Setup) -> Setup:
-    """The setup with all settings of the reward's model written out, if it has one.
+    """The setup with the defaults of the reward's model written out, if it has one.
 
-    Only a problem says whether its reward is hidden, so `resolve` cannot do it.
+    Only a problem says whether its reward is hidden, and `resolve` builds no problem.
     """
     family = setup.learner.reward_family
     if family is None:
@@ -107,12 +102,12 @@ def with_reward_options(setup: Setup) -> Setup:
 
 
 def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
-    """What is known of a run's system; faster than all of `build`."""
+    """The problem alone; faster than `build`."""
     return _problem(_known(config, imports))
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The configuration with all defaults written out, because those of the code may change."""
+    """The configuration with all defaults written out, because defaults may change."""
     import_users(config.imports)
     known = find(config.environment).options
     own = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
@@ -134,10 +129,7 @@ def _problem(known: Known) -> Problem:
 
 
 def _family(config: RunConfig) -> AbstractModelFamily:
-    family: AbstractModelFamily = _make(
-        MODELS[config.model], config.model_options, f"the model {config.model!r}"
-    )
-    return family
+    return _make(MODELS[config.model], config.model_options, f"the model {config.model!r}")
 
 
 def _reward_family(
@@ -157,18 +149,15 @@ def _reward_family(
 
 def _planner(config: RunConfig) -> AbstractPlanner:
     what, options = f"the planner {config.planner!r}", dict(config.planner_options)
-    planner: AbstractPlanner
     if config.planner == "mirror":
-        planner = _make(MirrorPlanner, options, what)
-        return planner
+        return _make(MirrorPlanner, options, what)
     kind = POLICIES[config.planner]
     names = [each.name for each in dataclasses.fields(kind) if each.name in options]
     own = {name: options.pop(name) for name in names}
-    # The network that action and control share is a kind of optimism in configurations.
+    # In configurations a network shared by action and control is called a kind of optimism.
     fixed = {"shared": config.optimism == "shared"} if kind is Network else {}
     policy = _make(kind, own, what, **fixed)
-    planner = _make(GradientPlanner, options, what, policy=policy)
-    return planner
+    return _make(GradientPlanner, options, what, policy=policy)
 
 
 def _planner_settings(planner: AbstractPlanner) -> dict[str, Any]:
@@ -183,14 +172,14 @@ def _optimism(config: RunConfig) -> AbstractOptimism:
     return kind(config.scale) if issubclass(kind, Hallucinated | Bonus) else kind()
 
 
-def _make(kind: type[Any], options: dict[str, Any], what: str, **fixed: Any) -> Any:
-    """An object from plain settings; `_settings` is the way back.
+def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:
+    """Makes an object of a dataclass from plain settings; `_settings` is the inverse.
 
     Args:
-        kind: Its class, a dataclass.
-        options: Its settings as a configuration has them; others keep their defaults.
-        what: Names it in errors.
-        fixed: Settings that cannot be chosen.
+        kind: The dataclass.
+        options: Settings as a configuration has them; others keep their defaults.
+        what: Name of the object in errors.
+        fixed: Settings that a configuration cannot choose.
     """
     return kind(**_checked(kind, options, what, fixed), **fixed)
 
@@ -201,11 +190,11 @@ def _checked(
     what: str,
     fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Plain settings as values of the types that the class has; raises for others."""
+    """Plain settings as values of the dataclass's types; raises for unknown names and values."""
     known = {e.name: e.type for e in dataclasses.fields(kind) if e.name not in fixed}
     unknown = sorted(options.keys() - known.keys())
     if unknown:
-        # Options of what gradient ascent plans stand beside its own.
+        # The policy's options belong to the same table, so they are listed, too.
         plans = [each for each in fixed.values() if dataclasses.is_dataclass(each)]
         beside = [e.name for each in plans for e in dataclasses.fields(each) if e.name != "shared"]
         has = ", ".join([*known, *beside]) or "none"
@@ -214,7 +203,7 @@ def _checked(
 
 
 def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
-    """A plain value as what the setting holds: the object of a word, or a value of the type."""
+    """Turns a plain value into an object of `WORDS`, if the setting has any, or into the type."""
     held = tuple(each for each in get_args(kind) or (kind,) if isinstance(each, type))
     words = {word: k for word, k in WORDS.get(setting, {}).items() if issubclass(k, held)}
     if words and isinstance(value, str | dict):
@@ -237,12 +226,12 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
 
 
 def _settings(made: Any) -> dict[str, Any]:
-    """The settings of an object, as a configuration has them."""
+    """The fields of a dataclass object, as a configuration has them."""
     return _plain({each.name: getattr(made, each.name) for each in dataclasses.fields(made)})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON can hold, as it comes back from there."""
+    """Values as JSON gives them back; those that it cannot hold are left out."""
     kept: dict[str, Any] = {}
     for name, value in values.items():
         words = [word for word, kind in WORDS.get(name, {}).items() if type(value) is kind]
@@ -253,5 +242,5 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             kept[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):
-            continue  # such as functions: they are the code's own and cannot be set from outside
+            continue  # such as functions, which no configuration can set
     return kept

@@ -1,4 +1,4 @@
-"""What describes a run completely. No JAX here, so that the command line's help comes at once."""
+"""The configuration of a run. No JAX here, so that the command line's help comes at once."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 from ..errors import UserError
 
 FORMAT = 1
-"""Of run directories; those of later versions are refused."""
+"""Version of the format of run directories; later ones are refused."""
 
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
-"""What a file of settings may hold as a table: ``name`` and, beside it, the options."""
+"""In a file of settings, these may be tables that hold ``name`` and the options side by side."""
 
 ModelName = Literal["ensemble", "gp"]
 PlannerName = Literal["mirror", "network", "table"]
@@ -50,7 +50,7 @@ class RunConfig:
         label: Tells runs apart that share all else; `mufield new` draws one if there is none.
     """
 
-    # Read by pydantic where a file is checked.
+    # Read by pydantic when a file is checked.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"allow_inf_nan": False}
 
     environment: str
@@ -81,15 +81,15 @@ class RunConfig:
 
     @property
     def identity(self) -> str:
-        """Stands for the run in its policy files; equal for runs that must come out equal."""
+        """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
-        if not self.reward_options:  # as for runs that were begun when there was no such setting
+        if not self.reward_options:  # older runs had no such setting and keep their identity
             del document["reward_options"]
         text = json.dumps(document, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def document(self) -> dict[str, Any]:
-        """The configuration as JSON has it, with the version of run directories."""
+        """The configuration as JSON, with the version of the format."""
         text = json.dumps(asdict(self) | {"format": FORMAT}, allow_nan=False)
         document: dict[str, Any] = json.loads(text)
         return document
@@ -97,13 +97,13 @@ class RunConfig:
 
 @cache
 def _adapter() -> Any:
-    from pydantic import TypeAdapter  # slow to import, and to build
+    from pydantic import TypeAdapter  # slow to import and to build
 
     return TypeAdapter(RunConfig)
 
 
 def parse_config(document: Any, source: str) -> RunConfig:
-    """Reads a configuration; raises UserError that names the source and the field."""
+    """Checks a configuration; raises UserError that names the source and the field."""
     from pydantic import ValidationError
 
     if isinstance(document, dict):
@@ -126,7 +126,7 @@ def parse_config(document: Any, source: str) -> RunConfig:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         own = first.get("ctx", {}).get("error")
-        if isinstance(own, UserError):  # of the configuration's own checks
+        if isinstance(own, UserError):  # raised by `RunConfig.__post_init__`
             raise UserError(f"{source}: {own}") from error
         where = ".".join(str(key) for key in first["loc"]) or "its contents"
         raise UserError(
@@ -137,8 +137,8 @@ def parse_config(document: Any, source: str) -> RunConfig:
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a JSON or TOML file, not checked yet.
 
-    The environment, the model and the planner may be tables, ``[model]`` with ``name`` and the
-    options; they come back as ``model`` and ``model_options``.
+    The environment, the model and the planner may be tables: ``[model]`` with ``name`` and the
+    options is returned as ``model`` and ``model_options``.
     """
     if not path.exists():
         raise UserError(f"there is no file of settings {path}")
@@ -169,7 +169,7 @@ def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:
             )
         own = dict(table)
         flat |= {name: own.pop("name", None), options: own}
-        if flat[name] is None:  # the default, or what a flag says
+        if flat[name] is None:  # a flag or the default says which
             del flat[name]
     return flat
 

@@ -1,8 +1,8 @@
-"""A run's directory: which files there are and what they say. Read only, and without JAX.
+"""The files of a run's directory and how they are read. Nothing is written here; no JAX.
 
 ```
 config.json       what the run is
-versions.json     what it was begun with
+versions.json     versions of Python and packages that it was begun with
 policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
@@ -14,8 +14,8 @@ best.policy       a copy of the policy with the highest J so far
 tensorboard/      events, if they were asked for
 ```
 
-The first five are the run; a plan counts once its file is there, and so does an episode. The
-metrics and the copies follow from them and are written again wherever they differ.
+The first five are the run; a plan or an episode is part of it once its file is there. The metrics
+and the copies are derived from them, and written again where they differ.
 """
 
 import hashlib
@@ -39,8 +39,10 @@ PLAN, EPISODE = "plan of a run", "episode of a run"
 """Kinds of sealed files."""
 
 OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
+"""Arrays of every episode, named as the fields of `Episode`."""
+
 EARNED = "earned"
-"""Observed only where the problem hides its reward."""
+"""Array of episodes whose problem hides its reward."""
 
 PLANNED = ("mass", "value", "control")
 """Arrays of every plan; others belong to the planner's memory."""
@@ -51,10 +53,10 @@ class EpisodeRecord:
     """One episode that is part of a run.
 
     Attributes:
-        arrays: What was observed, by the names of the fields of `Episode`.
-        content: Stands for all that was observed.
-        row: Its row of the metrics.
-        source: Where it comes from.
+        arrays: What was observed.
+        content: Digest of the arrays.
+        row: The episode's row of the metrics.
+        source: Where it comes from: a simulator or a file.
     """
 
     arrays: dict[str, np.ndarray]
@@ -64,13 +66,7 @@ class EpisodeRecord:
 
 
 class RunFiles:
-    """A run as its files say it is.
-
-    Attributes:
-        directory: The run's directory.
-        config: What the run is.
-        records: The episodes so far.
-    """
+    """A run, read from its files; `records` are its episodes so far."""
 
     def __init__(self, directory: Path):
         """Reads a run; raises if a file is missing or damaged, and names it."""
@@ -101,7 +97,7 @@ class RunFiles:
 
     @property
     def asked(self) -> bool:
-        """Whether the next episode is planned, but not told."""
+        """Whether the next episode is planned, but not observed yet."""
         return self.path("plans", self.episodes + 1).exists()
 
     def path(self, part: str, number: int) -> Path:
@@ -111,7 +107,7 @@ class RunFiles:
     def episode_number(self, which: str, *, planned: bool = False) -> int:
         """The episode that a user means by ``"best"``, ``"last"`` or a number.
 
-        With ``planned``, one that is planned but not told counts, too; it is called ``"asked"``.
+        With ``planned``, one that is planned but not observed yet counts, too, as ``"asked"``.
         """
         count, asked = self.episodes, planned and self.asked
         if count and which in ("best", "last"):
@@ -128,13 +124,13 @@ class RunFiles:
         )
 
     def plan_id(self, number: int) -> str:
-        """Stands for an episode's plan: for the run, and all that it was told before."""
+        """Names an episode's plan: a digest of the run and of all that it had observed before."""
         before = [record.content for record in self.records[: number - 1]]
         text = "\n".join([self.config.identity, str(number), *before])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read_plan_file(self, number: int) -> Sealed:
-        """What a planner expected of an episode, and what it remembered."""
+        """What a planner expected of an episode, and its memory afterwards."""
         path = self.path("plans", number)
         plan = read_sealed(path, PLAN)
         self._check_owner(path, plan.document, number, "id")
@@ -189,7 +185,7 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
 
 
 def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
-    """Reads the file of an episode: all that it says, and the part that matters to learners."""
+    """Reads the file of an episode; returns its whole document, and the record made from it."""
     document, arrays = read_sealed(path, EPISODE)
     missing = [name for name in OBSERVED if name not in arrays]
     missing += [name for name in ("metrics", "source") if not isinstance(document.get(name), dict)]
@@ -200,7 +196,7 @@ def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
 
 
 def read_versions(directory: Path) -> dict[str, Any]:
-    """What a run was begun with; empty if that was lost."""
+    """The versions that a run was begun with; empty if their file was lost."""
     path = directory / VERSIONS
     found = read_json(path) if path.exists() else {}
     if not isinstance(found, dict):
@@ -209,5 +205,5 @@ def read_versions(directory: Path) -> dict[str, Any]:
 
 
 def read_seconds(directory: Path) -> list[dict[str, Any]]:
-    """What took how long: the number of the episode, and seconds by name."""
+    """The run's timings: rows with the number of an episode, and seconds by the part's name."""
     return read_lines(directory / TIMINGS)

@@ -1,7 +1,4 @@
-"""The metrics for other programs: by columns in Parquet, and as TensorBoard events.
-
-Nothing is ever read from them.
-"""
+"""The metrics for other programs, as Parquet and as TensorBoard events; mufield reads neither."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +16,9 @@ Row = dict[str, Any]
 
 
 def write_columns(path: Path, rows: Sequence[Row]) -> None:
-    """Writes the metrics as Parquet, unless the file says the same already.
+    """Writes the metrics as Parquet, unless the file already holds them.
 
-    Without pyarrow there is no such file: one that another computer wrote is removed, because it
-    could not be kept in step.
+    Without pyarrow, a file that another computer wrote is removed, as it would become outdated.
     """
     data = _parquet(rows) if rows else None
     if data is None:
@@ -42,7 +38,7 @@ def _parquet(rows: Sequence[Row]) -> bytes | None:
         TEXTS, pyarrow.list_(pyarrow.string())
     )
     names = dict.fromkeys(name for row in rows for name in row)
-    # Not guessed from the values: a column without any would have no type.
+    # Not guessed from the values: a column without values would have no type.
     schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in names])
     file = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), file)
@@ -53,8 +49,8 @@ def _parquet(rows: Sequence[Row]) -> bytes | None:
 def event_writer(directory: Path, rows: Sequence[Row]) -> Iterator[Callable[[Row], None]]:
     """Yields a function that writes an episode's figures as events.
 
-    Old events are removed and all ``rows`` so far written anew: a run that went on without events
-    would otherwise have gaps.
+    Old events are removed and all ``rows`` so far written again, because episodes that were run
+    without this writer would be missing.
     """
     from tensorboardX import SummaryWriter
 

@@ -1,7 +1,7 @@
-"""Many runs at a glance: found, summarised and put into groups; no JAX, and nothing is refused.
+"""Many runs at a glance: found, summarised and grouped. No JAX, and damaged runs raise no error.
 
-Only names and small files are looked at. Whether the contents of episodes and policies are sound
-is checked when a run is opened.
+Only names and small files are looked at; the contents of episodes and policies are checked when a
+run is opened.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ IGNORED = ("seed", "label", "episodes", "reference", "imports", "format")
 """Settings that may differ within a group."""
 
 MOST_DIFFERENCES = 3
-"""Groups that differ in more settings are called by their directories."""
+"""Groups that differ in more settings are named after their directories."""
+
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run.
+    """One run at a glance.
 
     Attributes:
-        directory: Where it is.
-        config: What it is; None if that cannot be read.
+        config: None if it cannot be read.
         episodes: Number of episodes so far.
         best: Highest J so far.
         last: J of the last episode.
-        state: How far it is.
-        reason: What is damaged.
-        began: When it began, by the time of its files.
+        reason: What is damaged; empty if nothing is.
+        began: When the run began, by the time of its files.
     """
 
     directory: Path
@@ -55,7 +55,7 @@ class RunSummary:
     began: datetime | None
 
     def row(self) -> dict[str, Any]:
-        """The figures under short names, and all settings."""
+        """The summary for tables and JSON, with all settings under ``config``."""
         names = ("environment", "model", "planner", "optimism", "seed", "label")
         return {
             "directory": str(self.directory),
@@ -102,18 +102,18 @@ def _runs_below(top: Path, depth: int) -> Iterator[Path]:
 def _is_run(names: set[str], directory: Path) -> bool:
     if CONFIG in names:  # other programs write files of that name, too
         return any(name in names for name in (VERSIONS, METRICS, *PARTS))
-    # Where a run was only about to begin, these are empty.
+    # A run that was killed while it began has these directories, but nothing in them.
     return names.issuperset(PARTS) and any(any((directory / part).iterdir()) for part in PARTS)
 
 
 def summarise(directory: Path) -> RunSummary:
-    """Looks at a run; what is wrong with it becomes its state."""
+    """Summarises a run; if it is damaged, its state says so."""
     config, reason = None, ""
     done = len(part_numbers(directory, "episodes"))
     pending = done + 1 in part_numbers(directory, "plans")
     values: list[float] = []
     try:
-        # Lines that are torn are written again when the run goes on.
+        # Damaged lines are left out; they are written again when the run goes on.
         rows = read_lines(directory / METRICS)[:done]
         values = [row["value"] for row in rows if isinstance(row.get("value"), int | float)]
         config = read_config(directory)
@@ -142,7 +142,7 @@ def _state(config: RunConfig, done: int, pending: bool) -> State:
 
 
 def _began(directory: Path) -> datetime | None:
-    # Written once; the configuration is written again when the number of episodes changes.
+    # Not the configuration, which is written again when the number of episodes changes.
     for path in (directory / VERSIONS, directory):
         with contextlib.suppress(OSError):
             return datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -153,8 +153,8 @@ def matches(config: RunConfig | None, wanted: Mapping[str, Any]) -> bool:
     """Whether a configuration has all these values.
 
     Args:
-        config: The configuration; without one nothing matches but an empty request.
-        wanted: Values by the names of settings, those of options as in ``model_options.beta``.
+        config: The configuration; None matches only if nothing is wanted.
+        wanted: Values by the names of settings; options are named as in ``model_options.beta``.
     """
     if config is None:
         return not wanted
@@ -171,18 +171,9 @@ def _value(document: dict[str, Any], name: str) -> Any:
     return value
 
 
-_ABSENT = object()
-
-
 @dataclass(frozen=True)
 class RunMetrics:
-    """What a run was and what came of it.
-
-    Attributes:
-        directory: Where it is.
-        config: What it is.
-        rows: The metrics of its episodes, at least one.
-    """
+    """A run's configuration and the metrics of its episodes, at least one."""
 
     directory: Path
     config: RunConfig
@@ -191,25 +182,20 @@ class RunMetrics:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ only in their seed.
-
-    Attributes:
-        name: What tells them from other groups.
-        runs: The runs, at least one.
-    """
+    """Runs that differ only in their seed, at least one; the name tells groups apart."""
 
     name: str
     runs: tuple[RunMetrics, ...]
 
     def column(self, key: str) -> Float[np.ndarray, "runs episodes"]:
-        """A column of the metrics, as far as all runs go; NaN where there is no value."""
+        """A column of the metrics, up to the shortest run's end; NaN where there is no value."""
         count = min(len(run.rows) for run in self.runs)
         values = [[run.rows[i].get(key) for i in range(count)] for run in self.runs]
         return np.array(values, dtype=float)
 
 
 def group_runs(runs: Sequence[RunMetrics]) -> list[RunGroup]:
-    """Puts runs of one configuration together, in the order in which they come."""
+    """Groups runs whose configurations differ only in `IGNORED` settings; keeps their order."""
     groups: list[tuple[dict[str, Any], list[RunMetrics]]] = []
     for run in runs:
         settings = _settings(run.config)
@@ -227,7 +213,7 @@ def group_runs(runs: Sequence[RunMetrics]) -> list[RunGroup]:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that tell groups apart, options one by one."""
+    """The settings that tell groups apart, with one entry for each option."""
     flat: dict[str, Any] = {}
     for name, value in config.document().items():
         if name in TABLES.values():
@@ -238,13 +224,13 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _group_names(groups: list[dict[str, Any]]) -> list[str]:
-    """What differs, in words; empty where that is too much or not enough."""
+    """Names groups after the settings in which they differ; empty if too many do, or none."""
     if len(groups) == 1:
         return [str(groups[0]["environment"])]
     keys = list(dict.fromkeys(key for settings in groups for key in settings))
     differing = [k for k in keys if any(s.get(k) != groups[0].get(k) for s in groups)]
     for name, options in TABLES.items():
-        if name in differing:  # then its options differ, too
+        if name in differing:  # then its options differ anyway
             differing = [key for key in differing if not key.startswith(f"{options}.")]
     if len(differing) > MOST_DIFFERENCES:
         return [""] * len(groups)

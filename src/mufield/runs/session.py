@@ -1,7 +1,7 @@
-"""A run that goes on: ask, run, tell, with everything on disk before the next step.
+"""An open run: ask, run, tell, with everything on disk before the next step.
 
-A state is always made from what is on disk, whether or not the run was interrupted. So a run
-that was killed and goes on does the same computations as one that was not.
+The learner's state is always made from what is on disk, interrupted or not. So a run that was
+killed and goes on computes the same as one that was not.
 """
 
 import time
@@ -37,9 +37,7 @@ class Session:
     """An open run: its files and its learner, kept in step.
 
     Attributes:
-        store: The files.
-        setup: Problem, system and learner.
-        data: The transitions so far.
+        data: The transitions of all episodes so far.
         ends: Number of transitions after each episode.
     """
 
@@ -59,16 +57,13 @@ class Session:
     def state(self) -> LearnerState:
         """The learner's state; the model is fitted when it is first needed."""
         if self._state is None:
-            began = time.perf_counter()
+            began, learner = time.perf_counter(), self.setup.learner
             key = jax.random.key(self.store.config.seed)
-            last = self._read_plan(self.store.episodes) if self.ends else None
-            self._state = self.setup.learner.restore(
-                key,
-                self.data,
-                self.ends,
-                None if last is None else last.memory,
-                None if last is None else last.profile,
-            )
+            if self.ends:
+                last = self._read_plan(self.store.episodes)
+                self._state = learner.restore(key, self.data, self.ends, last.memory, last.profile)
+            else:
+                self._state = learner.init(key)
             jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
             self.store.note_seconds(self.episode, fit=time.perf_counter() - began)
         return self._state
@@ -79,7 +74,7 @@ class Session:
         return self.store.episodes + 1
 
     def ask(self) -> Plan:
-        """The plan of the next episode: the one on disk, or a new one that is then there."""
+        """The plan of the next episode, from disk; if there is none, it is made and written."""
         if self._plan is None:
             if not self.store.asked:
                 state, began = self.state, time.perf_counter()
@@ -92,12 +87,12 @@ class Session:
                     ) from error
                 self.store.note_seconds(self.episode, plan=time.perf_counter() - began)
                 self.store.write_plan(plan)
-            # From disk even if it was just made, as after an interruption.
+            # From disk even if it was just made, to go on as after an interruption.
             self._plan = self._read_plan(self.episode)
         return self._plan
 
     def asked(self) -> Asked:
-        """What the episode that is told next must answer; raises if nothing was asked."""
+        """What the next episode to be told must belong to; raises if nothing was asked."""
         if not self.store.asked:
             done = self.store.episodes
             raise UserError(
@@ -116,15 +111,15 @@ class Session:
     def tell(
         self, episode: Episode, *, source: dict[str, Any] | None = None, repeated: bool = True
     ) -> EpisodeMetrics:
-        """Makes an episode part of the run; raises, and changes nothing, if it is unfit.
+        """Makes an episode part of the run; raises, and changes nothing, if it does not fit.
 
         Args:
             episode: What was observed under the plan of the last `ask`.
             source: Where it comes from, for the record.
-            repeated: Whether it may be the same as an earlier one, number for number.
+            repeated: Whether it may equal an earlier one, number for number.
         """
         self.asked()
-        data = self.data.append(episode)  # raises if it is unfit
+        data = self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
             self._check_new(episode, source or {})
         config, rows = self.store.config, self.store.rows
@@ -152,7 +147,7 @@ class Session:
             path: The file of agents.
             mass_path: The file of distributions, if there is one.
             agents: The agents to learn from; by default all.
-            policy_path: The policy file that was run, to be compared.
+            policy_path: The policy file that was run, to check that it is the one asked for.
             repeated: Whether the episode may equal an earlier one.
         """
         asked = self.asked()
@@ -170,7 +165,7 @@ class Session:
         return self.tell(episode, source=source, repeated=repeated)
 
     def step(self) -> EpisodeMetrics:
-        """One episode of the closed loop."""
+        """Asks, runs the simulator and tells: one episode."""
         system = self.setup.system
         if system is None:
             raise UserError(
@@ -198,7 +193,7 @@ class Session:
 
     @cached_property
     def _memory(self) -> Any:
-        """The shapes of what the planner remembers."""
+        """The shapes of the planner's memory."""
         return eqx.filter_eval_shape(self.setup.learner.first_memory, jax.random.key(0))
 
 
@@ -210,7 +205,7 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
         config: What the run is to be.
         simulated: Whether it needs a simulator.
     """
-    check_vacant(directory)  # at once, as building takes seconds
+    check_vacant(directory)  # first, because building takes seconds
     full = resolve(config)
     if full.imports is not None and full.imports.endswith(".py"):
         # So that the run can be resumed from anywhere.
@@ -234,7 +229,7 @@ def open_run(
 
     Args:
         directory: The run.
-        setup: What its configuration stands for, if that was built already.
+        setup: What `build` makes of its configuration, if that was done already.
         imports: The user's own file, if it is no longer where it was when the run began.
     """
     with RunStore.writing(directory) as store:
@@ -256,12 +251,12 @@ def learn_run(
     """Goes on with a run on a simulator until it has a number of episodes.
 
     Args:
-        directory: A run of `new_run`, however it ended last time.
-        episodes: Number of episodes in all; by default what the run is to have.
-        setup: What `new_run` returned, if that was just now.
+        directory: A run that `new_run` began, however it was stopped since.
+        episodes: Number of episodes in all; by default what the configuration says.
+        setup: What `new_run` returned, to save time.
         imports: The user's own file, if it is no longer where it was when the run began.
         tensorboard: Whether to write all metrics as TensorBoard events, too.
-        check: Called before each episode; may raise to stop.
+        check: Called before each episode; it may raise to stop.
         progress: Whether to show a bar with the figures of the last episode.
 
     Returns:
@@ -291,7 +286,7 @@ def learn_run(
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float]:
-    """What the bar shows."""
-    names = {"J": "value", "optimistic": "optimistic", "best": "best", "beta": "beta"}
-    names |= {"spread": "spread", "reference": "reference"}
-    return {name: row[key] for name, key in names.items() if row[key] is not None}
+    """What the progress bar shows."""
+    others = ("optimistic", "best", "beta", "spread", "reference")
+    figures = {"J": row["value"]} | {name: row[name] for name in others}
+    return {name: value for name, value in figures.items() if value is not None}

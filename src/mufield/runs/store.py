@@ -1,4 +1,4 @@
-"""Writing to a run's directory: files are never half written, and one process writes at a time."""
+"""Writing to a run's directory: no file is ever half written, and one process writes at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,14 +51,15 @@ from .metrics_files import write_columns
 from .surroundings import versions
 
 MEMORY = "memory."
+"""Prefix of the arrays of the planner's memory in a plan's file."""
 
 
 class RunStore(RunFiles):
-    """The files of a run that goes on; only whoever holds the lock may write."""
+    """A run that can be written to; only the process that holds the lock may."""
 
     @classmethod
     def create(cls, directory: Path, config: RunConfig, imported: Path | None = None) -> "RunStore":
-        """Begins a run in a directory that is new or empty."""
+        """Begins a run in a new or empty directory."""
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory):
             check_vacant(directory)
@@ -66,15 +67,15 @@ class RunStore(RunFiles):
             for part in PARTS:
                 (directory / part).mkdir(exist_ok=True)
             write_json(directory / VERSIONS, versions(imported))
-            # Last, because it makes the directory a run.
+            # Last, because with this file the directory counts as a run.
             write_json(directory / CONFIG, config.document())
         return cls(directory)
 
     @classmethod
     @contextmanager
     def writing(cls, directory: Path) -> Iterator["RunStore"]:
-        """Opens a run to write to it, and mends what a crash left undone."""
-        read_config(directory)  # raises, before a lock is made where there is no run
+        """Opens a run to write to it, and completes what a crash left undone."""
+        read_config(directory)  # raises if there is no run, before a lock is made there
         with locked(directory):
             remove_leftovers(directory)
             store = cls(directory)
@@ -88,7 +89,7 @@ class RunStore(RunFiles):
             write_json(self.directory / CONFIG, self.config.document())
 
     def write_plan(self, plan: Plan) -> None:
-        """Keeps the plan of the next episode; it counts once its second file is there."""
+        """Writes the plan of the next episode: its policy, then the file that makes it count."""
         number = self.episodes + 1
         policy = self.path("policies", number)
         about = {"run": self.config.identity, "episode": number, "id": self.plan_id(number)}
@@ -107,7 +108,7 @@ class RunStore(RunFiles):
 
         Args:
             number: The episode.
-            memory: A planner's memory of the same structure; shapes instead of arrays will do.
+            memory: A planner's memory of the same structure; it may hold shapes for arrays.
         """
         document, arrays = self.read_plan_file(number)
         policy = self.path("policies", number)
@@ -123,7 +124,7 @@ class RunStore(RunFiles):
     def write_episode(
         self, episode: Episode, metrics: EpisodeMetrics, source: dict[str, Any]
     ) -> None:
-        """Makes an episode part of the run, at one stroke; then what follows from it."""
+        """Makes an episode part of the run by writing one file, then updates derived files."""
         number = self.episodes + 1
         arrays = observed_arrays(episode)
         row = metrics.row()
@@ -140,7 +141,7 @@ class RunStore(RunFiles):
         self.derive()
 
     def derive(self) -> None:
-        """Writes what follows from the episodes, where it is missing or differs."""
+        """Writes the metrics and the copies of policies where they are missing or differ."""
         write_lines(self.directory / METRICS, self.rows)
         write_columns(self.directory / COLUMNS, self.rows)
         if not self.records:
@@ -151,18 +152,18 @@ class RunStore(RunFiles):
             write_changed(self.directory / f"{name}.policy", source.read_bytes())
 
     def note_seconds(self, number: int, **seconds: float) -> None:
-        """Keeps how long something took."""
+        """Adds a row to the run's timings."""
         new = {"episode": number} | {name: round(value, 4) for name, value in seconds.items()}
         write_lines(self.directory / TIMINGS, [*read_seconds(self.directory), new])
 
 
 def to_episode(record: EpisodeRecord) -> Episode:
-    """What was observed, as learners take it."""
+    """The observed episode as learners take it."""
     return Episode(**{name: jnp.asarray(array) for name, array in record.arrays.items()})
 
 
 def observed_arrays(episode: Episode) -> dict[str, np.ndarray]:
-    """The other way: an episode as it is kept."""
+    """An episode's arrays as a record keeps them."""
     names = OBSERVED if episode.earned is None else (*OBSERVED, EARNED)
     return {name: np.asarray(getattr(episode, name)) for name in names}
 
@@ -176,7 +177,7 @@ def check_vacant(directory: Path) -> None:
             f"{directory} holds a run already; go on with `mufield resume {directory}`, or choose "
             "another directory"
         )
-    # What a process that was killed while it began a run may have left.
+    # A process that was killed while it began a run may have left these.
     own = {"lock", VERSIONS, *PARTS}
     others = sorted(p.name for p in directory.iterdir() if p.name not in own and p.suffix != ".tmp")
     others += [part for part in PARTS if any((directory / part).glob("*"))]
@@ -188,7 +189,7 @@ def check_vacant(directory: Path) -> None:
 
 
 def _fill(template: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
-    """A planner's memory with the arrays of a file, all of which must find their place in it."""
+    """Puts a file's arrays into a planner's memory; raises unless all have a place there."""
     left = dict(arrays)
 
     def one(place: Any, leaf: Any) -> Any:

@@ -28,7 +28,7 @@ def current_precision() -> str:
 
 
 def set_precision(precision: str) -> None:
-    """Makes JAX compute in a number format; for programs only, a library must not."""
+    """Makes JAX compute in a number format; only programs may do so, not a library."""
     import jax
 
     if precision != current_precision():
@@ -36,7 +36,7 @@ def set_precision(precision: str) -> None:
 
 
 def check_precision(precision: str) -> None:
-    """Raises if JAX computes in another number format than a run."""
+    """Raises unless JAX computes in this number format."""
     if precision != current_precision():
         raise UserError(
             f"the run computes in {precision}, but JAX is set to {current_precision()}; "
@@ -45,7 +45,7 @@ def check_precision(precision: str) -> None:
 
 
 def versions(imported: Path | None = None) -> dict[str, Any]:
-    """Versions of all that computes, and a digest of the user's own file."""
+    """Versions of Python and packages, and a digest of the user's own file."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -60,7 +60,7 @@ def versions(imported: Path | None = None) -> dict[str, Any]:
 
 
 def changes_since(then: dict[str, Any]) -> list[str]:
-    """What differs from the versions that a run began with, in words; nothing if they were lost."""
+    """One sentence for each version that has changed since a run began with ``then``."""
     imported = then.get("imported")
     file = imported.get("file") if isinstance(imported, dict) else None
     now = versions(Path(file) if isinstance(file, str) and file else None)
@@ -73,7 +73,7 @@ def changes_since(then: dict[str, Any]) -> list[str]:
 
 
 def import_users(source: str | None) -> Path | None:
-    """Imports a user's file or module, once; returns the file that was imported."""
+    """Imports a user's file or module, unless that was done before; returns its file."""
     if source is None:
         return None
     if source.endswith(".py"):
@@ -122,12 +122,12 @@ def _import_file(path: Path) -> Path:
 
 @contextmanager
 def _neighbours_of(path: Path) -> Iterator[None]:
-    """Lets a file import those beside it, as a script could."""
+    """Lets a file import the files beside it, as a script could."""
     directory = str(path.parent)
     sys.path.insert(0, directory)
     try:
         yield
     finally:
-        # The file itself may have changed the list.
+        # The user's file itself may have changed the list.
         if directory in sys.path:
             sys.path.remove(directory)

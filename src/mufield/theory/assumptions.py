@@ -14,12 +14,9 @@ WHOLE = 1 - 1e-6
 
 @dataclass(frozen=True)
 class Assumption:
-    """One of the theory's assumptions.
+    """One of the theory's assumptions, and in a sentence why it holds, fails, or cannot be checked.
 
-    Attributes:
-        name: Its label in the paper.
-        holds: Whether it holds; None where that cannot be seen.
-        sentence: Why.
+    ``holds`` is None if a run cannot show it.
     """
 
     name: str
@@ -28,7 +25,7 @@ class Assumption:
 
 
 def assumptions_of(found: Findings) -> tuple[Assumption, ...]:
-    """Checks each assumption as far as it can be seen."""
+    """Checks each assumption as far as a run can show it."""
     checks = {
         "LipschitzDynamics": _dynamics,
         "LipschitzPolicyAndReward": _policy_and_reward,

@@ -3,10 +3,10 @@ r"""The paper's bounds of distances and regret, and the constants that they are 
 Powers of $\overline{L}$ overflow on long horizons, so all bounds are natural logarithms. Where
 print and proof of the paper differ, the formulas are what the proofs give (docs/theory.md).
 
-Throughout, ``beta`` is the scale of a band that holds both motions, the true and the imagined one
-(the greatest so far where there are several episodes), ``doubts`` are the integrals
-$\int \|\sigma(s, \pi_h(s, \mu_h), \mu_h)\|_2 \, \mu_h(ds)$ of the steps of an episode, and
-``paid`` is the number of paid distributions, the paper's H.
+Three arguments recur. ``beta`` is the scale of a confidence band that holds both the true and the
+imagined motion, the largest of all episodes. ``doubts`` has one entry for each step: the model's
+standard deviation averaged over the population, $\int \|\sigma(s, \pi_h(s), \mu_h)\| \mu_h(ds)$.
+``paid`` is the number of distributions that earn a reward, the paper's H.
 """
 
 import math
@@ -38,13 +38,7 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant. It says where it is from: a bound is proven only if all its constants are.
-
-    Attributes:
-        value: Its value.
-        source: Where it is from.
-        note: What people should know of it.
-    """
+    """A value and its source: what is computed from an estimate is not proven."""
 
     value: float
     source: Source
@@ -65,9 +59,9 @@ class Constants:
         policy: $L_\pi$ of assumption LipschitzPolicyAndReward. For a randomised policy it is the
             Lipschitz constant of the action's law in W1; the proofs then hold as they stand.
         reward: $L_r$ of the same assumption.
-        stretch: $\kappa$, by how much the grid stretches the distance of two landings
-            (`constants.grid_stretch`). The paper has no grid, and 1 in its place.
-        norm: $B_f$ of assumption RKHS, for the scaled displacement; None where there is no kernel.
+        stretch: $\kappa$, by how much rounding to cells can increase the distance of two agents
+            (`constants.grid_stretch`). It is 1 in the paper, which has no grid.
+        norm: $B_f$ of assumption RKHS, for the scaled displacement; None if there is no kernel.
     """
 
     motion: Constant
@@ -84,20 +78,17 @@ class Constants:
         return [name for name in names if getattr(self, name).source == "estimate"]
 
     def step_growth(self, beta: float) -> float:
-        r"""By how much a step can stretch W1: $2 \kappa (1 + L_\pi) [L_f + 2 \beta L_\sigma]$."""
+        r"""Growth of W1 in a step: $2 \kappa (1 + L_\pi) (L_f + 2 \beta L_\sigma)$."""
         kappa, pi = self.stretch.value, self.policy.value
         return kappa * 2 * (1 + pi) * (self.motion.value + 2 * beta * self.spread.value)
 
     def growth(self, beta: float) -> float:
-        r"""$\overline{L} = 1 + 2 (1 + L_\pi) [L_f + 2 \beta L_\sigma]$ (theorem main), with kappa.
-
-        The one is added so that its powers never fall; `step_growth` alone gives sharper bounds.
-        """
+        r"""$\overline{L}$ of theorem main: the paper adds one, so that its powers never fall."""
         return 1 + self.step_growth(beta)
 
 
 def given_constants(given: Mapping[str, Any]) -> dict[str, Constant]:
-    """The user's values by the names of `Constants`; they may come by name or by symbol."""
+    """Reads a user's constants, called by name (``motion``) or by symbol (``L_f``)."""
     names = {symbol: name for name, symbol in SYMBOLS.items()} | {n: n for n in SYMBOLS}
     found = {}
     for key, value in given.items():
@@ -115,9 +106,9 @@ def flow_bound(
 ) -> Float[np.ndarray, "moments"]:
     r"""Lemma MFFlowW1Bound: how far apart the imagined and the realised flow can be.
 
-    Logarithms of bounds of $W_1(\tilde\mu_h, \mu_h)$ for h = 0, ..., H. The lemma states
-    $2 \kappa \beta \, \overline{L}^{h-1} \sum_{i<h}$ of the doubts; this is the sharper line of its
-    proof, before the one is added to the growth. Only the policy that was run must satisfy $L_\pi$.
+    Returns logarithms of bounds of $W_1(\tilde\mu_h, \mu_h)$ for h = 0, ..., H: the recursion in
+    the lemma's proof, which is sharper than its statement
+    $2 \kappa \beta \, \overline{L}^{h-1} \sum_{i<h} \text{doubts}_i$.
     """
     source = log(2 * constants.stretch.value * beta) + logs(doubts)
     growth = log(constants.step_growth(beta))
@@ -129,7 +120,7 @@ def flow_bound(
 
 
 def gap_bound(constants: Constants, distances: Float[np.ndarray, "moments"]) -> Log:
-    r"""Lemma regretOptBound: by how much a plan can expect too much, from the flows' distances.
+    r"""Lemma regretOptBound: by how much a plan can overestimate J, from the flows' distances.
 
     $$r_t \le \tilde J(\pi_t, \tilde f) - J(\pi_t) \le 2 L_r (1 + L_\pi) \sum_h
     W_1(\tilde\mu_h, \mu_h)$$
@@ -157,10 +148,8 @@ def regret_bound(
 
     $$R_T \le 4 \kappa \beta_{T-1} L_r (1 + L_\pi) \overline{L}_{T-1}^{H-1} \sqrt{H^3 T I_T}$$
 
-    With $I_T \le C \gamma$ it is theorem GPRegretBound. With the paper's $\lambda = p H$ and
-    $k \le 1$ the factor is $C = 2 e p H$; in general it is `information.log_stale_factor`.
-
-    ``complexity`` is the logarithm of $I_T$, or of an upper bound of it; ``episodes`` is T.
+    ``complexity`` is the logarithm of $I_T$, or of an upper bound of it; ``episodes`` is T. With
+    $C \gamma$ for $I_T$ (`information.log_stale_factor`) this is theorem GPRegretBound.
     """
     inside = 3 * math.log(paid) + math.log(episodes) + complexity
     return _prefix(constants, beta, paid) + 0.5 * inside

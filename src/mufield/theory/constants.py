@@ -1,4 +1,4 @@
-"""The constants of a run: given by the user, bounded by formulas, or estimated at its points."""
+"""The constants of a run: given by the user, bounded by formulas, or estimated from its data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ from .run import EpisodeEvidence, RunData
 from .run_information import Prior
 
 NORM_POINTS = 200
-"""Points at which the motion's norm is estimated."""
+"""Transitions from which the motion's norm is estimated."""
 
 JITTER = 1e-6
 """Epsilon in the estimate of the norm, as a share of the prior variance."""
 
 WIDEST = 40.0
-"""Standard deviations beyond which the density is nothing."""
+"""Standard deviations beyond which a normal density is zero."""
 
 
 def constants_of(
@@ -41,14 +41,7 @@ def constants_of(
     prior: Prior | None,
     given: Mapping[str, Constant],
 ) -> Constants:
-    """The constants that hold for all episodes of a run, as far as it can be known.
-
-    Args:
-        run: The run.
-        evidence: Its episodes.
-        prior: The Gaussian process under which information is counted.
-        given: What the user knows.
-    """
+    """The constants that hold for all episodes of a run; what the user gave takes precedence."""
     problem = run.setup.problem
     sites = sites_of(run.data)
     found = Constants(
@@ -67,18 +60,18 @@ def constants_of(
 
 
 def of_episode(constants: Constants, episode: EpisodeEvidence) -> Constants:
-    """The same for one episode: its lemmas need the constant of its own policy only."""
+    """The constants for one episode, whose lemmas need L_pi of its own policy only."""
     if constants.policy.source == "given":
         return constants
     return replace(constants, policy=episode.policy)
 
 
 def grid_stretch(problem: Problem) -> Constant:
-    """Kappa: by how much the grid stretches the distance of two landings (docs/theory.md).
+    """Kappa: by how much rounding to cells can increase the distance of two agents.
 
-    Borders stop agents axis by axis, which brings landings nearer to each other. Walls inside the
-    space do not: on two sides of a wall's end, agents that aim at almost the same point come to
-    rest far apart. No constant holds there, and what is returned is an estimate.
+    The borders of the space bring agents nearer to each other. Walls inside it do not: of two
+    agents that aim at almost the same point beside a wall's end, one may be stopped. No constant
+    holds there, and what is returned is an estimate. The derivation is in docs/theory.md.
     """
     grid = problem.grid
     if not isinstance(problem.noise, GaussianNoise):
@@ -111,11 +104,7 @@ def _motion(run: RunData, model: AbstractModel, sites: Sites) -> Constant:
 
 
 def _motion_by_norm(problem: Problem, prior: Prior, constants: Constants) -> Constant:
-    r"""A motion whose scaled displacement has the norm B is $1 + m B L_d$-Lipschitz.
-
-    m is the farthest move on any axis; $|g(z) - g(z')| \le B d_k(z, z')$ (Steinwart and
-    Christmann, Corollary 4.36).
-    """
+    r"""$L_f \le 1 + m B_f L_d$, with the farthest move m (Steinwart and Christmann, Cor. 4.36)."""
     if prior.slopes is None or constants.norm is None:
         return constants.motion
     slope = max(prior.slopes.values())
@@ -124,11 +113,10 @@ def _motion_by_norm(problem: Problem, prior: Prior, constants: Constants) -> Con
 
 
 def _spread(problem: Problem, models: Sequence[AbstractModel], sites: Sites) -> Constant:
-    r"""Lemma sigmaLipschitz for Gaussian processes, slopes for others.
+    r"""L_sigma: lemma sigmaLipschitz for Gaussian processes, observed slopes for other models.
 
-    The lemma is for one output. Of p outputs with one kernel the vector of standard deviations
-    moves by at most $\sqrt{p} \, d_k$, a factor that the lemma's print lacks; here the outputs are
-    scaled by the farthest moves, so that it is the length of these.
+    The lemma is for one output; p outputs with one kernel need a factor of $\sqrt{p}$. As outputs
+    are in units of the farthest move, the norm of ``max_move`` takes its place.
     """
     processes = [m for m in models if isinstance(m, Posterior)]
     try:
@@ -142,13 +130,13 @@ def _spread(problem: Problem, models: Sequence[AbstractModel], sites: Sites) -> 
         value = float(np.linalg.norm(problem.max_move)) * max(slopes)
         return Constant(value, "bound", "from the kernel")
 
-    some = {0, len(models) // 2, len(models) - 1}  # the first, the middle and the last
-    value = max(steepest(problem, _Spread(models[i]), sites) for i in some)
+    first_middle_last = {0, len(models) // 2, len(models) - 1}
+    value = max(steepest(problem, _Spread(models[i]), sites) for i in first_middle_last)
     return Constant(value, "estimate", "slopes of the models")
 
 
 class _Spread(eqx.Module):
-    """A model's standard deviations: a module, so that models of one kind are compiled once."""
+    """A model's standard deviations; a module, so that models of one kind are compiled once."""
 
     model: AbstractModel
 
@@ -164,16 +152,16 @@ def _reward(run: RunData, sites: Sites) -> Constant:
 
 
 def _largest(constants: Sequence[Constant]) -> Constant:
-    """The largest, an estimate if any of them is."""
+    """The largest constant; it counts as an estimate if any of them is one."""
     worst = max(constants, key=lambda each: each.value)
     estimate = next((each for each in constants if each.source == "estimate"), None)
     return worst if estimate is None else Constant(worst.value, "estimate", estimate.note)
 
 
 def _norm(run: RunData, prior: Prior | None) -> Constant | None:
-    r"""$B_f$: the model's own, or a lower bound at points of the run.
+    r"""$B_f$: the model's own setting, or a lower bound from the simulator's motion g.
 
-    $g^\top (K + \epsilon I)^{-1} g$ at some points is at most $\|g\|_k^2$, for any epsilon.
+    For any points and any epsilon, $g^\top (K + \epsilon I)^{-1} g \le \|g\|_k^2$.
     """
     family, motion, problem = run.setup.learner.family, run.motion, run.setup.problem
     if prior is None or not prior.own:

@@ -1,13 +1,12 @@
 r"""Information that noisy observations give about a function, and the complexity that it bounds.
 
-With the covariances $K$ of the function's values at some points and noise of variance $\lambda$,
-observing them gains $I = \frac12 \log\det(I + K / \lambda)$ nats. The greatest gain of any $n$
-points, which may repeat, is the maximum mutual information $\gamma_n$ (definition
-MaximumInformationGain). All variances are of one scalar output; outputs that the prior holds for
-independent are bounded one by one and added. The derivations are in docs/theory.md.
+Observing a function at points where its values have the covariances $K$, with noise of variance
+$\lambda$, gains $\frac12 \log\det(I + K / \lambda)$ nats. The greatest gain of any $n$ points,
+which may repeat, is $\gamma_n$ (definition MaximumInformationGain). Everything here is about one
+scalar output; those of several axes are added. The derivations are in docs/theory.md.
 
-Throughout, ``noise`` is $\lambda$, ``variance`` is v, the greatest prior variance, ``count`` is n
-and ``points`` the number of observations in an episode.
+In signatures ``noise`` is $\lambda$, ``variance`` is v, the greatest prior variance, ``count`` is
+n and ``points`` the number of observations in an episode.
 """
 
 import math
@@ -23,28 +22,25 @@ Covariance = Float[np.ndarray, "points points"]
 
 
 def gains(covariance: Covariance, noise: float) -> Float[np.ndarray, "points"]:
-    r"""What each observation adds to those before it: $\frac12 \log(1 + \sigma_{i-1}^2 / \lambda)$.
-
-    $\sigma_{i-1}$ is the posterior after the first i - 1 observations; the squares on the diagonal
-    of the Cholesky factor of $K / \lambda + I$ are $1 + \sigma_{i-1}^2(x_i) / \lambda$.
-    """
-    # Rounding may bring the square of a point that is known for certain below one.
+    r"""Information of each observation: $\frac12 \log(1 + \sigma_{i-1}^2(x_i) / \lambda)$."""
+    # The squares on the factor's diagonal are the arguments of these logarithms. Rounding may bring
+    # that of a point that is known for certain below one.
     return np.asarray(np.maximum(np.log(np.diagonal(_factor(covariance, noise))), 0.0))
 
 
 def stale_variances(
     covariance: Covariance, noise: float, ends: Int[np.ndarray, "episodes"]
 ) -> Float[np.ndarray, "points"]:
-    r"""Variances $\sigma_{t-1}^2(x_{t,i})$ of each episode's points before any of its observations.
+    r"""Variance of each point under the posterior before its episode, $\sigma_{t-1}^2(x_{t,i})$.
 
-    Their sum is the complexity $I_T$ (eq. complexityMeasure, with the points of the new episode
-    as in the proof of theorem main). ``ends`` are the numbers of points after each episode.
+    "Stale", because the posterior is updated between episodes only. Their sum is the complexity
+    $I_T$ (eq. complexityMeasure). ``ends`` counts the points up to the end of each episode.
     """
     lower = _factor(covariance, noise)
     left = np.array(np.diagonal(covariance), dtype=float)
     start = 0
     for end in np.asarray(ends).tolist():
-        # A row of the factor up to the start is the whitened covariance with all data before.
+        # Up to `start`, a row of the factor is the whitened covariance with all earlier points.
         left[start:end] -= noise * np.sum(lower[start:end, :start] ** 2, axis=1)
         start = end
     return np.asarray(np.maximum(left, 0.0))
@@ -52,15 +48,12 @@ def stale_variances(
 
 @dataclass(frozen=True, eq=False)
 class Capacity:
-    r"""What greedily chosen observations say of $\gamma_n$ among the candidates.
-
-    The information is monotone and submodular in the set of points, so that choosing greedily
-    comes within a factor of $1 - 1/e$ of the greatest.
+    r"""Bounds of $\gamma_n$ from points that were chosen greedily among candidates.
 
     Attributes:
-        gains: What each chosen observation added.
-        chosen: The candidates in the order in which they were chosen.
-        left: The most that one more observation could add after each of them.
+        gains: Information that each chosen point added.
+        chosen: Indices of the chosen candidates, in order.
+        left: After each choice, the most that one more observation could add.
     """
 
     gains: Float[np.ndarray, "steps"]
@@ -68,18 +61,18 @@ class Capacity:
     left: Float[np.ndarray, "steps"]
 
     def lower(self, count: int) -> float:
-        r"""The information of the first n chosen observations: a lower bound of $\gamma_n$."""
+        r"""A lower bound of $\gamma_n$: the information of the first n chosen points."""
         return float(np.sum(self.gains[:count]))
 
     def submodular(self, count: int) -> float:
-        r"""Greedy's guarantee: $\gamma_n \le I_{\text{greedy}} / (1 - 1/e)$."""
+        r"""An upper bound: as information is submodular, greedy reaches $(1 - 1/e) \gamma_n$."""
         return self.lower(count) / (1 - math.exp(-1))
 
     def online(self, count: int) -> float:
-        r"""The bound of $\gamma_n$ that the choice itself proves, often much sharper.
+        r"""An upper bound that is often sharper.
 
-        By submodularity no set of n observations adds more to the chosen ones than n times the
-        most that one can add, after however many of them.
+        By submodularity, n observations add at most n times what the best single one adds to the
+        points chosen so far; the bound is the least over all stages of the choice.
         """
         if count == 0:
             return 0.0
@@ -93,10 +86,7 @@ class Capacity:
 
 
 def greedy(covariance: Covariance, noise: float, steps: int) -> Capacity:
-    """Chooses observations one by one, always at the candidate that is known least.
-
-    More ``steps`` than n only sharpen `Capacity.online`.
-    """
+    """Chooses ``steps`` points one by one, always the candidate whose value is known least."""
     _check_noise(noise)
     if len(covariance) == 0 or steps < 0:
         raise UserError(
@@ -116,27 +106,25 @@ def greedy(covariance: Covariance, noise: float, steps: int) -> Capacity:
 
 
 def most_information(count: int, variance: float, noise: float) -> float:
-    """What n observations can tell at most: as much as if each were independent of the others."""
+    """The information of n independent observations; no others give more."""
     return count * 0.5 * math.log1p(max(float(variance), 0.0) / noise)
 
 
 def cover_allowance(count: int, radius: float, variance: float, noise: float) -> float:
-    r"""What n points anywhere can tell more than candidates near them.
+    r"""How much more information n points anywhere can give than n of the candidates.
 
-    $n (2 \epsilon \sqrt v + \epsilon^2) / (2 \lambda)$ if every point of the space lies within
-    $\epsilon$ (``radius``) of a candidate in the kernel metric $d_k$ (assumption Kernel).
+    Every point of the space lies within ``radius`` of a candidate, in the kernel metric $d_k$.
     """
     return count * (2 * radius * math.sqrt(variance) + radius**2) / (2 * noise)
 
 
 def log_stale_factor(noise: float, variance: float, points: int) -> Log:
-    r"""Logarithm of C with $I_T \le C \, I$ for episodes of n ``points``.
+    r"""Logarithm of C such that the complexity is at most C times the information.
 
     $$C = (1 + v / \lambda)^{n - 1} \, \frac{2 v}{\log(1 + v / \lambda)}$$
 
-    With the paper's $\lambda = p H$, $v \le 1$ and $n = p H$ this is less than $2 e p H$, the
-    constant of eq. ChodhuryOnlineLemma11Partial. With a lambda of the order of the noise's
-    variance it grows exponentially in n.
+    for episodes of n ``points``. With the paper's $\lambda = n$ and $v \le 1$ it is less than
+    $2 e n$ (eq. ChodhuryOnlineLemma11Partial); with a small lambda it grows exponentially in n.
     """
     if points < 1:
         raise UserError(f"an episode needs at least one observation, got {points}")
@@ -146,13 +134,10 @@ def log_stale_factor(noise: float, variance: float, points: int) -> Log:
 def stale_bound(
     noise: float, variance: float, points: int, by_episode: Float[np.ndarray, "episodes"]
 ) -> Float[np.ndarray, "episodes"]:
-    r"""Upper bounds of the complexity after each episode, from the data's information.
+    r"""Upper bounds of the complexity after each episode, from the information that episodes add.
 
-    The bound of an episode that adds the information $I_s$ is the least of
-
-    - $e^{2 I_s} \cdot \frac{2 v}{\log(1 + v/\lambda)} I_s$, which knows the data,
-    - the same with $(1 + v/\lambda)^{n-1}$ in place of $e^{2 I_s}$ (`log_stale_factor`),
-    - $n v$, what the prior says.
+    As `log_stale_factor`, but an episode that adds the information I has the factor $e^{2 I}$ where
+    that is less than $(1 + v/\lambda)^{n-1}$, and contributes at most its prior variance $n v$.
     """
     own = np.asarray(by_episode, dtype=float)
     stale = np.minimum(2 * own, (points - 1) * math.log1p(variance / noise))
@@ -172,7 +157,7 @@ def _log_lost(noise: float, variance: float) -> Log:
 
 
 def _factor(covariance: Covariance, noise: float) -> Covariance:
-    """Cholesky factor of K / lambda + I: in units of the noise it is of the order of one."""
+    """Cholesky factor of K / lambda + I."""
     _check_noise(noise)
     scaled = np.asarray(covariance, dtype=float) / noise
     return np.asarray(np.linalg.cholesky(scaled + np.eye(len(scaled))))

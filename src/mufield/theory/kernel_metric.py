@@ -1,8 +1,8 @@
-r"""How fast a kernel's metric $d_k$ grows with state, action and mu (assumption Kernel).
+r"""Lipschitz constant $L_d$ of a kernel's metric $d_k$ in state, action and mu (assumption Kernel).
 
-Functions of norm B in the kernel's space and posterior standard deviations move by at most
-$B \, d_k(z, z')$ and $d_k(z, z')$ (lemma sigmaLipschitz). So its constant $L_d$ bounds both $L_f$
-and $L_\sigma$. It is derived from the kernel's formula: nothing here is sampled.
+Between z and z', a function of norm B in the kernel's space changes by at most $B \, d_k(z, z')$,
+and posterior standard deviations by at most $d_k(z, z')$ (lemma sigmaLipschitz). So $L_d$ bounds
+both $L_f$ and $L_\sigma$. It is computed from the kernel's formula: nothing here is sampled.
 """
 
 import math
@@ -30,33 +30,23 @@ from ..space.measure import mean_field_at
 from .lipschitz import between_cells
 
 STEEPEST = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
-"""Greatest $d_k^2 / d^2$ at unit variance, with d in length scales: minus the second derivative of
-the correlation at zero."""
+"""Greatest $d_k^2 / d^2$ at unit variance, with the distance d in length scales: minus the second
+derivative of the correlation at zero."""
 
 
 class Block(NamedTuple):
-    """Features that move together.
-
-    Attributes:
-        features: Their places in the vector.
-        slope: How far they move, as a vector, for a unit of what moves them.
-    """
+    """Indices of features that change together, and by how much (2-norm) per unit of the cause."""
 
     features: tuple[int, ...]
     slope: float
 
 
 Blocks = tuple[Block, ...]
-"""Blocks that different axes move: their movements are orthogonal."""
+"""Blocks that depend on different axes, so that their changes are orthogonal."""
 
 
 class KernelBounds(NamedTuple):
-    r"""Bounds for a kernel.
-
-    Attributes:
-        slope: Of $d_k(z, z') / \delta$ where a unit of $\delta$ moves blocks by their slopes.
-        variance: Of k(z, z).
-    """
+    """Greatest change of d_k per unit of the cause of the blocks' changes; greatest k(z, z)."""
 
     slope: float
     variance: float
@@ -65,12 +55,7 @@ class KernelBounds(NamedTuple):
 def kernel_bounds(
     kernel: AbstractKernel, blocks: Blocks, reach: Float[np.ndarray, "features"]
 ) -> KernelBounds:
-    """Slope of the kernel's metric and greatest variance.
-
-    Args:
-        kernel: The kernel.
-        blocks: What moves.
-        reach: Greatest absolute value of each feature.
+    """Bounds for a kernel if ``blocks`` change, and features are at most ``reach`` in size.
 
     Raises:
         NotImplementedError: If the kernel is not one of mufield's; give the constants then.
@@ -107,13 +92,13 @@ def kernel_bounds(
 
 @dataclass(frozen=True, eq=False)
 class FeatureSlopes:
-    """How a feature map moves with state, action and mu.
+    """How fast features change with state, action and mu.
 
     Attributes:
-        state: Blocks that the state moves, for a unit of distance.
-        action: Blocks that the action moves.
-        mu: Blocks that mu moves, for a unit of W1.
-        here: Blocks that the state moves as well, because another cell holds another mass.
+        state: Blocks that change with the state, per unit of distance.
+        action: Blocks that change with the action.
+        mu: Blocks that change with mu, per unit of W1.
+        here: The mass of the agent's cell, which changes with the state as well.
         reach: Greatest absolute value of each feature.
     """
 
@@ -127,7 +112,7 @@ class FeatureSlopes:
         """Bounds of the kernel metric's slope in state, action and mu."""
         each = (self.state, self.here, self.action, self.mu)
         state, here, action, mu = (kernel_bounds(kernel, b, self.reach).slope for b in each)
-        # The state's two ways are added, as they are not orthogonal.
+        # These two are added, as they are not orthogonal.
         return {"state": state + here, "action": action, "mu": mu}
 
 
@@ -184,7 +169,7 @@ def _of_point_masses(features: FeatureMap) -> Float[np.ndarray, "cells size"]:
 
 
 def _moved(blocks: Blocks, weights: Float[np.ndarray, "features"]) -> float:
-    """How far weighted features move for a unit: the largest block, as blocks are orthogonal."""
+    """Greatest change of the weighted features: the largest block's, as blocks are orthogonal."""
     return max(
         (b.slope * float(np.max(weights[list(b.features)])) for b in blocks if b.features),
         default=0.0,

@@ -1,8 +1,7 @@
 """Lipschitz constants of functions on a grid: tables between cells, policies, steepest slopes.
 
-Flows on a grid look at the centres of cells only, so a constant between cell centres is a bound
-for them. A slope at some points is a lower bound of a function's Lipschitz constant: bounds that
-are computed from such estimates are not proven.
+Flows on a grid evaluate functions at cell centres only, so the greatest slope between centres is a
+bound for them. The greatest slope at some points is only an estimate, which may be too small.
 """
 
 from collections.abc import Callable
@@ -26,16 +25,16 @@ from ..space.transport import ground_distance
 from .bounds import Constant, Source
 
 ROWS = 64
-"""Rows of pairs that are compared at once, for the memory's sake."""
+"""Cells that are compared with all others at once, to save memory."""
 
 POINTS = 64
-"""Points of a run at which slopes are taken."""
+"""Points of a run at which slopes are computed."""
 
 EMPTY = 1e-12
-"""Mass of a cell that is as good as empty."""
+"""Mass of a cell that counts as empty."""
 
 WITHOUT_BOUND = 1e6
-"""A slope in an empty cell, in units of one over a cell, from which on there is no bound."""
+"""Change per cell, beside an empty cell, from which on a slope counts as unbounded."""
 
 
 def between_cells(
@@ -45,16 +44,15 @@ def between_cells(
     order: int = 2,
     wrapped: bool = False,
 ) -> float:
-    """Greatest change of a table's rows between two cells, over the cells' distance.
+    """Lipschitz constant of a table with one row for each cell, between cell centres.
 
-    Of functions of mu that average the rows over mu, this is the Lipschitz constant in W1
-    (Kantorovich).
+    It is also the constant in W1 of the function that averages the rows over mu (Kantorovich).
 
     Args:
         grid: The space.
         table: One row for each free cell.
-        order: Of the norm in which rows are compared.
-        wrapped: Whether rows are points of the space, compared the shorter way round.
+        order: Order of the norm in which rows are compared.
+        wrapped: Whether rows are points of the space, whose periodic axes wrap around.
     """
     rows = np.asarray(table, dtype=float).reshape(grid.n_cells, -1)
     distance = ground_distance(grid, "straight")
@@ -69,11 +67,11 @@ def between_cells(
 
 
 def policy_slope(problem: Problem, profile: Profile, mass: _types.Masses) -> Constant:
-    """L_pi: greatest change of the action between two cells over their distance, along a flow.
+    """L_pi: Lipschitz constant of a policy between cell centres, along a flow.
 
-    Of a randomised policy it is the change of the action's law in W1: exact on one axis of
-    actions, and otherwise the change of the mean action, which is no more than it. How a policy
-    changes with mu is not looked at, so that for one that sees mu the constant is an estimate.
+    For randomised policies it is that of the action's law in W1, if actions have one axis; else
+    that of the mean action, an estimate that may be too small. Changes with mu are ignored, so
+    for a policy that sees mu the constant is an estimate too.
     """
     actions, weights = (np.asarray(x, dtype=float) for x in _laws(problem.grid, profile, mass))
     blind = not profile.sees_mu
@@ -94,7 +92,7 @@ def policy_slope(problem: Problem, profile: Profile, mass: _types.Masses) -> Con
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """Points z = (s, a, mu) at which slopes are taken."""
+    """Points z = (s, a, mu) at which slopes are computed."""
 
     states: Float[np.ndarray, "sites dim"]
     actions: Float[np.ndarray, "sites action_dim"]
@@ -102,7 +100,7 @@ class Sites:
 
 
 def sites_of(data: Transitions) -> Sites:
-    """Points of a run: where agents were and among whom; half with other actions than theirs."""
+    """States and distributions of a run, half of them with random actions instead of its own."""
     if len(data) == 0:
         raise UserError("expected at least one transition to take slopes at, got none")
     rng = np.random.default_rng(0)
@@ -121,15 +119,9 @@ def steepest(
 ) -> float:
     """The greatest slope of ``function(state, action, mu)`` in state, action or mu at the sites.
 
-    In the state, both the derivative and the change from cell to cell count: steps have none of
-    the former. The slope in mu is that in W1: moving a little mass from one cell to another
-    changes a function by the difference of its derivatives by the two masses.
-
-    Args:
-        problem: The problem.
-        function: Of one agent, with any number of outputs.
-        sites: Where it is looked at.
-        wrapped: Whether it returns points of the space, compared the shorter way round.
+    In the state it is the derivative or the change from cell to cell, which sees jumps. In mu it is
+    the slope in W1: moving a little mass from one cell to another changes a function by the
+    difference of its derivatives by the two masses. ``wrapped`` as of `between_cells`.
     """
     grid, dtype = problem.grid, problem.initial.dtype
     places = (sites.states, sites.actions, sites.mass)
@@ -143,11 +135,7 @@ def steepest(
 
 
 def unbounded_in_empty_cells(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether a function of mu is steeper than any useful constant beside an empty cell.
-
-    Rewards with the logarithm of mu are: they are not Lipschitz in W1, and the paper's bounds do
-    not cover them, though the paper's experiments use them.
-    """
+    """Whether a function's slope in mu is unbounded beside an empty cell, as that of -log mu is."""
     grid = problem.grid
     if grid.n_cells == 1:
         return False
@@ -183,7 +171,7 @@ def _slopes(
 
 @eqx.filter_jit
 def _laws(grid: Grid, profile: Profile, mass: _types.Masses) -> tuple[Array, Array]:
-    """Actions and weights of all steps and cells."""
+    """What the policy does: actions and their weights for all steps and cells."""
 
     def step(_: None, inputs: tuple[Any, Array]) -> tuple[None, tuple[Array, Array]]:
         part, now = inputs
@@ -196,7 +184,7 @@ def _laws(grid: Grid, profile: Profile, mass: _types.Masses) -> tuple[Array, Arr
 def _cumulative(
     actions: Float[np.ndarray, "moves"], weights: Float[np.ndarray, "cells moves"]
 ) -> Float[np.ndarray, "cells gaps"]:
-    """Cumulative weights times the gaps: rows whose sum of differences is W1 of the laws."""
+    """Rows whose distance in the 1-norm is W1 of two cells' laws: scaled cumulative weights."""
     order = np.argsort(actions, kind="stable")
     gaps = np.diff(actions[order])
     return np.asarray(np.cumsum(weights[:, order], axis=1)[:, :-1] * gaps)

@@ -1,4 +1,4 @@
-"""What `mufield theory` says of a run: the theory's numbers beside those that were realised."""
+"""What `mufield theory` reports: the theory's bounds beside what a run realised."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,27 +32,27 @@ TEN = math.log(10)
 
 @dataclass(frozen=True)
 class TheoryRow:
-    """One episode; logarithms of bounds are to the base of ten, sums are over episodes so far.
+    """One episode. Bounds are logarithms to the base of ten; sums are over episodes so far.
 
     Attributes:
-        episode: Its number.
-        value: J that was realised.
-        regret: What the reference would have earned more.
-        total_regret: The sum of these.
-        optimism: What the plan expected more than was realised.
-        gap_bound: Bound of that from the realised distances (lemma regretOptBound).
-        regret_bound: Bound of the episode's regret from the doubts along it.
-        total_bound: Bound of the total regret with the complexity so far (theorem main).
+        episode: Its number, from 1.
+        value: Realised J.
+        regret: J of the reference minus ``value``.
+        total_regret: Sum of the regrets.
+        optimism: J that the plan expected minus ``value``.
+        gap_bound: Bound of the optimism from the realised distances (lemma regretOptBound).
+        regret_bound: Bound of the regret from the doubts along the episode.
+        total_bound: Bound of the total regret from the complexity (theorem main).
         beta: Scale of the model's band.
-        w1_end: Distance of the imagined to the realised flow at the end.
-        w1_bound: Its bound (lemma MFFlowW1Bound), the sharper form.
+        w1_end: W1 of the imagined and the realised distribution at the end.
+        w1_bound: Bound of ``w1_end`` (`flow_bound`).
         complexity: I_t along the realised flows.
         observed_complexity: I_t at the tracked agents' points.
         theory_beta: Scale of corollary ConfidenceInterval with the information of the data.
-        stale_complexity: ``observed_complexity`` under the last kernel alone, of all agents.
+        stale_complexity: ``observed_complexity`` of all agents, under the last kernel.
         complexity_bound: Bound of ``stale_complexity`` by the information of the data.
         information: Information of the data.
-        least_capacity: Lower bound of the greatest information of as many data.
+        least_capacity: Lower bound of the greatest information that as many data can have.
         capacity: Upper bound of it, among the candidates.
     """
 
@@ -79,22 +79,15 @@ class TheoryRow:
 
 @dataclass(frozen=True, eq=False)
 class TheoryReport:
-    """All of it.
+    """The whole report.
 
     Attributes:
-        run: Name of the run.
-        environment: What it is about.
-        model: Its statistical model.
-        horizon: Number of moves in an episode.
-        delta: Probability that the theory's band may fail.
-        constants: The constants.
-        growth: L-bar with the constants of all episodes.
+        run: Directory of the run.
+        delta: Probability with which the theory's band may fail.
+        growth: L-bar, with the constants of all episodes.
         diameter: Greatest distance in the space.
         value_range: Greatest difference of two policies' J.
-        assumptions: What the theory assumes.
-        verdicts: The bounds.
-        notes: What else people should know.
-        rows: The episodes.
+        rows: One for each episode.
         distances: W1 of imagined and realised flows, by episode and moment; NaN without a plan.
         distance_bounds: Logarithms to the base of ten of their bounds.
     """
@@ -116,7 +109,7 @@ class TheoryReport:
     distance_bounds: Float[np.ndarray, "episodes moments"] = field(repr=False)
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON has it; bounds are logarithms to the base of ten."""
+        """The report for JSON; bounds are logarithms to the base of ten."""
         document = asdict(self)
         document["episodes"] = document.pop("rows")
         document["w1"] = document.pop("distances").tolist()
@@ -137,16 +130,15 @@ def make_report(
     evidence: Sequence[EpisodeEvidence] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> TheoryReport:
-    """Puts the theory's numbers beside the run's.
+    """Computes the report on a run.
 
     Args:
         run: The run.
         given: Constants that the user knows, by name or symbol.
-        delta: Probability that the theory's band may fail.
+        delta: Probability with which the theory's band may fail.
         reference: J of the best policy; by default the run's own reference.
-        evidence: What `episodes_of` found before, for several reports on one run: fitting the
-            models again takes most of the time.
-        progress: Called with the number of episodes that were looked at.
+        evidence: Result of `episodes_of`, if at hand; it takes most of the time.
+        progress: Called after each episode with the number of episodes done.
     """
     if not 0 < delta < 1:
         raise UserError(f"delta must be between 0 and 1, got {delta}")
@@ -270,7 +262,7 @@ def _notes(found: Findings) -> tuple[str, ...]:
 
 
 def _finite(value: Any) -> Any:
-    """The same with None for what JSON cannot hold."""
+    """Replaces NaN and infinity, which JSON cannot hold, by None."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What a run directory shows of each episode: doubts along the flow, distances, the band's truth.
+"""What a run directory shows of each episode: the model's doubts, distances, whether its band held.
 
 The models are fitted again, as when a run is resumed.
 """
@@ -31,19 +31,12 @@ from .bounds import Constant
 from .lipschitz import policy_slope
 
 SHARE = 1e-6
-"""Share of the population below which a point does not count for the band."""
+"""Share of the population below which a move does not count for `EpisodeEvidence.needed`."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """All that is read of a run before anything is computed.
-
-    Attributes:
-        store: The files.
-        setup: Problem, system and learner.
-        data: All transitions.
-        ends: Number of transitions after each episode.
-    """
+    """A run as it was read; ``ends`` are the numbers of transitions after each episode."""
 
     store: RunFiles
     setup: Setup
@@ -85,23 +78,22 @@ class RunData:
 
 @dataclass(frozen=True, eq=False)
 class EpisodeEvidence:
-    r"""One episode.
+    r"""What the bounds need to know of one episode.
 
     Attributes:
-        value: J that the population realised.
-        optimistic: J that the plan expected, if it expected anything.
+        optimistic: J that the plan expected, if there was a plan.
         beta: Scale of the band of the model before the episode, $\beta_{t-1}$.
         doubts: $\int \|\sigma_{t-1}\| d\mu_{t,h}$ for each step.
-        squared: $\sum_h \int \|\sigma_{t-1}\|^2 d\mu_{t,h}$, what ``observed`` is expected to be.
-        observed: $\sum_h \|\sigma_{t-1}(z_{t,h})\|^2$ at the tracked agents' own points, their
-            mean. Axes that a wall censored told nothing and are left out.
+        squared: $\sum_h \int \|\sigma_{t-1}\|^2 d\mu_{t,h}$, the expectation of ``observed``.
+        observed: $\sum_h \|\sigma_{t-1}(z_{t,h})\|^2$, averaged over the tracked agents, without
+            axes that a wall censored.
         distances: $W_1(\tilde\mu_{t,h}, \mu_{t,h})$ for h = 0, ..., H, if there was a plan.
         policy: Lipschitz constant of the policy that was run.
-        inside: Share of the population's moves whose true motion lies in the band; None where
-            the motion is not known.
-        needed: Least beta that would hold the true motion everywhere the population went.
+        inside: Share of the population's moves whose true motion lies in the band; None if the
+            true motion is not known.
+        needed: Least beta with which the band would hold the true motion of all moves.
         model: The model before the episode.
-        mass: The realised flow.
+        mass: The realised flow of distributions.
     """
 
     value: float
@@ -119,7 +111,7 @@ class EpisodeEvidence:
 
 
 def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
-    """Looks at each episode in turn."""
+    """Collects the evidence, episode by episode."""
     problem, known = run.setup.problem, run.motion is not None
     for number, record in enumerate(run.store.records, start=1):
         model, episode = run.state_after(number - 1).model, to_episode(record)
@@ -164,11 +156,11 @@ def _survey(
     profile: Profile,
     mass: _types.Masses,
 ) -> _Survey:
-    """Averages over the flow of what the model says about the moves that the policy makes."""
+    """What the model says about the policy's moves, averaged over the population at each step."""
     grid, beta = problem.grid, model.beta.astype(mass.dtype)
 
     def judged(state: Array, action: Array, mu: MeanField) -> Array:
-        """Norm of the doubt, and by how many standard deviations the mean is off."""
+        """Norm of the standard deviations, and how many of them the mean is off."""
         found = model.predict(state, action, mu)
         off = jnp.zeros_like(found.mean)
         if motion is not None:

@@ -1,4 +1,4 @@
-"""The information of a run's data under a Gaussian process, and the most that data could have."""
+"""The information of a run's data under a Gaussian process, and the most that is possible."""
 
 import math
 from collections.abc import Callable
@@ -32,16 +32,16 @@ from .kernel_metric import feature_slopes, kernel_bounds
 from .run import RunData
 
 MOST_EXACT = 3000
-"""Observations of which the information is computed exactly; of more through inducing points."""
+"""Up to so many observations, information is computed exactly; beyond, with inducing points."""
 
 MOST_INDUCING = 256
-"""Inducing points that stand for more observations."""
+"""Number of inducing points."""
 
 MOST_CANDIDATES = 400
-"""Points among which observations are chosen for the greatest information."""
+"""Candidate points of the greedy choice for the greatest information."""
 
 ACTIONS = {1: 9, 2: 5, 3: 3}
-"""Actions on each axis among the candidates, by the number of axes."""
+"""Actions of the candidates on each axis, by the number of axes."""
 
 PerEpisode = Float[np.ndarray, "episodes"]
 
@@ -52,13 +52,13 @@ class Prior:
 
     Attributes:
         family: Its settings.
-        own: Whether it is the run's own model; else it was nominated for an ensemble.
+        own: Whether it is the run's own model; otherwise it stands in for an ensemble.
         kernel: The kernel, with the hyperparameters of the last fit.
         noise: Lambda of each axis.
-        ratio: Greatest standard deviation of the noise over the root of lambda, scaled alike.
-        variance: Greatest prior variance; infinite where it is not known.
-        slopes: Slopes of the kernel metric in state, action and mu, whose greatest is $L_d$ of
-            assumption Kernel; None where not known.
+        ratio: The noise's standard deviation over the root of lambda, the greatest of all axes.
+        variance: Greatest prior variance; infinite if unknown.
+        slopes: Slopes of the kernel metric in state, action and mu, whose greatest is L_d of
+            assumption Kernel; None if unknown.
     """
 
     family: GaussianProcess
@@ -71,16 +71,15 @@ class Prior:
 
 
 def prior_of(run: RunData) -> Prior | None:
-    """The run's Gaussian process, or one nominated in an ensemble's place; None without noise."""
+    """The run's Gaussian process, or a default one in an ensemble's place; None without noise."""
     problem, family = run.setup.problem, run.setup.learner.family
     if not isinstance(problem.noise, GaussianNoise) or not any(problem.noise.std):
         return None
     own = isinstance(family, GaussianProcess)
     if not isinstance(family, GaussianProcess):
         family = GaussianProcess(mu=getattr(family, "mu", Unseen()), fit_kernel=False)
-    key = run.state_after(0).key
     # The key of the last fit, so that the hyperparameters are those of the run.
-    key = jax.random.fold_in(jax.random.fold_in(key, len(run.ends)), FIT)
+    key = jax.random.fold_in(jax.random.fold_in(run.state_after(0).key, len(run.ends)), FIT)
     factor = family.factor(run.data, key)
     std = np.asarray(problem.noise.std) / np.asarray(problem.max_move)
     variance, slopes = math.inf, None
@@ -106,14 +105,14 @@ class Information:
     r"""Information in nats after each episode, summed over the axes.
 
     Attributes:
-        gathered: Of the run's data.
-        least: Of as many observations, chosen greedily: a lower bound of $\gamma$.
+        gathered: Information of the run's data.
+        least: Information of as many points, chosen greedily: a lower bound of $\gamma$.
         most: Upper bound of $\gamma$ among the candidates.
         everywhere: Upper bound of $\gamma$ over the whole space.
-        prior_most: What observations without anything in common would give.
-        complexity: $I_t$ of the data under this one kernel, in squared units of the space.
-        complexity_bound: Its bounds by the data's information.
-        prior_complexity: What the prior variance alone says of it.
+        prior_most: Information of as many independent observations.
+        complexity: $I_t$ of the data under the last kernel, in squared units of the space.
+        complexity_bound: Bound of the complexity by the data's information.
+        prior_complexity: Bound of the complexity by the prior variance alone.
         factor: Logarithm of C with $I_T \le C \gamma$, in the same units.
     """
 
@@ -175,14 +174,14 @@ def information_of(run: RunData, prior: Prior) -> Information:
 
 
 class _Gathered(NamedTuple):
-    """What each episode's data add on one axis, and the sum of their variances before them."""
+    """Information that each episode adds on one axis, and its sum of `stale_variances`."""
 
     information: PerEpisode
     stale: PerEpisode
 
 
 def _gathered(run: RunData, prior: Prior, axis: int) -> _Gathered:
-    """Goes through the data of a run under one kernel; what a wall censored does not count."""
+    """The information of one axis, episode by episode; censored moves do not count."""
     rows, noise = prior.family.rows(run.data), float(prior.noise[axis])
     seen = rows.observed[:, axis]
     ends = np.cumsum(seen)[np.asarray(run.ends) - 1]
@@ -201,7 +200,7 @@ def _through_points(
     inputs: Float[np.ndarray, "rows features"],
     ends: Int[np.ndarray, "episodes"],
 ) -> _Gathered:
-    """The same through inducing points of all rows."""
+    """`_gathered` with inducing points, for many rows."""
     shape = (len(inputs), 1)
     rows = Rows(inputs, np.zeros(shape), np.ones(shape, dtype=bool))
     phi = Factor.of(kernel, np.asarray([noise]), rows, MOST_INDUCING).phi
@@ -220,7 +219,7 @@ def _through_points(
 
 
 class _Candidates(NamedTuple):
-    """Points spread over the space, and how far, in the kernel metric, others are from them."""
+    """Points spread over the space; any other is within ``radius`` of one, in the kernel metric."""
 
     inputs: Float[np.ndarray, "rows features"]
     radius: float | None
@@ -249,7 +248,7 @@ def _candidates(run: RunData, prior: Prior) -> _Candidates:
     inputs = prior.family.rows(spread).inputs
     if prior.slopes is None or prior.family.mu != Unseen():
         return _Candidates(inputs, None)
-    # A point is within half a diagonal of its cell's centre, and that is near one that was kept.
+    # From a point to its cell's centre, and from there to the nearest centre that was kept.
     apart = np.linalg.norm(grid.centres[:, None] - cells[None], axis=-1)
     far = 0.5 * float(np.linalg.norm(grid.cell_size)) + float(apart.min(axis=1).max())
     radius = prior.slopes["state"] * far + prior.slopes["action"] * half_gap

@@ -13,27 +13,19 @@ from jaxtyping import Array, Float
 from .._types import Mass, Scalar
 from ..problem import Problem
 from ..space.measure import at_all_cells
-from .bounds import (
-    Constants,
-    Log,
-    episode_bound,
-    gap_bound,
-    log,
-    logs,
-    regret_bound,
-)
+from .bounds import Constants, Log, episode_bound, gap_bound, log, logs, regret_bound
 from .constants import of_episode
 from .run import EpisodeEvidence, RunData
 from .run_information import Information, Prior
 
 ROUNDING = 1e-6
-"""By how much a logarithm may exceed its bound."""
+"""A logarithm may exceed its bound by this much."""
 
 POINTS = 3
-"""Actions tried on each axis of a box for the range of J, its border among them."""
+"""Actions on each axis of a box that are tried for the range of J, its ends among them."""
 
 MOST_DISTRIBUTIONS = 200
-"""Distributions of a run that are looked at for the range of J."""
+"""Distributions of a run that are tried for the range of J."""
 
 DIAMETER = "the greatest distance in the space"
 RANGE = "the greatest difference of two policies' J that was found"
@@ -41,19 +33,14 @@ RANGE = "the greatest difference of two policies' J that was found"
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All that was found out about a run.
+    """All that was found out about a run, for `verdicts_of` and the report.
 
     Attributes:
-        run: The run.
-        evidence: Its episodes.
-        constants: The constants of all episodes.
-        betas: For each episode, the scale of a band that holds what the plan imagined, and the
-            truth if the model's band does.
+        betas: For each episode, the scale of a band that holds the imagined motion, and the true
+            one if the model's own band does.
         flows: For each episode, bounds of the distance of imagined and realised flow.
-        prior: The Gaussian process under which information is counted, if there is one.
-        information: The information, if there is a process.
         reference: J of the best policy, if known.
-        diameter: Greatest distance in the space: no W1 exceeds it.
+        diameter: Greatest distance in the space, which no W1 exceeds.
         value_range: Greatest difference of two policies' J.
     """
 
@@ -92,12 +79,12 @@ class Verdict:
     """A bound beside what was realised.
 
     Attributes:
-        name: Its label in the paper.
-        quantity: What it bounds.
-        realised: The realised value; None where it is not known.
+        name: Label of the bound in the paper.
+        quantity: Name of what it bounds.
+        realised: Realised value; None if unknown.
         bound: Natural logarithm of the bound.
-        trivial: What the quantity cannot exceed anyway.
-        trivial_name: Why it cannot.
+        trivial: A value that the quantity cannot exceed anyway.
+        trivial_name: What that value is.
     """
 
     name: str
@@ -109,7 +96,7 @@ class Verdict:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says no more than is known anyway."""
+        """Whether the bound is no smaller than the trivial one."""
         return self.bound >= log(self.trivial)
 
     @property
@@ -185,24 +172,21 @@ def verdicts_of(found: Findings) -> Iterator[Verdict]:
             "what data without anything in common would give",
         )
     if own_info is not None and (bounds := own_info.complexity_bound) is not None:
-        name = "eq. ChodhuryOnlineLemma11Partial"
-        quantity = "the complexity I_T of the data under the last kernel"
-        most = own_info.prior_complexity[-1]
-        why = "what the prior variance alone gives"
         yield Verdict(
-            name, quantity, float(own_info.complexity[-1]), log(bounds[-1]), float(most), why
+            "eq. ChodhuryOnlineLemma11Partial",
+            "the complexity I_T of the data under the last kernel",
+            float(own_info.complexity[-1]),
+            log(bounds[-1]),
+            float(own_info.prior_complexity[-1]),
+            "what the prior variance alone gives",
         )
 
 
 def value_range(problem: Problem, masses: Float[np.ndarray, "moments cells"]) -> float:
-    """Greatest minus least integrated reward that was found, times the number of paid steps.
+    """Estimates the greatest possible regret of an episode.
 
-    Looked for among point masses, the uniform distribution and those given, with actions spread
-    over the box. No regret of an episode is larger, as far as these go.
-
-    Args:
-        problem: The problem.
-        masses: Distributions, such as those of a run.
+    It is the greatest minus the least integrated reward, times the number of paid steps, among
+    point masses, the uniform distribution and ``masses``, with actions spread over the box.
     """
     n, dtype = problem.grid.n_cells, problem.initial.dtype
     stride = max(1, len(masses) // MOST_DISTRIBUTIONS)
@@ -228,7 +212,7 @@ def _extremes(
 
 
 def power(number: Log) -> str:
-    """A number by its natural logarithm; as a power of ten if it is large or small."""
+    """Formats a number given by its natural logarithm, if large or small as a power of ten."""
     if number == math.inf:
         return "infinite"
     if number == -math.inf:

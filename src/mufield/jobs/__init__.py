@@ -1,1 +1,1 @@
-"""What takes long is a job: computed once, by any worker, and kept in a directory of its own."""
+"""Long computations as jobs: computed once, by any worker, and kept in a directory each."""

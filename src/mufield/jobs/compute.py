@@ -1,4 +1,4 @@
-"""How each kind of job is computed, and what a policy does in its true system."""
+"""How each kind of job is computed, and what a policy earns in the true system."""
 
 import json
 import math
@@ -41,7 +41,7 @@ Settings = dict[str, Any]
 def compute(job: Job, directory: Path) -> None:
     """Computes a job, or goes on with it, and writes its result.
 
-    JAX is set to the job's number format: for programs only.
+    JAX is set to the job's number format, so only programs may call it.
     """
     set_precision(job.settings["precision"])
     import_users(job.settings["imports"])
@@ -52,9 +52,9 @@ def compute(job: Job, directory: Path) -> None:
 
 
 def _learn(settings: Settings, directory: Path) -> Settings:
-    """Learns to the end in a run directory, from its last checkpoint on.
+    """Learns in a run directory, from its last episode on.
 
-    Figures are the metrics of all episodes and, step by step, the best one.
+    Its figures are the metrics of all episodes, and those of the best episode step by step.
     """
     run, config = directory / "run", parse_config(settings, str(directory))
     setup = None if (run / "config.json").exists() else new_run(run, config, simulated=True)
@@ -66,7 +66,7 @@ def _learn(settings: Settings, directory: Path) -> Settings:
         "rows": rows,
         "values": values,
         "best_episode": best,
-        # Over all interruptions.
+        # Summed over interruptions.
         "seconds": sum(row.get(name, 0.0) for row in timings for name in ("fit", "plan", "run")),
     }
     if isinstance(system_of(settings), SimulatedSystem):
@@ -86,7 +86,7 @@ def _plan(settings: Settings, directory: Path) -> Settings:
 
 
 def _mirror(settings: Settings, directory: Path) -> Settings:
-    """Plans randomised policies with known motion, and certifies how far from the optimum."""
+    """Plans randomised policies with known motion, and certifies an upper bound of J."""
     system = simulated(settings)
     moves = MoveFlow(*system.reveal(), system.problem.actions.points(settings["points"]))
     ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
@@ -100,7 +100,7 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
 
 
 def _random(settings: Settings, directory: Path) -> Settings:
-    """Lets all agents draw from all actions alike."""
+    """Plays the uniform random policy."""
     outcome = play(settings, random_policy(simulated(settings).problem))
     return {"value": outcome.value, "upper": None, **outcome.figures()}
 
@@ -129,16 +129,16 @@ KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
     "random": _random,
     "qlearning": _train,
 }
-"""From settings and directory to figures; ``seconds`` among them replace those on the clock."""
+"""Functions from settings and directory to figures; a figure ``seconds`` replaces the clock's."""
 
 
 def episode_policy(directory: Path, episode: int) -> Profile:
-    """The policy of an episode of a job that learns."""
+    """The policy of an episode of a learning job."""
     return _profile(directory / "run" / "policies" / f"{episode:04d}.policy")
 
 
 def planned_policy(directory: Path) -> Profile:
-    """The policy of a job that plans."""
+    """The policy of a planning job."""
     return _profile(directory / "plan.policy")
 
 
@@ -149,19 +149,19 @@ def _profile(path: Path) -> Profile:
 
 
 def system_of(settings: Settings) -> Any:
-    """The system of a job's settings, built once."""
+    """The system that a job's settings describe, built once."""
     options = json.dumps(settings["options"], sort_keys=True)
     return _system(settings["environment"], options, str(jnp.result_type(float)))
 
 
-# The number format is part of a system, so it tells systems apart.
+# A system holds arrays, so there is one for each number format.
 @lru_cache
 def _system(name: str, options: str, precision: str) -> Any:
     return make(name, **json.loads(options))
 
 
 def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:
-    """The system of a job's settings, for who needs its flow; raises if it has none."""
+    """The system of a job's settings; raises, in the name of ``who``, if its flow is unknown."""
     system = system_of(settings)
     if not isinstance(system, SimulatedSystem):
         raise UserError(
@@ -173,13 +173,7 @@ def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What comes of a policy in its true system: one episode of the whole population.
-
-    Attributes:
-        system: The true system.
-        profile: What its agents follow.
-        rollout: What comes of it.
-    """
+    """One episode of the whole population in the true system, under the policy `profile`."""
 
     system: SimulatedSystem
     profile: Profile
@@ -202,11 +196,11 @@ class Outcome:
 
     @property
     def mean_actions(self) -> Float[Array, "steps cells action_dim"]:
-        """Average action in every cell at each step, for arrows."""
+        """Mean action in every cell at each step, for arrows."""
         return self.system.mean_actions(self.profile, self.mass)
 
     def figures(self) -> dict[str, np.ndarray]:
-        """What each step pays, and the mean length of the population's actions in it."""
+        """At each step, the reward and the mean length of the population's actions."""
         sizes = _action_sizes(self.grid, self.profile, self.mass)
         return {"rewards": np.asarray(self.rollout.rewards), "action_sizes": np.asarray(sizes)}
 
@@ -223,7 +217,7 @@ def _action_sizes(grid: Grid, profile: Profile, mass: _types.Masses) -> Float[Ar
     def step(_: None, inputs: Any) -> tuple[None, Array]:
         part, now = inputs
         law = profile.join(part).at_cells(grid, now)
-        # Of the actions themselves: those of a randomised policy may cancel in the mean.
+        # Lengths before the mean: actions of a randomised policy may cancel each other.
         sizes = jnp.linalg.norm(law.actions, axis=-1)
         return None, jnp.einsum("k,km,km->", now, law.weights.astype(now.dtype), sizes)
 

@@ -1,9 +1,8 @@
 """Jobs and their directories.
 
-A job is a kind of computation and all that its result depends on: the settings, defaults written
-out, and the versions of what computes. A digest of these is the job's identity and part of the
-name of its directory. So a result counts exactly if it is in the directory of that name, and
-results of other settings are never mixed up or overwritten.
+A job is a kind of computation and all that its result depends on: the settings, with defaults
+written out, and the versions of packages. A digest of these, the job's identity, is part of the
+name of its directory. So results of different settings are never mixed up or overwritten.
 
 ```
 rooms-mirror-0-1a2b3c4d5e/
@@ -12,7 +11,7 @@ rooms-mirror-0-1a2b3c4d5e/
   run/           if it learns: an ordinary run, which goes on after an interruption
   plan.policy    if it plans: the policy
   training.safetensors   if it is Q-learning: the checkpoint, from which it goes on
-  result.safetensors     its figures, sealed; written last, because it makes the job done
+  result.safetensors     its figures, sealed; with this file, written last, the job is done
 ```
 """
 
@@ -29,7 +28,7 @@ from ..errors import UserError
 from ..runs.config import RunConfig
 
 FORMAT = 2
-"""Part of every identity. Raise it when the code gives another result for the same settings."""
+"""Part of every identity; raise it when the code gives other results for the same settings."""
 
 RESULT, LOG = "result.safetensors", "log.txt"
 RESULT_KIND = "job result"
@@ -43,14 +42,14 @@ State = Literal["done", "partly", "missing"]
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to compute. It is plain data: whoever computes it needs nothing else.
+    """One thing to compute. It is plain data: a worker needs nothing else.
 
     Attributes:
         name: For people, and for the directory.
         kind: How it is computed; `mufield.jobs.compute` has a function for each kind.
-        settings: All settings that the result depends on, as JSON has them.
-        versions: Versions of all that the result depends on.
-        seconds: What it takes on one core, roughly.
+        settings: All settings that the result depends on, as JSON.
+        versions: All versions that the result depends on.
+        seconds: Rough estimate of what it takes on one core.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Job:
         return f"{self.name}-{self.identity}"
 
     def document(self) -> dict[str, Any]:
-        """The job as JSON has it."""
+        """The job as JSON."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -102,7 +101,7 @@ def system_job(
     seconds: float = 1.0,
     **settings: Any,
 ) -> Job:
-    """A job that needs the true system only, with the settings of its kind."""
+    """A job that needs the true system but no learner, with the settings of its kind."""
     run = RunConfig(environment, options=dict(options), imports=imports)
     system = learning_job(name, run)
     settings |= {
@@ -115,13 +114,13 @@ def system_job(
 
 
 def versions_that_matter(imported: Path | None = None) -> dict[str, Any]:
-    """Versions of what decides about numbers, with a digest of the user's own file."""
+    """Versions that may change a result, with a digest of the user's own file."""
     from ..runs.surroundings import versions
 
     found = dict(_versions()) if imported is None else versions(imported)
-    if "imported" in found:  # wherever the file lies
+    if "imported" in found:  # where the file lies does not matter
         found["imported"] = found["imported"]["sha256"]
-    # The platform's name changes with every update of the kernel, Python's with every correction.
+    # These change with every update of the system.
     return {name: found[name] for name in found if name not in ("platform", "python")}
 
 
@@ -134,13 +133,7 @@ def _versions() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JobResult:
-    """What came out of a job.
-
-    Attributes:
-        figures: Numbers, texts and arrays by name.
-        seconds: What it took.
-        versions: All versions that it was computed with.
-    """
+    """Numbers, texts and arrays that came out of a job, how long it took and with what versions."""
 
     figures: dict[str, Any]
     seconds: float
@@ -148,7 +141,7 @@ class JobResult:
 
 
 def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds: float) -> None:
-    """Writes a job's result at one stroke; arrays are kept as arrays."""
+    """Writes a job's result atomically; arrays are kept as arrays."""
     import numpy as np
 
     from .._files import write_sealed
@@ -164,17 +157,17 @@ def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds:
 
 
 class JobStore:
-    """The directories of all jobs that belong together."""
+    """A directory of jobs and their results."""
 
     def __init__(self, out: Path):
-        """Looks at a directory of results, which may not exist yet."""
+        """Takes the directory, which may not exist yet."""
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is no directory; name another with --out")
         self.out = out
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keeps other processes that would compute here out, for as long as the block lasts."""
+        """Makes the directory, and keeps other writers out for as long as the block lasts."""
         from .._files import locked, remove_leftovers
 
         self.out.mkdir(parents=True, exist_ok=True)
@@ -187,7 +180,7 @@ class JobStore:
         return self.out / "jobs" / job.folder
 
     def begin(self, job: Job) -> Path:
-        """Makes the job's directory and says in it what the job is."""
+        """Makes the job's directory with its ``job.json``."""
         from .._files import write_json
 
         path = self.path(job)
@@ -196,7 +189,7 @@ class JobStore:
         return path
 
     def find(self, job: Job) -> JobResult | None:
-        """The result of a job; none if it is not computed yet, or if its file is damaged."""
+        """The result of a job; None if it is not computed yet, or if its file is damaged."""
         from .._files import read_sealed
 
         try:
@@ -214,13 +207,13 @@ class JobStore:
         return found.figures
 
     def state(self, job: Job) -> State:
-        """Whether the job is done, was begun, or is still missing."""
+        """Whether the job is done, begun or missing."""
         if self.find(job) is not None:
             return "done"
         return "partly" if self.path(job).exists() else "missing"
 
     def progress(self, job: Job) -> float:
-        """Share of a job that is done, cheaply; only runs tell before their end."""
+        """Share of a job that is done, by its files' names; only for runs between 0 and 1."""
         path = self.path(job)
         if (path / RESULT).exists():
             return 1.0
@@ -230,7 +223,7 @@ class JobStore:
         return min(1.0, done / float(job.settings["episodes"]))
 
     def why_anew(self, job: Job) -> str:
-        """What differs from the last job of this name that is done; empty if there is none."""
+        """What differs from the last finished job of this name; empty if there is none."""
         siblings = self.path(job).parent.glob(f"{job.name}-{'[0-9a-f]' * 10}/{RESULT}")
         last = max(siblings, key=lambda path: path.stat().st_mtime, default=None)
         if last is None or last.parent == self.path(job):

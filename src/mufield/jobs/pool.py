@@ -1,8 +1,8 @@
-"""Workers: whoever computes jobs, one after the other or many at a time.
+"""Workers that compute jobs, one after the other or several at a time.
 
-The interface is `AbstractPool`: jobs with their directories go in, and come out as they end. It
-says nothing about where they are computed. Nothing heavy is imported here, because a new process
-imports this file before it limits the threads of the libraries.
+The interface, `AbstractPool`, takes jobs with their directories and yields them as they end,
+wherever they are computed. Nothing heavy is imported here, because a new process imports this file
+before it limits the threads of NumPy.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from ..errors import UserError
 from .job import LOG, Job, JobStore
 
 LOOK = 1.0
-"""Seconds between two looks at how far the jobs are."""
+"""Seconds between two updates of the progress bar."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Finished:
-    """A job that came to an end.
-
-    Attributes:
-        job: The job.
-        problem: What went wrong, in one line; empty if nothing did.
-    """
+    """A job that ended; `problem` says in one line what went wrong, and is empty if nothing did."""
 
     job: Job
     problem: str = ""
@@ -54,11 +49,11 @@ class AbstractPool(ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Generator[Finished | None]:
-        """Computes all tasks, begun in this order, and yields each when it has ended.
+        """Begins all tasks in this order, and yields each when it has ended.
 
-        Now and then, while nothing ends, it yields None. A job that fails is yielded with its
-        problem, and the others go on. When the iterator is closed, by Ctrl-C for instance, all
-        work stops; files are written whole or not at all, so nothing is lost.
+        While nothing ends, it yields None now and then. A job that fails is yielded with its
+        problem, and the others go on. When the iterator is closed, for example by Ctrl-C, all
+        work stops; files are written whole or not at all, so nothing is damaged.
         """
 
 
@@ -79,12 +74,12 @@ class SameProcess(AbstractPool):
 class LocalProcesses(AbstractPool):
     """Computes in processes of this machine.
 
-    Each is the only one of its executor, so that a process that dies, for want of memory for
-    instance, takes no other job along.
+    Each has an executor of its own, because a process that dies, for example for want of memory,
+    breaks its executor.
     """
 
     def __init__(self, workers: int):
-        """Takes the number of jobs that are computed at a time."""
+        """Takes the number of processes."""
         self.workers = workers
 
     def run(self, tasks: Sequence[Task]) -> Generator[Finished | None]:
@@ -115,7 +110,7 @@ class LocalProcesses(AbstractPool):
 
 
 class _Worker:
-    """A process that computes jobs until it is stopped, or whoever started it has died."""
+    """A process that computes jobs until it is stopped, or until its parent has died."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -132,7 +127,7 @@ class _Worker:
 def _begin_worker(lifeline: Connection) -> None:
     # On busy cores the threads of OpenBLAS only get in each other's way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     from .._runtime import enable_compilation_cache
 
@@ -141,12 +136,12 @@ def _begin_worker(lifeline: Connection) -> None:
 
 def _end_with(lifeline: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
-        lifeline.recv()  # nobody ever sends: it ends when the other side is closed
+        lifeline.recv()  # nothing is ever sent: it returns when the parent closes its end
     os._exit(0)
 
 
 def _attempt_with_log(task: Task) -> str:
-    """Computes a job while all that the process prints goes to its log, native code included."""
+    """Computes a job; all that the process prints, even from C code, goes to the job's log."""
     log = os.open(task.directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -155,7 +150,7 @@ def _attempt_with_log(task: Task) -> str:
 
 
 def _attempt(task: Task) -> str:
-    """Computes a job; returns what went wrong."""
+    """Computes a job; returns what went wrong, or an empty text."""
     try:
         from .compute import compute
 
@@ -172,7 +167,7 @@ def _sentence(task: Task, problem: str) -> str:
 
 
 def local_pool(workers: int | None) -> AbstractPool:
-    """Workers on this machine: as many processes as cores by default; 0 is this process."""
+    """Workers on this machine: None for one process per core, 0 to compute in this process."""
     if workers is not None and workers < 0:
         raise UserError(f"expected 0 or more workers, got {workers}; correct it")
     if workers == 0:
@@ -188,14 +183,14 @@ def compute_missing(
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Finished]:
-    """Computes what has no result yet, each job once; yields jobs as they end.
+    """Computes the jobs that have no result yet; yields each when it has ended.
 
     Args:
-        jobs: What is needed, in the order in which it is best begun; some may be named twice.
+        jobs: What is needed, in the order in which to begin; a job may be named twice.
         store: Where results are kept.
-        pool: Who computes.
+        pool: The workers.
         progress: Whether to show a bar; it counts seconds of work, by the jobs' estimates.
-        say: Called with a line for people about each job.
+        say: Called with a line of text about each job.
     """
     missing = [job for job in {job.folder: job for job in jobs}.values() if not store.find(job)]
     if not missing:

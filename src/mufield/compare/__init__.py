@@ -1,1 +1,1 @@
-"""Rivals side by side: what each of them earns, from how many transitions, in what time."""
+"""Learners and references compared: what each earns, from how many transitions, in what time."""

@@ -1,4 +1,4 @@
-"""What a comparison is to be. No JAX here, so that the command line's help comes at once."""
+"""The configuration of a comparison. No JAX here, so that the command line's help comes at once."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -19,12 +19,12 @@ REFERENCES = ("random", "known")
 """Contenders that learn nothing."""
 
 Q_LEARNERS = ("u2mfqlfh", "u2mfqlfh-extended")
-"""Contenders that learn a table of Q-values: of the game's own options, of the extended ones."""
+"""Contenders that learn a table of Q-values, with the game's own options or the extended ones."""
 
 CONTENDERS = (*LEARNERS, *REFERENCES, *Q_LEARNERS)
 
 EVALUATIONS = 10
-"""How often Q-learning is evaluated on its way."""
+"""How often Q-learning is evaluated in a training."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ComparisonConfig:
 
     contenders: tuple[str, ...] = ("m3ucrl", "greedy", "thompson", "random", "known")
     """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
-    model, with that kind of optimism; random draws from all actions alike; known plans with the
+    model, each with another kind of optimism; random draws actions uniformly; known plans with the
     true motion; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set of moves
     and plays the discrete rooms in place of four-rooms."""
 
@@ -47,7 +47,7 @@ class ComparisonConfig:
     """Episodes of those that learn a model; the mean J of the last five counts."""
 
     q_episodes: int = 1_000_000
-    """Episodes of Q-learning, a multiple of ten; evaluated every tenth, and the last counts."""
+    """Episodes of Q-learning, a multiple of ten; of its ten evaluations the last counts."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=6."""
@@ -56,7 +56,7 @@ class ComparisonConfig:
     """Settings of all learned models, such as members=10 mu=local."""
 
     planner_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of these learners' planner, mirror ascent, such as sweeps=30."""
+    """Settings of mirror ascent, the planner of these learners, such as sweeps=30."""
 
     imports: str | None = None
     """Python file or module to import first, which registers your own system."""
@@ -76,7 +76,7 @@ class ComparisonConfig:
             )
 
     def document(self) -> dict[str, Any]:
-        """The configuration as JSON has it."""
+        """The configuration as JSON."""
         document: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
         return document
 

@@ -1,4 +1,4 @@
-"""The contenders: which jobs each of them needs, and what their results say."""
+"""The contenders: the jobs that each needs, and what their results say."""
 
 import math
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from .config import EVALUATIONS, LEARNERS, Q_LEARNERS, ComparisonConfig
 from .result import Result
 
 LAST = 5
-"""A learner is judged by the mean of its last episodes."""
+"""Number of last episodes whose mean J counts for a learner."""
 
 SWEEPS, BRACKET = 400, 0.05
-"""Of mirror ascent with known motion: most sweeps, and how near to the optimum is enough."""
+"""Mirror ascent with known motion stops after so many sweeps, or this near to the optimum."""
 
 STANDARD, EXTENDED = Q_LEARNERS
 CONTINUOUS_ROOMS, DISCRETE_ROOMS = "four-rooms", "discrete-rooms"
@@ -40,10 +40,10 @@ class Contender:
     """One of those who are compared.
 
     Attributes:
-        name: How the command line calls it.
-        jobs: One for each seed, or a single one where nothing is random.
+        name: Its name on the command line.
+        jobs: One for each seed, or a single one if nothing is random.
         plays: The system that it plays in.
-        comparable: Whether that is the system of all others.
+        comparable: Whether the others play in the same system.
         remark: What people should know of it.
         horizon: Moves of an episode.
     """
@@ -56,7 +56,7 @@ class Contender:
     horizon: int
 
     def result(self, found: Sequence[JobResult]) -> Result:
-        """What it did, from the results of its jobs."""
+        """Puts the results of its jobs together."""
         figures, kind = [each.figures for each in found], self.jobs[0].kind
         shared: dict[str, Any] = {
             "name": self.name,
@@ -84,14 +84,14 @@ class Contender:
 def _reference(shared: dict[str, Any], *, value: float, upper: float | None, **more: Any) -> Result:
     """The result of a contender that learns nothing."""
     if upper is not None:
-        # Rounded up, or it would be no bound.
+        # Rounded up, so that it remains a bound.
         bound = math.ceil(100 * upper) / 100
         shared |= {"remark": f"no policy on the learners' moves earns more than {bound:.2f}"}
     return Result(**shared, finals=(value,), upper=upper)
 
 
 class Arena:
-    """Where all contenders meet: the system, and the run of the learners, defaults written out."""
+    """The system that contenders share, and the learners' configuration with all defaults."""
 
     def __init__(self, config: ComparisonConfig):
         """Builds the system; raises if there is none of that name or with these options."""
@@ -111,7 +111,7 @@ class Arena:
         self.horizon: int = system_of(self.settings).problem.horizon
 
     def contenders(self) -> list[Contender]:
-        """All of them; raises if one of them cannot play here."""
+        """All contenders of the configuration; raises if one cannot play in this system."""
         return [self._enter(name) for name in self.config.contenders]
 
     def _enter(self, name: str) -> Contender:
@@ -122,7 +122,6 @@ class Arena:
         return self._random() if name == "random" else self._known()
 
     def _learner(self, name: str) -> Contender:
-        """M3-UCRL with one kind of optimism."""
         document = self.run.document() | {"optimism": LEARNERS[name]}
         jobs = [
             learning_job(
@@ -142,8 +141,8 @@ class Arena:
         """Plans with the true motion.
 
         By mirror ascent over the moves that the learners plan with, so that its certificate
-        bounds them as well. Outside the class that has certificates, and where actions form a
-        box, gradient ascent for a table of actions takes its place.
+        bounds them as well. Where there is no certificate and actions form a box, by gradient
+        ascent for a table of actions.
         """
         system = simulated(self.settings, "known")
         flow, motion = system.reveal()
@@ -164,7 +163,7 @@ class Arena:
 
         compiled_loop()  # raises if numba is missing
         config, game = self.config, self._game(name)
-        # Tabulates the game, which raises if it cannot be.
+        # Tabulates the game, and raises if that is impossible.
         algorithm = QLearning(simulated(game, name))
         jobs = [
             self._job(

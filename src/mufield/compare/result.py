@@ -11,25 +11,21 @@ from typing import Any
 from .config import ComparisonConfig
 
 FORMAT = 2
-"""Of comparison.json."""
+"""Version of the format of comparison.json."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one contender did.
+    """What one contender did; the first four fields are those of `Contender`.
 
     Attributes:
-        name: The contender.
-        plays: The system that it played in.
-        comparable: Whether that is the system of all others.
-        remark: What people should know of it.
         seconds: Time of all seeds together.
-        finals: J at the end for each seed; one for all if there is no randomness.
+        finals: J at the end for each seed; a single one if nothing is random.
         transitions: Moves that a seed had seen at each entry of its curve, those of the entry's
-            own episode included; none if nothing is learned.
+            own episode included; empty if nothing is learned.
         curves: J for each seed and entry.
         episodes: Episodes of each seed.
-        upper: Certified: no policy on the moves of the learners earns more.
+        upper: Certified bound: no policy on the moves of the learners earns more.
     """
 
     name: str
@@ -73,10 +69,9 @@ class Comparison:
     """What a comparison found.
 
     Attributes:
-        config: What was compared.
-        results: One for each contender that came to its end, in the order of the configuration.
+        results: One for each contender that finished, in the order of the configuration.
         jobs: The jobs of each contender by its name: their settings and versions.
-        problems: What failed, a line for each job.
+        problems: One line for each job that failed.
     """
 
     config: ComparisonConfig
@@ -89,7 +84,7 @@ class Comparison:
         return [result.row() for result in self.results]
 
     def document(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """Everything as JSON."""
         return {
             "format": FORMAT,
             "config": self.config.document(),
@@ -101,7 +96,7 @@ class Comparison:
         }
 
     def write(self, directory: Path) -> None:
-        """Writes ``comparison.json``, all curves, and ``comparison.csv``, the table."""
+        """Writes all curves to ``comparison.json`` and the table to ``comparison.csv``."""
         from .._files import write_bytes, write_json
 
         write_json(directory / "comparison.json", self.document())
@@ -110,7 +105,7 @@ class Comparison:
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as comma-separated values, with a head."""
+    """Rows as CSV with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""The comparison itself: a list of jobs, and what their results say side by side."""
+"""A comparison: compute the contenders' jobs, and put their results side by side."""
 
 import tempfile
 from collections.abc import Callable
@@ -21,18 +21,17 @@ def compare(
 ) -> Comparison:
     """Compares contenders in one system.
 
-    All arguments are checked before the first job is computed. Interrupted at any moment, the
-    same call goes on from what is there, down to the last episode.
+    All arguments are checked before the first job is computed. After an interruption, the same
+    call goes on from the last episode.
 
     Args:
         config: What to compare.
         directory: Where jobs are kept, to be used again by other comparisons, and where
-            ``comparison.json`` and ``comparison.csv`` are written; nowhere if none is given.
-        workers: Jobs that are computed at a time, each in a process of its own; none for as many
-            as there are cores, 0 for this process. Scripts that ask for processes need
-            ``if __name__ == "__main__":``.
+            ``comparison.json`` and ``comparison.csv`` are written; None to keep nothing.
+        workers: Number of worker processes; None for one per core, 0 to compute in this process.
+            Scripts that ask for processes need ``if __name__ == "__main__":``.
         progress: Whether to show a bar.
-        say: Called with a line for people about each job.
+        say: Called with a line of text about each job.
     """
     if directory is None:
         with tempfile.TemporaryDirectory() as kept_for_now:

@@ -1,1 +1,1 @@
-"""The paper's figures, films and numbers: lists of jobs, and what is drawn from them."""
+"""The paper's figures, films and numbers: the jobs that they need, and how they are drawn."""

@@ -1,4 +1,4 @@
-"""How much is computed: as in the paper, or a little of everything."""
+"""How much is computed: as much as in the paper, or a little of everything."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,29 +11,25 @@ class Budget:
     """How much is computed for each figure; the defaults are the paper's.
 
     Attributes:
-        name: ``"full"`` or ``"quick"``; whatever is not full says so in every title.
+        name: ``"full"`` or ``"quick"``; every title of a quick figure says so.
         rooms_seeds: Seeds of the four rooms with randomised policies.
-        rooms_episodes: Their episodes.
         rooms_options: Settings of their planner.
-        network_seeds: Seeds of the four rooms with the paper's class, networks.
-        network_episodes: Their episodes.
+        network_seeds: Seeds of the four rooms with networks, the paper's class of policies.
         network_options: Settings of their planner.
-        network_scale: Factor on the model's beta there. A network plans with less of the band:
-            gradient ascent chases what wide bands promise into corners, mirror ascent does not.
-        ensemble_options: Settings of the ensembles of both.
-        swarm_episodes: Episodes of the swarms.
-        swarm_steps: Gradient steps of each of their plans.
-        known_steps: Gradient steps of the plans with known motion; none for the planner's own.
-        known_starts: Networks that are trained side by side with known motion; the best counts.
+        network_scale: Their factor on the model's beta. It is small, because gradient ascent
+            overfits to what wide confidence bands promise, and mirror ascent does not.
+        ensemble_options: Settings of both classes' ensembles.
+        swarm_steps: Gradient steps of each plan of the swarms.
+        known_steps: Gradient steps of plans with known motion; None for the planner's default.
+        known_starts: Networks that are trained with known motion; the best counts.
         known_swarm_steps: Gradient steps of the swarms' plans with known motion.
-        sweeps: Most sweeps of mirror ascent for a bracket of the optimum.
+        sweeps: Most sweeps of mirror ascent for an interval around the optimum.
         discrete_sweeps: The same in the discrete rooms.
         q_episodes: Episodes of Q-learning.
         q_every: Episodes between two of its evaluations.
-        precision: Number format.
-        rooms: Options of the four rooms; the environment's own if there are none.
+        rooms: Options of the four rooms; others keep their defaults.
         swarm: Options of the swarms.
-        effort: Seconds that a job takes, as a share of what it takes in full, to estimate.
+        effort: Share of the full budget's seconds that a job takes, for estimates.
     """
 
     name: str = "full"

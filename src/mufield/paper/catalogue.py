@@ -1,4 +1,4 @@
-"""What of the paper can be reproduced: one item for each figure, film or group of numbers."""
+"""The items of the paper that can be reproduced: figures, films and groups of numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 
-# What the paper says.
+# Numbers that the paper reports:
 
 LEARNED, KNOWN = 77.86, 78.26
 """J in the four rooms after 30 episodes, and with known motion."""
@@ -24,28 +24,28 @@ FULL_ENTROPY_AT = 14
 """Step at which the plan with known motion reaches the greatest entropy."""
 
 BEST_EPISODE = 26
-"""Of the run that the paper shows."""
+"""Best episode of the run that the paper shows."""
 
 PANELS = (3, 5, 8, 20)
-"""Steps at which it shows the plan with known motion."""
+"""Steps at which the paper shows the plan with known motion."""
 
 TABLE_SIZES = {"standard": 10_400, "extended": 18_720}
 """Entries of the Q-tables."""
 
 EARLY = 16
-"""Step of the swarm from which learned and known flows are said to be nearly the same."""
+"""Step from which the swarm's learned and known flows are nearly the same."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One part of the paper.
+    """One figure, film or group of numbers.
 
     Attributes:
-        name: How the command line calls it.
-        paper: What of the paper it is, with the LaTeX label.
-        jobs: The jobs that it needs, for a budget.
-        drawn_by: Module and function that draw it, imported only then; none for numbers that
-            only the table shows.
+        name: Its name on the command line.
+        paper: What it shows, with the paper's LaTeX label.
+        jobs: From a budget to the jobs that it needs.
+        drawn_by: Module and function that draw it, imported only when needed; None for numbers
+            that only the table shows.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Item:
     drawn_by: str | None = None
 
     def draw(self, results: "Results") -> "Drawn":
-        """Draws it from the results of its jobs."""
+        """Draws the item from the results of its jobs."""
         from .results import Drawn
 
         if self.drawn_by is None:
@@ -76,7 +76,6 @@ def _known(budget: Budget) -> Jobs:
 
 
 def _learned(budget: Budget) -> Jobs:
-    """The first run of each class of policies."""
     return tuple(workload.rooms_runs(budget, planner)[0] for planner in workload.PLANNERS)
 
 
@@ -184,11 +183,11 @@ ITEMS: tuple[Item, ...] = (
         "swarm:draw_flow",
     ),
 )
-"""In the order of computation: what is cheap, or used by many, first."""
+"""In the order of computation: cheap items, and those whose jobs others use, come first."""
 
 
 def choose(names: Sequence[str]) -> tuple[Item, ...]:
-    """The items of these names, all of them for ``all``; raises and names the others."""
+    """The items of these names, or all for ``all``; raises for unknown names."""
     known = {item.name: item for item in ITEMS}
     unknown = [name for name in names if name not in known and name != ALL]
     if unknown:

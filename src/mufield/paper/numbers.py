@@ -18,10 +18,10 @@ OPEN = (
 )
 MOST_ENTROPY = math.log(104)
 NEAR_MAXIMUM = 0.02
-"""Nats below the greatest entropy that count as reached."""
+"""The greatest entropy counts as reached this many nats below it."""
 
 STALL = range(3, 8)
-"""Steps among which the crowd waits at the doors."""
+"""Steps at which the crowd may be waiting at the doors."""
 
 CLASSES = {
     "mirror": (
@@ -49,7 +49,7 @@ STEPS = (
 
 
 def entries(budget: Budget) -> Iterator[Entry]:
-    """All rows."""
+    """All rows of the table."""
     for planner in workload.PLANNERS:
         yield from _learned_rooms(budget, planner)
     yield from _known_rooms(budget)

@@ -1,4 +1,4 @@
-"""The whole of it: compute what is missing, draw what can be drawn, write the table."""
+"""The reproduction: compute missing jobs, draw the items whose jobs are done, write the table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from .results import Results
 from .table import write_table
 
 Say = Callable[[str], None]
-"""Called with a line for people."""
+"""Called with a line of text for people."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came of it.
+    """What a call of `reproduce` gave.
 
     Attributes:
         files: Figures and films of the items that are done.
         table: The table's files.
-        problems: What failed, a line for each job or drawing.
-        computed: Number of jobs that were computed now.
+        problems: One line for each job or drawing that failed.
+        computed: Number of jobs that this call computed.
     """
 
     files: tuple[Path, ...]
@@ -41,18 +41,17 @@ def reproduce(
     progress: bool = True,
     say: Say = lambda line: None,
 ) -> Reproduction:
-    """Computes and draws items of the paper, as far as that was not done yet.
+    """Computes and draws items of the paper that are not done yet.
 
-    Interrupted at any moment, the same call goes on from what is there.
+    After an interruption, the same call goes on from what is there.
 
     Args:
         names: Names of items, or ``all``.
         out: Directory of the results; made if it does not exist.
         budget: How much to compute.
-        workers: Jobs that are computed at a time, each in a process of its own; none for as many
-            as there are cores, 0 for this process.
+        workers: Number of worker processes; None for one per core, 0 to compute in this process.
         progress: Whether to show a bar.
-        say: Told of every job and item that is done.
+        say: Called for every job and item that is done.
     """
     items, results, pool = choose(names), Results(out, budget), local_pool(workers)
     jobs = [job for item in items for job in results.missing(item)]
@@ -61,7 +60,7 @@ def reproduce(
     problems: list[str] = []
     computed = 0
     with results.writing():
-        # Items are drawn as soon as they can be, so that something can be looked at early.
+        # Items are drawn as soon as their jobs are done, so that there is something to see early.
         problems += _draw_ready(waiting, results, say)
         for finished in compute_missing(jobs, results, pool, progress=progress, say=say):
             computed += not finished.problem
@@ -73,7 +72,7 @@ def reproduce(
 
 
 def _draw_ready(waiting: list[Item], results: Results, say: Say) -> list[str]:
-    """Draws those of the waiting items whose jobs are done; returns what went wrong."""
+    """Draws the waiting items whose jobs are done, and removes them; returns what went wrong."""
     problems: list[str] = []
     ready = [item for item in waiting if not results.missing(item)]
     for item in ready:
@@ -91,7 +90,7 @@ def _draw_ready(waiting: list[Item], results: Results, say: Say) -> list[str]:
 
 
 def _check_installed(jobs: Sequence[Job]) -> None:
-    """Raises if an extra is not installed: now, not after an hour."""
+    """Raises if an extra is not installed, before anything is computed."""
     from .. import viz  # noqa: F401
 
     if any(job.kind == "qlearning" for job in jobs):

@@ -4,7 +4,7 @@
 jobs/       the jobs, one directory each
 figures/    figures, as PNG and PDF
 films/      films
-made/       for each item: which jobs and files it was made of, and its numbers
+made/       for each item that was drawn: its jobs, files and numbers
 table.md, table.json, table.csv
 ```
 """
@@ -19,41 +19,31 @@ from .budget import Budget
 from .catalogue import Item
 
 FORMAT = 3
-"""Of drawings. Raise it when the same results are drawn otherwise."""
+"""Version of the drawings; raise it when the code draws the same results differently."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was made for an item.
-
-    Attributes:
-        files: Figures and films.
-        numbers: What the table says of them.
-    """
+    """The figures and films of an item, and numbers that were found on the way for the table."""
 
     files: tuple[Path, ...] = ()
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
 class Results(JobStore):
-    """The directory of a reproduction, for one budget.
-
-    Attributes:
-        out: The directory.
-        budget: How much is computed.
-    """
+    """The directory of a reproduction with one budget."""
 
     def __init__(self, out: Path, budget: Budget):
-        """Looks at a directory, which may not exist yet."""
+        """Takes the directory, which may not exist yet."""
         super().__init__(out)
         self.budget = budget
 
     def missing(self, item: Item) -> list[Job]:
-        """The jobs that an item still needs."""
+        """The jobs of an item that have no result yet."""
         return [job for job in item.jobs(self.budget) if self.find(job) is None]
 
     def item_state(self, item: Item) -> State:
-        """Whether an item is drawn from its jobs' results, begun or missing."""
+        """Whether an item is drawn from the results of its present jobs, begun or missing."""
         record, jobs = self._record(item.name), item.jobs(self.budget)
         current = record.get("made_of") == self._made_of(item)
         if current and all(path.exists() for path in self.files(item)):
@@ -81,15 +71,15 @@ class Results(JobStore):
         return tuple(self.out / name for name in self._record(item.name).get("files", ()))
 
     def numbers(self, item_name: str) -> dict[str, Any]:
-        """The numbers that were found when an item was drawn; none if it was not."""
+        """The numbers that were found when an item was drawn; empty if it was not."""
         return dict(self._record(item_name).get("numbers", {}))
 
     def heading(self, text: str) -> str:
-        """A title that says if not everything was computed."""
+        """A title that says so if less than the paper's budget was computed."""
         return f"{text} ({self.budget.name})" if self.quick else text
 
     def save(self, figure: Any, name: str) -> tuple[Path, ...]:
-        """Writes a figure of matplotlib as PNG and PDF."""
+        """Writes a matplotlib figure as PNG and PDF."""
         from ..viz import save_figure
 
         return save_figure(figure, self.out / "figures" / name)
@@ -103,7 +93,7 @@ class Results(JobStore):
         return {"format": FORMAT, "jobs": [job.folder for job in item.jobs(self.budget)]}
 
     def _record(self, name: str) -> dict[str, Any]:
-        """What was kept of an item; empty if there is nothing, or if it is damaged."""
+        """What `draw` wrote about an item; empty if there is nothing, or if it is damaged."""
         try:
             record = json.loads((self.out / "made" / f"{name}.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):

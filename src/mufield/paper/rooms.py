@@ -20,7 +20,7 @@ NEAR = 3.0
 """How far below the paper's value the second panel of the learning curve begins."""
 
 FIRST_EPISODES = 10
-"""Episodes that are filmed one by one."""
+"""Number of first episodes of which there is a film each."""
 
 MILLION = 1e6
 
@@ -42,8 +42,7 @@ def draw_start(results: Results) -> Drawn:
 
 def draw_known(results: Results) -> Drawn:
     """The plan with known motion at four steps, each with its own colour range."""
-    job = workload.known_rooms(results.budget, "network")
-    outcome = play(job.settings, planned_policy(results.path(job)))
+    outcome = _known_plan(results)
     horizon = len(outcome.mass) - 1
     steps = [step for step in catalogue.PANELS if step <= horizon]
     titles = [f"h = {step}" + (", the end" if step == horizon else "") for step in steps]
@@ -59,7 +58,7 @@ def draw_known(results: Results) -> Drawn:
 
 
 def draw_curve(results: Results) -> Drawn:
-    """J over the episodes: the median of the seeds, from the least to the greatest of them."""
+    """J over the episodes: the median of the seeds, and the range of all."""
     budget = results.budget
     bands = {}
     for place, (planner, name) in enumerate(CLASSES.items()):
@@ -68,13 +67,12 @@ def draw_curve(results: Results) -> Drawn:
         label = f"M3-UCRL, {name}: median and range of {len(values)} seeds"
         bands[label] = viz.band_of(values, place=place)
     known = results.figures(workload.known_rooms(budget, "network"))["value"]
+    upper = results.figures(workload.rooms_bracket(budget))["upper"]
     references = {
         f"known motion, networks (BPTT): {known:.2f}": known,
         f"paper, known motion: {catalogue.KNOWN}": catalogue.KNOWN,
         f"paper, after 30 episodes: {catalogue.LEARNED}": catalogue.LEARNED,
-        "certified upper bound of all policies": results.figures(workload.rooms_bracket(budget))[
-            "upper"
-        ],
+        "certified upper bound of all policies": upper,
     }
     shared: dict[str, Any] = {
         "curves": bands,
@@ -82,7 +80,7 @@ def draw_curve(results: Results) -> Drawn:
         "y_label": "total reward J (nats)",
         "references": {name: value for name, value in references.items() if value is not None},
     }
-    # Without an end of its own the axis would leave room for the first episodes.
+    # An upper end is given: the automatic margin is a share of the whole range of J.
     near = (catalogue.LEARNED - NEAR, 0.5 + max(shared["references"].values()))
     panels = (
         viz.Panel(**shared, title="all of it"),
@@ -158,21 +156,25 @@ def _steps(figures: dict[str, dict[str, Any]], column: str) -> dict[str, viz.Cur
     }
 
 
+def _known_plan(results: Results) -> Outcome:
+    job = workload.known_rooms(results.budget, "network")
+    return play(job.settings, planned_policy(results.path(job)))
+
+
 def _most(outcome: Outcome) -> float:
-    """The greatest entropy."""
+    """The greatest possible entropy."""
     return math.log(outcome.grid.n_cells)
 
 
 def film_known(results: Results) -> Drawn:
     """The plan with known motion."""
-    job = workload.known_rooms(results.budget, "network")
-    outcome = play(job.settings, planned_policy(results.path(job)))
+    outcome = _known_plan(results)
     flows = {f"known motion, J = {outcome.value:.2f}": outcome}
     return Drawn((_film(results, "known_dynamics_animation", flows),))
 
 
 def film_learned(results: Results) -> Drawn:
-    """The first ten episodes and the best of seed 0, both classes side by side."""
+    """The first ten episodes of seed 0 and its best, both classes side by side."""
     films = {f"episode_{number}": number for number in range(1, FIRST_EPISODES + 1)}
     files = []
     for name, number in (films | {"best": None}).items():
@@ -188,7 +190,7 @@ def _film(results: Results, name: str, outcomes: dict[str, Outcome]) -> Path:
     first = next(iter(outcomes.values()))
     horizon = first.profile.horizon
     directory = results.out / "films"
-    # Under another name until it is whole.
+    # Under another name until it is complete.
     written = viz.animate_flow(
         directory / f".part-{name}.mp4",
         first.grid,
@@ -216,7 +218,11 @@ def _training_panel(results: Results, noise: float) -> viz.Panel:
     curves: dict[str, viz.Curve] = {}
     for place, formulation in enumerate(workload.FORMULATIONS):
         figures = results.figures(workload.q_training(budget, formulation, noise))
-        curves |= _training_curves(formulation.capitalize(), place, figures)
+        name, x = formulation.capitalize(), figures["episodes"] / MILLION
+        curves[f"{name}, evaluation"] = viz.Curve(figures["evaluation"], x, place=place)
+        curves[f"{name}, training"] = viz.Curve(
+            figures["training"], x, place=place, dashes="--", marked=False
+        )
     best = results.figures(workload.discrete_bracket(budget, noise))
     named = "no noise" if noise == 0 else f"noise intensity {noise:g}"
     return viz.Panel(
@@ -228,13 +234,3 @@ def _training_panel(results: Results, noise: float) -> viz.Panel:
         y_range=(-2.0, None),
         whole=False,
     )
-
-
-def _training_curves(name: str, place: int, figures: dict[str, Any]) -> dict[str, viz.Curve]:
-    x = figures["episodes"] / MILLION
-    return {
-        f"{name}, evaluation": viz.Curve(figures["evaluation"], x, place=place),
-        f"{name}, training": viz.Curve(
-            figures["training"], x, place=place, dashes="--", marked=False
-        ),
-    }

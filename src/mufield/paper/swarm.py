@@ -20,15 +20,15 @@ LOOKS = (0, 4, 8, 16, 100, 200)
 """Steps at which the flow is drawn."""
 
 FINE = {"horizon": 3200, "cells": 400}
-"""A swarm of steps 16 times shorter, to see what the steps do to the closed form."""
+"""A swarm with steps 16 times shorter, nearer to the closed form's continuous time."""
 
 STARTS = {"normal": "from N(0.5, 0.04)", "uniform": "from U(0, 1)"}
 FAR_BELOW = 1.5
-"""How far below the known plan the second row of rewards begins, in ranges of the last half."""
+"""How far below the known plan the second row begins, in units of the late episodes' range."""
 
 
 def draw_rewards(results: Results) -> Drawn:
-    """J over the episodes, from the ergodic distribution; below, the end in detail."""
+    """J over the episodes, from the ergodic distribution; the second row shows it near the end."""
     rows: list[list[viz.Panel]] = [[], []]
     for motion in workload.MOTIONS:
         run, plan = _jobs(results, motion, "ergodic")
@@ -119,20 +119,19 @@ def draw_flow(results: Results) -> Drawn:
 
 
 def _jobs(results: Results, motion: str, start: str) -> tuple[Job, Job]:
-    """The run, and the plan with known motion."""
     case = (results.budget, motion, start)
     return workload.swarm_run(*case), workload.known_swarm(*case)
 
 
 def _pair(results: Results, motion: str, start: str) -> tuple[Outcome, Outcome]:
-    """The last learned episode, and the plan with known motion."""
+    """The last episode of the run, and the plan with known motion."""
     run, plan = _jobs(results, motion, start)
     last = episode_policy(results.path(run), run.settings["episodes"])
     return play(run.settings, last), play(plan.settings, planned_policy(results.path(plan)))
 
 
 def _closed_form_rate(options: dict[str, Any]) -> float:
-    """What the closed-form policy earns for each step, from the closed-form density."""
+    """Mean reward of a step under the closed-form policy, from the closed-form density."""
     system = {"environment": "swarm", "options": {"initial": "ergodic"} | options}
     closed = play(system, closed_form_policy)
     return closed.value / closed.profile.horizon

@@ -1,4 +1,4 @@
-"""One table: every number of the paper, ours, and why they differ."""
+"""The table of every number of the paper, ours, and why they differ."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,19 +31,18 @@ DEPARTURES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One number, not looked up yet.
+    """A row of the table, before our number is looked up.
 
     Attributes:
-        quantity: What it is.
-        item: The item that it belongs to.
-        jobs: The jobs that it comes from.
-        paper: What the paper says; text if that is no number.
-        ours: Looks our number up in the figures of the jobs, which it is called with in their
-            order; if it is ``drawn``, in the numbers that were found when the item was drawn.
+        item: Name of the item that it belongs to.
+        jobs: The jobs that our number comes from.
+        paper: What the paper says; a text if that is no number.
+        ours: Finds our number in the figures of the jobs, one argument for each job; if
+            ``drawn``, in the numbers that were found when the item was drawn, one argument.
         why: Why ours may differ.
-        digits: Digits behind the point.
+        digits: Digits after the decimal point.
         drawn: Whether the number is found only when the item is drawn.
-        relative: Whether a deviation in percent means anything.
+        relative: Whether a deviation in percent makes sense.
     """
 
     quantity: str
@@ -93,7 +92,7 @@ class Entry:
 
 
 def _seeds(jobs: tuple[Job, ...]) -> str:
-    """Seeds of the runs; plans have only their planner's own, and brackets none."""
+    """Seeds of the jobs; plans have only their planner's own, 0, and brackets have none."""
     seeds = sorted({job.settings["seed"] for job in jobs if "seed" in job.settings})
     if not seeds:
         return "0" if any(job.kind == "plan" for job in jobs) else "none"
@@ -101,7 +100,7 @@ def _seeds(jobs: tuple[Job, ...]) -> str:
 
 
 def _versions(results: list[JobResult]) -> str:
-    """What computed the jobs; several if they were computed with different versions."""
+    """The versions that the jobs were computed with; several if they differ."""
     names = ("mufield", "jax", "numpy", "python")
     texts = {", ".join(f"{name} {one.versions[name]}" for name in names) for one in results}
     return "; ".join(sorted(texts))
@@ -130,7 +129,7 @@ def write_table(results: Results) -> tuple[Path, ...]:
 
 
 def as_markdown(rows: list[dict[str, Any]], title: str) -> str:
-    """The page that people read."""
+    """The table as a page for people."""
     budget = rows[0]["budget"]
     little = "" if budget == "full" else " Small budgets show that everything runs, and no more."
     names = [name for name in rows[0] if name != "budget"]

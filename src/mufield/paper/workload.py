@@ -11,12 +11,12 @@ MOTIONS = ("free", "congested")
 STARTS = ("ergodic", "normal", "uniform")
 FORMULATIONS = ("standard", "extended")
 NOISES = (0.0, 1.0)
-"""Of the discrete rooms: none, and what OpenSpiel's game of the same rooms has by default."""
+"""Noise intensities of the discrete rooms: none, and the default of OpenSpiel's game."""
 
 PLANNERS = ("mirror", "network")
 SWARM_SCALE = 0.3
 POINTS = 9
-"""Moves on each axis of the action box, for brackets of the optimum."""
+"""Moves on each axis of the action box, for the certified intervals of the optimum."""
 
 BRACKET, DISCRETE_BRACKET = 0.03, 0.002
 
@@ -32,7 +32,7 @@ _SECONDS = {
     "qlearning": 30.0,
     "random": 5.0,
 }
-"""What jobs take in full on one core of two."""
+"""Seconds that jobs of the full budget take, with both of two cores busy."""
 
 
 def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
@@ -59,8 +59,8 @@ def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
 def swarm_run(budget: Budget, motion: str, start: str) -> Job:
     """M3-UCRL with a Gaussian process on a swarm.
 
-    One agent's noise is at least twice its farthest move in a step; only the prior that actions
-    steer keeps the model from taking it for a drift.
+    An agent's noise is at least twice its farthest move in a step. The prior that actions steer
+    keeps the model from taking noise for a drift.
     """
     mu = "local" if motion == "congested" else "none"
     return _run(
@@ -123,7 +123,7 @@ def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
 
 
 def discrete_bracket(budget: Budget, noise: float) -> Job:
-    """The certified optimum of the discrete rooms; in 64 bits, as its interval is narrow."""
+    """The certified optimum of the discrete rooms; in 64 bits, because its interval is narrow."""
     name, options = f"bracket-discrete-noise-{noise:g}", _discrete(budget, "standard", noise)
     settings = {"sweeps": budget.discrete_sweeps, "bracket": DISCRETE_BRACKET, "points": POINTS}
     precise = replace(budget, precision="float64")
@@ -132,10 +132,8 @@ def discrete_bracket(budget: Budget, noise: float) -> Job:
 
 def q_training(budget: Budget, formulation: str, noise: float) -> Job:
     """U2-MF-QL-FH in the discrete rooms, with the paper's rates."""
-    name, options = (
-        f"qlearning-{formulation}-noise-{noise:g}",
-        _discrete(budget, formulation, noise),
-    )
+    name = f"qlearning-{formulation}-noise-{noise:g}"
+    options = _discrete(budget, formulation, noise)
     settings = {
         "episodes": budget.q_episodes,
         "evaluate_every": budget.q_every,

@@ -22,7 +22,7 @@ FREE = "."
 
 
 Points = TypeVar("Points", Array, np.ndarray)
-"""Arrays of JAX or NumPy: what is asked in NumPy is answered in NumPy."""
+"""Arrays of JAX or of NumPy; methods return the same kind as they are given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +85,12 @@ class Grid:
         periodic: bool | Sequence[bool] = False,
         walls: np.ndarray | None = None,
     ) -> "Grid":
-        """Cuts a box into ``shape`` cells. Numbers stand for the same value on every axis.
+        """Cuts the box from ``lower`` to ``upper`` into cells.
 
         Args:
-            lower: Lower corner of the box.
-            upper: Upper corner of the box.
-            shape: Number of cells on each axis.
+            lower: Lower corner; a single number is used for every axis.
+            upper: Upper corner, likewise.
+            shape: Number of cells on each axis; a single number makes a one-dimensional grid.
             periodic: Which axes wrap around.
             walls: Mask of the shape ``shape``, true where no agent can be.
         """
@@ -141,14 +141,11 @@ class Grid:
     @cached_property
     def cell_size(self) -> tuple[float, ...]:
         """Edge lengths of a cell."""
-        return tuple(
-            (high - low) / n
-            for low, high, n in zip(self.lower, self.upper, self.shape, strict=True)
-        )
+        return tuple(edge / n for edge, n in zip(self.extent, self.shape, strict=True))
 
     @property
     def cell_volume(self) -> float:
-        """Length, area or volume of a cell: density is mass divided by it."""
+        """Length, area or volume of a cell; density is mass divided by it."""
         return math.prod(self.cell_size)
 
     @property
@@ -181,11 +178,11 @@ class Grid:
 
     @cached_property
     def neighbours(self) -> Int[np.ndarray, "cells directions"]:
-        """Free-cell index that each of the `unit_steps` leads to from each cell; -1 if blocked."""
+        """Free-cell index of each cell's neighbour in each of the `unit_steps`; -1 if blocked."""
         return self.cell_index(self.free_cells[:, None] + unit_steps(self.dim))
 
     def lattice(self, points: Float[Points, "*batch dim"]) -> Float[Points, "*batch dim"]:
-        """Points in units of cells, counted from the lower corner."""
+        """Points measured in cells from the lower corner."""
         xp = _library(points)
         lower, size = xp.asarray(self.lower), xp.asarray(self.cell_size)
         place: Points = (points - lower.astype(points.dtype)) / size.astype(points.dtype)
@@ -243,9 +240,9 @@ class Grid:
         return shorter
 
     def padded_walls(self, margin: int | Sequence[int]) -> Bool[np.ndarray, "..."]:
-        """The wall mask with so many cells more on each side of every axis.
+        """The wall mask with ``margin`` more cells on each side of every axis.
 
-        Beyond a border there are walls; periodic axes go on with the other side.
+        The added cells are walls; on periodic axes they repeat the opposite side.
         """
         walls = self.walls
         sizes = (margin,) * self.dim if isinstance(margin, int) else margin
@@ -260,7 +257,7 @@ class Grid:
     def to_array(
         self, values: Float[Array | np.ndarray, "*batch cells"], fill: float = math.nan
     ) -> Float[np.ndarray, "..."]:
-        """Spreads a vector over free cells onto the full box, walls filled with ``fill``."""
+        """Turns vectors over the free cells into arrays over the box, with ``fill`` in walls."""
         values = np.asarray(values)
         full = np.full((*values.shape[:-1], *self.shape), fill, dtype=values.dtype)
         full[(..., *self.free_cells.T)] = values
@@ -269,7 +266,7 @@ class Grid:
     def from_array(
         self, array: Float[Array | np.ndarray, "..."]
     ) -> Float[np.ndarray, "*batch cells"]:
-        """Reads the free cells out of arrays over the full box."""
+        """The inverse of `to_array`: the values in the free cells."""
         array = np.asarray(array)
         if array.shape[array.ndim - self.dim :] != self.shape:
             raise UserError(
@@ -289,7 +286,7 @@ def per_axis(value: Any, dim: int, kind: type[T]) -> tuple[T, ...]:
 
 
 def unit_steps(dim: int) -> Int[np.ndarray, "directions dim"]:
-    """To stay, then one cell down and up each axis."""
+    """The steps to a cell's neighbours: first staying, then one cell down and up each axis."""
     axes = np.eye(dim, dtype=int)
     return np.concatenate([np.zeros((1, dim), dtype=int), *np.stack([-axes, axes], axis=1)])
 

@@ -29,8 +29,8 @@ class MeanField(eqx.Module):
 
     Attributes:
         mass: Mass of every free cell.
-        here: Mass of the cell that the agent is in, the paper's mu(s). Use this rather than a
-            look-up: over all cells at once it is the mass vector itself.
+        here: Mass of the cell that the agent is in, the paper's mu(s). Faster than a look-up:
+            evaluated for all cells at once, it is the mass vector itself.
         grid: The space.
     """
 
@@ -44,7 +44,7 @@ class MeanField(eqx.Module):
         return self.here / self.grid.cell_volume
 
     def at(self, point: State, outside: float = 0.0) -> Scalar:
-        """Mass of the cell that holds any other point; ``outside`` in walls and off the grid."""
+        """Mass of the cell that holds a point; ``outside`` in walls and off the grid."""
         index = self.grid.index_of(point)
         return jnp.where(index < 0, outside, self.mass[index])
 
@@ -60,7 +60,7 @@ def at_all_cells(
     function: Callable[[State, Action, MeanField], Any],
     actions: Float[Array, "cells moves action_dim"],
 ) -> Float[Array, "cells moves *result"]:
-    """A function of one agent at all cell centres, for each of the actions given there."""
+    """Evaluates a function of one agent at every cell centre, for each of that cell's actions."""
     centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
     def one(state: State, here: Scalar, actions: Array) -> Array:
@@ -71,7 +71,7 @@ def at_all_cells(
 
 
 def log_mass(mass: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Logarithm that stays finite, and keeps ``mass * log(mass)`` concave, in empty cells."""
+    """The logarithm, but finite in empty cells; minus mass times it is still concave in mass."""
     return jnp.log(jnp.maximum(mass, LOG_FLOOR))
 
 
@@ -147,33 +147,33 @@ def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
 
 
 class Placed(NamedTuple):
-    """Agents: their cells, and where they are in them."""
+    """Agents' cells and positions."""
 
     cell: Int[Array, "agents"]
     position: States
 
 
 def place_agents(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool) -> Placed:
-    """Draws agents: a cell by its mass, then its centre or a uniform position inside it."""
+    """Draws agents: each gets a cell by its mass, then a uniform position in it or its centre."""
     cell_key, place_key = jax.random.split(key)
     cell = _draw_cells(mass, jax.random.uniform(cell_key, (count,), dtype=mass.dtype))
     position = jnp.asarray(grid.centres, dtype=mass.dtype)[cell]
     if not centred:
         inside = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
-        # A rounding error away from the upper edge, so that the position stays in its cell.
+        # Not on an edge, where rounding could put the position into the next cell.
         inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
         position = position + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=mass.dtype)
     return Placed(cell, position)
 
 
 def sample(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool = False) -> States:
-    """Draws agents: a cell by its mass, then a uniform position inside the cell, or its centre."""
+    """Positions drawn from a distribution: uniform within each cell, or the cells' centres."""
     return place_agents(grid, mass, key, count, centred=centred).position
 
 
 def _draw_cells(mass: Mass, chances: Float[Array, "agents"]) -> Int[Array, "agents"]:
-    """Cells by their mass, from one number between 0 and 1 for each agent."""
-    # An empty cell repeats the sum before it exactly, so that no chance finds it.
+    """The inverse of the cumulative mass, at one number between 0 and 1 for each agent."""
+    # An empty cell repeats the sum before it exactly, so that it is never drawn.
     sums = jax.lax.cummax(jnp.where(mass > 0, jnp.cumsum(mass), 0.0))
     total = sums[-1]
     below = jnp.minimum(chances * total, jnp.nextafter(total, jnp.zeros_like(total)))

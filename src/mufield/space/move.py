@@ -1,6 +1,6 @@
-"""Where an agent ends that wants to go somewhere: noise, and the one rule for walls and borders.
+"""How one agent moves: noise, and the one rule for walls and borders.
 
-The simulator, the mean-field transition and the N-agent world all call `trace`.
+The simulator, the mean-field transition and finite populations all use this rule, `trace`.
 """
 
 import itertools
@@ -22,12 +22,12 @@ from .grid import Grid, PerAxis, unit_steps
 
 
 class Move(eqx.Module):
-    """The end of one move.
+    """Where one move ended.
 
     Attributes:
         position: Where the agent is now.
-        stopped: Axes on which a wall or a border stopped it. On those the displacement says
-            nothing exact about the motion that was intended: it is censored.
+        stopped: Axes on which a wall or a border stopped it. There the displacement is censored:
+            it is shorter than the motion that was intended.
         index: Free-cell index of the position.
     """
 
@@ -50,8 +50,8 @@ def move(grid: Grid, start: State, aim: State) -> Move:
     Args:
         grid: The space.
         start: A position in a free cell.
-        aim: Where the agent would be without walls; may lie outside the box. An axis that is not
-            finite gives a position that is not a number.
+        aim: Where the agent would be without walls; may lie outside the box. An infinite or NaN
+            coordinate gives NaN.
     """
     path = trace(grid, grid.lattice(start), grid.lattice(aim))
     dtype = start.dtype
@@ -75,13 +75,13 @@ def move(grid: Grid, start: State, aim: State) -> Move:
 
 
 class Path(eqx.Module):
-    """The cells a straight line leads to, in units of cells.
+    """Where a straight line starts and ends, in cell coordinates.
 
     Attributes:
         cell: Cell in which the line ends, not wrapped on periodic axes.
         start: Cell in which it starts.
         stopped: Axes that a wall or a border stopped.
-        direction: Sign of the displacement in cells.
+        direction: Sign of the displacement, in whole cells.
     """
 
     cell: Int[Array, "dim"]
@@ -91,16 +91,15 @@ class Path(eqx.Module):
 
 
 def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | None = None) -> Path:
-    """Follows the line from ``start`` to ``aim``, both in units of cells, through the walls.
+    """Follows the straight line from ``start`` to ``aim`` until walls stop it.
 
     Args:
         grid: The space.
         start: Start in units of cells, inside a free cell.
         aim: End in units of cells.
-        tie_rank: If given, a line that hits a lattice corner exactly is treated as crossing
-            the axes in the order of these ranks, as a line that passes beside the corner would.
-            Averages over all orders integrate over lines without bias. Without it, the rule of
-            `move` holds.
+        tie_rank: If given, a line that hits a lattice corner exactly crosses the axes in the
+            order of these ranks, as a line that passes just beside the corner would. Averaging
+            over all orders then treats all axes alike. Without it, the rule of `move` holds.
     """
     shape = jnp.asarray(grid.shape, dtype=jnp.int32)
     delta = aim - start
@@ -109,7 +108,7 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
     direction = jnp.sign(last - first)
     walls_around = jnp.asarray(_walls_around(grid))
 
-    # What is not finite goes nowhere: its cell would be arbitrary and the walk without end.
+    # Axes that are not finite stay put: their last cell would be arbitrary, the loop endless.
     goal = jnp.where(jnp.isfinite(delta), last, first)
     starts, slopes = tuple(start), tuple(jnp.where(delta == 0, 1.0, delta))
 
@@ -143,10 +142,10 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
 
 
 class _Walk(NamedTuple):
-    """Where a line has come to, axis by axis; a stopped axis has its cell as its goal.
+    """The current and the last cell of a line; a stopped axis has reached its goal.
 
-    One number for each axis rather than vectors: lifted to many agents, the walk then needs no
-    reductions and few arrays, and is several times faster.
+    Tuples of scalars, one for each axis, are several times faster than vectors when vmapped over
+    many agents: the walk then needs no reductions and few arrays.
     """
 
     cell: tuple[Array, ...]
@@ -154,7 +153,7 @@ class _Walk(NamedTuple):
 
 
 def _entry(table: Int[Array, "..."], cell: Sequence[Array]) -> Int[Array, ""]:
-    """The entry of a cell, which must be in the table: checks of that take longer than a look."""
+    """The table's entry for a cell. Bounds are not checked: that would cost more than reading."""
     place = jnp.asarray(0, dtype=jnp.int32)
     for number, size in zip(cell, table.shape, strict=True):
         place = place * size + number
@@ -162,13 +161,13 @@ def _entry(table: Int[Array, "..."], cell: Sequence[Array]) -> Int[Array, ""]:
 
 
 def _earliest(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:
-    """The axes among some whose time is the least of all."""
+    """Which axes ``among`` those of interest have the least time."""
     least = reduce(jnp.minimum, times)
     return [a & (t == least) for a, t in zip(among, times, strict=True)]
 
 
 def _hits(around: Array, steps: Sequence[Array], now: Sequence[Array]) -> list[Array]:
-    """Which of the axes that cross ``now`` meet a wall, alone or together at a corner."""
+    """Which of the axes that cross a cell's edge ``now`` meet a wall, alone or at a corner."""
 
     def blocked(axes: Sequence[int]) -> Array:
         bit = _bit([step if axis in axes else 0 for axis, step in enumerate(steps)])
@@ -189,10 +188,7 @@ def _bit(offset: Sequence[Any]) -> Any:
 
 
 def _walls_around(grid: Grid) -> Int[np.ndarray, "..."]:
-    """For each cell a number whose bits say which of its neighbours are blocked.
-
-    One look-up then answers for all axes and corners.
-    """
+    """For each cell a number whose bits say which of its neighbours, also diagonal, are walls."""
     blocked = grid.padded_walls(1)
     around = np.zeros(grid.shape, dtype=np.int32)
     for offset in itertools.product((-1, 0, 1), repeat=grid.dim):
@@ -209,7 +205,6 @@ class GaussianNoise(eqx.Module):
     """Whether agents always stand in the middle of their cells."""
 
     def __init__(self, std: PerAxis):
-        """Builds the noise; one number stands for all axes."""
         values = tuple(float(s) for s in np.atleast_1d(std))
         if any(not (math.isfinite(s) and s >= 0) for s in values):
             raise UserError(f"the noise's standard deviation must be 0 or more, got {std}")
@@ -218,11 +213,11 @@ class GaussianNoise(eqx.Module):
     def draws(
         self, grid: Grid, key: Key, shape: tuple[int, ...], dtype: Any
     ) -> Float[Array, "*agents draws"]:
-        """The random numbers that `move` needs, for agents in any shape."""
+        """The random numbers that `move` needs, for an array of agents of this shape."""
         return jax.random.normal(key, (*shape, grid.dim), dtype=dtype)
 
     def move(self, grid: Grid, state: State, aim: State, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent to where it aims, give or take the noise."""
+        """Moves one agent to where it aims plus the noise."""
         return move(grid, state, aim + jnp.asarray(self.std, dtype=state.dtype) * draws)
 
     def scaled(self, factor: float) -> "GaussianNoise":
@@ -242,13 +237,12 @@ class NeighbourNoise(eqx.Module):
     centred: ClassVar[bool] = True
 
     def __init__(self, intensity: float):
-        """Builds the noise."""
         if not 0 <= intensity <= 1:
             raise UserError(f"the noise intensity must be between 0 and 1, got {intensity}")
         self.intensity = float(intensity)
 
     def weights(self, grid: Grid) -> Float[np.ndarray, "cells directions"]:
-        """Probability of each of the `unit_steps` in each cell; the first is to stay."""
+        """Probability of each of the `unit_steps` in each cell."""
         free = grid.neighbours >= 0
         weights = self.intensity * free / free.sum(axis=1, keepdims=True)
         weights[:, 0] += 1.0 - self.intensity
@@ -257,15 +251,15 @@ class NeighbourNoise(eqx.Module):
     def draws(
         self, grid: Grid, key: Key, shape: tuple[int, ...], dtype: Any
     ) -> Float[Array, "*agents draws"]:
-        """The random numbers that `move` needs, for agents in any shape."""
+        """The random numbers that `move` needs, for an array of agents of this shape."""
         return jax.random.gumbel(key, (*shape, len(unit_steps(grid.dim))), dtype=dtype)
 
     def move(self, grid: Grid, state: State, aim: State, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent to where it aims, then pushes it."""
+        """Moves one agent to where it aims, then perhaps on to a neighbour."""
         moved = move(grid, state, aim)
         dtype = state.dtype
         weights = jnp.asarray(self.weights(grid), dtype=dtype)[moved.index]
-        # The largest of logarithms of weights and Gumbel draws has the weights as probabilities.
+        # The Gumbel trick: this argmax has the weights as its probabilities.
         direction = jnp.argmax(jnp.log(weights) + draws)
         step = jnp.asarray(unit_steps(grid.dim), dtype=dtype)[direction]
         size = jnp.asarray(grid.cell_size, dtype=dtype)

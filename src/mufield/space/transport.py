@@ -1,9 +1,8 @@
 """The Wasserstein-1 distance between distributions on a grid (Sec. 3 and App. A of the paper).
 
-Exact on the line and the circle by cumulative sums, and on any other grid by linear programming
-over the cells where the two distributions differ. The program starts from arcs between near
-cells and adds arcs until the dual prices prove that no other arc can help, so that a thousand
-cells take seconds rather than minutes.
+It is exact: by cumulative sums on the line and the circle, by linear programming on other grids.
+The program starts with arcs between near cells and adds arcs until the dual prices prove that no
+other arc can help, so that a thousand cells take seconds rather than minutes.
 """
 
 import itertools
@@ -20,19 +19,19 @@ from .measure import check_mass
 from .move import trace
 
 NEAREST_ARCS = 8
-"""Arcs from every cell, to its nearest counterparts, that the linear program starts from."""
+"""Number of arcs from each cell to its nearest counterparts with which the program starts."""
 
 HAIR = 1e-4
-"""How far outside a corner, in cells, lines of sight are taken, so that they pass the wall."""
+"""How far outside a wall's corner, in cells, lines of sight start, so that they pass the wall."""
 
 MOST_CELLS = 4000
 """Above this the linear program would take minutes and gigabytes; it refuses instead."""
 
 ROUNDING = 1e-15
-"""Mass that may be moved by rounding alone."""
+"""Distributions that differ by less mass than this are equal up to rounding."""
 
 NOTHING = 1e-9
-"""Share of the moved mass that is left out, because the linear program could not place it."""
+"""Cells with less than this share of the moved mass are below the program's tolerance."""
 
 
 def wasserstein(
@@ -46,7 +45,7 @@ def wasserstein(
     Args:
         grid: The space.
         mu: Mass of each free cell.
-        nu: Mass of each free cell.
+        nu: The other distribution.
         metric: Distance between the centres of two cells. ``"straight"`` is Euclidean, the
             shorter way around periodic axes; ``"walls"`` is the shortest way that avoids walls.
     """
@@ -67,10 +66,10 @@ def wasserstein(
     moved = 0.5 * float(np.abs(excess).sum())
     if moved <= ROUNDING:
         return 0.0
-    # The program's tolerances are absolute, so that it must be of the order of one.
+    # The program's tolerances are absolute, so masses are scaled to the order of one.
     excess = excess / moved
     surplus, deficit = np.flatnonzero(excess > NOTHING), np.flatnonzero(excess < -NOTHING)
-    # The largest comes last: its equation is left out, and takes up all rounding.
+    # The largest comes last: its equation is left out, so that it takes up all rounding.
     deficit = deficit[np.argsort(-excess[deficit], kind="stable")]
     cost = distance[np.ix_(surplus, deficit)]
     if not np.all(np.isfinite(cost)):
@@ -86,8 +85,8 @@ def wasserstein(
 def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]:
     """Distances between the centres of all free cells; infinite where there is no way.
 
-    The shortest way around walls consists of straight legs that bend at the outer corners of
-    walls. In three dimensions it bends at the midpoints of a wall cell's edges only, so that the
+    The shortest way around walls consists of straight legs between outer corners of walls. In
+    three dimensions only the midpoints of a wall cell's edges count as corners, so that the
     distance is an upper bound.
     """
     between = grid.displacement(grid.centres[:, None], grid.centres[None])
@@ -98,17 +97,17 @@ def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]
 
     corners, nudged = _outer_corners(grid)
     size = np.asarray(grid.cell_size)
-    nodes = np.concatenate([grid.free_cells + 0.5, corners])
-    from_centres = grid.free_cells + 0.5
+    centres = grid.free_cells + 0.5
+    nodes = np.concatenate([centres, corners])
     legs = np.full((len(nodes), len(nodes)), np.inf)
     turns = [(-1, 0, 1) if periodic else (0,) for periodic in grid.periodic]
     for turn in itertools.product(*turns):
         # Around a periodic axis the longer way may be the open one.
         shift = np.asarray(turn) * np.asarray(grid.shape)
-        seen = _visible(grid, np.concatenate([from_centres, nudged]), shift)
+        seen = _visible(grid, np.concatenate([centres, nudged]), shift)
         length = np.linalg.norm((nodes[None] + shift - nodes[:, None]) * size, axis=-1)
         legs = np.minimum(legs, np.where(seen, length, np.inf))
-    # Open in one direction is open in both; a tie at a corner may fall differently.
+    # Sight is mutual, but ties at corners may be decided differently in the two directions.
     legs = np.minimum(legs, legs.T)
     shortest: Float[np.ndarray, "nodes nodes"] = floyd_warshall(legs, directed=False)
     return shortest[: grid.n_cells, : grid.n_cells]
@@ -117,10 +116,9 @@ def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]
 def _outer_corners(
     grid: Grid,
 ) -> tuple[Float[np.ndarray, "corners dim"], Float[np.ndarray, "corners dim"]]:
-    """Corners that a shortest way can bend around, in cells: where they are, and a hair outside.
+    """Corners that a shortest way can bend around, in cells: where they are, and a `HAIR` outside.
 
-    Seen in the plane of two axes, the corner of a wall cell whose three other neighbours there
-    are free.
+    In the plane of two axes these are the wall cells' corners whose three other cells are free.
     """
     blocked = grid.padded_walls(1)
     corners, nudged = [np.zeros((0, grid.dim))], [np.zeros((0, grid.dim))]
@@ -140,10 +138,7 @@ def _outer_corners(
 def _visible(
     grid: Grid, nodes: Float[np.ndarray, "nodes dim"], shift: Int[np.ndarray, "dim"]
 ) -> Bool[np.ndarray, "nodes nodes"]:
-    """Which nodes see which others' images under a shift, in cells.
-
-    The rule that stops agents stops sight as well.
-    """
+    """Which nodes (rows) see which shifted nodes (columns); what stops agents stops sight."""
     points = jnp.asarray(nodes)
 
     def visible_from(origin: Array) -> Array:
@@ -154,8 +149,8 @@ def _visible(
 
 
 def _one_dimensional(grid: Grid, excess: Float[np.ndarray, "cells"]) -> float:
-    """Closed forms: on the line the area between the cumulative sums, on the circle the same
-    after removing their median, which is the best amount to send around the other way.
+    """The area under the cumulative excess; on the circle after subtracting its median, which is
+    the best amount to send around the other way.
     """
     line = np.zeros(grid.shape[0])
     line[grid.free_cells[:, 0]] = excess
@@ -170,7 +165,7 @@ def _transport(
     demand: Float[np.ndarray, "sinks"],
     cost: Float[np.ndarray, "sources sinks"],
 ) -> float:
-    """Optimal transport by linear programming with arcs added as their prices ask for them."""
+    """Least cost of transport by linear programming, with arcs added while they reduce the cost."""
     # SciPy is slow to import, and only needed here.
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -181,7 +176,7 @@ def _transport(
     nearest_sources = np.argsort(cost, axis=0, kind="stable")[:NEAREST_ARCS]
     used[np.arange(m)[:, None], nearest_sinks] = True
     used[nearest_sources, np.arange(n)[None, :]] = True
-    # The arcs of one feasible plan, first come first served, so that there is a solution.
+    # The arcs of one feasible plan, first come first served, so that a solution exists.
     supplied, demanded = np.cumsum(supply), np.cumsum(demand)
     ends = np.sort(np.concatenate([[0.0], supplied, demanded]))
     middles = 0.5 * (ends[1:] + ends[:-1])

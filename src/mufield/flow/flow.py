@@ -19,13 +19,13 @@ from .fold import Fold, build_fold
 from .phi import Aims, NeighbourKernel, landed_exactly, transition
 
 NOISE_REACH = 6.0
-"""Standard deviations of noise that the flow's window covers on top of the farthest move."""
+"""Standard deviations of noise that windows cover on top of the farthest move."""
 
 MOST_KEPT_BYTES = 1 << 28
-"""Memory that a gradient may keep for the sake of speed."""
+"""Memory that a gradient may take to avoid computing windows twice."""
 
 MOST_SUBCELLS = {1: 1, 2: 16, 3: 8}
-"""Finest cut of the target cells whose mass is split at a wall's end, by dimension."""
+"""Most subcells on each axis of a split target cell, by dimension; see `mufield.flow.fold`."""
 
 
 class Rollout(eqx.Module):
@@ -43,13 +43,13 @@ class Rollout(eqx.Module):
 
 
 class Conduct(eqx.Module):
-    """How a policy and a motion behaved at each step, in cells that hold mass.
+    """What a policy and a motion did at each step, to be checked afterwards.
 
     Attributes:
-        allowed: Whether all actions in use lie in the action space.
-        weight_error: How far the weights of a cell's actions are from summing to one, at most.
-        least_weight: The least of these weights, which must not be negative.
-        farthest: How far agents aimed to go on each axis, at most.
+        allowed: Whether all actions with weight, in cells with mass, are in the action space.
+        weight_error: Largest difference from one of the sum of a cell's weights, where it has mass.
+        least_weight: The smallest weight, which must not be negative.
+        farthest: The longest displacement on each axis that agents aimed at.
     """
 
     allowed: Bool[Array, "*steps"]
@@ -65,12 +65,12 @@ class Flow(eqx.Module):
 
     Attributes:
         problem: The problem.
-        fold: Where windows of mass come to rest.
+        fold: The tables that say where mass comes to rest.
         neighbours: The discrete rooms' noise, if the problem has it.
         noise_std: Standard deviation of the Gaussian noise on each axis.
-        checkpoint: Whether gradients trade time for memory.
-        noiseless: Whether moves have no Gaussian noise; then each lands exactly where an agent
-            would, and J does not change with small changes of the actions.
+        checkpoint: Whether gradients compute steps again to save memory.
+        noiseless: Whether there is no Gaussian noise. Then mass lands exactly where an agent
+            would, and a small change of the actions does not change the flow.
     """
 
     problem: Problem
@@ -87,16 +87,16 @@ class Flow(eqx.Module):
 
         Args:
             problem: The problem.
-            subcells: Cut of the target cells that a wall's end splits, on each axis; by default
-                half a standard deviation of the noise, but no finer than a sixteenth of a cell in
-                two dimensions and an eighth in three. Noise much smaller than that is resolved
-                only to the subcell near the ends of walls.
+            subcells: Near the ends of walls, cells are cut into this many subcells on each axis.
+                By default subcells are half a standard deviation of the noise, but not smaller
+                than a sixteenth of a cell in two dimensions and an eighth in three; smaller noise
+                is then resolved only to the subcell.
             checkpoint: Whether gradients keep one distribution for each step and compute the
                 rest again, which takes longer. By default only where keeping the
                 windows of all steps would take more than `MOST_KEPT_BYTES`.
         """
-        std = problem.noise.std if isinstance(problem.noise, GaussianNoise) else None
-        spread = std or (0.0,) * problem.grid.dim
+        noise = problem.noise
+        spread = noise.std if isinstance(noise, GaussianNoise) else (0.0,) * problem.grid.dim
         self.problem = problem
         self.fold = build_fold(
             problem.grid,
@@ -105,11 +105,9 @@ class Flow(eqx.Module):
             problem.initial.dtype.name,
         )
         self.noiseless = not any(spread)
-        self.neighbours = (
-            NeighbourKernel.build(problem.grid, problem.noise)
-            if isinstance(problem.noise, NeighbourNoise)
-            else None
-        )
+        self.neighbours = None
+        if isinstance(noise, NeighbourNoise):
+            self.neighbours = NeighbourKernel.build(problem.grid, noise)
         self.noise_std = jnp.asarray(spread, dtype=problem.initial.dtype)
         # A step's gradient needs a few arrays of the size of all windows.
         windows = problem.grid.n_cells * math.prod(self.fold.window) + self.fold.split_shares.size
@@ -121,10 +119,9 @@ class Flow(eqx.Module):
         return self.step_joint(mass, mass, law, motion)
 
     def step_joint(self, carried: Mass, mass: Mass, law: ActionLaw, motion: Motion) -> Mass:
-        """Phi with the mass that moves apart from the distribution that the motion sees.
+        """Phi with two roles of mu apart: ``carried`` is moved, ``mass`` is what the motion sees.
 
-        Linear in ``carried`` and in the law's weights; derivatives by ``mass`` are those through
-        the motion.
+        The result is linear in ``carried`` and in the law's weights.
         """
         return self._carry(carried, law, self.displacements(motion, mass, law))
 
@@ -142,7 +139,7 @@ class Flow(eqx.Module):
     def displacements(
         self, motion: Motion, mass: Mass, law: ActionLaw
     ) -> Float[Array, "cells moves dim"]:
-        """How far agents at the cell centres aim to go with each of their moves, without noise."""
+        """The displacement that each move of an agent at each cell centre aims at."""
         grid = self.problem.grid
         centres = jnp.asarray(grid.centres, dtype=mass.dtype)
         aims = at_all_cells(grid, mass, motion, law.actions)
@@ -163,9 +160,6 @@ class Flow(eqx.Module):
     def rollout(self, policy: Any, motion: Motion) -> Rollout:
         """The flow of an episode under a policy profile and a motion.
 
-        With checkpoints, reverse-mode gradients keep one distribution for each step and compute
-        the rest again.
-
         Args:
             policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
             motion: The law of motion of one agent, ``(state, action, mu) -> next state``.
@@ -173,7 +167,7 @@ class Flow(eqx.Module):
         return self._rollout(policy, motion, lambda *seen: None)[0]
 
     def inspect(self, policy: Any, motion: Motion) -> tuple[Rollout, "Conduct"]:
-        """`rollout`, and what a referee wants to know of the policy and the motion on the way."""
+        """`rollout`, and the figures by which the policy and the motion can be checked."""
         actions = self.problem.actions
 
         def look(mass: Mass, law: ActionLaw, displacements: Array) -> Conduct:
@@ -202,9 +196,8 @@ class Flow(eqx.Module):
             problem.check_action(law.actions.shape[2:])
             return law
 
-        # What the scan runs over: the laws of all steps, or the parts of the policy that give them.
-        # Networks that do not see mu act on all steps at once, in larger products; the laws of
-        # tables would only take memory.
+        # The laws of networks that do not see mu are computed ahead, for all steps at once, which
+        # is faster; those of tables would only take memory.
         ahead = not (profile.per_step is None or profile.sees_mu or profile.by_cell)
         parts = profile.per_step
         if ahead:
@@ -261,11 +254,11 @@ def end_reward(problem: Problem, mass: Mass) -> Scalar:
 
 
 def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
-    """Cells to each side that the farthest move and six standard deviations can touch."""
+    """Cells to each side that the farthest move and `NOISE_REACH` deviations can touch."""
     reach = []
     for axis, size in enumerate(problem.grid.cell_size):
         cells = (problem.max_move[axis] + NOISE_REACH * spread[axis]) / size
-        # Agents stand half a cell from the edge of their own cell; whole cells may end exactly.
+        # Agents stand half a cell from their own cell's edge; the rest is slack for rounding.
         needed = max(1, math.ceil(cells - 0.5 - 1e-9))
         if not problem.grid.periodic[axis]:
             needed = min(needed, max(1, problem.grid.shape[axis] - 1))
@@ -274,7 +267,7 @@ def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def _subcells(problem: Problem, spread: tuple[float, ...]) -> int:
-    """Subcells of about half a standard deviation, a power of two."""
+    """Number of subcells on each axis, a power of two: each about half a standard deviation."""
     finest, most = 1, MOST_SUBCELLS[problem.grid.dim]
     for size, std in zip(problem.grid.cell_size, spread, strict=True):
         wanted = most if std == 0 else math.ceil(2.0 * size / std)

@@ -2,10 +2,11 @@
 
 Agents stand at cell centres and aim at a point in a window of cells around their own. Mass that
 aims through a wall lands where the rule of `mufield.space.move` lets it land. For most pairs of
-a cell and a window offset that is one cell, whatever the point aimed at. Near the ends of walls
-it is not: of the agents that aim at the far side of a door's edge, those who cross into the
-door's row first get through and the others do not. Such pairs are *split*: their target cell is
-cut into subcells, and each subcell's mass is shared out as the rule shares out its points.
+a cell and a target in its window that is the same cell for all points of the target. Near the
+ends of walls it is not: of the agents that aim behind the edge of a door, those who cross into
+the door's row first get through and the others do not. Such pairs are *split*: their target is
+cut into subcells, and the mass of each subcell is shared among the landing cells in proportion
+to how many of its points lead there.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from ..space.grid import Grid
 from ..space.move import trace
 
 FAR = 1e6
-"""Cells: an edge that lies beyond any mass, for slabs that include the tails."""
+"""An edge, in cells, that lies beyond any mass: outermost cells include the noise's tails."""
 
 TRACES_AT_ONCE = 1 << 18
 """Lines followed in one compiled call while the tables are built."""
@@ -32,9 +33,9 @@ TRACES_AT_ONCE = 1 << 18
 class Routing(eqx.Module):
     """The linear map ``y[j] = sum of x[i] over the inputs i that lead to j``.
 
-    Moving mass between cells is a sparse matrix of zeros and ones. Adding into the destination is
-    slow in compiled CPU code and so is the gradient of a gather; storing for each output which
-    inputs it sums, and for each input which outputs it reaches, makes both directions gathers.
+    It is a sparse matrix of zeros and ones. Scattering is slow in compiled CPU code, and the
+    gradient of a gather is a scatter. So both directions are stored as gathers: for each output
+    the inputs that it sums, and for each input the outputs that it reaches.
 
     Attributes:
         incoming: Inputs of each output, padded with the number of inputs.
@@ -52,7 +53,7 @@ class Routing(eqx.Module):
         n_inputs: int,
         n_outputs: int,
     ) -> "Routing":
-        """Builds the map from its links, each from one input to one output."""
+        """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``."""
         return cls(
             incoming=jnp.asarray(_lists(outputs, inputs, n_outputs, pad=n_inputs)),
             outgoing=jnp.asarray(_lists(inputs, outputs, n_inputs, pad=n_outputs)),
@@ -101,19 +102,19 @@ def _lists(
 class Fold(eqx.Module):
     """Tables that bring the mass of every cell's window to rest.
 
-    The *pieces* of a flow step are the window masses of all cells, row by row, followed by the
-    shares of the split pairs.
+    The *pieces* of a flow step are the masses in all windows, cell after cell, followed by the
+    mass of each split pair in each of its possible landing cells.
 
     Attributes:
         routing: From pieces to the free cells where they land.
-        landing: From pieces to the window offsets (relative to the source) where they land.
-        arrival: From landed windows, (cell, offset) row by row, to the free cells.
-        split_pairs: From free cells to the split pairs they are the source of.
+        landing: From pieces to (source cell, window offset) where they land.
+        arrival: From (source cell, window offset) to the free cell that this is.
+        split_pairs: From free cells to the split pairs of which they are the source.
         split_edges: Edges of the subcells of each split pair's target on each axis, in cells
-            from the source's centre; the window's outer edges are far away, to catch the tails.
-        split_shares: Share of each subcell in all possible landings of its pair but the last,
-            which gets the rest.
-        reach: Window reach on each axis in cells.
+            from the source's centre; the window's outer edges are `FAR` away, to catch the tails.
+        split_shares: Share of each subcell's mass that goes to each possible landing of its pair;
+            without the last landing, which gets the rest.
+        reach: Number of cells that windows extend to each side, on each axis.
         subcells: Subcells of a split target on each axis.
     """
 
@@ -184,7 +185,7 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -
     kind_codes = np.full((max(1, len(kinds)), most), -1)
     kind_shares = np.zeros((max(1, len(kinds)), most, subcells**dim))
     for i, (codes, shares) in enumerate(kinds):
-        # Right-aligned: the last landing gets what the others leave.
+        # Aligned to the right, because the last landing gets what the others leave.
         kind_codes[i, most - len(codes) :] = codes
         kind_shares[i, most - len(codes) :] = shares
     split_codes = kind_codes[kind_of]
@@ -250,13 +251,13 @@ def _groups(
 def _landings(
     grid: Grid, pairs: list[tuple[int, Int[np.ndarray, "dim"]]], subcells: int
 ) -> Iterator[Int[np.ndarray, "subcells points dim"]]:
-    """Offsets at which lines from a cell's centre to points of its target cell end."""
-    # In three dimensions the averages over orders of crossing are as good as more points.
+    """The offsets at which lines end that lead from a cell's centre to points of its target."""
+    # In three dimensions the average over the orders of crossing makes up for fewer points.
     many = _points(grid.dim, subcells, 2 if grid.dim < 3 else 1)
     batch = max(1, TRACES_AT_ONCE // (many.shape[0] * many.shape[1]))
     for first in range(0, len(pairs), batch):
         aims = [
-            # Along one axis nothing depends on the point that is aimed at.
+            # Along one axis all points of the target lead to the same cell.
             grid.free_cells[cell]
             + offset
             + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
@@ -286,7 +287,7 @@ def _points(dim: int, subcells: int, samples: int) -> Float[np.ndarray, "subcell
 def _trace_many(
     grid: Grid, starts: Float[np.ndarray, "lines dim"], aims: Float[np.ndarray, "lines dim"]
 ) -> Int[np.ndarray, "orders lines dim"]:
-    """Where lines end, for every order in which a line through a corner could cross the axes."""
+    """Offsets at which lines end, for every order in which a corner may be crossed."""
     orders = jnp.asarray(list(itertools.permutations(range(grid.dim))), dtype=jnp.int32)
     count = len(starts)
     # Padded to a power of four, so that few sizes are compiled.

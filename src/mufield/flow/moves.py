@@ -1,8 +1,8 @@
 """The flow of randomised policies over finitely many moves, forwards and backwards.
 
-For a fixed set of moves the joint mass of cells and moves determines the next distribution
-linearly. If the motion does not depend on mu, that linear map is a constant kernel: everything
-that sweeps over an episode many times pays for walls and noise once.
+For a fixed set of moves the next distribution is linear in the joint mass of cells and moves. If
+the motion does not depend on mu, that linear map is a constant kernel: it is computed once, and
+every further pass over an episode is cheap.
 """
 
 import math
@@ -26,23 +26,23 @@ from .flow import Flow, Rollout
 from .phi import Aims, landed_exactly, windows
 
 MOVES_AT_ONCE = 64
-"""Moves whose windows are computed together, which bounds the memory."""
+"""Number of moves whose windows are in memory at the same time."""
 
 MOST_KERNEL_BYTES = 1 << 29
-"""Largest kernel that is kept; beyond it windows are computed anew in every sweep."""
+"""Largest kernel that is stored; otherwise windows are computed anew in every pass."""
 
 Weights = Float[Array, "steps cells moves"]
 
 
 class Sweep(eqx.Module):
-    """One episode forwards and the gradient of its value backwards.
+    """An episode's flow and the derivatives of its value.
 
     Attributes:
         rollout: The flow, its rewards and J.
         action_values: Derivative of J by the joint mass of each step, cell and move.
         gap: How much J would gain, to first order, from the best response to this flow. If the
             reward is concave in mu, no randomised policy over the moves earns more than J + gap.
-            Infinite if the motion depends on mu: then a gradient bounds nothing.
+            Infinite if the motion depends on mu: then there is no such bound.
     """
 
     rollout: Rollout
@@ -61,7 +61,7 @@ class MoveFlow(eqx.Module):
             depends on mu or the kernel would be too large.
         sees_mu: Whether the motion depends on mu.
         shared: Whether all cells have the same moves.
-        group: Moves come in groups of this size that earn the same reward.
+        group: Moves come in groups of this many neighbours with the same reward.
     """
 
     flow: Flow
@@ -88,9 +88,8 @@ class MoveFlow(eqx.Module):
             flow: The problem's flow.
             motion: The law of motion of one agent.
             actions: The moves, the same everywhere or different in each cell.
-            group: How many consecutive moves always earn the same, because they take the same
-                action with different hallucinated controls. The reward is then computed for the
-                first of them only.
+            group: Number of consecutive moves that share an action and so a reward, and differ
+                only in their hallucinated control. The reward is computed once for each group.
         """
         problem = flow.problem
         if actions.shape[-1] != problem.actions.dim:
@@ -100,7 +99,7 @@ class MoveFlow(eqx.Module):
             )
         dtype = problem.initial.dtype
         shape = (problem.grid.n_cells, *actions.shape[-2:])
-        # Moves with controls are made by planners, with as many controls as they like.
+        # Hallucinated controls are not checked: planners may try others than a `MoveSet` lists.
         inside = True if group > 1 else jnp.all(problem.actions.contains(actions))
         if not isinstance(inside, jax.core.Tracer) and not inside:
             raise UserError(f"some moves are outside {problem.actions.describe()}; leave them out")
@@ -125,7 +124,7 @@ class MoveFlow(eqx.Module):
         return int(self.actions.shape[1])
 
     def uniform(self) -> Weights:
-        """The weights of the policy that draws from all moves alike."""
+        """The weights of the policy that draws uniformly from the moves."""
         shape = (self.flow.problem.horizon, *self.actions.shape[:2])
         return jnp.full(shape, 1.0 / self.n_moves, dtype=self.actions.dtype)
 
@@ -174,9 +173,7 @@ class MoveFlow(eqx.Module):
     def sweep(self, weights: Weights, *, bound: bool = True) -> Sweep:
         """The episode forwards, then the derivatives of J backwards.
 
-        Args:
-            weights: The policy's weights.
-            bound: Whether to compute the gap, a third of the work; without it, it is infinite.
+        ``bound`` says whether to compute the gap, a third of the work; otherwise it is infinite.
         """
         rollout = self.rollout(weights)
 
@@ -192,7 +189,7 @@ class MoveFlow(eqx.Module):
         return self.push(joint, mass), jnp.sum(joint * self.rewards(mass))
 
     def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
-        """Phi with the windows of a few moves at a time, kept neither forwards nor backwards."""
+        """Phi with the windows of a few moves at a time, which gradients do not keep either."""
         chunks = -(-self.n_moves // MOVES_AT_ONCE)
         pad = chunks * MOVES_AT_ONCE - self.n_moves if chunks > 1 else 0
         width = min(self.n_moves, MOVES_AT_ONCE)
@@ -236,13 +233,13 @@ def _kernel(flow: Flow, motion: Motion, actions: Array) -> Float[Array, "cells m
 
 
 class Choices(eqx.Module):
-    """What agents at all cells can choose from at one step of an episode.
+    """What agents in each cell can choose from at one step of an episode.
 
     Attributes:
-        weights: How often they choose what.
-        step: From the joint mass of cells and choices, and the distribution that motion and
-            reward see: the next distribution and the integrated reward.
-        usable: What the best response may choose from; everything if it is None.
+        weights: Probability of each choice.
+        step: A function of the joint mass of cells and choices, and of the distribution that
+            motion and reward see; returns the next distribution and the integrated reward.
+        usable: Which choices the best response may use; all of them if it is None.
     """
 
     weights: Float[Array, "cells choices"]
@@ -263,9 +260,9 @@ def backwards(
     Args:
         flow: The problem's flow.
         mass: The distributions of the episode.
-        inputs: What `choices` needs to know of each step, stacked over the steps.
-        choices: From one step's inputs and distribution: what agents can choose from.
-        bound: Whether to compute the gap, a third of the work; without it, it is infinite.
+        inputs: First arguments of ``choices``, stacked over the steps.
+        choices: Returns what agents can choose from, given one step's input and distribution.
+        bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
 
     Returns:
         The derivatives, and how much the best response to the linearised reward would gain.
@@ -278,7 +275,7 @@ def backwards(
         values, best = carry
         step_input, now = step_inputs
         options = choices(step_input, now)
-        # The joint mass enters linearly; mu also enters through the motion and the reward.
+        # mu matters twice: as the joint mass that moves, and as what motion and reward see.
         (_, reward), pull = jax.vjp(options.step, now[:, None] * options.weights, now)
         by_choice, by_mu = pull((values, jnp.ones_like(reward)))
         values = jnp.sum(options.weights * by_choice, axis=1) + by_mu
@@ -300,10 +297,10 @@ def backwards(
 
 
 def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether ``function(state, action, mu)`` uses mu, read off the program that it traces to.
+    """Whether the result of ``function(state, action, mu)`` may depend on mu, by its jaxpr.
 
-    Errs on the side of yes: mu passed through an operation counts, whatever its values do. A plain
-    answer also inside a compiled function.
+    The answer may be a false yes, for example for ``0 * mu``, but never a false no. It is a plain
+    bool, also inside a compiled function.
     """
     grid, dtype = problem.grid, problem.initial.dtype
     state = jnp.asarray(grid.centres[0], dtype=dtype)

@@ -50,7 +50,7 @@ def transition(grid: Grid, fold: Fold, mass: Mass, aims: Aims) -> Mass:
 
 
 class Pieces(eqx.Module):
-    """Mass on its way: in the windows, and in the shares of split pairs."""
+    """Mass before it comes to rest: in the windows, and of split pairs by landing cell."""
 
     window: Float[Array, "cells window"]
     split: Float[Array, "pairs landings"]
@@ -74,7 +74,7 @@ def windows(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Pieces:
 
 
 def landed_exactly(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Float[Array, "cells window"]:
-    """Without noise: the mass of each window offset where the agents' own rule lets moves end."""
+    """Without noise: the mass that lands at each window offset, by the rule that agents follow."""
     size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
     reach = jnp.asarray(fold.reach, dtype=jnp.int32)
     centres = jnp.asarray(grid.free_cells + 0.5, dtype=mass.dtype)
@@ -90,7 +90,7 @@ def landed_exactly(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Float[Arra
 
 
 def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array:
-    """Mass of the split pairs, shared out among their landings by subcells."""
+    """Mass of each split pair in each of its landing cells."""
     dtype = weights.dtype
     aims = fold.split_pairs(displacement)
     edges = fold.split_edges.astype(dtype)
@@ -110,7 +110,7 @@ def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array
     totals = [jnp.sum(factor, axis=-1) for factor in fine]
     whole = jnp.sum(weights * math.prod(totals[1:], start=totals[0]), axis=1)
     rest = whole - jnp.sum(shared, axis=1)
-    # Not below zero by rounding; the derivative is that of the difference, also at zero.
+    # Rounding must not make it negative; the derivative is unchanged by this correction.
     rest = rest + jax.lax.stop_gradient(jnp.maximum(rest, 0.0) - rest)
     return jnp.concatenate([shared, rest[:, None]], axis=1)
 
@@ -157,11 +157,11 @@ def slab_masses(
 
 
 class NeighbourKernel(eqx.Module):
-    """With some probability, one more move to a free neighbour or to stay, all alike.
+    """The effect of `NeighbourNoise` on a distribution.
 
     Attributes:
         routing: From (cell, direction) to the cell reached.
-        weights: Probability of each direction in each cell; the first is to stay.
+        weights: Probability of each direction in each cell.
     """
 
     routing: Routing

@@ -16,11 +16,9 @@ from ..space.measure import MeanField
 
 
 class ActionLaw(eqx.Module):
-    """A distribution over finitely many actions; a single one for deterministic policies.
+    """A distribution over finitely many actions, with their probabilities as ``weights``.
 
-    Attributes:
-        actions: The possible actions.
-        weights: Their probabilities.
+    Deterministic policies have a single action of weight one.
     """
 
     actions: Float[Array, "*cells moves action_dim"]
@@ -31,7 +29,7 @@ class ActionLaw(eqx.Module):
         return jnp.einsum("...m,...ma->...a", self.weights, self.actions)
 
     def sample(self, key: Key) -> Action:
-        """Draws one action of one agent's law."""
+        """Draws an action; for the law of one agent."""
         if self.actions.shape[0] == 1:
             return self.actions[0]
         return self.actions[jax.random.categorical(key, jnp.log(self.weights))]
@@ -42,7 +40,7 @@ class AbstractPolicy(eqx.Module):
 
     @property
     def sees_mu(self) -> bool:
-        """Whether the action may change with mu."""
+        """Whether the action may depend on mu."""
         return True
 
     @property
@@ -65,11 +63,11 @@ class AbstractPolicy(eqx.Module):
 
 
 class Profile(eqx.Module):
-    """The policies of all steps, (pi_0, ..., pi_{H-1}).
+    """The policies of all steps, (pi_0, ..., pi_{H-1}), as one pytree cut into two.
 
     Attributes:
-        per_step: The parts that differ from step to step, stacked along their first axis.
-        shared: The parts that all steps share.
+        per_step: The arrays that differ from step to step, stacked along their first axis.
+        shared: Everything else, the same at all steps.
         horizon: Number of steps H.
     """
 
@@ -96,7 +94,7 @@ class Profile(eqx.Module):
 
     @property
     def sees_mu(self) -> bool:
-        """Whether actions may change with mu at any step."""
+        """Whether actions may depend on mu at any step."""
         return bool(self.shared.sees_mu)
 
     @property
@@ -109,7 +107,7 @@ class Profile(eqx.Module):
         return self.join(jax.tree.map(lambda leaf: leaf[step], self.per_step))
 
     def join(self, part: Any) -> AbstractPolicy:
-        """The policy made of one step's slice of `per_step` and the shared parts."""
+        """The policy of one step, from that step's slice of `per_step`; for use in scans."""
         policy: AbstractPolicy = self.shared if part is None else eqx.combine(part, self.shared)
         return policy
 
@@ -141,7 +139,7 @@ def as_profile(policy: Any, horizon: int) -> Profile:
     if isinstance(policy, AbstractPolicy):
         return Profile.stationary(policy, horizon)
     if callable(policy):
-        # Only the step differs; arrays inside a callable module are its own.
+        # Only the step is stacked: arrays that a callable module holds are the same at all steps.
         whole = FunctionPolicy(policy, jnp.arange(horizon, dtype=jnp.int32))
         spec = eqx.tree_at(lambda p: p.step, jax.tree.map(lambda _: False, whole), True)
         return Profile(*eqx.partition(whole, spec), horizon=horizon)

@@ -1,7 +1,6 @@
 """How policies and models see an agent's position and the population mu.
 
-An encoder is a setting, not a set of weights: it holds no arrays, and what depends on the grid is
-worked out from ``mu.grid`` when it is called.
+An encoder holds settings but no arrays; it takes the grid from ``mu.grid`` when it is called.
 """
 
 import math
@@ -22,22 +21,22 @@ from ..space.grid import Grid
 from ..space.measure import MeanField
 
 LEAST_HERE = 1e-6
-"""Mass of a cell, in units of the uniform distribution, below which `LogHere` is constant."""
+"""Mass of a cell, in multiples of the uniform mass, below which `LogHere` is constant."""
 
 EMBEDDING_SIZE = 8
-"""Most numbers that `MeanEmbedding` has for a distribution."""
+"""Length of a `MeanEmbedding`, at most."""
 
 
 @dataclass(frozen=True)
 class AbstractEncoder:
-    """A vector of numbers of the order of one that stands for mu, as one agent sees it."""
+    """Turns mu, as one agent sees it, into a vector of numbers of the order of one."""
 
     @abstractmethod
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """The vector for one agent."""
 
     def size(self, grid: Grid) -> int:
-        """Length of the vector on a grid; found by tracing, unless an encoder knows better."""
+        """Length of the vector on a grid, found by tracing unless a subclass computes it."""
         return _size(self, grid)
 
 
@@ -52,10 +51,10 @@ class Unseen(AbstractEncoder):
 
 @dataclass(frozen=True)
 class Here(AbstractEncoder):
-    """The mass of the agent's own cell, as log(1 + mass) in units of the uniform distribution."""
+    """The mass of the agent's own cell, as log(1 + mass) in multiples of the uniform mass."""
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """One number, even over the mass's orders of magnitude."""
+        """One number."""
         return jnp.log1p(mu.here * mu.grid.n_cells)[None]
 
 
@@ -63,8 +62,8 @@ class Here(AbstractEncoder):
 class LogHere(AbstractEncoder):
     """The logarithm of the mass of the agent's own cell.
 
-    It is 0 where the population is even and 1 where everybody is here. Rewards that shun crowds
-    are often linear in it.
+    It is 0 for the uniform distribution and 1 if everybody is here. Rewards against crowding are
+    often linear in it.
     """
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
@@ -78,16 +77,16 @@ class AllCells(AbstractEncoder):
     """The mass of every cell, scaled so that the uniform distribution is all ones."""
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """One number for each free cell."""
+        """One number per free cell."""
         return mu.mass * mu.grid.n_cells
 
 
 @dataclass(frozen=True)
 class Pooled(AbstractEncoder):
-    """The mass of blocks of cells, scaled so that equal blocks are all ones.
+    """The mass of blocks of cells, scaled to one if all blocks have the same mass.
 
     Attributes:
-        cells: Cells of a block on each axis.
+        cells: Number of cells in a block, on each axis.
     """
 
     cells: int = 4
@@ -115,13 +114,13 @@ class Pooled(AbstractEncoder):
 class MeanEmbedding(AbstractEncoder):
     """The leading coordinates of the kernel mean embedding of mu.
 
-    The kernel between cells is Gaussian with a width of a quarter of the space. Its Lipschitz
-    constant in W1 is bounded by one over the width, which keeps models Lipschitz in mu
+    The kernel between cells is Gaussian with a width of a quarter of the space. The embedding's
+    Lipschitz constant in W1 is at most one over the width, which keeps models Lipschitz in mu
     (assumption Kernel).
     """
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """At most `EMBEDDING_SIZE` numbers, whose distances are those of the embeddings."""
+        """At most `EMBEDDING_SIZE` numbers; their distances approximate those of embeddings."""
         return mu.mass @ jnp.asarray(_embedding(mu.grid), dtype=mu.mass.dtype)
 
     def size(self, grid: Grid) -> int:
@@ -131,16 +130,12 @@ class MeanEmbedding(AbstractEncoder):
 
 @dataclass(frozen=True)
 class Seen(AbstractEncoder):
-    """A function of yours.
-
-    Attributes:
-        function: From one agent's state and mu to a vector, or a single number.
-    """
+    """A user's function of one agent's state and mu that returns a vector or a number."""
 
     function: Callable[[State, MeanField], Any]
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """What the function returns, as a vector."""
+        """The function's result, as a vector."""
         found = jnp.atleast_1d(jnp.asarray(self.function(state, mu)))
         if found.ndim != 1:
             raise UserError(
@@ -157,7 +152,7 @@ ENCODERS: dict[str, type[AbstractEncoder]] = {
     "pooled": Pooled,
     "embedding": MeanEmbedding,
 }
-"""What the encoders are called in configurations and in files; `Seen` has no name there."""
+"""Names of the encoders in configurations and files; `Seen` has none."""
 
 WORDS = {kind: word for word, kind in ENCODERS.items()}
 
@@ -171,7 +166,7 @@ def check_encoder(mu: object) -> AbstractEncoder:
 
 
 def position_features(grid: Grid, state: State) -> Float[Array, "position"]:
-    """Position scaled to [-1, 1]; periodic axes as cosine and sine, so that no seam shows."""
+    """Position scaled to [-1, 1]; periodic axes as cosine and sine, which are continuous."""
     lower = jnp.asarray(grid.lower, dtype=state.dtype)
     share = (state - lower) / jnp.asarray(grid.extent, dtype=state.dtype)
     features = []
@@ -219,7 +214,7 @@ def _embedding(grid: Grid) -> Float[np.ndarray, "cells embedded"]:
     gram = np.ones((grid.n_cells, grid.n_cells))
     for axis, extent in enumerate(grid.extent):
         apart = grid.centres[:, None, axis] - grid.centres[None, :, axis]
-        # On a wrapped axis the sum over turns, so that the kernel stays positive definite.
+        # Periodic axes sum over turns around, so that the kernel stays positive definite.
         turns = np.arange(-2, 3) if grid.periodic[axis] else np.zeros(1)
         each = (apart[..., None] + turns * extent) / (0.25 * extent)
         gram *= np.exp(-0.5 * each**2).sum(axis=-1)

@@ -1,7 +1,7 @@
-"""Policies in sealed files: arrays, and a JSON document that says what they are.
+"""Policies in sealed files: arrays, and a JSON document that describes them.
 
-No part of a file is ever run as code. The document names one of two kinds, a table or a network;
-the kind says which arrays of which shapes there must be, and only then are they read.
+No part of a file is ever run as code. The document says whether the policy is a table or a
+network; from that follow the names and shapes of its arrays, which are checked before reading.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from .tables import TablePolicy
 
 KIND = "policy"
 VERSION = 1
-"""Of the document; files of later versions are refused."""
+"""Version of the document; files of later versions are refused."""
 
 
 def save_policy(
@@ -45,12 +45,12 @@ def save_policy(
     Args:
         path: The file. One that exists is replaced, but only once the new one is complete.
         policy: A `TablePolicy`, a `NetworkPolicy` or a profile of them. Functions are refused.
-        info: What to keep with it, of values that JSON has; tuples come back as lists.
+        info: Anything to keep with it that JSON can hold; tuples come back as lists.
     """
     with _blaming(f"cannot save the policy to {os.fspath(path)}"):
         document, arrays = plain(policy)
         document |= {"version": VERSION, "mufield": version("mufield"), "info": info or {}}
-        # What is written must be readable: it passes the checks of reading first.
+        # The checks of reading come first, so that nothing is written that cannot be read.
         parsed = _parse(document)
         for name, (dtype, shape) in parsed.layout().items():
             array = arrays[name]
@@ -99,14 +99,14 @@ def read_precision(path: str | os.PathLike[str]) -> str:
 
 
 def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A document that says all about a policy or a profile but its arrays, and these by name."""
+    """The document that describes a policy or a profile, and its arrays by name."""
     whole, horizon, by_step = policy, None, None
     if isinstance(policy, Profile):
         whole, horizon, by_step = policy.join(policy.per_step), policy.horizon, policy.per_step
     if isinstance(whole, NetworkPolicy) and type(whole.mu) in WORDS:
         kind = _network_entries(whole)
     elif type(whole) is TablePolicy:
-        # Arrays with too few axes are found out when shapes are compared.
+        # Padded, because arrays with too few axes are refused only when shapes are compared.
         rows, moves, dim = (1, 1, 1, *whole.actions.shape)[-3:]
         sizes = {"action_rows": rows, "moves": moves, "action_dim": dim}
         kind = {"kind": "table", **sizes, "weight_rows": (1, 1, *whole.weights.shape)[-2]}
@@ -126,7 +126,7 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def grid_entries(grid: Grid) -> dict[str, Any]:
-    """All that a grid is, in values that JSON has; walls are bits, in hexadecimal."""
+    """A grid as JSON can hold it; the wall mask is packed into bits, in hexadecimal."""
     return {
         "lower": list(grid.lower),
         "upper": list(grid.upper),
@@ -137,7 +137,7 @@ def grid_entries(grid: Grid) -> dict[str, Any]:
 
 
 def leaf_name(path: Any) -> str:
-    """Name of an array of a tree: the path to it, with dots."""
+    """Name of an array in a pytree: the path to it, joined by dots."""
     return keystr(path, simple=True, separator=".")
 
 
@@ -153,7 +153,6 @@ class _Table(_Part):
     action_dim: PositiveInt
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The arrays of one step."""
         if self.action_rows != self.weight_rows and 1 not in (self.action_rows, self.weight_rows):
             raise UserError(
                 f"expected actions and weights of as many cells, got {self.action_rows} and "
@@ -165,7 +164,7 @@ class _Table(_Part):
         }
 
     def skeleton(self) -> AbstractPolicy:
-        """A policy of the same structure, with small placeholders for its arrays."""
+        """A policy of the same tree structure, with placeholders for its arrays."""
         return TablePolicy(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)))
 
 
@@ -212,7 +211,6 @@ class _Network(_Part):
     points: PositiveInt
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The arrays of one step."""
         policy, first = self.skeleton(), self.widths[0]
         shapes: dict[str, tuple[int, ...]] = {
             "from_state": (first, position_size(policy.grid)),
@@ -225,7 +223,6 @@ class _Network(_Part):
         return shapes
 
     def skeleton(self) -> NetworkPolicy:
-        """A policy of the same structure, with small placeholders for its arrays."""
         vector, matrix, grid = jnp.zeros((1,)), jnp.zeros((1, 1)), self.grid.build()
         hidden = ((matrix, vector),) * len(self.widths)
         box = Box(self.actions.lower, self.actions.upper)
@@ -246,9 +243,9 @@ def _network_entries(policy: NetworkPolicy) -> dict[str, Any]:
 
 
 class _Document(_Part):
-    """What a file says of its arrays.
+    """The JSON document of a file.
 
-    ``horizon`` is none for a single policy; ``stacked`` names the arrays with one slice for each
+    ``horizon`` is None for a single policy; ``stacked`` names the arrays with one slice for each
     step of a profile.
     """
 
@@ -261,7 +258,6 @@ class _Document(_Part):
     info: dict[str, Any]
 
     def layout(self) -> Layout:
-        """The arrays of the file."""
         shapes, stacked = self.policy.shapes(), set(self.stacked)
         odd = (self.dtypes.keys() ^ shapes.keys()) | (stacked - shapes.keys())
         if odd:
@@ -278,8 +274,7 @@ class _Document(_Part):
         }
 
     def fill(self, arrays: Mapping[str, Any]) -> Profile | AbstractPolicy:
-        """The policy with these arrays."""
-        # Filled into a finished tree, because constructors ask for the shapes of one step.
+        # Filled into a finished tree, because constructors check for the shapes of one step.
         policy: AbstractPolicy = tree_map_with_path(
             lambda path, _: arrays[leaf_name(path)], self.policy.skeleton()
         )
@@ -293,7 +288,6 @@ class _Document(_Part):
 
 
 def _parse(document: Mapping[str, Any]) -> _Document:
-    """The document, checked; raises ValueError if it is not a sound one."""
     found = document.get("version")
     if isinstance(found, int) and found > VERSION:
         raise UserError(
@@ -307,7 +301,7 @@ def _parse(document: Mapping[str, Any]) -> _Document:
             "info must hold only what JSON can: text, finite numbers, true, false, null, lists "
             f"and dictionaries ({error})"
         ) from error
-    # From the text, because only there may lists stand for tuples.
+    # From text, because only then does strict validation accept lists for tuples.
     return _Document.model_validate_json(text)
 
 
@@ -353,13 +347,13 @@ def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
             f"{name}: float64 numbers would lose precision, because JAX is set to 32 bits; call "
             "jax.config.update('jax_enable_x64', True) at the start, or pass dtype='float32'"
         )
-    # A copy, because JAX may otherwise go on looking at memory that is the file's.
+    # A copy, because JAX might otherwise share the memory of the file's buffer.
     return jnp.array(array)
 
 
 @contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """Turns all that can be wrong with a policy or a document into one kind of error."""
+    """Turns errors of validation into a UserError that begins with ``what``."""
     try:
         yield
     except ValidationError as error:

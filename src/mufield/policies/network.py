@@ -29,9 +29,9 @@ from .squash import normal_scores, scattered, squash
 class NetworkPolicy(AbstractPolicy):
     """pi(s, mu): a small network of the agent's position and the encoded population.
 
-    The first layer reads position and population with separate weights, so that over all cells
-    the population's share is computed once. The output is squashed to the action box by tanh.
-    With several points the network also gives a spread, and agents scatter their actions.
+    The first layer has separate weights for position and population, so that for all cells
+    together the population's part is computed once. The output is squashed to the action box by
+    tanh. With several ``points`` the network also gives a spread, and the action is random.
 
     Attributes:
         from_state: First layer's weights of the position.
@@ -42,8 +42,8 @@ class NetworkPolicy(AbstractPolicy):
         mu: How the population is seen.
         grid: The space, to scale positions.
         box: The action box.
-        points: Number of different actions on each axis; one is a deterministic policy. For more
-            see `mufield.policies.squash.scattered`.
+        points: Number of different actions on each axis; 1 for a deterministic policy, more for
+            actions as in `mufield.policies.squash.scattered`.
     """
 
     from_state: Float[Array, "*steps width position"]
@@ -57,7 +57,7 @@ class NetworkPolicy(AbstractPolicy):
 
     @property
     def sees_mu(self) -> bool:
-        """Unless the encoder hides the population."""
+        """Whether the encoder shows anything of mu."""
         return self.mu.size(self.grid) > 0
 
     def raw(self, state: State, mu: MeanField) -> Action:
@@ -70,7 +70,7 @@ class NetworkPolicy(AbstractPolicy):
         return weight @ x + bias
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The network's action, with certainty, or its actions, all equally likely."""
+        """The network's action, or its scattered actions, all equally likely."""
         raw = self.raw(state, mu)
         if self.points > 1:
             centre, spread = jnp.split(raw, 2)
@@ -87,9 +87,8 @@ class NetworkPolicy(AbstractPolicy):
         """An upper bound of the Lipschitz constant in the position (assumption
         LipschitzPolicyAndReward): the product of the layers' spectral norms.
 
-        The bound covers the position; how features of mu move with W1 depends on the encoder.
-        Of a stacked profile, the largest over the steps; of scattered actions, that of the one
-        that moves most.
+        The dependence on mu is not covered. The bound is the largest over the steps of a stacked
+        profile, and over the scattered actions.
         """
         bound = _spectral(self.from_state) * position_slope(self.grid)
         for weight, _ in self.hidden:
@@ -133,8 +132,7 @@ def network_profile(
         width: Units of a hidden layer.
         depth: Number of hidden layers.
         mu: How networks see the population, for example `AllCells` or `Pooled`.
-        points: Number of different actions on each axis; more than one for a policy that scatters
-            actions around their mean.
+        points: Number of different actions on each axis; with more than one, actions are random.
     """
     if not isinstance(problem.actions, Box):
         raise UserError(
@@ -157,7 +155,7 @@ def network_profile(
             for key, n in zip(keys[2:], rows, strict=True)
         )
         return (
-            # Wide enough that units bend in different places of the space.
+            # Large, so that tanh units bend within the space, each at another place.
             _weights(keys[0], width, inputs, 3.0, dtype),
             _weights(keys[1], width, seen, 0.1, dtype),
             jax.random.uniform(keys[1], (width,), dtype=dtype, minval=-1.0, maxval=1.0),

@@ -1,4 +1,4 @@
-"""From any numbers, such as a network's outputs, to actions in a box: one, or several around it."""
+"""Maps unbounded numbers, such as a network's outputs, to one or several actions in a box."""
 
 import itertools
 from statistics import NormalDist
@@ -13,9 +13,9 @@ from ..problem import Box
 from .base import ActionLaw
 
 INSIDE = 0.97
-"""How near to the border, as a share of the way from the centre, `unsquash` starts actions.
+"""`unsquash` moves actions at least this near to the centre, as a share of the way to the border.
 
-Nearer, the slope of tanh almost vanishes and gradient ascent could not move them any more.
+Nearer to the border the slope of tanh vanishes, and gradient ascent could not move them any more.
 """
 
 
@@ -42,9 +42,8 @@ def scattered(
 ) -> ActionLaw:
     """Equally likely actions that stand for a normal distribution, squashed to the box.
 
-    Action number i is ``squash(centre + softplus(spread) * z_i)``, where the z are the normal
-    distribution's quantiles on each axis, scaled to a standard deviation of one. Finitely many,
-    so that Phi, the simulator and each agent share one definition.
+    Action number i is ``squash(centre + softplus(spread) * z_i)``, with the `normal_scores` z.
+    They are finitely many, so that Phi, the simulator and each agent share one definition.
     """
     scores = jnp.asarray(normal_scores(points, box.dim), dtype=centre.dtype)
     raw = centre[..., None, :] + jax.nn.softplus(spread)[..., None, :] * scores
@@ -61,13 +60,13 @@ def unspread(
     """The ``spread`` with which `scattered` actions have about a given standard deviation."""
     lower, upper = (jnp.asarray(b, dtype=centre.dtype) for b in (box.lower, box.upper))
     slope = 0.5 * (upper - lower) * (1.0 - jnp.tanh(centre) ** 2)
-    # Neither so small that its gradient vanishes, nor so wide that all actions are at the border.
+    # Not so small that its gradient vanishes, not so wide that all actions are at the border.
     wanted = jnp.clip(deviation / slope, 0.05, 3.0)
     return jnp.log(jnp.expm1(wanted))
 
 
 def normal_scores(points: int, dim: int) -> Float[np.ndarray, "moves dim"]:
-    """Quantiles of the standard normal distribution, ``points`` on each axis, of unit variance."""
+    """Quantiles of the normal distribution, ``points`` on each axis, scaled to unit variance."""
     if points < 2:
         raise UserError(f"a spread needs at least two points on each axis, got {points}")
     scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])

@@ -1,4 +1,4 @@
-"""Policies written down as tables: what agents do in each cell, whatever the population does."""
+"""Policies as tables: what agents do in each cell, whatever the population does."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -14,14 +14,13 @@ from .base import AbstractPolicy, ActionLaw
 class TablePolicy(AbstractPolicy):
     """Each agent draws one of finitely many moves, with the weights of the cell that it is in.
 
-    A table with a single move is a deterministic policy. The axis of the cells may have length
-    one, of the moves, of the weights or of both: then all cells share them. With one more axis at
-    the front for the steps, `Profile.stacked` makes a plan for an episode of a table.
+    A table with a single move is a deterministic policy. `Profile.stacked` makes a profile of
+    tables that have one more axis at the front, for the steps.
 
     Attributes:
-        actions: The moves of each cell, or those of all cells.
-        weights: Their probabilities in each cell, or in all cells. A single move is taken with
-            certainty, whatever its weight.
+        actions: The moves of each cell; a single row is shared by all cells.
+        weights: Their probabilities in each cell; a single row is shared by all cells. If there
+            is only one move, its weight is ignored.
     """
 
     actions: Float[Array, "*steps action_rows moves action_dim"]
@@ -29,7 +28,7 @@ class TablePolicy(AbstractPolicy):
 
     @classmethod
     def deterministic(cls, actions: Float[Array, "*steps cells action_dim"]) -> "TablePolicy":
-        """The table with one action for each cell."""
+        """A table with one action for each cell."""
         weights = jnp.ones((*actions.shape[:-2], 1, 1), dtype=actions.dtype)
         return cls(actions=actions[..., None, :], weights=weights)
 
@@ -37,23 +36,23 @@ class TablePolicy(AbstractPolicy):
     def mixing(
         cls, moves: Float[Array, "moves action_dim"], weights: Float[Array, "*steps rows moves"]
     ) -> "TablePolicy":
-        """The table whose cells mix the same moves, each with its own weights."""
+        """A table with the same moves in all cells, and weights for each cell."""
         actions = jnp.broadcast_to(moves, (*weights.shape[:-2], 1, *moves.shape))
         return cls(actions=actions, weights=weights)
 
     @property
     def rows(self) -> int:
-        """The number of cells that the table is for, or one if it is the same everywhere."""
+        """The number of cells that the table is for, or 1 if all cells share everything."""
         return max(self.actions.shape[-3], self.weights.shape[-2])
 
     @property
     def sees_mu(self) -> bool:
-        """Tables know cells only."""
+        """Never."""
         return False
 
     @property
     def by_cell(self) -> bool:
-        """All agents of a cell act alike."""
+        """Always."""
         return True
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
@@ -85,16 +84,13 @@ class TablePolicy(AbstractPolicy):
 def option_policy(actions: MoveSet, choice: Int[Array, "*steps cells"]) -> TablePolicy:
     """The policy that takes one of a move set's options in each cell.
 
-    Args:
-        actions: The moves and the mixtures of them.
-        choice: Number of the option, for each cell or for each step and cell. Stack the latter
-            with `Profile.stacked`.
+    ``choice`` holds the options' numbers. With an axis of steps, use `Profile.stacked`.
     """
     return TablePolicy.mixing(actions.moves, actions.options[choice])
 
 
 def random_policy(problem: Problem, points: int = 9) -> TablePolicy:
-    """The uniform random policy: all moves of a set alike, or ``points`` on each axis of a box."""
+    """The uniform random policy over a set's moves, or over ``points`` on each axis of a box."""
     return uniform_policy(problem.actions.points(points, border=False))
 
 

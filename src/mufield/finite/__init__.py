@@ -1,1 +1,1 @@
-"""Finitely many agents: the population as a simulation of all of them."""
+"""Finite populations, simulated agent by agent."""

@@ -1,4 +1,4 @@
-"""One step of a block of agents, compiled; only counts and sums leave the block."""
+"""One compiled step of a block of agents."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from .draws import CellLaws, drawn, normal, random_bits, uniform
 
 
 class Rules(eqx.Module):
-    """What moves agents; the same for populations of all sizes, so that they share programs."""
+    """What moves agents. It does not depend on their number, so that compiled code is shared."""
 
     problem: Problem
     motion: Motion
@@ -36,10 +36,10 @@ class Step(NamedTuple):
         rules: What moves them.
         choose: How they decide.
         number: Number of the step.
-        seed: Its randomness.
-        life_key: Randomness of how long agents stay, the same at all steps.
-        now: The distribution mu as it is.
-        seen: The distribution that policies see.
+        seed: Randomness of the step.
+        life_key: Randomness of when agents drop out; the same at all steps.
+        now: The present distribution mu.
+        seen: The distribution that policies see, which may be an older one.
     """
 
     rules: Rules
@@ -52,7 +52,7 @@ class Step(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some of the agents: where they are, in which cells, and how many of them in each cell."""
+    """Some of the agents: their positions and cells, and how many are in each cell."""
 
     position: Float[Array, "agents dim"]
     cell: Int[Array, "agents"]
@@ -69,14 +69,7 @@ class Moves(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """A block after a step.
-
-    Attributes:
-        block: The agents.
-        rewards: What each of them earned.
-        valid: Whether all moves are allowed and finite.
-        tracked: Moves of those that are tracked, if there are any.
-    """
+    """A block after a step: ``valid`` if all moves are allowed and finite."""
 
     block: Block
     rewards: Float[Array, "agents"]
@@ -85,14 +78,14 @@ class Advanced(NamedTuple):
 
     @property
     def earned(self) -> float:
-        """Sum of the rewards; on the host, in double precision and many times faster."""
+        """Sum of the rewards; NumPy adds them in double precision, and faster than JAX."""
         return float(np.sum(np.asarray(self.rewards), dtype=np.float64))
 
 
 def choices(
     rules: Rules, profile: Profile, number: Int[Array, ""], now: Mass, seen: Mass
 ) -> CellLaws | AbstractPolicy:
-    """How agents decide at a step: by tables of all cells where these say it all."""
+    """How agents decide at a step: by one table if all agents of a cell have the same law."""
     if not (rules.centred or profile.by_cell):
         return _policy(profile, number)
     return CellLaws.build(_at_cells(profile, number, rules.problem, seen), np.asarray(now) > 0)
@@ -120,7 +113,7 @@ def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
 def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> Advanced:
     """Moves a block of agents, of which the first ``watched`` are tracked.
 
-    Raises if an agent leaves the action space or the finite numbers.
+    Raises if an action is not allowed or a position is not finite.
     """
     problem = step.rules.problem
     words = 1 + (problem.grid.dim if isinstance(step.rules.noise, GaussianNoise) else 0)
@@ -128,7 +121,7 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
     move = partial(_advance, step, number, block, jnp.asarray(bits))
     done = move(watched)
     if not bool(done.valid):
-        # The step again, this time with all agents tracked, to find out who it was.
+        # Repeats the step with all agents tracked, to find the one to blame.
         moves = move(len(block.cell)).tracked
         assert moves is not None
         _refuse(problem, moves, int(step.number))
@@ -136,7 +129,7 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
 
 
 def _refuse(problem: Problem, moves: Moves, step: int) -> None:
-    """Raises for the first move that is not valid."""
+    """Raises an error about the first invalid move."""
     outside = ~np.asarray(problem.actions.contains(moves.actions))
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=1)
     agent = int(np.argmax(outside | broken))
@@ -168,7 +161,7 @@ def _advance(
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(step.seed)), number)
         draws = rules.noise.draws(grid, key, (size,), dtype)
 
-    # Or the compiler draws them anew wherever they are used.
+    # Without a barrier the compiler would compute these again wherever they are used.
     chances, draws = jax.lax.optimization_barrier((chances, draws))
 
     def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
@@ -199,9 +192,9 @@ def _advance(
 def _present(
     rules: Rules, step: Int[Array, ""], key: Key, size: int, watched: int
 ) -> tuple[Bool[Array, "*agents"], Bool[Array, "*agents"]]:
-    """Which agents have not dropped out at a step and at the next one.
+    """Which agents have not dropped out at a step, and which not at the next one.
 
-    Their lifetimes are drawn from the same key at each step: that is cheaper than to keep them.
+    Lifetimes are drawn again from the same key at each step, which is cheaper than storing them.
     """
     if rules.lost == 0:
         return jnp.ones((), dtype=bool), jnp.ones((), dtype=bool)

@@ -1,4 +1,4 @@
-"""N agents against the limit: how fast the gap closes."""
+"""How far finite populations are from the mean-field limit, and how fast that gap closes."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,11 @@ from .system import FiniteSystem
 
 
 class PowerLaw(NamedTuple):
-    """The line ``log figure = log factor + slope * log size`` through measured figures.
+    """The power law ``figure = factor * size ** slope``, fitted to measured figures.
 
     Attributes:
-        slope: Its slope, -1/2 if the figures fall with the square root of the size.
-        slope_error: Standard error of the slope, by the figures' distances from the line; not a
-            number for two sizes, which leave none.
+        slope: -1/2 if the figures fall with the square root of the size.
+        slope_error: Standard error of the slope; NaN for two sizes, which a line fits exactly.
         factor: The figure of size one.
     """
 
@@ -30,19 +29,19 @@ class PowerLaw(NamedTuple):
     factor: float
 
     def __call__(self, sizes: Real[np.ndarray, "sizes"]) -> Float[np.ndarray, "sizes"]:
-        """The figures on the line."""
+        """The figures by the law."""
         return np.asarray(self.factor * np.asarray(sizes, dtype=float) ** self.slope)
 
 
 class PopulationGap(eqx.Module):
-    """What populations of several sizes earned, beside the limit.
+    """What populations of several sizes earned, compared with the limit.
 
     Attributes:
         sizes: Numbers of agents.
         values: J of every episode.
-        limit: J of the limit.
-        distances: Mean total variation distance between the histograms after the start and the
-            distributions of the flow.
+        limit: J of the infinite population.
+        distances: Total variation distance between histograms and the flow's distributions,
+            averaged over episodes and all steps but the start.
     """
 
     sizes: Int[np.ndarray, "sizes"]
@@ -62,12 +61,12 @@ class PopulationGap(eqx.Module):
 
     @property
     def gaps(self) -> Float[np.ndarray, "sizes"]:
-        """Root of the mean squared difference of J and the limit: spread and bias together."""
+        """Root mean squared difference between J and the limit: spread and bias together."""
         return np.asarray(np.sqrt(np.mean((self.values - self.limit) ** 2, axis=1)))
 
     @property
     def law(self) -> PowerLaw:
-        """The line through the gaps."""
+        """The power law of the gaps."""
         return fit_power(self.sizes, self.gaps)
 
 
@@ -83,13 +82,13 @@ def population_gap(
 ) -> PopulationGap:
     r"""Compares the J of finite populations with that of the infinite one.
 
-    What agents do by chance makes J spread like $1 / \sqrt{N}$. Two more things may show:
+    The agents' randomness makes J spread like $1 / \sqrt{N}$. Two more effects may show:
 
-    - A reward that is not linear in mu is biased by the histogram's spread. The bias falls like
-      1 / N; that of an entropy is about cells / 2N at each step, more than the spread until N is
-      large. There the gap falls faster than the square root.
-    - Unless agents are ``centred``, the cells' coarseness remains however many agents there are:
-      the flow moves mass from cell centres. It is small where cells are small beside the noise.
+    - A reward that is not linear in mu is biased by the histogram's randomness. The bias falls
+      like 1 / N; for an entropy it is about cells / 2N at each step, more than the spread until N
+      is large. While it dominates, the gap falls faster than $1 / \sqrt{N}$.
+    - Unless agents are ``centred``, an error of discretisation remains for any N, because the flow
+      moves mass from cell centres. It is small if cells are small compared with the noise.
 
     Args:
         system: The infinite population.
@@ -98,7 +97,7 @@ def population_gap(
         episodes: Episodes of each size, at least two.
         key: Randomness.
         limit: J to compare with; by default that of the flow.
-        options: Of [`FiniteSystem`][].
+        options: Options of [`FiniteSystem`][].
     """
     if len(set(sizes)) < 2 or episodes < 2:
         raise UserError(

@@ -23,7 +23,7 @@ from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 BLOCK = 1 << 17
-"""Agents that one compiled call moves; what it needs on the way is small beside a population."""
+"""Most agents that one compiled call moves, which bounds its temporary memory."""
 
 
 class Evaluation(eqx.Module):
@@ -54,20 +54,20 @@ class FiniteSystem(AbstractSystem):
     of the rewards at the centres $c$ of the agents' cells, because r-hat (eq. integratedReward)
     takes them there too. At the end, if that is paid, agents rest.
 
-    With more and more agents J tends to a limit. If agents are ``centred``, and in the discrete
-    rooms always, that is the J of the flow. Otherwise it is another by what the cells cost in
-    exactness: the flow moves the mass of a cell from its centre, agents move from where they are.
+    As N grows, J tends to a limit. If agents are ``centred``, as always in the discrete rooms,
+    that is the J of the flow. Otherwise it differs by an error of discretisation: the flow moves
+    the mass of a cell from its centre, agents move from where they are.
 
     Attributes:
-        problem: What the learner may know; nothing of the options below.
+        problem: What the learner may know; it does not show the options below.
         agents: Number of agents N.
-        stale: The ``mu`` that policies see is that of so many steps ago, or the first one.
-            Motion and reward are of the present.
-        lost: Probability with which an agent drops out during each step. From then on it is
-            neither counted in ``mu`` nor paid. Agents that `run` tracks never drop out.
-        noise_factor: The noise is so many times what the problem says: the standard deviation
-            of Gaussian noise, the intensity of the discrete rooms' noise.
-        centred: Whether agents start from the centre of their cell at each step, as the mass of
+        stale: Policies see the ``mu`` of this many steps ago (at first, the initial one); motion
+            and reward see the present one.
+        lost: Probability that an agent drops out during a step. From then on it is neither
+            counted in ``mu`` nor paid. Agents that `run` tracks never drop out.
+        noise_factor: Multiplies the problem's noise: the standard deviation of Gaussian noise,
+            the intensity of the discrete rooms' noise.
+        centred: Whether agents start each step from the centre of their cell, as the mass of
             the flow does.
     """
 
@@ -104,7 +104,7 @@ class FiniteSystem(AbstractSystem):
         self.stale = stale
         self.lost = float(lost)
         self.noise_factor = float(noise_factor)
-        # Those of the discrete rooms stand in the middle of their cells anyway.
+        # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
         self._rewarded = rewarded(problem, reward)
@@ -134,10 +134,10 @@ class FiniteSystem(AbstractSystem):
         return with_earnings(self._rewarded, episode, key) if hides else episode
 
     def evaluate(self, policy: Any, key: Key, *, episodes: int = 1) -> Evaluation:
-        """What several episodes earn; no agent's path is kept.
+        """What several episodes earn; no agent is tracked.
 
-        Episode i is the one that `run` plays with the i-th key of
-        ``jax.random.split(key, episodes)``, but for tracked agents, which never drop out.
+        Episode i uses the i-th key of ``jax.random.split(key, episodes)``; `run` with that key
+        plays the same episode, except that its tracked agents never drop out.
         """
         if episodes < 1:
             raise UserError(f"at least one episode must be run, got {episodes}")
@@ -168,7 +168,7 @@ class _Course(NamedTuple):
 
 
 def _pool() -> ThreadPoolExecutor:
-    """A thread for each core: compiled calls do not hold the interpreter's lock."""
+    """A thread for each core; compiled calls release the interpreter's lock."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ThreadPoolExecutor(cores)
 
@@ -176,17 +176,13 @@ def _pool() -> ThreadPoolExecutor:
 def _play(
     system: FiniteSystem, profile: Profile, key: Key, tracked: int, pool: Executor
 ) -> _Course:
-    """One episode, of whose agents the first ``tracked`` are watched.
-
-    Agents move in blocks that threads share out among them; only counts, sums and tracked agents
-    come from the blocks to the host.
-    """
+    """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
     problem, dtype = system._rewarded, system.problem.initial.dtype
     noise = problem.noise.scaled(system.noise_factor)
     rules = Rules(problem, system._motion, noise, system.lost, system.centred)
     start_key, step_key = jax.random.split(key)
     start_key, life_key = jax.random.split(start_key)
-    # Of the same size, or nearly so, because each size is compiled for itself.
+    # Blocks of at most two sizes, because each size is compiled.
     count = math.ceil(system.agents / BLOCK)
     sizes = [system.agents // count + (i < system.agents % count) for i in range(count)]
     watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()

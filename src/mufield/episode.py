@@ -1,4 +1,4 @@
-"""What a learner sees of a system: episodes, never the motion."""
+"""What a learner sees of a system: episodes, but not the motion."""
 
 from abc import abstractmethod
 from typing import Any
@@ -13,17 +13,17 @@ from .problem import Problem
 
 
 class Episode(eqx.Module):
-    """What was observed in one episode, by tracked agents and of the whole population.
+    """What was observed of tracked agents and of the whole population in one episode.
 
     Attributes:
         states: States of the tracked agents before each move.
         actions: What they did.
         next_states: Where they came to rest.
-        stopped: Axes on which a wall or border stopped them: there the displacement is censored.
+        stopped: Axes on which a wall or border stopped them; there the displacement is censored.
         mass: The population's distributions mu_0, ..., mu_H.
         rewards: Integrated rewards r-hat of the population, one for each paid step.
-        earned: What the tracked agents were paid at each move, if the problem's reward is hidden;
-            a known reward follows from the rest.
+        earned: What the tracked agents were paid at each move, if the problem hides its reward;
+            otherwise None, because a known reward can be computed.
     """
 
     states: Float[Array, "agents steps dim"]
@@ -43,8 +43,8 @@ class Episode(eqx.Module):
 class AbstractSystem(eqx.Module):
     """A population that can be run for one episode under a policy profile.
 
-    A real fleet, a black-box simulator and `SimulatedSystem` all look the same to a learner:
-    it sees `problem` and the episodes, never the motion.
+    A real fleet, a black-box simulator and a `SimulatedSystem` look the same to a learner: it
+    sees `problem` and episodes, but not the motion.
     """
 
     problem: eqx.AbstractVar[Problem]
@@ -61,4 +61,4 @@ class AbstractSystem(eqx.Module):
 
 
 Known = AbstractSystem | Problem
-"""A system that can be run here, or only the problem of one that cannot: a real fleet."""
+"""A system that can be run here, or the problem of a real fleet, which cannot."""

@@ -1,4 +1,4 @@
-"""What the learner may know: the space, the actions, the start, the noise, mostly the reward."""
+"""What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 import math
 from collections.abc import Callable
@@ -24,11 +24,11 @@ Reward = Callable[[State, Action, MeanField], Scalar]
 
 
 class HiddenRewardError(UserError):
-    """Something needs the reward of a problem whose reward is hidden."""
+    """Raised where the hidden reward of a problem would be needed."""
 
 
 class HiddenReward(eqx.Module):
-    """Stands for a reward that only the true system knows: whatever asks it is refused."""
+    """Stands in for a reward that only the true system knows; calling it raises an error."""
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> NoReturn:
         """Raises."""
@@ -45,7 +45,7 @@ class Box(eqx.Module):
     upper: tuple[float, ...] = eqx.field(static=True)
 
     def __init__(self, lower: PerAxis, upper: PerAxis, dim: int | None = None):
-        """Builds a box; numbers stand for the same bound on each of ``dim`` axes (default 1)."""
+        """Builds a box; a single number is the bound on each of ``dim`` axes (default 1)."""
         sizes = [int(np.size(bound)) for bound in (lower, upper) if np.ndim(bound) > 0]
         dim = dim if dim is not None else (sizes[0] if sizes else 1)
         self.lower = per_axis(lower, dim, float)
@@ -68,12 +68,12 @@ class Box(eqx.Module):
         return tuple(min(max(0.0, lo), hi) for lo, hi in zip(self.lower, self.upper, strict=True))
 
     def points(self, n: int, *, border: bool = True) -> Float[Array, "points action_dim"]:
-        """A regular set of actions with ``n`` values on each axis; one value is the middle.
+        """A regular grid of actions with ``n`` values on each axis.
 
         Args:
-            n: Values on each axis.
-            border: Whether the outermost values are the bounds. Otherwise values are midpoints
-                of equal intervals, whose averages approximate the uniform distribution.
+            n: Values on each axis; a single one is the middle.
+            border: Whether the outermost values are the bounds. Otherwise values are the
+                midpoints of equal intervals, which approximate the uniform distribution.
         """
         if n < 1:
             raise UserError(f"expected at least one point on each axis, got {n}")
@@ -88,7 +88,7 @@ class Box(eqx.Module):
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, self.dim))
 
     def product(self, other: "Box", n: int = 3) -> "Box":
-        """The box of all pairs of an action and a point of another box."""
+        """The box of all pairs of an action and a point of another box; ``n`` is not used."""
         return Box((*self.lower, *other.lower), (*self.upper, *other.upper))
 
     def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
@@ -99,7 +99,7 @@ class Box(eqx.Module):
         return jnp.all(above & below, axis=-1)
 
     def describe(self) -> str:
-        """For error messages."""
+        """The box in words, for error messages."""
         return f"the box from {self.lower} to {self.upper}"
 
 
@@ -107,9 +107,9 @@ class MoveSet(eqx.Module):
     """A finite set of moves, and the mixtures of them that a policy may choose from.
 
     Attributes:
-        moves: The moves.
-        options: Distributions over the moves, one in each row. The identity when a policy
-            chooses single moves.
+        moves: One move in each row.
+        options: One distribution over the moves in each row; the identity if a policy chooses
+            single moves.
         rest: The move nearest to zero.
         lower: Least value of the moves on each axis.
         upper: Greatest value of the moves on each axis.
@@ -150,7 +150,7 @@ class MoveSet(eqx.Module):
     def points(
         self, n: int | None = None, *, border: bool = True
     ) -> Float[Array, "points action_dim"]:
-        """The moves, whatever the arguments: they are those of `Box.points`."""
+        """The moves; the arguments, which are those of `Box.points`, are not used."""
         return self.moves
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
@@ -158,7 +158,7 @@ class MoveSet(eqx.Module):
         return self.moves[jax.random.randint(key, shape, 0, self.moves.shape[0])]
 
     def product(self, other: Box, n: int = 3) -> "MoveSet":
-        """All pairs of a move and a point of a box, of which ``n`` on each axis are taken."""
+        """All pairs of a move and one of the points of a box, ``n`` on each axis."""
         many, few = np.asarray(self.moves), np.asarray(other.points(n))
         left, right = np.repeat(many, len(few), axis=0), np.tile(few, (len(many), 1))
         return MoveSet(np.concatenate([left, right], axis=1))
@@ -169,19 +169,19 @@ class MoveSet(eqx.Module):
         return jnp.min(distance, axis=-1) < 1e-5
 
     def describe(self) -> str:
-        """For error messages."""
+        """The moves in words, for error messages."""
         return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"
 
 
 class Problem(eqx.Module):
-    """An episodic mean-field control problem, all but the law of motion.
+    """An episodic mean-field control problem without its law of motion.
 
     The population starts each episode from ``initial`` and makes ``horizon`` moves. It is paid
     the integrated reward r-hat (eq. integratedReward) at h = 0, ..., horizon - 1, and also at
     h = horizon if ``pay_end``; there the reward is taken with the action nearest to zero.
 
     The reward may be hidden (the paper's footnote on unknown rewards): then `reward` is a
-    `HiddenReward`, and only what agents were paid tells of it.
+    `HiddenReward`, to be learned from what agents are paid.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -212,14 +212,13 @@ class Problem(eqx.Module):
         Args:
             grid: The space.
             actions: What agents can do.
-            reward: The reward of one agent, ``(state, action, mu) -> number``; none if it is
-                hidden and has to be learned from what agents are paid.
+            reward: The reward of one agent, ``(state, action, mu) -> number``; None to hide it.
             horizon: Number of moves in an episode.
             initial: Distribution at the start, over the free cells or the whole box.
-            noise: The noise of the motion; a number or one for each axis is the standard
+            noise: The noise of the motion. A number, or one for each axis, is the standard
                 deviation of Gaussian noise.
-            max_move: The farthest that one step can carry an agent on each axis, without noise.
-                Windows of the flow are cut to this reach. Without it they span the whole space.
+            max_move: The farthest that one step can carry an agent on each axis, without noise;
+                by default the whole space. The smaller it is, the faster is the flow.
             pay_end: Whether the last distribution is paid too.
             reward_noise: Standard deviation of the noise with which a hidden reward is observed.
         """
@@ -264,7 +263,7 @@ class Problem(eqx.Module):
         return isinstance(self.reward, HiddenReward)
 
     def check_action(self, shape: tuple[int, ...]) -> None:
-        """Raises, also while tracing, if an action of one agent has another shape than it must."""
+        """Raises, also while tracing, if one agent's action has the wrong shape."""
         if shape != (self.actions.dim,):
             raise UserError(
                 f"the policy must return an action of shape {(self.actions.dim,)} for one agent, "
@@ -276,14 +275,14 @@ class Problem(eqx.Module):
         return sample(self.grid, self.initial, key, agents, centred=self.noise.centred)
 
     def with_reward(self, reward: Reward) -> "Problem":
-        """The same problem with another reward in place of its own; may be compiled."""
+        """The same problem with another reward; may be called inside compiled functions."""
         changed: Problem = eqx.tree_at(
             lambda p: p.reward, self, reward, is_leaf=lambda x: x is self.reward
         )
         return changed
 
 
-# Compiled here, so that equal problems of one process, such as those of a test, share the program.
+# Compiled once for the module, so that equal problems share the program.
 _at_all_cells = eqx.filter_jit(at_all_cells)
 
 
@@ -299,8 +298,8 @@ def check_function(
     Args:
         problem: The problem.
         function: The function of one agent, ``(state, action, mu)``.
-        name: How errors call it.
-        shape: What it must return.
+        name: What error messages call it.
+        shape: Shape of its result.
         actions: The actions to try; by default the one nearest to zero.
     """
     grid, mass = problem.grid, problem.initial

@@ -1,4 +1,4 @@
-"""Simulated systems: only here, and in the environments built on it, is the true motion known."""
+"""Simulated systems, which know the true motion."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,11 +21,11 @@ from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at
 from .space.move import Move, Noise
 
 EARNED = 1
-"""Tells the randomness of observed rewards apart from that of the moves."""
+"""Folded into an episode's key to make the randomness of observed rewards."""
 
 
 class SimulatedSystem(AbstractSystem):
-    """An infinite population with a known motion; tracked agents live among it.
+    """An infinite population with a known motion, and tracked agents within it.
 
     The population's distribution follows Phi; tracked agents move in continuous space by the
     same motion, noise and wall rule. If the problem hides its reward, they also report what they
@@ -50,9 +50,9 @@ class SimulatedSystem(AbstractSystem):
         self._flow = Flow(rewarded(problem, reward))
 
     def reveal(self) -> tuple[Flow, Motion]:
-        """The flow, with the true reward, and the true motion: for referees and for tests.
+        """The flow with the true reward, and the true motion, to evaluate learners and for tests.
 
-        The one door to both: nothing that learns may go through it.
+        Learners must not call this.
         """
         return self._flow, self._motion
 
@@ -84,11 +84,9 @@ class SimulatedSystem(AbstractSystem):
 
 
 def rewarded(problem: Problem, reward: Reward | None) -> Problem:
-    """The problem with the true reward, its own or the hidden one; raises if it has both or none.
+    """The problem with its true reward, which is ``reward`` if the problem hides it.
 
-    Args:
-        problem: What the learner may know.
-        reward: The true reward, if the problem hides it.
+    Raises if there are two rewards or none.
     """
     if problem.hides_reward == (reward is None):
         raise UserError(
@@ -104,13 +102,7 @@ def rewarded(problem: Problem, reward: Reward | None) -> Problem:
 
 
 def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
-    """The episode with what its tracked agents were paid, as they observe it.
-
-    Args:
-        problem: The problem with its true reward.
-        episode: What they did.
-        key: The episode's randomness.
-    """
+    """The episode with the noisy rewards of its tracked agents; ``problem`` has the true reward."""
     earned = _earned(problem, episode, jax.random.fold_in(key, EARNED))
     if not bool(jnp.all(jnp.isfinite(earned))):
         raise UserError(
@@ -135,7 +127,7 @@ def _earned(problem: Problem, episode: Episode, key: Key) -> Float[Array, "agent
 def agent_step(
     problem: Problem, motion: Motion, policy: AbstractPolicy, state: State, mass: Mass, key: Key
 ) -> tuple[Array, Move]:
-    """One agent's action and move in continuous space: decide, aim, add noise, meet walls."""
+    """One agent's action and move in continuous space, with noise and walls."""
     action_key, noise_key = jax.random.split(key)
     mu = mean_field_at(problem.grid, mass, state)
     action = policy.law(state, mu).sample(action_key)
@@ -152,7 +144,7 @@ def agent_move(
     mu: MeanField,
     draws: Float[Array, "draws"],
 ) -> Move:
-    """One agent's move after it has decided, a pure function of the noise's random numbers."""
+    """One agent's move, given its action and the random numbers of the noise."""
     # The shorter way round on periodic axes, as in the flow.
     wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
     return noise.move(grid, state, state + grid.displacement(state, wanted), draws)
@@ -167,7 +159,7 @@ def _evaluate(flow: Flow, motion: Motion, profile: Profile) -> tuple[Rollout, Co
 def _track(
     problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, key: Key, agents: int
 ) -> Episode:
-    """Agents who live among the population of a rollout."""
+    """An episode of tracked agents within the population of a rollout."""
     start_key, key = jax.random.split(key)
 
     def step(states: Array, inputs: Any) -> tuple[Array, Any]:
@@ -187,7 +179,7 @@ def _track(
 
 
 def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct: Conduct) -> None:
-    """Raises if an episode left the action space, the flow's windows or the finite numbers."""
+    """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
     allowed = np.asarray(conduct.allowed)
     if not allowed.all():
         step = int(np.argmin(allowed))
@@ -209,7 +201,7 @@ def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct
 
 
 def _check_agents(problem: Problem, episode: Episode) -> None:
-    """Raises if a tracked agent, away from the cell centres, left the box or finite numbers."""
+    """Raises if a tracked agent's action was not allowed or its position is not finite."""
     if not bool(jnp.all(jnp.isfinite(episode.next_states))):
         raise UserError(
             "a tracked agent's position is not finite: the motion returned NaN or infinity for a "
@@ -231,10 +223,10 @@ def outside_actions(problem: Problem, action: Action, step: int, where: str) -> 
 
 
 def check_weights(error: float, least: float) -> None:
-    """Raises unless the weights of a randomised policy are distributions.
+    """Raises unless a randomised policy's weights are distributions.
 
     Args:
-        error: How far the sums over a cell's actions are from one.
+        error: Largest difference from one of a sum over a cell's weights.
         least: The least weight.
     """
     if not (error <= MASS_TOLERANCE and least >= 0):

@@ -61,8 +61,7 @@ class SimulatedSystem(AbstractSystem):
         if agents < 1:
             raise UserError(f"at least one agent must be tracked, got {agents}")
         profile = as_profile(policy, self.problem.horizon)
-        rollout, conduct = _evaluate(self._flow, self._motion, profile)
-        _check_rollout(self.problem, profile, rollout, conduct)
+        rollout = self.evaluate(profile)
         episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
         _check_agents(self.problem, episode)
         if self.problem.hides_reward:
@@ -117,8 +116,7 @@ def _earned(problem: Problem, episode: Episode, key: Key) -> Float[Array, "agent
     def one(state: State, action: Action, mass: Mass) -> Scalar:
         return jnp.asarray(problem.reward(state, action, mean_field_at(problem.grid, mass, state)))
 
-    along = jax.vmap(one)
-    paid = jax.vmap(along, in_axes=(0, 0, None))(
+    paid = jax.vmap(jax.vmap(one), in_axes=(0, 0, None))(
         episode.states, episode.actions, episode.mass[:-1]
     ).astype(episode.mass.dtype)
     return paid + problem.reward_noise * jax.random.normal(key, paid.shape, paid.dtype)

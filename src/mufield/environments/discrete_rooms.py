@@ -15,13 +15,13 @@ from .four_rooms import FOUR_ROOMS, avoid_crowds, walk
 
 UP, LEFT, STAY, RIGHT, DOWN = range(5)
 MOVES = ((0, 1), (-1, 0), (0, 0), (1, 0), (0, -1))
-"""Up, left, stay, right, down."""
+"""The displacements of these moves."""
 
 ADJACENT = ((UP, RIGHT), (RIGHT, DOWN), (DOWN, LEFT), (LEFT, UP))
 
 
 def option_table(actions: str) -> Float[np.ndarray, "options moves"]:
-    """The distributions over the five moves that a policy may choose from."""
+    """The distributions over the five moves that a policy may choose from; see `discrete_rooms`."""
     single = np.eye(5)
     halves = np.zeros((4, 5))
     for row, pair in enumerate(ADJACENT):
@@ -51,12 +51,13 @@ def discrete_rooms(
     A move into a wall leaves the agent where it is.
 
     Args:
-        actions: ``"standard"`` has the five moves. ``"extended"`` adds the four even splits of
-            adjacent moves, nine options as the paper's table size says; ``"extended-10"`` also
-            adds the even split of all four directions, which its footnote lists as well.
+        actions: ``"standard"`` has the five moves. ``"extended"`` adds the four even mixtures of
+            adjacent moves, which makes nine options, as many as the paper's table has;
+            ``"extended-10"`` also adds the even mixture of all four directions, which the paper's
+            footnote lists as well.
         horizon: Number of moves.
-        noise_intensity: Probability of one more random legal move after each move.
-        pay_end: Whether the last distribution is paid; OpenSpiel's game does not.
+        noise_intensity: Probability of a further random move after each move.
+        pay_end: Whether the last distribution is paid; OpenSpiel's game does not pay it.
         drawing: The map.
     """
     grid = Grid.from_map(drawing)
@@ -74,7 +75,7 @@ def discrete_rooms(
 
 
 def uniform_legal(grid: Grid) -> TablePolicy:
-    """The policy that draws evenly from the moves that do not run into a wall."""
+    """The policy that draws uniformly from the moves that do not run into a wall."""
     legal = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES)) >= 0
     weights = legal / legal.sum(axis=1, keepdims=True)
     moves = jnp.asarray(MOVES, dtype=jnp.result_type(float))

@@ -44,14 +44,14 @@ def four_rooms(
 ) -> SimulatedSystem:
     """The continuous four rooms: 104 unit cells, all agents start in the lower left corner.
 
-    The reward is paid on all 21 distributions h = 0, ..., 20; the first pays nothing, because it
-    fills one cell evenly.
+    The reward is paid for all 21 distributions h = 0, ..., 20. It is zero for the first one, whose
+    density is one in a single cell.
 
     Args:
-        action_box: ``"symmetric"`` is [-1, 1]^2; ``"printed"`` is the paper's [0, 1]^2, with which
-            its own reference plan could not reach the uniform distribution.
+        action_box: ``"symmetric"`` is [-1, 1]^2; ``"printed"`` is the [0, 1]^2 of the paper, with
+            which the paper's reference plan could not reach the uniform distribution.
         noise_std: Standard deviation of the noise. The paper gives none; with 0.25 the best
-            plans come out as the paper reports.
+            plans earn what the paper reports.
         horizon: Number of moves.
         drawing: The map.
     """

@@ -18,12 +18,11 @@ class Entry:
     """One registered system.
 
     Attributes:
-        name: How the command line calls it.
+        name: Its name on the command line.
         summary: One line about it.
-        function: Makes the system, or the problem of a real one; keyword arguments are its
-            variants. One of this folder is given as ``"module.function"``, and imported when it
-            is needed.
-        fixed: Keyword arguments that belong to the name.
+        function: Makes the system, or the problem of a real one, from keyword options. A function
+            of this folder is given as ``"module.function"``, and imported when it is needed.
+        fixed: Keyword arguments that are always passed.
     """
 
     name: str
@@ -42,14 +41,14 @@ class Entry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keyword arguments with their defaults."""
+        """The keyword arguments that can be chosen, with their defaults."""
         parameters = inspect.signature(self.build).parameters.values()
         named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in self.fixed]
         return {p.name: p.default for p in named}
 
     @property
     def takes_any(self) -> bool:
-        """Whether the function takes keyword arguments that it does not name."""
+        """Whether the function has ``**options`` for keyword arguments that it does not name."""
         parameters = inspect.signature(self.build).parameters.values()
         return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -88,9 +87,9 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 def register(name: str, summary: str) -> Callable[[Build], Build]:
-    """Decorates a function that builds a system, so that it can be made by name.
+    """Decorates a function that builds a system, so that `make` can build it by name.
 
-    For a real fleet, whose motion nobody can compute, the function returns its `Problem`.
+    For a real fleet, whose motion cannot be computed, the function returns its `Problem`.
     """
 
     def keep(build: Build) -> Build:
@@ -103,12 +102,12 @@ def register(name: str, summary: str) -> Callable[[Build], Build]:
 
 
 def catalogue() -> list[Entry]:
-    """All registered systems, by name."""
+    """All registered systems, sorted by name."""
     return sorted(_ENTRIES.values(), key=lambda entry: entry.name)
 
 
 def find(name: str) -> Entry:
-    """The entry of a registered system; raises and names the others if there is none."""
+    """The entry of a registered system; raises an error that lists all names if there is none."""
     if name not in _ENTRIES:
         raise UserError(f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}")
     return _ENTRIES[name]

@@ -29,11 +29,11 @@ def closed_form_density(points: Float[np.ndarray, "points"]) -> Float[np.ndarray
 
 
 CLOSED_FORM_RATE = math.log(float(np.i0(2.0)))
-"""What the closed-form pair earns for each step in continuous time: log I0(2)."""
+"""What the closed-form policy earns per step in its stationary distribution: log I0(2)."""
 
 
 def attraction(position: Scalar) -> Scalar:
-    """phi(s), what a position is worth."""
+    """phi(s), the part of the reward that depends on the position."""
     angle = 2 * jnp.pi * position
     return -2 * jnp.pi**2 * (-jnp.sin(angle) + jnp.cos(angle) ** 2) + 2 * jnp.sin(angle)
 
@@ -53,7 +53,7 @@ def swarm(
     Args:
         motion: ``"free"`` is s + a dh (eq. swarm_motion_dynamics); ``"congested"`` is
             s + a (4 - 4 mu(s)) dh (eq. swarm_motion_dynamics_2), with the mass of the agent's
-            cell as mu(s): a density would exceed one and turn the motion around.
+            cell as mu(s): a density could exceed one and would then reverse the motion.
         initial: ``"normal"`` is N(0.5, 0.04), a variance of 0.04, wrapped; ``"uniform"`` is
             U(0, 1); ``"ergodic"`` is the closed-form density.
         effort: ``"quadratic"`` is a^2 / 2, with which the closed form solves the problem;
@@ -61,7 +61,7 @@ def swarm(
         horizon: Number of moves.
         duration: Time that an episode lasts; a step takes duration / horizon.
         cells: Number of cells of the torus.
-        reward: ``"known"``, or ``"hidden"`` from the learner, who sees what tracked agents earn.
+        reward: ``"known"``, or ``"hidden"``: then the learner sees only what tracked agents earn.
     """
     for name, value, choices in (
         ("motion", motion, ("free", "congested")),
@@ -89,7 +89,7 @@ def swarm(
     return SimulatedSystem(problem, _motion(motion, step), hidden)
 
 
-# Cached, so that equal systems share their functions and with them all compiled programs.
+# Cached, so that equal systems share their functions and so their compiled programs.
 @lru_cache
 def _reward(effort: str) -> Reward:
     cost: Callable[[Scalar], Scalar] = jnp.square if effort == "quadratic" else jnp.abs

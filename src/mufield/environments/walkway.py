@@ -1,4 +1,4 @@
-"""A corridor with a moving walkway: a prize that only exploration finds."""
+"""A corridor with a moving walkway, which only learners that explore find."""
 
 import jax
 
@@ -11,11 +11,11 @@ from ..systems import SimulatedSystem
 LENGTH = 24
 START = 9
 BENCH = 6.0
-"""Left of it agents earn a little."""
+"""To the left of this position agents earn a little."""
 ENTRANCE = 12.0
-"""From here on the floor carries them along."""
+"""To the right of this position agents move fast."""
 GATE = 21.0
-"""Right of it agents earn a lot."""
+"""To the right of this position agents earn a lot."""
 PLAIN_SPEED, WALKWAY_SPEED = 0.4, 1.6
 SMALL_PAY, LARGE_PAY = 0.3, 3.0
 
@@ -35,13 +35,9 @@ def pay(state: State, action: Action, mu: MeanField) -> Scalar:
 def walkway(*, horizon: int = 18, noise_std: float = 0.15) -> SimulatedSystem:
     """A corridor of 24 cells; agents start near the left end.
 
-    At the speed of the plain floor, which is all that an agent sees around the start, the gate
-    on the right is out of reach within an episode, and the bench on the left is the best there
-    is. On the walkway agents are four times as fast. Nothing but trying it tells so.
-
-    Args:
-        horizon: Number of moves.
-        noise_std: Standard deviation of the noise.
+    Agents near the start see only the speed of the plain floor. At that speed the gate on the
+    right is out of reach within an episode, and the bench on the left is the best place. On the
+    walkway agents are four times as fast, which a learner finds out only by trying it.
     """
     grid = Grid.box(0.0, float(LENGTH), LENGTH)
     problem = Problem(

@@ -1,1 +1,1 @@
-"""Rivals from the literature, to compare with; nothing else imports them."""
+"""Algorithms from the literature to compare with."""

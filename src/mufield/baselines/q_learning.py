@@ -12,17 +12,17 @@ In episode k = 1, 2, ..., at step h and in the cell x:
     Q_h(x, o) <- Q_h(x, o) + rho_Q (-log nu_h(x) + max Q_{h+1}(x', .) - Q_h(x, o))
                                                                  rho_Q = (1 + n_h(x, o))^-omega_Q
 
-Here n counts the updates of an entry before this one, so the first of them replaces what was
-there. Q starts from 0, nu from the even distribution; of equally good options the first is taken.
-At the last step -log nu_H(x') stands for max Q_H, or 0 if the last distribution is not paid.
+Here n counts the earlier updates of an entry, so the first update replaces its value. Q starts
+from 0, nu from the uniform distribution; of equally good options the first is taken. At the last
+step max Q_H is replaced by -log nu_H(x'), or by 0 if the last distribution is not paid.
 
 With the paper's omega_nu = 0.05 the rate rho_nu is still 0.45 after ten million episodes, so nu is
 no average: it remembers two or three episodes. Right after the update nu_h(x) >= rho_nu, so no
-step pays more than omega_nu log(1 + k), which is 0.81, where an even population is paid
+step pays more than omega_nu log(1 + k), which is then 0.81, while a uniform population is paid
 log 104 = 4.64.
 
-Without noise, single moves lead a population that starts in one cell from cell to cell as a
-whole: then every greedy policy of the Standard formulation has J = 0.
+Without noise, a population that starts in one cell and takes single moves stays together in one
+cell: then every greedy policy of the Standard formulation has J = 0.
 """
 
 import inspect
@@ -43,17 +43,11 @@ from ..systems import SimulatedSystem
 from .tables import Tables, tabulate
 
 SMALLEST_SCALE = 1e-100
-"""Below it the distributions are scaled anew, long before their numbers overflow."""
+"""If `QState.scale` falls below this, it is set back to 1, long before weights overflow."""
 
 
 class Rates(NamedTuple):
-    """The algorithm's numbers.
-
-    Attributes:
-        omega_q: How fast the learning rate of Q falls.
-        omega_nu: How fast that of the distributions falls.
-        epsilon: Share of random choices.
-    """
+    """The algorithm's parameters; see `QLearning`."""
 
     omega_q: float
     omega_nu: float
@@ -65,13 +59,13 @@ class QState:
     """What was learned so far, and all that is needed to go on.
 
     Attributes:
-        q: Q_h(x, o).
-        visits: How often each entry of it was updated.
-        weights: The distributions nu_h, divided by `scale`.
-        scale: Shrinks in every episode, so that not every weight has to.
+        q: The table Q_h(x, o).
+        visits: Number of updates of each entry of Q.
+        weights: The distributions nu_h, divided by ``scale``.
+        scale: One factor for all weights, so that an episode need not shrink every weight.
         episodes: Number of episodes done.
         earned: Sum of all rewards -log nu_h(x_h) that the agent saw in them.
-        generator: State of the random numbers (PCG64), as NumPy and JSON have it.
+        generator: State of the random number generator (PCG64) as NumPy returns it.
     """
 
     q: Float[np.ndarray, "steps cells options"]
@@ -89,13 +83,7 @@ class QState:
 
 
 class QLearning:
-    """U2-MF-QL-FH: `init`, `advance` and what its state says.
-
-    Attributes:
-        system: The system it learns in.
-        tables: The transitions of that system.
-        rates: omega_Q, omega_nu and epsilon.
-    """
+    """The algorithm U2-MF-QL-FH: `init` makes a state, `advance` runs episodes."""
 
     def __init__(
         self,
@@ -109,10 +97,10 @@ class QLearning:
 
         Args:
             system: A system of finitely many options, whose reward is -log mu.
-            omega_q: How fast the learning rate of Q falls.
-            omega_nu: How fast that of the distributions falls; smaller than ``omega_q`` for
-                mean-field control.
-            epsilon: Share of random choices.
+            omega_q: Exponent with which the learning rate of Q falls.
+            omega_nu: Exponent with which the learning rate of the distributions falls; smaller
+                than ``omega_q`` for mean-field control.
+            epsilon: Probability of a random choice.
         """
         for name, omega in (("omega_q", omega_q), ("omega_nu", omega_nu)):
             if not 0 < omega <= 1:
@@ -137,7 +125,7 @@ class QLearning:
         )
 
     def advance(self, state: QState, episodes: int) -> QState:
-        """The state after more episodes; how they are cut into calls makes no difference."""
+        """The state after more episodes; several calls give the same result as one."""
         if episodes < 0:
             raise UserError(f"expected a number of episodes of at least 0, got {episodes}")
         q, visits, weights = state.q.copy(), state.visits.copy(), state.weights.copy()
@@ -167,19 +155,19 @@ class QLearning:
         )
 
     def profile(self, state: QState) -> Profile:
-        """The greedy policies: the best option of each step and cell."""
+        """The greedy policies: the best option at each step and in each cell."""
         actions = self.system.problem.actions
         assert isinstance(actions, MoveSet)
         choice = jnp.asarray(state.q.argmax(axis=-1), dtype=jnp.int32)
         return Profile.stacked(option_policy(actions, choice), self.tables.horizon)
 
     def estimate(self, state: QState) -> float:
-        """The Q-table's own word on J: max Q_0(x, .) averaged over the initial distribution."""
+        """J according to the Q-table: max Q_0(x, .) averaged over the initial distribution."""
         initial = np.asarray(self.system.problem.initial, dtype=float)
         return float(initial @ state.q[0].max(axis=-1))
 
     def settings(self) -> dict[str, Any]:
-        """What a state belongs to, as JSON has it."""
+        """What identifies the system and the parameters, to be kept with a checkpoint."""
         steps, cells, options = self.tables.shape
         return {
             "steps": steps,
@@ -193,11 +181,9 @@ class QLearning:
 
 @cache
 def compiled_loop() -> Callable[..., tuple[float, float]]:
-    """The episodes as machine code, by numba; they run without Python's lock.
+    """The loop over episodes, compiled by numba; it releases the interpreter's lock.
 
-    Arguments are the tables, the rates, the arrays of a state (which are changed), the random
-    numbers, the episodes done and those to do, the scale and the rewards so far; the last two
-    come back.
+    It changes the arrays of a state in place, and returns the new scale and the rewards so far.
     """
     try:
         import numba
@@ -240,7 +226,7 @@ def compiled_loop() -> Callable[..., tuple[float, float]]:
     ) -> tuple[float, float]:
         steps, _, options = q.shape
         for k in range(done + 1, done + count + 1):
-            # All nu_h shrink by the same factor: that is one number, not a loop over the cells.
+            # All nu_h shrink by the same factor, so only the scale needs to change.
             rho_nu = (1.0 + k) ** -rates.omega_nu
             scale *= 1.0 - rho_nu
             if scale < SMALLEST_SCALE:
@@ -252,7 +238,7 @@ def compiled_loop() -> Callable[..., tuple[float, float]]:
             for h in range(steps):
                 weights[h, x] += gain
                 reward = tables.log_volume - np.log(scale * weights[h, x])
-                # One draw says whether to choose at random, and then what.
+                # One number decides whether to choose at random, and which option.
                 draw = generator.random()
                 option = best
                 if draw < rates.epsilon:

@@ -18,14 +18,14 @@ from ..space.measure import density, log_mass
 from ..systems import SimulatedSystem
 
 REWARD_TOLERANCE = 1e-3
-"""How far a reward may be from -log mu and still count as it."""
+"""How far a reward may be from -log mu and still be accepted as equal."""
 
 CONCENTRATIONS = (0.5, 1.0, 10.0)
-"""Of the random distributions at which the reward is looked at: from peaked to even."""
+"""Parameters of the Dirichlet distributions, from peaked to even, at which rewards are tested."""
 
 
 class Tables(NamedTuple):
-    """The game in tables: what a simulator of one-step transitions draws from.
+    """A simulator of one-step transitions, as tables to draw from.
 
     Attributes:
         starts: Cumulative distribution of the first cell.
@@ -33,7 +33,7 @@ class Tables(NamedTuple):
         chances: Cumulative probabilities of these cells; 1 from the last possible one on.
         pay_end: Whether the last distribution is paid.
         horizon: Number of moves H.
-        log_volume: Logarithm of a cell's volume, by which a mass becomes a density.
+        log_volume: Logarithm of a cell's volume; log density is log mass minus this.
     """
 
     starts: Float[np.ndarray, "cells"]
@@ -49,16 +49,15 @@ class Tables(NamedTuple):
         return self.horizon, self.ends.shape[0], self.ends.shape[1]
 
     def fingerprint(self) -> str:
-        """A checksum, so that a file can say which game it belongs to."""
+        """A checksum, by which a checkpoint recognises its system."""
         return digest("", {name: np.asarray(part) for name, part in self._asdict().items()})
 
 
 def tabulate(system: SimulatedSystem) -> Tables:
-    """Writes the law of the next cell, for every cell and option, into tables.
+    """Tabulates the distribution of the next cell for every cell and option.
 
-    The tables are those of the flow, so agents that are drawn from them are distributed as the
-    population. They stand for the simulator that a model-free method is given; what it learns
-    from are the samples alone.
+    The probabilities are those of the flow, so sampled agents are distributed as the population.
+    The tables serve as the simulator of a model-free method, which learns from samples alone.
 
     Raises:
         ValueError: If the actions are not finitely many, the motion depends on mu, or the reward
@@ -98,7 +97,7 @@ def _next_cells(
 
     def of_option(weights: Array) -> Array:
         law = _everywhere(problem, weights)
-        # One cell after the other: all at once would take memory of their third power.
+        # One cell at a time: all at once would take memory cubic in the number of cells.
         rows: Array = jax.lax.map(lambda mass: flow.step(mass, law, motion), cells)
         return rows
 
@@ -107,7 +106,7 @@ def _next_cells(
 
 
 def _everywhere(problem: Problem, weights: Float[Array, "moves"]) -> ActionLaw:
-    """The same draw from the moves in every cell."""
+    """The law with the same weights in every cell."""
     moves, n = problem.actions.points(1).astype(problem.initial.dtype), problem.grid.n_cells
     return ActionLaw(
         actions=jnp.broadcast_to(moves, (n, *moves.shape)),
@@ -118,9 +117,9 @@ def _everywhere(problem: Problem, weights: Float[Array, "moves"]) -> ActionLaw:
 def _branches(
     laws: Float[np.ndarray, "cells options next_cells"],
 ) -> tuple[Int[np.ndarray, "cells options branches"], Float[np.ndarray, "cells options branches"]]:
-    """The cells that have some probability, and their cumulative probabilities."""
+    """The cells of positive probability, and their cumulative probabilities."""
     width = int((laws > 0).sum(axis=-1).max())
-    # Stable, so that cells of equal rank keep their order: possible ones first.
+    # Possible cells first; the stable sort otherwise keeps their order.
     ends = np.argsort(laws <= 0, axis=-1, kind="stable")[..., :width]
     chances = _cumulative(np.take_along_axis(laws, ends, axis=-1))
     return np.ascontiguousarray(ends), chances

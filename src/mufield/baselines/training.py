@@ -22,22 +22,21 @@ _ARRAYS = ("q", "visits", "weights")
 _NUMBERS = ("scale", "episodes", "earned", "generator")
 
 EPISODES_AT_ONCE = 100_000
-"""Episodes between two looks at the clock and the keyboard."""
+"""Episodes between two updates of the progress bar, and between two chances to interrupt."""
 
 
 Rows = Float[np.ndarray, "entries columns"]
-"""A `Curve` as a table, as the checkpoint has it."""
+"""A `Curve` as a table, with a column for each attribute; stored in checkpoints."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """What was seen on the way, one entry for each evaluation.
+    """The course of a training, one entry for each evaluation.
 
     Attributes:
         episodes: Episodes done.
-        training: What the algorithm itself saw: the summed rewards -log nu_h(x_h) of an episode,
-            with its own nu and its random choices, averaged over the episodes since the entry
-            before.
+        training: The summed rewards -log nu_h(x_h) of an episode as the algorithm saw them, with
+            its own nu and its random choices; averaged over the episodes since the last entry.
         estimate: max Q_0(x, .) averaged over the initial distribution.
         evaluation: J of the greedy policy, by the exact flow.
         seconds: Time spent on episodes, without compilation and evaluations.
@@ -51,19 +50,13 @@ class Curve:
 
     @classmethod
     def of(cls, rows: Float[np.ndarray, "entries columns"]) -> "Curve":
-        """The curve of a table with a column for each attribute."""
+        """The curve from its table."""
         return cls(rows[:, 0].astype(np.int64), *rows[:, 1:].T)
 
 
 @dataclass(frozen=True, eq=False)
 class QResult:
-    """What a training ends with.
-
-    Attributes:
-        curve: What was seen on the way.
-        state: The last state.
-        profile: Its greedy policies.
-    """
+    """The result of a training: its curve, the last state and that state's greedy policies."""
 
     curve: Curve
     state: QState
@@ -82,19 +75,19 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> QResult:
-    """Learns for a number of episodes and evaluates the greedy policy now and then.
+    """Learns for a number of episodes and regularly evaluates the greedy policy.
 
     The same seed gives the same result, however often the training was stopped and resumed.
 
     Args:
         system: A system of finitely many options, whose reward is -log mu.
-        omega_q: How fast the learning rate of Q falls.
-        omega_nu: How fast that of the distributions falls.
-        epsilon: Share of random choices.
+        omega_q: As in `QLearning`.
+        omega_nu: As in `QLearning`.
+        epsilon: As in `QLearning`.
         episodes: Number of episodes, those of a checkpoint included; a multiple of
             ``evaluate_every``.
         evaluate_every: Episodes between two evaluations.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
         checkpoint: File that is written at every evaluation. If it exists, training goes on from
             it; it must be of the same system, rates and seed.
         progress: Whether to show a bar.
@@ -105,7 +98,7 @@ def train(
             f"episodes={episodes} and evaluate_every={evaluate_every}"
         )
     learner = QLearning(system, omega_q=omega_q, omega_nu=omega_nu, epsilon=epsilon)
-    # As Python's own numbers, which JSON knows.
+    # As Python's own numbers, for JSON.
     own = {"seed": int(seed), "evaluate_every": int(evaluate_every)}
     settings = {**learner.settings(), **own}
     path = None if checkpoint is None else Path(checkpoint)
@@ -135,7 +128,7 @@ def _begin(
     if path is None:
         return state, rows
     if not path.parent.is_dir():
-        # Found out now, not after the first million episodes.
+        # Checked now rather than after the first million episodes.
         raise UserError(f"there is no directory {path.parent} to write {path.name} to; make it")
     if not path.exists():
         return state, rows
@@ -165,7 +158,7 @@ def _check_settings(path: Path, expected: Mapping[str, Any], found: Mapping[str,
 def _next_entry(
     learner: QLearning, state: QState, rows: Rows, evaluate_every: int, report: Report
 ) -> tuple[QState, tuple[float, ...]]:
-    """The episodes up to the next evaluation, and the entry of the curve that it makes."""
+    """Runs the episodes up to the next evaluation; returns the state and the curve's new entry."""
     earned, end = state.earned, state.episodes + evaluate_every
     last = Curve.of(rows)
     seconds = float(last.seconds[-1]) if len(rows) else 0.0

@@ -31,30 +31,26 @@ except ImportError as error:
     ) from error
 
 SLACK = 1e-5
-"""How far rounding may carry a number beyond -1 or 1."""
+"""How far beyond -1 or 1 a number of an action may be, for rounding."""
 
 Numbers = Float[np.ndarray, "..."]
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """A trained model as Stable-Baselines3 has it."""
+    """A trained model with the interface of Stable-Baselines3."""
 
     def predict(self, observation: Any, *, deterministic: bool) -> tuple[Any, Any]:
-        """The action for an observation, and the model's state, which is not used."""
+        """The action for an observation, and the model's state, which is ignored."""
 
 
 class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
     """One episode of an infinite population, step by step.
 
     An observation is the mass of every free cell, then the share of the episode that is over.
-    An action is a vector of numbers in [-1, 1] that `PolicyCode` reads as the policy of one step.
-    The reward is r-hat; if the problem pays the last distribution, the last step brings that too,
-    so that the sum of the rewards is J. Episodes end after the problem's horizon.
-
-    Attributes:
-        system: The system.
-        code: How actions stand for policies.
+    An action is a vector of numbers in [-1, 1] that `PolicyCode` turns into the policy of a step.
+    The reward is r-hat. If the problem pays the last distribution, its reward is added to that of
+    the last step, so that the sum of the rewards is J. Episodes end after the problem's horizon.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's type)
@@ -72,8 +68,8 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
 
         Args:
             system: A simulated system, or the name of a registered one.
-            policy: ``"cells"`` has an action for every cell; ``"coarse"`` has them on a few points
-                and interpolates, which is far less to learn.
+            policy: ``"cells"`` has an action for every cell; ``"coarse"`` interpolates between a
+                few points, which is far less to learn.
             resolution: Points on each axis, for ``"coarse"``.
             render_mode: ``"rgb_array"`` for pictures from `render`.
             **options: Options of a system that is given by name.
@@ -123,21 +119,17 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
         return None if self.render_mode is None else picture(self._problem.grid, self._mass)
 
     def profile(self, actions: ArrayLike) -> Profile:
-        """The mufield profile of an episode's actions, for `evaluate`, `run` and `save_policy`.
-
-        Args:
-            actions: One action of this environment for each step.
-        """
+        """The profile of an episode's actions, one action of this environment for each step."""
         horizon = self._problem.horizon
         numbers = jnp.asarray(self._checked(actions, (horizon,)))
         return Profile.stacked(self.code.policy(numbers), horizon)
 
     def policy_profile(self, model: Predictor) -> Profile:
-        """The mufield profile of a trained model: what it does along its own flow.
+        """The profile of the actions that a trained model takes in an episode of its own.
 
-        The flow is not random, so the profile earns what the model earns. It does not look at mu:
-        from another initial distribution the model itself might act differently. The episode
-        that this environment is in is left as it is.
+        The flow is not random, so the profile earns what the model earns. But it does not look at
+        mu: from another initial distribution the model itself might act differently. The current
+        episode of this environment is not affected.
 
         Args:
             model: Anything with ``predict(observation, deterministic=True)``, which returns an
@@ -170,11 +162,11 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
 
 
 def register_environments() -> list[str]:
-    """Makes every system of the catalogue known to `gymnasium.make`; returns their names.
+    """Registers every system of the catalogue with Gymnasium; returns their names.
 
-    The system ``four-rooms`` becomes ``mufield/FourRooms-v0``. Keyword arguments of
-    `gymnasium.make` are those of `LiftedEnv` and the system's own. Call it again after
-    registering a system of your own.
+    The system ``four-rooms`` becomes ``mufield/FourRooms-v0``. `gymnasium.make` takes the keyword
+    arguments of `LiftedEnv` and those of the system. Call this again after registering a system
+    of your own.
     """
     known = []
     for entry in catalogue():

@@ -38,18 +38,10 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
     """One episode of finitely many agents, each with its own action and reward.
 
     An observation is the agent's position, scaled to [0, 1] on each axis; what it sees of mu;
-    and the share of the episode that is over. An action is one of the problem's box, or the number
-    of one of its options, which stand for distributions over moves. The reward is r(s, a, mu);
-    if the problem pays the last distribution, the last step brings that too, with the action
-    nearest to zero. All agents are done after the problem's horizon.
-
-    Attributes:
-        system: The system.
-        possible_agents: Names of all agents.
-        agents: Names of those whose episode is not over: all or none.
-        observation_spaces: Space of each agent's observations.
-        action_spaces: Space of each agent's actions.
-        state_space: Space of what `state` returns.
+    and the share of the episode that is over. An action is a point of the problem's box, or the
+    number of one of its options. The reward is r(s, a, mu). If the problem pays the last
+    distribution, its reward with the action nearest to zero is added to that of the last step.
+    All agents are done after the problem's horizon: ``agents`` names all of them or none.
     """
 
     metadata = {  # noqa: RUF012 (PettingZoo's type)
@@ -84,7 +76,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         self.system = as_simulated(system, options, render_mode)
         self.render_mode = render_mode
         self._observe = observe
-        # With its true reward, which pays each agent, where a learner does not know it.
+        # Agents are paid the true reward, even if the problem hides it from learners.
         flow, motion = self.system.reveal()
         self._problem = flow.problem
         self._start = compile_with(
@@ -97,7 +89,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         observations = spaces.Box(0.0, 1.0, (grid.dim + seen + 1,), np.float32)
         self.possible_agents = [f"agent_{i}" for i in range(agents)]
         self.observation_spaces = dict.fromkeys(self.possible_agents, observations)
-        # Apart, because libraries seed each agent's.
+        # One object for each agent, because libraries seed them one by one.
         self.action_spaces = {name: self._actions() for name in self.possible_agents}
         self.state_space = spaces.Box(0.0, 1.0, (grid.n_cells + 1,), np.float32)
         self.agents: list[str] = []
@@ -123,12 +115,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Numbers], dict[str, dict[str, Any]]]:
-        """Draws all agents from the initial distribution.
-
-        Args:
-            seed: Seed of this episode and, through it, of the next ones.
-            options: Not used.
-        """
+        """Draws all agents anew; ``seed`` determines this episode and the ones that follow."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         key = jax.random.key(int(self._random.integers(2**31)))
@@ -147,7 +134,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Lets every agent make one move; all see the same mu, that before the moves."""
+        """Lets every agent make one move; all of them see the mu before the moves."""
         self._check_names(actions)
         if not self.agents:
             return {}, {}, {}, {}, {}
@@ -172,8 +159,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     def state(self) -> Numbers:
         """What a central critic may see: the mass of every free cell and the time."""
-        whole = np.append(np.asarray(self._mass), self._time)
-        return whole.astype(np.float32)
+        return np.append(np.asarray(self._mass), self._time).astype(np.float32)
 
     def render(self) -> UInt8[np.ndarray, "height width 3"] | None:
         """The agents' distribution as an image, with ``render_mode="rgb_array"``."""
@@ -211,7 +197,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
             )
 
     def _laws(self, actions: Mapping[str, Any]) -> TablePolicy:
-        """What agents chose, as a policy with one more axis for the agents."""
+        """The agents' checked actions as policies, stacked along an axis of agents."""
         given, known = [actions[name] for name in self.agents], self._problem.actions
         if isinstance(known, Box):
             vectors = np.asarray(given, dtype=self._problem.initial.dtype)

@@ -1,4 +1,4 @@
-"""Vectors of numbers as policies of the whole population, for learners that know only vectors."""
+"""Policies of the whole population as vectors, for learners whose actions are vectors."""
 
 import equinox as eqx
 import jax
@@ -13,20 +13,20 @@ from ..space.grid import Grid
 from .shared import at_least_one
 
 LOGIT_RANGE = 5.0
-"""Logit that the number 1 stands for: one option can outweigh another 22,000 times."""
+"""Logit of the number 1: an option at 1 is 22,000 times as likely as one at -1."""
 
 
 class PolicyCode(eqx.Module):
-    """How a vector of numbers in [-1, 1] stands for the policy of one step.
+    """Turns a vector of numbers in [-1, 1] into the policy of one step.
 
-    A box of actions is mapped affinely: each point of the table holds one action. Of a set of
-    moves each point holds logits, whose softmax mixes the options.
+    The vector is a table of points. For a box, each point holds an action, scaled to [-1, 1]. For
+    a set of moves, each point holds logits, whose softmax mixes the options.
 
     Attributes:
         actions: What agents can do.
-        blend: How cells mix the points of a coarse table; None if each cell has its own point.
+        blend: Weights with which cells mix the points; None if each cell has a point of its own.
         points: Number of points.
-        width: Numbers for each point.
+        width: Numbers of each point.
     """
 
     actions: Box | MoveSet
@@ -49,11 +49,11 @@ class PolicyCode(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Numbers for a whole step."""
+        """Length of the vector."""
         return self.points * self.width
 
     def policy(self, numbers: Float[Array, "*steps size"]) -> TablePolicy:
-        """The policy of one step, or, with one more axis, of all steps to be stacked."""
+        """The policy of one step; with one more axis, of all steps, for `Profile.stacked`."""
         table = numbers.reshape(*numbers.shape[:-1], self.points, self.width)
         if self.blend is not None:
             table = jnp.einsum("cp,...pw->...cw", self.blend, table)
@@ -66,10 +66,10 @@ class PolicyCode(eqx.Module):
 
 
 def interpolation(grid: Grid, resolution: int) -> Float[np.ndarray, "cells points"]:
-    """Weights with which each cell mixes ``resolution`` points on each axis, linearly.
+    """Weights of linear interpolation between ``resolution`` points on each axis.
 
     The outermost points are the centres of the outermost cells; on periodic axes the points are
-    evenly spaced around. Walls do not matter: neighbours on two sides of one act alike.
+    evenly spaced. Walls are ignored: cells on both sides of a wall act alike.
     """
     blend = np.ones((grid.n_cells, 1))
     for axis, count in enumerate(grid.shape):
@@ -78,7 +78,7 @@ def interpolation(grid: Grid, resolution: int) -> Float[np.ndarray, "cells point
             place = cell * resolution / count
         else:
             place = cell * (resolution - 1) / max(1, count - 1)
-        # The last cell belongs to the interval before the last point, where there is one.
+        # The last cell belongs to the interval before the last point, if there is one.
         last = resolution - 1 if grid.periodic[axis] else max(0, resolution - 2)
         left = np.minimum(np.floor(place).astype(int), last)
         share = place - left

@@ -1,4 +1,4 @@
-"""What the adapters share: a system that can be stepped, compiled programs, plain pictures."""
+"""What the adapters share: checks of arguments, compilation and pictures."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,10 +16,10 @@ from ..space.grid import Grid
 from ..systems import SimulatedSystem
 
 SIDE = 240
-"""Pixels of a picture's longer side, roughly: cells get a whole number of them."""
+"""Approximate pixels of a picture's longer side; each cell gets a whole number of pixels."""
 
 STRIP = 24
-"""Height in pixels of the picture of a line."""
+"""Height in pixels of the picture of a one-dimensional space."""
 
 # Five colours of viridis, from empty to full.
 COLOURS = np.array(
@@ -31,7 +31,7 @@ WALL = np.array([128, 128, 128], dtype=float)
 def as_simulated(
     system: str | AbstractSystem, options: Mapping[str, Any], render_mode: str | None
 ) -> SimulatedSystem:
-    """The system, or the registered system of that name built with the options."""
+    """The given system, or the registered system of that name built with the options."""
     if render_mode not in (None, "rgb_array"):
         raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
     if isinstance(system, str):
@@ -50,7 +50,7 @@ def as_simulated(
 
 
 def at_least_one(name: str, value: Any) -> int:
-    """The value, if it is a whole number of at least 1."""
+    """Returns the value if it is a whole number of at least 1; raises otherwise."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < 1:
         raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -60,8 +60,8 @@ def at_least_one(name: str, value: Any) -> int:
 def compile_with(function: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
     """Compiles ``function(*fixed, *arguments)`` as a function of the arguments, all arrays.
 
-    What is fixed is taken apart only once; `equinox.filter_jit` would do it at every call, which
-    takes longer than a step of a small system.
+    The fixed arguments are flattened only once; `equinox.filter_jit` would do so at every call,
+    which takes longer than a step of a small system.
     """
     arrays, rest = eqx.partition(fixed, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
@@ -79,8 +79,8 @@ def picture(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Colours cells by the square root of their mass, walls grey; the first axis points right.
 
-    The square root keeps thin cells visible beside dense ones. A line becomes a strip; a space of
-    three dimensions is seen from above.
+    The square root keeps cells with little mass visible. A one-dimensional space is drawn as a
+    strip; one of three dimensions is seen from above.
     """
     plane, walls = grid.to_array(np.asarray(mass, dtype=float), fill=0.0), grid.walls
     if grid.dim == 1:

@@ -1,1 +1,1 @@
-"""Policies that leave the laboratory: array files for NumPy alone, and ONNX graphs."""
+"""Policies for use elsewhere: files for a reader that needs only NumPy, and ONNX graphs."""

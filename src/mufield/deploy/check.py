@@ -1,4 +1,4 @@
-"""Whether a written file does what the policy in JAX does, on random inputs."""
+"""Compares a written file with the policy in JAX, on random inputs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..space.measure import mean_field_at
 from .reader import DeployedPolicy
 
 TOLERANCE = 1e-5
-"""How far outputs may be apart; of actions larger than one, this share of their size."""
+"""Largest difference of outputs, relative to the largest action if that is more than one."""
 
 AGENTS = 200
 STEPS = 6
@@ -41,11 +41,11 @@ class Inputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a file makes of inputs.
+    """A file's outputs.
 
     Attributes:
         actions: One action for each agent.
-        weights: Weights of all moves, (agents, moves); None if they are all alike.
+        weights: Weights of all moves, (agents, moves); None if the file gives none.
     """
 
     actions: np.ndarray
@@ -56,7 +56,7 @@ Decide = Callable[[Inputs], Decision]
 
 
 def reader_decides(path: Path) -> Decide:
-    """The decisions of the NumPy reader."""
+    """Decisions by the NumPy reader."""
     policy = DeployedPolicy.load(path)
 
     def decide(inputs: Inputs) -> Decision:
@@ -69,7 +69,7 @@ def reader_decides(path: Path) -> Decide:
 
 
 def onnx_decides(path: Path) -> Decide:
-    """The decisions of onnxruntime."""
+    """Decisions by onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -91,9 +91,9 @@ def onnx_decides(path: Path) -> Decide:
 
 
 def largest_difference(decide: Decide, profile: Profile, problem: Problem, seed: int = 0) -> float:
-    """How far a file's outputs are from the policy's in JAX, on random inputs.
+    """Largest difference between outputs of a file and of the policy in JAX, on random inputs.
 
-    Infinite if a move is drawn that the inputs do not lead to.
+    It is infinite if the file draws a move that JAX would not draw with the same chance.
     """
     rng = np.random.default_rng(seed)
     steps = {0, profile.horizon - 1, *rng.integers(profile.horizon, size=STEPS).tolist()}
@@ -106,9 +106,9 @@ def largest_difference(decide: Decide, profile: Profile, problem: Problem, seed:
 
 
 def random_inputs(problem: Problem, step: int, agents: int, rng: np.random.Generator) -> Inputs:
-    """Positions anywhere in free cells, and any distribution."""
+    """Random positions in free cells, a random distribution and random chances."""
     grid = problem.grid
-    # A rounding error away from borders, where number formats may disagree about the cell.
+    # Not at the borders of cells, where number formats may disagree about the cell.
     aside = rng.uniform(-0.4999, 0.4999, size=(agents, grid.dim)) * np.asarray(grid.cell_size)
     states = grid.centres[rng.integers(grid.n_cells, size=agents)] + aside
     mass = rng.dirichlet(np.ones(grid.n_cells))
@@ -117,7 +117,7 @@ def random_inputs(problem: Problem, step: int, agents: int, rng: np.random.Gener
 
 
 def jax_law(profile: Profile, problem: Problem, inputs: Inputs) -> ActionLaw:
-    """What the policy in JAX says, for all agents."""
+    """The laws of all agents, by the policy in JAX."""
     dtype = problem.initial.dtype
     states, mass = jnp.asarray(inputs.states, dtype), jnp.asarray(inputs.mass, dtype)
     return batched_law(profile, problem.grid, states, mass, jnp.asarray(inputs.step))
@@ -136,7 +136,7 @@ def _difference(found: Decision, law: ActionLaw, chance: np.ndarray) -> float:
     distance = np.abs(actions - found.actions[:, None]).max(axis=-1) / scale
     if weights.shape[1] == 1:
         return float(distance.max())
-    # Sums of weights are rounded, so that a chance just there may find either move.
+    # Near a sum of weights, rounding decides between two moves: both are accepted.
     sums = np.cumsum(weights, axis=1)
     meant = (sums - weights - TOLERANCE <= chance[:, None]) & (chance[:, None] <= sums + TOLERANCE)
     drawn = np.where(meant & (weights > 0), distance, np.inf).min(axis=1)

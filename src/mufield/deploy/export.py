@@ -1,4 +1,4 @@
-"""Writes a policy for use elsewhere, and makes sure that it is the same policy."""
+"""Writes a policy for use elsewhere, and checks that the files decide as the policy does."""
 
 import importlib
 import os
@@ -28,7 +28,7 @@ Format = Literal["safetensors", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 READER = "mufield_reader.py"
-"""What the copy of the reader is called: it is imported by that name where mufield is not."""
+"""Name of the reader's copy, which is imported by that name where mufield is not installed."""
 
 UNITS = {
     "state": "the units of the grid",
@@ -36,17 +36,14 @@ UNITS = {
     "mass": "share of the population in each free cell",
     "step": "moves since the episode began",
 }
-"""What numbers mean unless somebody says better; a problem knows no metres or seconds."""
+"""Default units; a problem does not know of metres or seconds."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """One file.
+    """A written file, and the largest difference of its outputs from the policy's in JAX.
 
-    Attributes:
-        path: Where it is.
-        difference: Largest difference of its outputs from those of the policy in JAX, on random
-            inputs; None for the reader.
+    The difference of the reader is None.
     """
 
     path: Path
@@ -62,18 +59,18 @@ def export_policy(
     identity: Mapping[str, Any] | None = None,
     units: Mapping[str, str] | None = None,
 ) -> list[Written]:
-    """Writes ``policy.safetensors`` with its reader, and ``policy.onnx``; each only if it is right.
+    """Writes ``policy.safetensors`` with its reader, and ``policy.onnx``.
 
     Args:
         profile: The policy.
-        problem: What it was planned for.
+        problem: The problem that it was planned for.
         directory: Where to write; made if it does not exist.
-        formats: Which of the files.
-        identity: The run that it comes from, in values that JSON has.
-        units: What the numbers are measured in: ``state``, ``action``.
+        formats: Which files to write.
+        identity: Where the policy comes from, such as its run; anything that JSON can hold.
+        units: Units of ``state`` and ``action``, and of other entries of `UNITS`.
 
     Raises:
-        RuntimeError: If a file decides otherwise than the policy in JAX; it is not left there.
+        RuntimeError: If a file would decide otherwise than the policy in JAX. It is not written.
     """
     check_extra(formats)
     policy = describe(profile, problem, identity=identity, units=units)
@@ -81,7 +78,7 @@ def export_policy(
     written = []
     for name in formats:
         path = directory / f"policy.{name}"
-        # Beside its place first, to be read back; put there only if it is right.
+        # Written beside its place and read back; moved there only if it is right.
         with tempfile.TemporaryDirectory(dir=directory, prefix=".mufield-") as place:
             trial = Path(place) / path.name
             if name == "onnx":
@@ -107,12 +104,12 @@ def export_policy(
 
 
 def write_policy(path: Path, policy: DeployedPolicy) -> None:
-    """Writes a policy for the reader, whole or not at all."""
+    """Writes a policy for the reader; a file is complete or not there at all."""
     write_sealed(path, policy.document, policy.arrays, kind=KIND)
 
 
 def check_extra(formats: Sequence[str]) -> None:
-    """Raises if a package that is needed is not installed, or there is no such format."""
+    """Raises if a format is unknown, or a package that it needs is not installed."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
         raise UserError(f"expected formats among {', '.join(FORMATS)}, got {', '.join(formats)}")
@@ -133,14 +130,7 @@ def describe(
     identity: Mapping[str, Any] | None = None,
     units: Mapping[str, str] | None = None,
 ) -> DeployedPolicy:
-    """A policy as the reader has it: plain arrays, and a document that says all about them.
-
-    Args:
-        profile: The policy.
-        problem: What it was planned for.
-        identity: The run that it comes from, in values that JSON has.
-        units: What the numbers are measured in: ``state``, ``action``.
-    """
+    """The policy as the reader's object, to be written; arguments as in `export_policy`."""
     unknown = set(units or {}) - UNITS.keys()
     if unknown:
         raise UserError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")

@@ -1,11 +1,11 @@
 """Policies as ONNX graphs: pure functions that any runtime can call.
 
-Inputs are ``state`` (agents, axes) in float32 and, only where the policy needs them, ``mass``
+Inputs are ``state`` (agents, axes) in float32 and, only if the policy needs them, ``mass``
 (cells,), ``step`` (a single int64) and ``chance`` (agents,), uniform numbers from 0 to below 1.
-Outputs are ``action`` (agents, axes of the action) and, of a randomised table, ``weights``
-(agents, moves). Shapes are fixed, so that a runtime refuses others. Values that a policy must not
-get, a position in a wall or a step beyond the horizon, lead to a look-up outside a table: a
-runtime refuses that too, and names the node.
+Outputs are ``action`` (agents, axes of the action) and, for a randomised table, ``weights``
+(agents, moves). A runtime refuses inputs of other shapes. ONNX has no errors for wrong values,
+such as a position in a wall or a step beyond the horizon. The graphs turn these into look-ups
+outside a table, which a runtime refuses with the name of the node: that name is the message.
 """
 
 import itertools
@@ -23,14 +23,14 @@ from .reader import CONTACT, MASS_TOLERANCE, DeployedPolicy, Network, Table, cum
 
 OPSET = 17
 IR_VERSION = 8
-"""Both as old as the graphs allow, because runtimes on robots are."""
+"""Both as old as the graphs allow, because runtimes on robots may be old."""
 
 ENTRY = "mufield"
-"""Name of the metadata that holds the document."""
+"""Name of the metadata entry that holds the document."""
 
 
 def write_onnx(path: Path, policy: DeployedPolicy) -> None:
-    """Writes a policy as an ONNX file, whole or not at all."""
+    """Writes a policy as an ONNX file; it is complete or not there at all."""
     write_bytes(path, build_model(policy).SerializeToString(deterministic=True))
 
 
@@ -49,14 +49,13 @@ def build_model(policy: DeployedPolicy) -> onnx.ModelProto:
 
 
 class Graph:
-    """Nodes and constants as they are added; names of values are the nodes' own.
+    """Collects nodes and constants of the graph that computes ``policy``.
 
-    Attributes:
-        policy: What the graph is to compute.
+    Methods return the name of the value that they add.
     """
 
     def __init__(self, policy: DeployedPolicy):
-        """A graph with no input but the step, if the policy needs one."""
+        """Begins with a single input, the step, or with none if the policy is stationary."""
         self.policy = policy
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
@@ -65,13 +64,13 @@ class Graph:
         self._step = ""
         if not policy.stationary:
             step = self.input("step", TensorProto.INT64, [])
-            # A negative step would count from the end, so it is sent beyond it.
+            # A negative index would count from the end, so it is replaced by one beyond the end.
             negative = self.add("Less", step, self.constant(0, np.int64))
             beyond = self.constant(policy.horizon, np.int64)
             self._step = self.add("Where", negative, beyond, step)
 
     def input(self, name: str, kind: int, shape: list[Any]) -> str:
-        """An input of the graph."""
+        """Adds an input of the graph."""
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
@@ -81,13 +80,13 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def constant(self, values: Any, dtype: Any = np.float32) -> str:
-        """An array that is part of the graph."""
+        """Adds a constant array."""
         name = f"constant_{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
         return name
 
     def part(self, name: str, array: np.ndarray | None = None) -> str:
-        """One of the policy's arrays, or one with as many steps, at the step asked for."""
+        """Slice of the policy's array ``name``, or of ``array`` in its place, at the input step."""
         table = self.constant(self.policy.arrays[name] if array is None else array)
         if name not in self.policy.stacked:
             return table
@@ -95,28 +94,28 @@ class Graph:
         return self.add("Gather", table, self._step, name=wanted, axis=0)
 
     def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
-        """A node with one output."""
+        """Adds a node with one output."""
         number = len(self._nodes)
         value = f"{operator.lower()}_{number}"
-        label = value if name is None else f"{name} ({number})"  # runtimes want each name once
+        label = value if name is None else f"{name} ({number})"  # names must be unique
         self._nodes.append(helper.make_node(operator, inputs, [value], name=label, **attributes))
         return value
 
     def cast(self, value: str, dtype: Any) -> str:
-        """The value in another number format."""
+        """Converts a value to another number format."""
         return self.add("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def at_cells(self, table: str, cells: str) -> str:
-        """The rows of a table for the agents' cells."""
+        """Rows of a table for the agents' cells; a runtime refuses agents that have no cell."""
         return self.add("Gather", table, cells, name="expected positions in free cells", axis=0)
 
     def zero_or_refuse(self, allowed: str, expected: str) -> str:
-        """A zero if a single truth value is true; else the runtime refuses at the named node."""
+        """Zero if the scalar ``allowed`` is true; otherwise a look-up that the runtime refuses."""
         place = self.add("Where", allowed, self.constant(0, np.int64), self.constant(1, np.int64))
         return self.add("Gather", self.constant([0]), place, name=f"expected {expected}", axis=0)
 
     def model(self) -> onnx.ModelProto:
-        """The whole, with the document in its metadata."""
+        """The finished model, with the document in its metadata."""
         document = self.policy.document
         model = helper.make_model(
             helper.make_graph(self._nodes, "policy", self._inputs, self._outputs, self._constants),
@@ -131,13 +130,13 @@ class Graph:
 
 
 def _cells(graph: Graph, state: str) -> str:
-    """The free cell of each agent, and the number of cells where there is none.
+    """Index of each agent's free cell; for agents that have none, the number of cells.
 
-    As the reader does, it also tries points a little aside, for agents that rest at walls.
+    Like `Space.settled_cells`, it also tries points a little aside, for agents that touch walls.
     """
     space = graph.policy.space
     free = ~space.walls.reshape(-1)
-    # The last entry is that of all places outside the box.
+    # The last entry stands for all places outside the box.
     table = graph.constant([*np.where(free, np.cumsum(free) - 1, -1), -1], np.int64)
     outside, zero = graph.constant(free.size, np.int64), graph.constant(0, np.int64)
     # Axis by axis, as runtimes are slow where the last axis is short.
@@ -156,9 +155,9 @@ def _cells(graph: Graph, state: str) -> str:
 
 
 def _axis_places(graph: Graph, points: str, axis: int) -> list[str]:
-    """An axis's share of each point's place in the table of cells: there, and a little aside.
+    """One axis's contribution to the index of each point's cell: at the point, and to both sides.
 
-    It is so far below zero outside the box that no sum comes above.
+    Outside the box it is so negative that the sum over the axes is negative, too.
     """
     space, dtype = graph.policy.space, graph.policy.dtype.type
     size, count = space.cell_size[axis], space.shape[axis]
@@ -179,7 +178,7 @@ def _axis_places(graph: Graph, points: str, axis: int) -> list[str]:
         else:
             last = graph.constant(count - 1, dtype)
             cell = graph.add("Where", graph.add("Equal", place, many), last, cell)
-        # NaN is neither, so it counts as outside.
+        # Both comparisons are false for NaN, so it counts as outside.
         inside = graph.add(
             "And", graph.add("GreaterOrEqual", cell, zero), graph.add("Less", cell, many)
         )
@@ -193,8 +192,8 @@ def _table(graph: Graph, rule: Table, cells: str) -> None:
     """The first move whose cumulative weight is above the agent's chance."""
     dim, moves = graph.policy.action_dim, rule.moves
     zeros = graph.constant(np.zeros(graph.policy.space.n_cells), np.int64)
-    shared = graph.at_cells(zeros, cells)  # the only row, for all that are in a free cell
-    # One long table of moves: of a cell's, the first is at the cell times their number.
+    shared = graph.at_cells(zeros, cells)  # row 0 for every agent; refuses those without a cell
+    # All moves in one long table: move m of cell k is row k * moves + m.
     actions = graph.part("actions")
     flat = graph.add("Reshape", actions, graph.constant([-1, dim], np.int64))
     place = cells if rule.action_rows > 1 else shared
@@ -214,7 +213,7 @@ def _table(graph: Graph, rule: Table, cells: str) -> None:
 
 
 def _chance(graph: Graph) -> str:
-    """The agents' chances; refused are NaN and 1, which would be above all sums."""
+    """The input of the agents' chances; those not from 0 to below 1 are refused."""
     chance = graph.input("chance", TensorProto.FLOAT, ["agents"])
     one, zero = graph.constant(1.0), graph.constant(0.0)
     allowed = graph.add(
@@ -226,14 +225,14 @@ def _chance(graph: Graph) -> str:
 
 
 def _network(graph: Graph, rule: Network, state: str, cells: str) -> None:
-    """The network's action, or one of those that are scattered around it."""
+    """The network's action, or one of its scattered actions."""
     offset = graph.part("bias")
     if rule.sees_mass:
         seen = graph.add("MatMul", graph.part("from_mu"), _encoded(graph, rule))
         offset = graph.add("Add", seen, offset)
     into = graph.add("Transpose", graph.part("from_state"), perm=[1, 0])
     x = graph.add("MatMul", _position(graph, state), into)
-    # Positions do not need their cell here, but those that have none must be refused.
+    # The cells are not needed here, but agents that have none must be refused.
     zeros = graph.constant(np.zeros((graph.policy.space.n_cells, 1)))
     x = graph.add("Add", graph.add("Add", x, graph.at_cells(zeros, cells)), offset)
     for layer in range(len(rule.widths)):
@@ -261,7 +260,7 @@ def _network(graph: Graph, rule: Network, state: str, cells: str) -> None:
 
 
 def _encoded(graph: Graph, rule: Network) -> str:
-    """Features of the population; raises in the runtime if it is no distribution."""
+    """Features of the population; the runtime refuses what is not a distribution."""
     mass = graph.input("mass", TensorProto.FLOAT, [graph.policy.space.n_cells])
     total = graph.add("ReduceSum", mass, keepdims=0)
     off = graph.add("Abs", graph.add("Sub", total, graph.constant(1.0)))

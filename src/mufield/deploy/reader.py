@@ -7,8 +7,8 @@ This file needs nothing else of mufield: copied beside a policy, it works wherev
 
 A policy is a safetensors file: 8 bytes with the length of a header, the header in JSON, then the
 arrays. The header's entry ``mufield`` holds a document (the kind of policy, the grid, the actions,
-units, the run that it comes from) and a checksum of it and of all arrays. Nothing in the file is
-ever run, and none of its sizes is believed before it is compared with what is there.
+units, the run that it comes from) and a checksum of the document and all arrays. Nothing in the
+file is ever run, and all sizes that it states are checked against its contents.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ import numpy as np
 
 KIND = "deployed policy"
 VERSION = 1
-"""Of the document; files of later versions are refused."""
+"""Version of the document; files of later versions are refused."""
 
 CONTACT = 1e-3
-"""Share of a cell by which a measured position may be in a wall: agents rest at walls, and
-positions are measured and rounded."""
+"""How far a position may be inside a wall, as a share of a cell: measured positions of agents that
+touch a wall are not exact."""
 
 MASS_TOLERANCE = 1e-4
 """How far a distribution may be from summing to one."""
@@ -40,7 +40,7 @@ class Law(NamedTuple):
     """The distributions of the agents' actions.
 
     Attributes:
-        actions: The possible actions, (agents, moves, axes of the action).
+        actions: Possible actions, (agents, moves, axes of the action).
         weights: Their probabilities, (agents, moves).
     """
 
@@ -53,7 +53,7 @@ class Law(NamedTuple):
 
 
 class Space:
-    """A box of cells, as `mufield.Grid` counts them: free cells in C order.
+    """The grid of cells; as in `mufield.Grid`, free cells are numbered in C order.
 
     Attributes:
         lower: Lower corner of the box.
@@ -62,8 +62,6 @@ class Space:
         periodic: Which axes wrap around.
         walls: Mask of the shape ``shape``, true where no agent can be.
         n_cells: Number of free cells.
-        extent: Edge lengths of the box.
-        cell_size: Edge lengths of a cell.
     """
 
     def __init__(self, document: dict[str, Any], dtype: Any):
@@ -93,7 +91,7 @@ class Space:
         self._wraps = np.asarray(self.periodic)
 
     def cells_of(self, points: np.ndarray) -> np.ndarray:
-        """The free cell of each point, -1 in walls and outside the box."""
+        """Number of the free cell that holds each point; -1 in walls and outside the box."""
         place = (points - self._corner) / self._size
         cell = np.floor(place)
         cell = np.where(~self._wraps & (place == self.shape), cell - 1, cell)
@@ -103,7 +101,7 @@ class Space:
         return np.where(inside, self._index[tuple(np.moveaxis(known, -1, 0))], -1)
 
     def settled_cells(self, points: np.ndarray) -> np.ndarray:
-        """The same, with points at walls counted to the free cell that they touch."""
+        """The same, but a point within `CONTACT` of a free cell counts as being in it."""
         cells = self.cells_of(points)
         lost = np.flatnonzero(cells < 0)
         step = CONTACT * self._size
@@ -116,7 +114,7 @@ class Space:
         return cells
 
     def blocks(self, cells: int) -> np.ndarray:
-        """The block of each free cell, where blocks have so many cells on each axis."""
+        """The block of each free cell, where blocks have ``cells`` cells on each axis."""
         _, block = np.unique(np.argwhere(~self.walls) // cells, axis=0, return_inverse=True)
         return np.asarray(block.reshape(-1))
 
@@ -137,8 +135,8 @@ class DeployedPolicy:
     """A policy, ready to decide for any number of agents.
 
     Attributes:
-        document: All that the file says.
-        arrays: Its arrays, those of ``document["stacked"]`` with one slice for each step.
+        document: The description in the file.
+        arrays: The arrays; those in ``document["stacked"]`` have one slice for each step.
         space: The grid.
         horizon: Number of steps of an episode.
         stationary: Whether it is the same at every step.
@@ -174,13 +172,13 @@ class DeployedPolicy:
 
     @classmethod
     def load(cls, path: "str | os.PathLike[str]") -> "DeployedPolicy":
-        """Reads a file; raises ValueError that names it unless it is a sound policy."""
+        """Reads a file; raises a ValueError that names the file unless it holds a sound policy."""
         try:
             return cls(*_read_sealed(path))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"there is no policy file {os.fspath(path)}") from error
         except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError) as error:
-            what = f"{type(error).__name__} {error}"  # what a document that is not ours can raise
+            what = f"{type(error).__name__} {error}"  # raised by documents of other programs
         except (TypeError, ValueError) as error:
             what = str(error)
         raise ValueError(
@@ -212,15 +210,15 @@ class DeployedPolicy:
         rng: Any = None,
         chance: Any = None,
     ) -> np.ndarray:
-        """One action for each agent, (agents, axes of the action); arguments as in `law`.
+        """One action for each agent, (agents, axes of the action).
 
         Args:
-            states: Positions of the agents.
-            mass: The population's share in each free cell.
-            step: Step of the episode.
-            rng: A ``numpy.random.Generator`` that draws; by default one of the policy's own.
-            chance: Numbers from 0 to below 1, one for each agent, instead of random ones: the same
-                numbers give the same actions.
+            states: As in `law`.
+            mass: As in `law`.
+            step: As in `law`.
+            rng: A ``numpy.random.Generator`` to draw with; by default one of the policy's own.
+            chance: Numbers from 0 to below 1, one for each agent, to use instead of random ones:
+                the same numbers give the same actions.
         """
         points, cells = self._located(states)
         drawn = self._chances(chance, rng, len(points)) if self.randomised else None
@@ -235,7 +233,7 @@ class DeployedPolicy:
         return (counts / len(points)).astype(self.dtype)
 
     def slice(self, name: str, step: int) -> np.ndarray:
-        """An array as it is at one step."""
+        """An array at one step."""
         array = self.arrays[name]
         return array[step] if name in self.stacked else array
 
@@ -264,7 +262,7 @@ class DeployedPolicy:
             raise ValueError("weights: expected probabilities that sum to 1, got others")
 
     def _located(self, states: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and cells; raises if a position is in none."""
+        """Checked positions and their cells; raises if a position is in no free cell."""
         space = self.space
         points = _real(states, "states")
         if points.ndim != 2 or points.shape[1] != space.dim:
@@ -327,7 +325,7 @@ class DeployedPolicy:
         return int(step)
 
     def _chances(self, chance: Any, rng: Any, count: int) -> np.ndarray:
-        """A number from 0 to below 1 for each agent: those that are given, or random ones."""
+        """A number from 0 to below 1 for each agent: the given ones, or random ones."""
         if chance is None:
             if rng is None:
                 self._rng = rng = self._rng or np.random.default_rng()
@@ -335,22 +333,17 @@ class DeployedPolicy:
         values = _real(chance, "chance")
         if values.shape != (count,) or not np.all((values >= 0) & (values < 1)):  # nor NaN
             raise ValueError(f"chance: expected {count} numbers from 0 to below 1, got others")
-        # Rounded to fewer digits, a number just below 1 would become 1.
+        # Conversion to fewer digits could round a number just below 1 to 1.
         below = np.nextafter(self.dtype.type(1), self.dtype.type(0))
         return np.asarray(np.minimum(values.astype(self.dtype), below))
 
 
 class Table:
-    """Agents draw one of the moves of their cell, with its weights; a single row is for all cells.
-
-    Attributes:
-        moves: Number of moves; a single one is taken with certainty.
-    """
+    """Agents draw one of their cell's moves by its weights; a single row is for all cells."""
 
     sees_mass = False
 
     def __init__(self, policy: DeployedPolicy, document: dict[str, Any]):
-        """Reads the sizes of the tables."""
         self.policy = policy
         names = ("action_rows", "weight_rows", "moves")
         self.action_rows, self.weight_rows, self.moves = _sizes(document[name] for name in names)
@@ -362,7 +355,7 @@ class Table:
         self._sums: dict[int, np.ndarray] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The arrays of one step."""
+        """Shapes of the arrays at one step."""
         return {
             "actions": (self.action_rows, self.moves, self.policy.action_dim),
             "weights": (self.weight_rows, self.moves),
@@ -400,11 +393,10 @@ class Network:
     Attributes:
         moves: Number of different actions of an agent.
         scores: Where they are around the centre, in standard deviations.
-        features: Numbers that the network sees of the population.
+        features: Number of inputs that describe the population.
     """
 
     def __init__(self, policy: DeployedPolicy, document: dict[str, Any]):
-        """Reads the layers' widths, what is seen of the population, and the box."""
         self.policy, space = policy, policy.space
         self.widths = _sizes(document["widths"])
         seen = document["mu"]["kind"]
@@ -422,14 +414,14 @@ class Network:
         if self.lower.shape != (axes,) or self.upper.shape != (axes,):
             raise ValueError(f"expected a box of {axes} axes, got {self.lower}, {self.upper}")
         (points,) = _sizes([document["points"]])
-        # A wrong number must not reserve memory.
+        # Checked, because a wrong number would reserve too much memory.
         if points > 1000 or points**axes > 100_000:
             raise ValueError(f"expected at most 100000 moves, got {points} on each axis")
         self.moves = points**axes
         self.scores = normal_scores(points, axes).astype(policy.dtype)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The arrays of one step."""
+        """Shapes of the arrays at one step."""
         first, space = self.widths[0], self.policy.space
         shapes: dict[str, tuple[int, ...]] = {
             "from_state": (first, space.dim + sum(space.periodic)),
@@ -460,7 +452,7 @@ class Network:
     def _centre_and_deviation(
         self, step: int, points: np.ndarray, mass: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The network's output before it is squashed; deviations are positive by softplus."""
+        """The network's output before it is squashed; softplus makes deviations positive."""
         part = self.policy.slice
         offset = part("bias", step)
         if self.sees_mass:
@@ -476,7 +468,7 @@ class Network:
         return centre, np.logaddexp(spread, x.dtype.type(0))
 
     def _squash(self, raw: np.ndarray) -> np.ndarray:
-        """Any numbers into the box by tanh, clipped to it against rounding."""
+        """Maps any numbers into the box by tanh; clipped against rounding."""
         half = raw.dtype.type(0.5)
         actions = self.lower + (self.upper - self.lower) * half * (np.tanh(raw) + 1)
         return np.asarray(np.clip(actions, self.lower, self.upper))
@@ -485,22 +477,22 @@ class Network:
 def cumulated(weights: np.ndarray) -> np.ndarray:
     """Cumulative weights that end at one.
 
-    Summed in double precision one after the other: a weight of zero adds nothing, so that no
-    chance finds it.
+    Summed in double precision and in order: a weight of zero adds exactly nothing, so that its
+    move is never drawn.
     """
     sums = np.cumsum(weights, axis=-1, dtype=float)
     return np.asarray(sums / sums[..., -1:], dtype=weights.dtype)
 
 
 def normal_scores(points: int, dim: int) -> np.ndarray:
-    """Quantiles of the standard normal distribution on each axis, of unit variance; 0 if one."""
+    """Quantiles of the normal distribution on each axis, scaled to unit variance; one is 0."""
     scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])
     scores = scores / (np.sqrt(np.mean(scores**2)) if points > 1 else 1.0)
     return np.asarray(list(itertools.product(scores, repeat=dim)))
 
 
 def _read_sealed(path: "str | os.PathLike[str]") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The document and the arrays of a file; raises unless they match its checksum."""
+    """The document and the arrays of a file; raises unless they match the checksum."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("expected a file, got a directory or a device")
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""``compare``: rivals side by side."""
+"""``compare``: learners and references side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ COLUMNS = {
     "transitions": "transitions",
     "seconds": "seconds",
 }
-"""What the table shows of a row; notes are longer and stand below."""
+"""Heads of the table with the names of their values; notes are too long and stand below it."""
 
 FAILED = 1
 
@@ -27,8 +27,8 @@ FAILED = 1
 class Compare(Jobs, ComparisonConfig):
     """Compare learners with each other, with a random policy and with known motion.
 
-    Everything that is computed is kept in the directory; the same command, after an interruption,
-    goes on from the last episode. Changed settings compute anew what they change.
+    Results are kept in the directory: after an interruption, the same command goes on from the
+    last episode. With other settings, only what depends on them is computed again.
     """
 
     environment: EnvironmentArgument
@@ -38,13 +38,13 @@ class Compare(Jobs, ComparisonConfig):
     """Directory for comparison.json (all curves), .csv (the table), .png, .pdf and the jobs."""
 
     def __post_init__(self) -> None:
-        """Checks nothing yet: the comparison's own configuration does, in a line for people."""
+        """Leaves the checks to `ComparisonConfig`, so that errors are one line for people."""
 
     def __call__(self) -> Answer:
         config = ComparisonConfig(
             **{f.name: getattr(self, f.name) for f in fields(ComparisonConfig)}
         )
-        # Before anything is computed, in case they are not installed.
+        # Imported before anything is computed, in case packages are not installed.
         from ..compare.run import compare
         from ..viz import comparison_figure, save_figure
 

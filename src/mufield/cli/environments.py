@@ -16,11 +16,9 @@ class List(Command):
 
     def __call__(self) -> Answer:
         from ..environments.registry import catalogue
+        from ..runs.surroundings import import_users
 
-        if self.imports is not None:
-            from ..runs.surroundings import import_users
-
-            import_users(self.imports)
+        import_users(self.imports)
         rows = [{"name": entry.name, "summary": entry.summary} for entry in catalogue()]
         return Answer(rows, [Table(rows, texts=("name", "summary"))])
 

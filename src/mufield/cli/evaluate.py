@@ -1,4 +1,4 @@
-"""``evaluate``: what a policy earns with finitely many agents, and when things go wrong."""
+"""``evaluate``: what a policy earns with finitely many agents, also when things go wrong."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ STRESS: dict[str, dict[str, float]] = {
     "half of the noise": {"noise_factor": 0.5},
     "twice the noise": {"noise_factor": 2.0},
 }
-"""What may go wrong on the street."""
+"""What may go wrong in reality, as options of `FiniteSystem`."""
 
 COLUMNS = {"population": "population", "J": "value", "from": "low", "to": "high", "loss": "loss"}
 
@@ -28,20 +28,20 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(OfPolicy):
-    """Play a policy with N agents whose mu is their own histogram, beside the limit of many.
+    """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
 
-    Of a run it is the best policy.
+    Of a run, the best policy is played.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)
-    """Numbers of agents, one population after the other."""
+    """Sizes of the populations."""
 
     episodes: int = 20
     """Episodes of each population."""
 
     stress: bool = True
-    """Also what an old mu, lost agents and noise misjudged by a factor of two cost the largest
-    population."""
+    """Also show what an old mu, lost agents and noise misjudged by a factor of two cost the
+    largest population."""
 
     level: float = 0.95
     """Level of the confidence intervals of J."""
@@ -106,7 +106,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
-    """Whether there is such noise: that of discrete rooms is a probability."""
+    """Whether the noise can be that strong: in discrete rooms it is a probability."""
     from ..space.move import NeighbourNoise
 
     noise = system.problem.noise
@@ -115,7 +115,7 @@ def _is_possible(system: "SimulatedSystem", options: dict[str, float]) -> bool:
 
 
 def _summary(values: Any, limit: float, level: float) -> dict[str, float]:
-    """The mean of J over episodes with its confidence interval, and what is lost to the limit."""
+    """The mean of J over episodes, its confidence interval, and what the limit earns more."""
     import numpy as np
     from scipy.special import stdtrit
 

@@ -14,18 +14,18 @@ from .sources import OfPolicy
 class Export(OfPolicy):
     """Write a policy as ONNX and as arrays with a reader that needs only NumPy.
 
-    Each file is compared with the policy on random inputs, and left only if it does the same.
+    Each file is compared with the policy on random inputs, and kept only if it does the same.
     """
 
     out: Path = Path("deployed")
-    """Directory for the files; made if it does not exist. Those that are there are replaced."""
+    """Directory for the files; made if it does not exist. Existing files are replaced."""
 
     episode: Annotated[str, tyro.conf.arg(metavar="{best,last,asked,N}")] = "best"
-    """Which policy of a run: that of an episode, or the one that was asked for last and not told
-    about yet."""
+    """Which policy of a run: that of an episode, or the one that was asked for, but whose episode
+    was not told yet."""
 
     format: tuple[Literal["safetensors", "onnx"], ...] = ("safetensors", "onnx")
-    """Which files: safetensors comes with its reader, onnx needs the extra deploy."""
+    """Which files to write: safetensors comes with its reader, onnx needs the extra deploy."""
 
     units: dict[str, Any] = field(default_factory=dict)
     """What positions and actions are measured in, such as state=m,action=m/s; kept in the files."""

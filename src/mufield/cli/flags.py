@@ -13,13 +13,14 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from .output import Answer
 
 Switch = tyro.conf.FlagCreatePairsOff[bool]
-"""A flag that is off unless it is given; there is no ``--no-`` of it."""
+"""A flag that is off unless it is given; there is no ``--no-`` form."""
 
 EnvironmentArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENVIRONMENT")]
 
 Environment = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]", help_behavior_hint="")
 ]
+"""An environment that a file of settings may name instead."""
 
 ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
 
@@ -46,12 +47,12 @@ class Jobs(Command):
     """A command whose work is a list of jobs."""
 
     workers: int | None = None
-    """Jobs that are computed at a time, each in a process of its own; 0 computes in this one.
-    Without it there is one for each core."""
+    """Number of processes, each of which computes one job at a time; 0 computes in this process.
+    By default one for each core."""
 
 
 REGISTRY = ConstructorRegistry()
-"""How flags of a type are written: lists with commas, options as NAME=VALUE with commas."""
+"""How values are written on the command line: lists as A,B and options as NAME=VALUE,..."""
 
 
 @REGISTRY.primitive_rule
@@ -66,7 +67,7 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] 
     parts = get_args(info.type)
     if info.type_origin is not tuple or parts[1:] != (...,):
         return None
-    if tyro.conf.Positional in info.markers:  # words without a flag need no commas
+    if tyro.conf.Positional in info.markers:  # these are separated by spaces
         return None
     one = _spec(parts[0], info)
 
@@ -85,7 +86,7 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] 
 
 @REGISTRY.primitive_rule
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """What may be left out cannot be given as the word None; the help says "none"."""
+    """Optional values: the word None is no value on the command line; the help says "none"."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
     if len(kinds) != 1 or NoneType not in get_args(info.type):
         return None
@@ -119,9 +120,9 @@ def _one_word(
 
 
 def read_pairs(text: str) -> dict[str, Any]:
-    """``a=1,b=[2,3],c=word``: values are JSON where they can be, else text."""
+    """Reads ``a=1,b=[2,3],c=word``: values are JSON if possible, else text."""
     pairs: dict[str, Any] = {}
-    # A comma inside a value, such as a JSON list, is not followed by a name and a sign.
+    # Commas inside values, such as JSON lists, are not followed by NAME=.
     for part in re.split(r",(?=[\w.-]+=)", text):
         name, sign, value = part.partition("=")
         if not sign or not name:

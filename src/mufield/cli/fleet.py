@@ -1,5 +1,6 @@
-"""``new``, ``ask`` and ``tell``: runs of real systems, which stand between the two."""
+"""``new``, ``ask`` and ``tell``: runs of real systems, which act between ask and tell."""
 
+import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +15,9 @@ from .sources import OfRun, prepare
 
 @dataclass(frozen=True, kw_only=True)
 class New(Configured):
-    """Begin a run without running it, for real systems: then ask and tell."""
+    """Begin a run of a real system; then ask for a policy and tell what happened, in turn."""
 
     def __call__(self) -> Answer:
-        import secrets
-
         run, config = self.directory(), self.run_config()
         config = replace(config, label=config.label or secrets.token_hex(4))
         from ..runs.session import new_run
@@ -29,7 +28,7 @@ class New(Configured):
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(OfRun):
-    """Write the next policy to a file; asked again before it was told, it is the same."""
+    """Write the next policy to a file; the same one until its episode is told."""
 
     out: Path | None = None
     """File to copy the policy to; it is in the run's directory in any case."""
@@ -83,7 +82,7 @@ class Tell(OfRun):
     """The policy file that was run, to check that it is the one that was asked for."""
 
     repeated: Switch = False
-    """Take an episode that equals an earlier one."""
+    """Accept an episode that equals an earlier one."""
 
     def __call__(self) -> Answer:
         prepare(self.run)

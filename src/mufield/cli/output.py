@@ -1,4 +1,4 @@
-"""Everything that commands print: results, notes, and that they are at work."""
+"""Everything that commands print: results, notes, and signs that they are at work."""
 
 import json
 import sys
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 WIDE = 1000
-"""Characters in a line where there is no terminal."""
+"""Characters in a line if the output is no terminal."""
 
 GAP = 2
 """Characters between columns."""
 
 LINE_SECONDS = 5.0
-"""How often a line is printed where there is no terminal."""
+"""How often `waiting` prints a line if there is no terminal."""
 
 METRICS = {
     "episode": "episode",
@@ -30,21 +30,18 @@ METRICS = {
     "best": "best",
     "notes": "notes",
 }
-"""What the table of a run's metrics shows."""
+"""Heads of the table of a run's metrics, with the names of their values."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows for people.
-
-    Where there is no terminal, lines are as long as they need to be, so that programs can read
-    them.
+    """Rows for people; if the output is no terminal, lines are never wrapped.
 
     Attributes:
         rows: The values by name.
-        columns: Heads of the columns with the names of their values; by default all, by name.
-        texts: Columns that stand to the left; others stand to the right.
-        spare: Columns that are left out, from the first on, where a terminal is too narrow.
+        columns: Heads of the columns with the names of their values; by default all values.
+        texts: Columns that are aligned to the left; others to the right.
+        spare: Columns to leave out, in this order, if the terminal is too narrow.
     """
 
     rows: Sequence[dict[str, Any]]
@@ -68,12 +65,12 @@ class Table:
             table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
         for row in cells:
             table.add_row(*(escape(row[name]) for name in columns))  # brackets are no markup
-        with console.capture() as text:  # by itself it would swallow that a pipe was closed
+        with console.capture() as text:  # printed by rich, a closed pipe would go unnoticed
             console.print(table, highlight=False)
         print(text.get(), end="")
 
     def _fitting(self, cells: Sequence[dict[str, str]], width: int) -> list[str]:
-        """The columns that are shown."""
+        """The columns that fit into the width."""
         widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
         for name in self.spare:
             if sum(widths.values()) + GAP * (len(widths) - 1) <= width:
@@ -98,7 +95,7 @@ class Answer:
 
     Attributes:
         document: What ``--json`` prints: names in snake_case, numbers as numbers.
-        shown: What people read instead, tables and lines; the document's values by default.
+        shown: Tables and lines for people; the document's values by default.
         code: The exit code.
     """
 
@@ -137,19 +134,19 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
 
 
 def say(line: str) -> None:
-    """Says something beside the result, which alone stands on standard output."""
+    """Prints a line to standard error; standard output is for the result alone."""
     print(line, file=sys.stderr, flush=True)
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Says what people should know, beside the result."""
+    """Prints notes for people to standard error."""
     for note in notes:
         say(f"note: {note}")
 
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """Shows that a command is at work where nothing can be counted: a spinner, or lines."""
+    """Shows that a command is at work, by a spinner or lines, where no progress can be counted."""
     if sys.stderr.isatty():
         from rich.console import Console
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import UserError
 from .flags import EpisodeFlag
 from .output import Answer, paths_answer, print_notes, waiting
-from .sources import OfRun, OfRuns, open_run, prepare
+from .sources import OfRun, OfRuns, prepare, read_run
 
 if TYPE_CHECKING:
     from ..runs.layout import RunFiles
@@ -43,11 +43,11 @@ class Plot(OfRuns):
         return paths_answer(paths)
 
     def _figures(self) -> Iterator[tuple[str, Any]]:
-        """The figures with their names."""
+        """The figures with the names of their files."""
         from ..runs.overview import RunMetrics, group_runs
         from ..viz.runs import diagnostics_figure, learning_figure
 
-        runs = [_open(run) for run in self.runs]
+        runs = [_with_episodes(run) for run in self.runs]
         groups = group_runs([RunMetrics(r.directory, r.config, r.rows) for r in runs])
         yield "learning", learning_figure(groups)
         yield "diagnostics", diagnostics_figure(groups)
@@ -61,7 +61,7 @@ class Plot(OfRuns):
         from ..viz.runs import flow_figure, run_flow
 
         number = run.episode_number(self.episode)
-        prepare(run.directory)  # the runs may differ in their number format
+        prepare(run.directory)  # runs may differ in their number format
         problem = build_problem(run.config, self.imports)
         if problem.grid.dim == 3:
             print_notes([f"{run.directory} is in 3 dimensions, not drawn"])
@@ -85,7 +85,7 @@ class Animate(OfRun):
             from ..runs.build import build_problem
             from ..viz.runs import animate_run, run_flow
 
-            run = _open(self.run)
+            run = _with_episodes(self.run)
             number = run.episode_number(self.episode)
             flow = run_flow(run, build_problem(run.config, self.imports), number)
         with progress_bar("drawing", len(flow.masses), shown=True) as report:
@@ -95,16 +95,16 @@ class Animate(OfRun):
         return paths_answer([path])
 
 
-def _open(directory: Path) -> "RunFiles":
+def _with_episodes(directory: Path) -> "RunFiles":
     """Reads a run that has at least one episode."""
-    run = open_run(directory)
+    run = read_run(directory)
     if not run.episodes:
         raise UserError(f"{directory} has no episode yet, so there is nothing to draw")
     return run
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """Names for the pictures of each run."""
+    """A file name for the picture of each run."""
     if len(runs) == 1:
         return ["fields"]
     names = [run.resolve().name for run in runs]

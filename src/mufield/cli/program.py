@@ -1,4 +1,4 @@
-"""The command line: what stands after ``mufield``.
+"""The program ``mufield``: parses the command line, runs the command, and explains errors.
 
 JAX is imported only by the commands that compute, so that help comes at once.
 """
@@ -78,14 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, one of `EXIT_CODES`.
     """
-    # Must happen before NumPy is imported: on busy cores the threads of OpenBLAS only get in
-    # each other's way.
+    # Before NumPy is imported: on busy cores the threads of OpenBLAS get in each other's way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     enable_compilation_cache()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(arguments)
-    except SystemExit as leave:  # after help, or after a mistake was reported
+    except SystemExit as leave:  # the parser printed help or reported a mistake
         code = leave.code or 0
         if code == 0 and arguments[0] in COMMANDS:
             print(_below_help(arguments[0]), end="")
@@ -93,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # such as `mufield list | head -1`
-        # Or Python would complain when it empties its buffers at the end.
+        # Or else Python would complain when it flushes standard output at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except Exception as error:
@@ -105,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def help_text(command: str | None = None) -> str:
-    """What ``--help`` prints of a command, or of all of them."""
+    """What ``--help`` prints for a command, or for the whole program."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         _parse([*([command] if command else []), "--help"], {})
@@ -127,7 +126,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
-    """The command; ``settings`` are what the flags of commands that begin runs are by default."""
+    """The command; ``settings`` are the defaults of the flags of commands that begin runs."""
     kinds: list[Any] = []
     for name, kind in COMMANDS.items():
         default = kind(**settings) if issubclass(kind, Configured) else tyro.MISSING_NONPROP
@@ -141,7 +140,7 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
         f"Exit codes: {codes}. `mufield --version` prints the version.",
         args=arguments,
         registry=REGISTRY,
-        # Flags may follow the command, and have no prefix.
+        # Flags may follow the command and are not prefixed with its name.
         config=(
             tyro.conf.CascadeSubcommandArgs,
             tyro.conf.OmitSubcommandPrefixes,
@@ -167,13 +166,13 @@ def _explain(error: Exception) -> str | None:
 
 
 def _explain_users(error: Exception) -> str | None:
-    """The line of the user's own code that an error comes from, None if it is not from there."""
+    """One line for an error from the user's own code, None for one from ours."""
     ours = str(Path(__file__).parents[1])
     libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(ours):
             return None
-        # Names such as <string> are code that libraries write.
+        # File names such as <string> are code that libraries generate.
         if not frame.filename.startswith((*libraries, "<")):
             what = " ".join(f"{type(error).__name__}: {error}".split())
             return f"error: {what} ({frame.filename}, line {frame.lineno}); correct the file"

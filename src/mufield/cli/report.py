@@ -21,7 +21,7 @@ class Report(OfRuns):
 
     def __call__(self) -> Answer:
         for run in self.runs:
-            read_config(run)  # raises if there is none, before anything slow is imported
+            read_config(run)  # raises if there is no run, before anything slow is imported
         from .._files import write_bytes
         from ..report.data import collect, make_readers
         from ..report.page import build_page

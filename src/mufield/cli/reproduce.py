@@ -22,17 +22,17 @@ FAILED = 1
 class Reproduce(Jobs):
     """Reproduce the paper's figures, films and numbers; without a name, list them.
 
-    All that is computed is kept in the directory, and the same command goes on from there,
-    however it was stopped. All of it takes about an hour on two cores; with --quick less than five
-    minutes, to see that it runs.
+    Results are kept in the directory, and the same command goes on from there, however it was
+    stopped. Everything takes about an hour on two cores; with --quick less than five minutes, to
+    see that it runs.
     """
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Names of items, or all."""
 
     out: Path = Path("results")
-    """Directory for figures, films, jobs, table.md, table.json and table.csv; with --quick, its
-    name with -quick behind it."""
+    """Directory for figures, films, jobs, table.md, table.json and table.csv; --quick adds -quick
+    to its name."""
 
     quick: Switch = False
     """Compute little: the same figures from few seeds, episodes and steps."""
@@ -40,7 +40,7 @@ class Reproduce(Jobs):
     def __call__(self) -> Answer:
         out = self.out.with_name(f"{self.out.name}-quick") if self.quick else self.out
         budget = QUICK if self.quick else FULL
-        choose(self.names)  # raises, before anything is imported that takes long
+        choose(self.names)  # raises for unknown names, before anything slow is imported
         if not self.names:
             return _list(Results(out, budget))
         from ..paper.reproduce import reproduce

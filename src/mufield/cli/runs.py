@@ -15,18 +15,15 @@ from .sources import RunArgument
 Order = Literal["directory", "best", "last", "episodes"]
 
 PLACES = (Path("."), Path("runs"))
-"""Where runs are looked for; these directories need not exist."""
+"""Where runs are looked for by default; these directories need not exist."""
 
 TEXTS = ("directory", "environment", "model", "planner", "optimism", "state", "began")
-"""Columns that stand to the left."""
-
 SPARE = ("began", "planner", "model", "last J", "optimism", "seed")
-"""Columns that a narrow terminal does without, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
-    """List runs: what they are, how far they are and what they earned."""
+    """List runs: what they are, how far they have come and what they earned."""
 
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = PLACES
     """Directories to look in and below."""
@@ -35,10 +32,10 @@ class Runs(Command):
     """Only runs with these settings, such as model=gp,seed=3,options.horizon=10."""
 
     unfinished: Switch = False
-    """Only runs that have episodes to go or wait for one to be told."""
+    """Only runs with episodes left to run, or that wait for an episode to be told."""
 
     sort: Order = "directory"
-    """Order; figures begin with the highest."""
+    """What to sort by; numbers begin with the highest."""
 
     depth: int = 5
     """How many directories deep to look."""
@@ -87,7 +84,7 @@ def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """What the table shows of a run."""
+    """The row of a run, shortened for the table."""
     from datetime import datetime
 
     names = ("directory", "environment", "model", "planner", "optimism", "seed")

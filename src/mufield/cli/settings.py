@@ -1,4 +1,4 @@
-"""What a run is to be: a file of settings, and flags that override it."""
+"""The configuration of a new run, from a file of settings and flags that override it."""
 
 import argparse
 import json
@@ -36,12 +36,12 @@ settings may also stand in a file, which flags override:
   name = "mirror"
   sweeps = 60
 """
-"""Stands below the help of the commands that begin a run."""
+"""Printed below the help of the commands that begin a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configured(Command, RunConfig):
-    """A command that begins a run. Only what looks different as a flag is declared again."""
+    """A command that begins a run. The fields of `RunConfig` are its flags, two of them changed."""
 
     environment: Environment = ""
     imports: ImportFlag = None
@@ -53,7 +53,7 @@ class Configured(Command, RunConfig):
     """Directory of the run; new or empty."""
 
     def __post_init__(self) -> None:
-        """Checks nothing yet: `run_config` does, in one line for people."""
+        """Leaves the checks to `run_config`, so that errors are one line for people."""
 
     def directory(self) -> Path:
         """The run's directory; raises if the user gave none."""
@@ -62,9 +62,9 @@ class Configured(Command, RunConfig):
         return self.out
 
     def run_config(self) -> RunConfig:
-        """The configuration, checked; JAX computes in its number format from now on."""
+        """Checks the configuration, and sets JAX to its number format."""
         values = {each.name: getattr(self, each.name) for each in fields(RunConfig)}
-        if self.config is not None:  # flags add to the file's options, one by one
+        if self.config is not None:  # a flag replaces single options of the file, not all of them
             known = read_settings(self.config)
             options = {name for name, value in values.items() if isinstance(value, dict)}
             values |= {name: known.get(name, {}) | values[name] for name in options}
@@ -80,7 +80,7 @@ class Configured(Command, RunConfig):
 
 
 def defaults(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the flags of `Configured` are if they are not given: the settings of ``--config``."""
+    """The defaults of the flags of `Configured`: the settings in the file of ``--config``."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", type=Path, nargs="?")
     path = parser.parse_known_args(arguments)[0].config
@@ -109,7 +109,7 @@ def as_toml(document: dict[str, Any]) -> str:
     tables: dict[str, dict[str, Any]] = {}
     for name, options in TABLES.items():
         own = flat.pop(options)
-        if "name" in own:  # of the user's own system: the table has another use for it
+        if "name" in own:  # an option of the user's own system, which the table cannot hold
             tables[options] = own
         else:
             tables[name] = {"name": flat.pop(name)} | own
@@ -120,7 +120,7 @@ def as_toml(document: dict[str, Any]) -> str:
 
 
 def _entries(table: dict[str, Any]) -> list[str]:
-    # TOML has no null; a setting that is left out has its default, which null is here.
+    # TOML has no null; it is the default of all settings that can be null, so these are left out.
     return [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None]
 
 
@@ -133,4 +133,4 @@ def _value(value: Any) -> str:
         return f"{{{', '.join(_entries(value))}}}"
     if isinstance(value, list):
         return f"[{', '.join(_value(each) for each in value)}]"
-    return json.dumps(value, ensure_ascii=False)  # texts, numbers and truth values are the same
+    return json.dumps(value, ensure_ascii=False)  # JSON's texts, numbers and booleans are TOML's

@@ -1,4 +1,4 @@
-"""What commands are about: a run, several, or a policy; their arguments, and how they are read."""
+"""Commands about a run, several runs or a policy: their arguments, and how these are read."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,19 +52,51 @@ class OfPolicy(Command):
     """Name of the environment; that of the run if a run is given."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, such as horizon=10; others are those of the run."""
+    """Options of the environment, such as horizon=10; the others are the run's."""
 
     imports: ImportFlag = None
     """Python file or module to import first, which registers your own environment."""
 
     def load(self, episode: str = "best") -> "PolicySource":
         """Reads the policy and builds its system; raises if the two do not fit."""
-        return _load(self.policy, self.environment, self.options, self.imports, episode)
+        path, environment = self.policy, self.environment
+        options, imports = self.options, self.imports
+        identity: dict[str, Any] = {}
+        if path.is_dir():
+            run = read_run(path)
+            environment = environment or run.config.environment
+            options = run.config.options | options
+            imports = imports or run.config.imports
+            path, identity = _of_run(run, episode)
+        if not environment:
+            raise UserError(
+                f"{path} does not say where it is to be played; name the environment after it, "
+                "`mufield list` shows them"
+            )
+        from .._files import file_digest
+        from ..environments.registry import make_known
+        from ..policies.base import as_profile
+        from ..policies.files import load_policy, read_info, read_precision
+        from ..problem import Problem
+        from ..runs.surroundings import import_users, set_precision
+
+        if not identity:
+            if read_precision(path) == "float64":  # in float32 the policy would lose digits
+                set_precision("float64")
+            identity = read_info(path)
+        import_users(imports)
+        known = make_known(environment, **options)
+        problem = known if isinstance(known, Problem) else known.problem
+        profile = as_profile(load_policy(path), problem.horizon)
+        _check_cells(profile, problem, path, environment)
+        identity = identity | {"environment": environment, "options": options}
+        identity |= {"file": path.name, "sha256": file_digest(path)}
+        return PolicySource(profile, environment, known, problem, identity)
 
 
 @dataclass(frozen=True)
 class PolicySource:
-    """A policy, the system or problem that it is for, and where it comes from as JSON has it."""
+    """A policy, the system or problem that it is for, and where it comes from, as JSON."""
 
     profile: "Profile"
     environment: str
@@ -81,52 +113,16 @@ def prepare(directory: Path) -> None:
     set_precision(config.precision)
 
 
-def open_run(directory: Path) -> "RunFiles":
-    """Reads a run, to compute in its own number format."""
+def read_run(directory: Path) -> "RunFiles":
+    """Reads a run, and sets JAX to its number format."""
     prepare(directory)
     from ..runs.layout import RunFiles
 
     return RunFiles(directory)
 
 
-def _load(
-    path: Path, environment: str, options: dict[str, Any], imports: str | None, episode: str
-) -> PolicySource:
-    identity: dict[str, Any] = {}
-    if path.is_dir():
-        run = open_run(path)
-        environment = environment or run.config.environment
-        options = run.config.options | options
-        imports = imports or run.config.imports
-        path, identity = _of_run(run, episode)
-    if not environment:
-        raise UserError(
-            f"{path} does not say where it is to be played; name the environment after it, "
-            "`mufield list` shows them"
-        )
-    from .._files import file_digest
-    from ..environments.registry import make_known
-    from ..policies.base import as_profile
-    from ..policies.files import load_policy, read_info, read_precision
-    from ..problem import Problem
-    from ..runs.surroundings import import_users, set_precision
-
-    if not identity:
-        if read_precision(path) == "float64":  # else it would lose digits
-            set_precision("float64")
-        identity = read_info(path)
-    import_users(imports)
-    known = make_known(environment, **options)
-    problem = known if isinstance(known, Problem) else known.problem
-    profile = as_profile(load_policy(path), problem.horizon)
-    _check_cells(profile, problem, path, environment)
-    identity = identity | {"environment": environment, "options": options}
-    identity |= {"file": path.name, "sha256": file_digest(path)}
-    return PolicySource(profile, environment, known, problem, identity)
-
-
 def _of_run(run: "RunFiles", episode: str) -> tuple[Path, dict[str, Any]]:
-    """The file of one of a run's policies, and what tells it apart from others."""
+    """The file of one of a run's policies, and what identifies it."""
     number, config = run.episode_number(episode, planned=True), run.config
     return run.path("policies", number), {
         "run": config.identity,
@@ -139,7 +135,7 @@ def _of_run(run: "RunFiles", episode: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment: str) -> None:
-    """Raises if a table of moves or actions is for another number of cells."""
+    """Raises if the policy is a table for another number of cells."""
     from ..policies.tables import TablePolicy
 
     policy, cells = profile.at(0), problem.grid.n_cells

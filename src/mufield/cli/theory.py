@@ -1,26 +1,26 @@
 """``theory``: the paper's bounds beside what a run realised."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .output import Answer, Table
-from .sources import OfRun, open_run
+from .sources import OfRun, read_run
 
 if TYPE_CHECKING:
     from ..theory.report import TheoryReport
 
 SPARE = ("beta", "theory's", "bound gap", "optimism", "one kernel", "bound I", "gamma from", "to")
-"""Columns that a narrow terminal does without."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Theory(OfRun):
     """Print the theory's constants and bounds beside the regret and the W1 that a run realised.
 
-    Says plainly which assumptions do not hold and which bounds are vacuous. The models are fitted
-    again, so that it takes about as long as learning did without planning.
+    Says which assumptions do not hold and which bounds are vacuous. The models are fitted again,
+    so it takes about as long as learning did without planning.
     """
 
     constants: dict[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Theory(OfRun):
         return Answer(report.document(), shown)
 
     def _report(self) -> "TheoryReport":
-        store = open_run(self.run)
+        store = read_run(self.run)
         from .._progress import progress_bar
         from ..runs.build import build
         from ..theory.report import make_report
@@ -120,9 +120,7 @@ def _row(row: Any) -> dict[str, Any]:
 
 
 def _ten(log: float | None) -> str | None:
-    """A bound by its logarithm to the base of ten."""
-    import math
-
+    """A bound as text, from its decimal logarithm."""
     from ..theory.verdicts import power
 
     return None if log is None else power(log * math.log(10))

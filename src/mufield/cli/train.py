@@ -19,13 +19,13 @@ from .sources import OfRun, prepare
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Configured):
-    """Learn on a simulator, episode by episode; all is kept in the run's directory."""
+    """Learn on a simulator, episode by episode; everything is kept in the run's directory."""
 
     tensorboard: Switch = False
     """Write the metrics as TensorBoard events, too, into the run's directory."""
 
     print_config: Switch = False
-    """Print all settings as TOML, with --json as JSON, and leave; --out is not needed."""
+    """Only print all settings as TOML, with --json as JSON; --out is not needed."""
 
     def __call__(self) -> Answer:
         if self.print_config:
@@ -51,7 +51,7 @@ class Train(Configured):
 
 @dataclass(frozen=True, kw_only=True)
 class Resume(OfRun):
-    """Go on with a run on a simulator, however it ended; the result is as if it never had."""
+    """Go on with a run on a simulator, however it ended; the result is as if it never stopped."""
 
     episodes: int | None = None
     """Number of episodes in all; by default what the run was begun with."""
@@ -82,17 +82,17 @@ class Resume(OfRun):
 
 
 def _check_extra(tensorboard: bool) -> None:
-    """Raises before anything is computed if the package is not installed."""
+    """Raises if the package is not installed, before anything is computed."""
     if tensorboard:
         importlib.import_module("tensorboardX")
 
 
 @contextmanager
 def resumable(run: Path) -> Iterator[Callable[[], None]]:
-    """Says how a run goes on that was stopped with Ctrl-C.
+    """After Ctrl-C, says how to go on with the run.
 
-    Libraries that are interrupted at a bad moment may lose the interrupt. So it is remembered:
-    the block gets a function that raises it again, to be called now and then.
+    Libraries that are interrupted at a bad moment may swallow the interrupt. So the block gets a
+    function to call now and then, which raises it again.
     """
     asked = False
 
@@ -105,7 +105,7 @@ def resumable(run: Path) -> Iterator[Callable[[], None]]:
         if asked:
             raise KeyboardInterrupt
 
-    # Not where Ctrl-C is ignored, as in the background of a script, or handled by somebody else.
+    # Only if Ctrl-C has its usual effect: scripts in the background ignore it, others handle it.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ours = ours and threading.current_thread() is threading.main_thread()
     try:
@@ -113,7 +113,7 @@ def resumable(run: Path) -> Iterator[Callable[[], None]]:
             signal.signal(signal.SIGINT, remember)
         yield check
     except KeyboardInterrupt:
-        if (run / "config.json").exists():  # else it has not begun
+        if (run / "config.json").exists():  # or else the run has not begun
             say(f"stopped; go on with: mufield resume {shlex.quote(str(run))}")
         raise
     finally:

@@ -1,7 +1,7 @@
 """What the page shows of a run, read from its directory.
 
-Whoever learns writes files whole or not at all, so they can be read at any time; but a run may
-begin, go on or begin anew between two readings. What cannot be read is said on the page.
+Files are written whole or not at all, so they can be read while the run learns; but it may begin,
+go on or begin anew between two readings. The page says what cannot be read.
 """
 
 import json
@@ -31,17 +31,18 @@ from ..runs.layout import (
 from .flows import Scene
 
 MOST_CACHED = 400
-"""Flows that are kept ready for the page; older ones are computed again."""
+"""Number of flows that are kept for the page; older ones are computed again."""
 
 NO_RUN = "There is no run here yet."
 
 Stamp = tuple[int, int, int]
+"""Time, size and inode of a file, which differ once it has changed."""
 
 
 class _Read(NamedTuple):
-    """What was read of an episode's file, which the stamp stands for as it was.
+    """What was read of an episode's file.
 
-    ``moves`` counts those that could be compared with the model's interval, axis by axis.
+    ``moves`` counts those that can be compared with the model's interval, axis by axis.
     """
 
     stamp: Stamp
@@ -50,19 +51,14 @@ class _Read(NamedTuple):
 
 
 class RunReader:
-    """Reads a run again and again, but each file only when it changed.
-
-    Attributes:
-        directory: The run's directory; it need not exist yet.
-        name: What the page calls it.
-    """
+    """Reads a run again and again, but each file only when it has changed."""
 
     def __init__(self, directory: Path, name: str | None = None, imports: str | None = None):
         """Reads nothing yet.
 
         Args:
-            directory: The run's directory.
-            name: What the page calls it; by default the directory's name.
+            directory: The run's directory; it need not exist yet.
+            name: The run's name on the page; by default the directory's.
             imports: The user's own file, if it is no longer where the configuration says.
         """
         self.directory = directory
@@ -71,7 +67,7 @@ class RunReader:
         self._read: dict[int, _Read] = {}
         self._scene: tuple[str, Scene | str] | None = None
         self._flows: dict[tuple[int, Stamp], dict[str, Any]] = {}
-        self._lock = threading.Lock()  # flows are asked for by several threads
+        self._lock = threading.Lock()  # several threads ask for flows
         self._closed = False
 
     @property
@@ -80,7 +76,7 @@ class RunReader:
         return len(self._read)
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """Differs whenever anything that the page shows has changed."""
+        """Changes whenever anything that the page shows has changed."""
         paths = [self.directory / name for name in (CONFIG, VERSIONS, TIMINGS)]
         for part in ("plans", "episodes"):
             numbers = part_numbers(self.directory, part)
@@ -111,7 +107,7 @@ class RunReader:
         return found
 
     def scene(self) -> Scene | str:
-        """The stage of the run's flows, or why there is none."""
+        """How the run's flows are drawn, or why they cannot be."""
         try:
             config = self._config()
         except (ValueError, OSError) as error:
@@ -123,7 +119,7 @@ class RunReader:
         return self._scene[1]
 
     def flow(self, episode: int, stride: int = 1) -> dict[str, Any]:
-        """The flow of an episode and its space; only a message if it cannot be drawn."""
+        """The flow of an episode with its space; if it cannot be drawn, a message instead."""
         with self._lock:
             path = part_path(self.directory, "episodes", episode)
             key = (episode, _stamp(path))
@@ -131,7 +127,7 @@ class RunReader:
                 if self._closed:
                     return {"message": "The server is about to end."}
                 found = self._compute(path, episode, stride)
-                if "message" in found:  # perhaps it can be drawn the next time
+                if "message" in found:  # not kept, as it may be drawn the next time
                     return found
                 while len(self._flows) >= MOST_CACHED:
                     self._flows.pop(next(iter(self._flows)))
@@ -166,7 +162,7 @@ class RunReader:
         return read_config(self.directory) if (self.directory / CONFIG).exists() else None
 
     def _seconds(self) -> dict[str, dict[str, float]]:
-        """Seconds by episode and part; the last count where a part was done again."""
+        """Seconds by episode and part; if a part was done again, the last time counts."""
         seconds: dict[str, dict[str, float]] = {}
         for line in read_seconds(self.directory):
             parts = {k: v for k, v in line.items() if isinstance(v, float | int) and k != "episode"}
@@ -174,7 +170,7 @@ class RunReader:
         return seconds
 
     def _read_episodes(self) -> str:
-        """Reads from the first on up to one that cannot be read; returns why it cannot."""
+        """Reads episodes up to the first that cannot be read; returns why not, or nothing."""
         known, self._read = self._read, {}
         numbers = part_numbers(self.directory, "episodes")
         for number in range(1, max(numbers, default=0) + 1):
@@ -205,7 +201,7 @@ def make_readers(directories: Sequence[Path], imports: str | None = None) -> lis
 
 
 def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, Any]:
-    """All runs without their flows, which a live page asks for one by one."""
+    """All runs without flows, which a live page asks for one by one."""
     runs = [reader.document() for reader in readers]
     # Coverage has a chart of its own.
     panels = [asdict(each) for each in DIAGNOSTICS if "coverage" not in each.columns]
@@ -213,7 +209,7 @@ def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, An
 
 
 def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
-    """All runs with their flows, as a file holds them."""
+    """All runs with the flows that a file has room for."""
     found = snapshot(readers, live=False)
     for reader, run in zip(readers, found["runs"], strict=True):
         run |= {"space": None, "flows": {}, "flow_note": ""}
@@ -243,5 +239,5 @@ def _line(error: BaseException) -> str:
 
 
 def to_json(document: Any) -> str:
-    """JSON without spaces; raises where a number is not finite."""
+    """JSON without spaces; raises if a number is not finite."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

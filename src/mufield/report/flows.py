@@ -1,5 +1,5 @@
-"""What of an episode is drawn: distributions and mean actions on a line or a plane, as short texts
-that a browser decodes quickly, and which of them a file can hold.
+"""Flows for the page: distributions and mean actions on a line or a plane, encoded as short texts,
+and a choice of those that a file has room for.
 """
 
 import base64
@@ -22,31 +22,27 @@ from ..problem import Problem
 from ..space.grid import Grid
 
 SHORTEST_UNIT = 0.1
-"""Share of the farthest action below which the longest arrow is not drawn at full length: those of
-a random policy are only rounding."""
+"""Arrows have full length from this share of the farthest action on, or else the mean actions of a
+random policy, mere rounding errors, would be drawn as long arrows."""
 
 MOST_BYTES = 3_000_000
-"""Of one run's flows in a file; as text they take a third more."""
+"""Limit for one run's flows in a file; as text they take a third more."""
 
 FEWEST_STEPS = 11
-"""Steps of an episode below which rather fewer episodes are kept."""
+"""Episodes are left out rather than keeping fewer steps of each."""
 
 Masses = Float[np.ndarray, "steps_and_end cells"]
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """The stage on which the flows of a run are drawn.
-
-    Attributes:
-        problem: What the run is about.
-    """
+    """How the flows of a run's problem are drawn."""
 
     problem: Problem
 
     @cached_property
     def grid(self) -> Grid:
-        """The line or plane that is drawn; a space is seen from above."""
+        """The line or plane that is drawn; three dimensions are seen from above."""
         whole = self.problem.grid
         if whole.dim < 3:
             return whole
@@ -88,7 +84,7 @@ class Scene:
         Args:
             masses: The distributions mu_0, ..., mu_H.
             policy: File of the policy that was run.
-            stride: Only every so many steps are kept, and the last.
+            stride: Distance of the steps that are kept; the last one always is.
         """
         last = len(masses) - 1
         steps = sorted({*range(0, last + 1, stride), last})
@@ -109,21 +105,21 @@ class Scene:
         return select(values, self.problem.horizon, self.grid.n_cells * cell)
 
     def _seen(self, values: Float[np.ndarray, "steps cells"]) -> Float[np.ndarray, "steps shown"]:
-        """Sums over the third axis, if there is one."""
+        """Sums values over the third axis, if there is one."""
         whole = self.problem.grid
         if whole.dim < 3:
             return values
         return self.grid.from_array(whole.to_array(values, fill=0.0).sum(axis=-1))
 
     def _actions(self, masses: Masses, policy: Path) -> Float[np.ndarray, "steps shown axes"]:
-        """Mean actions of those in the cells that are drawn."""
+        """Mean actions in the cells that are drawn."""
         dtype = self.problem.initial.dtype
         profile = load_policy(policy, dtype=dtype.name)
         mass = jnp.asarray(masses, dtype=dtype)
         actions = np.asarray(_mean_actions(self._flow, profile, mass), dtype=float)
         if self.problem.grid.dim < 3:
             return actions
-        weight = masses[:-1] + 1e-12  # where nobody is, all floors count alike
+        weight = masses[:-1] + 1e-12  # in empty columns all cells count alike
         weighted = [self._seen(weight * actions[..., axis]) for axis in range(2)]
         return np.asarray(np.stack(weighted, axis=-1) / self._seen(weight)[..., None])
 
@@ -139,8 +135,8 @@ def _mean_actions(
 def encode_masses(masses: Float[np.ndarray, "steps cells"]) -> dict[str, Any]:
     """Masses as unsigned 16-bit codes of their square roots.
 
-    At first everybody may be in one cell, later each cell has a thousandth. Roots keep the latter
-    to better than one percent.
+    At first everybody may be in one cell, later each cell may hold a thousandth. Thanks to the
+    roots, the latter keep an accuracy of better than one percent.
     """
     largest = float(masses.max(initial=0.0)) or 1.0
     roots = np.sqrt(np.clip(masses, 0.0, None) / largest)
@@ -148,7 +144,7 @@ def encode_masses(masses: Float[np.ndarray, "steps cells"]) -> dict[str, Any]:
 
 
 def encode_actions(actions: Float[np.ndarray, "steps cells axes"]) -> dict[str, Any]:
-    """Mean actions as signed 8-bit codes: a percent is all that an arrow can show."""
+    """Mean actions as signed 8-bit codes: arrows show no more than a percent."""
     largest = float(np.abs(actions).max(initial=0.0)) or 1.0
     return {"scale": largest, "codes": _text(np.round(127 * actions / largest).astype("i1"))}
 
@@ -159,12 +155,12 @@ def _text(codes: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """The flows of a run that a file holds: all, unless the space is so large that it would be too.
+    """The flows of a run that a file holds: all, unless the file would be too large.
 
     Attributes:
         episodes: Numbers of the episodes.
-        stride: Every so many of their steps.
-        note: What people should know of it; empty if all is kept.
+        stride: Distance of the steps that are kept.
+        note: Says what is left out; empty if nothing is.
     """
 
     episodes: tuple[int, ...] = ()
@@ -173,12 +169,12 @@ class Selection:
 
 
 def select(values: Sequence[float], horizon: int, bytes_of_step: int) -> Selection:
-    """Chooses episodes and steps that fit.
+    """Chooses episodes and steps that fit into `MOST_BYTES`.
 
     Args:
-        values: J of each episode; the best one is kept in any case.
+        values: J of each episode; the best one is always kept.
         horizon: Number of moves.
-        bytes_of_step: What a step of an episode takes.
+        bytes_of_step: Size of one step of an episode.
     """
     count = len(values)
     if count == 0:
@@ -194,7 +190,7 @@ def select(values: Sequence[float], horizon: int, bytes_of_step: int) -> Selecti
 
 
 def _spread(values: Sequence[float], kept: int) -> tuple[int, ...]:
-    """Numbers of episodes from the first to the last, the best one among them."""
+    """Chooses so many episodes from the first to the last, the best one among them."""
     count = len(values)
     if kept >= count:
         return tuple(range(1, count + 1))

@@ -1,4 +1,4 @@
-"""The page as one HTML file: style, script and data inside, nothing from elsewhere."""
+"""The page as one HTML file with style, script and data inside; it loads nothing else."""
 
 import base64
 import hashlib
@@ -19,13 +19,13 @@ from .._style import (
 from .data import to_json
 
 SCRIPTS = ("tools.js", "chart.js", "flow.js", "field.js", "views.js", "player.js", "page.js")
-"""In the order in which they build on each other; the page has them as one."""
+"""Joined into one script in this order, because later ones use earlier ones."""
 
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def build_page(document: dict[str, Any]) -> str:
-    """The page that shows what `mufield.report.data` collected."""
+    """The page for what `collect` or `snapshot` of `mufield.report.data` returned."""
     style = _asset("page.css").replace("{{colours}}", _colours())
     script = "\n".join(_asset(name) for name in SCRIPTS)
     parts = {
@@ -35,12 +35,12 @@ def build_page(document: dict[str, Any]) -> str:
         "script": script,
         "data": embed(document),
     }
-    # In one pass: what fills a hole is not looked at for holes.
+    # In one pass, so that {{...}} inside the data is left alone.
     return _HOLE.sub(lambda match: parts[match[1]], _asset("page.html"))
 
 
 def embed(document: Any) -> str:
-    """JSON that can stand inside a script element: no character of it can end the element."""
+    """JSON to put inside a script element, which nothing in the data can end."""
     text = to_json(document)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -48,7 +48,7 @@ def embed(document: Any) -> str:
 
 
 def _colours() -> str:
-    """The colours of pictures on light ground, as variables for the style."""
+    """The colours of `mufield._style` as CSS variables."""
     named = {"wall": WALL_COLOUR, "hatch": WALL_HATCH, "bar": BAR_COLOUR, "bar-edge": BAR_EDGE}
     named |= {f"c{place}": colour for place, colour in enumerate(COLOURS)}
     named |= {"reference": REFERENCE_COLOUR}
@@ -61,7 +61,7 @@ def _title(document: dict[str, Any]) -> str:
 
 
 def _policy(style: str, script: str, *, live: bool) -> str:
-    """Content-Security-Policy: only this script and style run, only our own server is asked."""
+    """Content-Security-Policy: only this script and style, requests only to our own server."""
     asked = "'self'" if live else "'none'"
     return "; ".join(
         (

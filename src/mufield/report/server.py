@@ -1,8 +1,8 @@
-"""The page with what is new, served on this computer while runs learn.
+"""A server for the page, which is updated while runs learn.
 
-One thread looks at the runs' files twice a second. Browsers hear of changes through server-sent
-events, each with all metrics: whoever comes late or comes back needs nothing else. Flows are
-larger, so the page asks for those that it shows.
+One thread looks at the runs' files twice a second. Browsers learn of changes through server-sent
+events, each of which holds all metrics, so that a browser that was away has missed nothing. Flows
+are larger, so the page asks for those that it shows.
 """
 
 import json
@@ -26,10 +26,10 @@ INTERVAL = 0.5
 """Seconds between two looks at the files."""
 
 HEARTBEAT = 5.0
-"""Seconds after which a silent stream says that it is alive."""
+"""Seconds after which a silent stream of events sends a sign of life."""
 
 RETRY = 500
-"""Milliseconds after which a browser comes back to a server that went away."""
+"""Milliseconds after which a browser that lost the server tries again."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -37,15 +37,10 @@ _FLOW = re.compile(r"/flow/(\d{1,6})/(\d{1,6})")
 
 
 class Watcher:
-    """Looks at runs and tells waiting threads when something has changed.
-
-    Attributes:
-        readers: The runs.
-        stopped: Set when it is over.
-    """
+    """Looks at runs and tells waiting threads when something has changed."""
 
     def __init__(self, readers: Sequence[RunReader], interval: float = INTERVAL):
-        """Looks for the first time."""
+        """Looks at the runs for the first time."""
         self.readers = list(readers)
         self.stopped = threading.Event()
         self._interval = interval
@@ -59,12 +54,12 @@ class Watcher:
         ]
 
     def start(self) -> None:
-        """Begins to look."""
+        """Begins to look at the runs in threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ends all waiting and computing: Python must not end while JAX compiles in a thread."""
+        """Waits for the threads to end: Python must not exit while JAX compiles in one."""
         self.stopped.set()
         with self._changed:
             self._changed.notify_all()
@@ -101,7 +96,7 @@ class Watcher:
             self._changed.notify_all()
 
     def _prepare(self) -> None:
-        """Computes the newest flows before they are asked for; the first takes seconds."""
+        """Computes the newest flows before a browser asks; the first one takes seconds."""
         version = 0
         while not self.stopped.is_set():
             for reader in self.readers:
@@ -112,12 +107,7 @@ class Watcher:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of some runs.
-
-    Attributes:
-        watcher: Looks at the runs.
-        local: Whether only this computer can reach it.
-    """
+    """Serves the page of some runs."""
 
     daemon_threads = True
 
@@ -149,17 +139,17 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def server_bind(self) -> None:
-        """Takes the port; does not ask the network for this computer's name, as its parent does."""
+        """Takes the port; the parent's method would also look up this computer's name, slowly."""
         socketserver.TCPServer.server_bind(self)
 
     def close(self) -> None:
-        """Ends everything; to be called from another thread than the one that serves."""
+        """Ends everything; call it from another thread than the one that serves."""
         self.watcher.stop()
         self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of browsers that went away."""
+        """Ignores browsers that went away."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -191,13 +181,13 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: requests come all the time."""
+        """Prints nothing: requests come all the time."""
 
     def _is_meant(self) -> bool:
-        """Whether the browser knows whom it asks.
+        """Whether the request names this computer.
 
-        A page from elsewhere could give its own name this computer's address and so read what is
-        served here, if any name would do.
+        Against DNS rebinding: a page from elsewhere could let its own name point to this
+        computer's address, and so read what is served here.
         """
         name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         return not self.server.local or name in LOOPBACK

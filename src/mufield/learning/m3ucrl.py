@@ -1,6 +1,6 @@
 """M3-UCRL (algorithm M^3_outline): `init`, `ask` and `tell`.
 
-Neither `ask` nor `tell` touches a simulator: a real fleet can stand between them.
+Neither `ask` nor `tell` needs a simulator: episodes may come from a real fleet.
 """
 
 import os
@@ -32,15 +32,15 @@ from ..space.measure import MeanField, mean_field_at
 from .optimism import AbstractOptimism, Hallucinated
 
 FIT, PLAN, RUN, FIT_REWARD = 1, 2, 3, 4
-"""What an episode's randomness is used for."""
+"""Uses of an episode's randomness; each has a key of its own."""
 
 REWARD_POINTS = 64
-"""Inducing points of a reward: planning pays for each in every cell, with every move, at every
-step, because rewards mostly depend on mu and cannot be tabulated."""
+"""Most inducing points of a reward's model. They are costly: a reward that depends on mu is
+evaluated anew for every cell, move and step of every sweep."""
 
 
 class PlanError(UserError):
-    """No usable plan or model, and none of an earlier episode to fall back to."""
+    """There is no usable plan or model, and no earlier one to fall back to."""
 
 
 class LearnerState(eqx.Module):
@@ -49,12 +49,12 @@ class LearnerState(eqx.Module):
     Attributes:
         data: The transitions of all episodes so far.
         ends: Number of transitions after each episode.
-        model: The model fitted to them.
+        model: The model of the motion, fitted to the data.
         memory: What the planner starts from.
-        profile: The last policy that was planned, none before the first.
-        key: The run's randomness; every episode derives its own from it.
-        notes: What went wrong since the last episode, for people.
-        reward_model: The model of the reward, fitted to the same, where the problem hides it.
+        profile: The last policy that was planned; None before the first.
+        key: The run's randomness, from which every episode derives its own.
+        notes: What went wrong since the last episode, in words.
+        reward_model: The model of the reward, if the problem hides it.
     """
 
     data: Transitions
@@ -72,7 +72,7 @@ class LearnerState(eqx.Module):
         return len(self.ends)
 
     def key_for(self, use: int) -> Key:
-        """The randomness of the next episode for one use."""
+        """The key of the next episode for one use."""
         return _key_after(self.key, self.episode, use)
 
 
@@ -99,10 +99,10 @@ class M3UCRL:
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
             random_first: Whether the first episode runs the uniform random policy, instead of a
                 plan under the model's prior.
-            estimate_noise: Whether the noise of the imagined flow is the model's estimate. The
-                problem's noise then only bounds it from above.
-            reward_family: The statistical model of a hidden reward; by default one of the same
-                kind as ``family`` (`default_reward_family`).
+            estimate_noise: Whether to plan with the noise that the model estimates, but at most
+                with the problem's.
+            reward_family: The statistical model of a hidden reward; by default
+                `default_reward_family`.
         """
         if reward_family is not None and not problem.hides_reward:
             raise UserError(
@@ -150,11 +150,10 @@ class M3UCRL:
         return self.plans([state])[0]
 
     def plans(self, states: list[LearnerState]) -> list[Plan]:
-        """The next policies of several runs: one compiled program, run on all cores at once.
+        """`ask` for several runs: one compiled program, run on all cores at once.
 
-        Planning reads the same few megabytes over and over. Lifted over many runs they would no
-        longer fit into a core's cache, and one run after the other is faster; so each core takes
-        the next run that waits.
+        Not one `vmap`: planning reads a few megabytes over and over, and those of several runs
+        would not fit into a core's cache.
         """
 
         def one(state: LearnerState) -> Plan:
@@ -181,10 +180,10 @@ class M3UCRL:
         return found
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
-        """Adds an episode and fits the model anew; raises, and changes nothing, if it is unfit.
+        """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
 
         Args:
-            state: The state that was asked.
+            state: The state that was asked for the plan.
             episode: What was observed.
             plan: The plan that was run, so that the next one may start from it.
         """
@@ -196,7 +195,7 @@ class M3UCRL:
         episodes: list[Episode],
         plans: list[Plan | None],
     ) -> list[LearnerState]:
-        """`tell` for several runs; families that can fit all models in one program."""
+        """`tell` for several runs; some families fit all models in one compiled program."""
         data = [state.data.append(e) for state, e in zip(states, episodes, strict=True)]
         ends = [(*state.ends, len(d)) for state, d in zip(states, data, strict=True)]
         fits = self._fit([state.key for state in states], data, ends)
@@ -217,7 +216,7 @@ class M3UCRL:
     def restore(
         self, key: Key, data: Transitions, ends: tuple[int, ...], memory: Any, profile: Any
     ) -> LearnerState:
-        """The state of a run from what is kept on disk: the model is fitted again."""
+        """Restores a state from what is kept on disk; the model is fitted again."""
         if not ends:
             return self.init(key)
         fit = self._fit([key], [data], [ends])[0]
@@ -228,8 +227,6 @@ class M3UCRL:
     def _fit(
         self, keys: list[Key], data: list[Transitions], ends: list[tuple[int, ...]]
     ) -> list["_Fit"]:
-        """The models of several runs, by their randomness, their data and where episodes end."""
-
         def keys_for(use: int) -> list[Key]:
             return [_key_after(key, len(end), use) for key, end in zip(keys, ends, strict=True)]
 
@@ -267,10 +264,10 @@ class _Fit(NamedTuple):
 
 
 def default_reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
-    """A family for the reward of the same kind and with the same settings, but for what suits it.
+    """The family of the motion, with kernel, features and noise that suit a reward.
 
-    Rewards depend on mu, often through its logarithm; they are nearly sums, and seldom linear. A
-    kernel, features or noise that were chosen for the motion do not carry over.
+    Rewards depend on mu, often through its logarithm; they are nearly sums of a part for the
+    state, one for the action and one for mu, and seldom linear.
     """
     if isinstance(family, GaussianProcess):
         return replace(
@@ -301,10 +298,9 @@ def _plan(
     key: Key,
     estimate_noise: bool,
 ) -> Plan:
-    """Plans with what the models believe."""
     optimism_key, planner_key = jax.random.split(key)
     if estimate_noise:
-        # Windows of the flow were cut for the problem's noise.
+        # At most the problem's noise, which the flow's kernels were sized for.
         noise = jnp.minimum(_mean_noise(problem, model), flow.noise_std)
         flow = eqx.tree_at(lambda f: f.noise_std, flow, noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
@@ -326,7 +322,7 @@ def _mean_noise(problem: Problem, model: AbstractModel) -> Float[Array, "dim"]:
 
 
 def _checked(plan: Plan, state: LearnerState) -> Plan:
-    """The plan, or the last good policy in its place if the plan is not finite."""
+    """The plan; if it is not finite, the last good policy in its place."""
     if _is_finite((plan.profile, plan.value, plan.mass)):
         return plan
     if state.profile is None:
@@ -345,15 +341,7 @@ def _fit_all(
     ends: list[tuple[int, ...]],
     name: str,
 ) -> list[tuple[AbstractModel, tuple[str, ...]]]:
-    """The models of several runs, each with what people should know of its fit.
-
-    Args:
-        family: The statistical model.
-        data: The transitions of each run.
-        keys: Its randomness.
-        ends: Number of transitions after each of its episodes.
-        name: What the model is called in notes.
-    """
+    """Fits the models of several runs, each with notes, which call it ``name``, on what failed."""
     try:
         models = family.fit_many(data, keys)
         if _is_finite(models):
@@ -366,7 +354,7 @@ def _fit_all(
 def _last_good_fit(
     family: AbstractModelFamily, data: Transitions, key: Key, ends: tuple[int, ...], name: str
 ) -> tuple[AbstractModel, tuple[str, ...]]:
-    """The model of as many episodes as give a finite fit."""
+    """Leaves out the last episodes, one more each time, until the fit is finite."""
     for count in range(len(ends), -1, -1):
         notes: tuple[str, ...] = ()
         if count < len(ends):
@@ -387,7 +375,6 @@ def _last_good_fit(
 
 
 def _is_finite(tree: Any) -> bool:
-    """Whether none of the arrays in a tree holds NaN or infinity."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
 
@@ -413,5 +400,4 @@ def _check_reward_model(model: AbstractModel, problem: Problem) -> None:
 
 
 def _key_after(key: Key, episodes: int, use: int) -> Key:
-    """A run's randomness after a number of episodes, for one use."""
     return jax.random.fold_in(jax.random.fold_in(key, episodes), use)

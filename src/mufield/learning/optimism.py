@@ -1,4 +1,4 @@
-"""Which problem a learner plans in: what its model believes, seen with more or less optimism.
+"""How a learner turns what its models believe into a problem to plan in.
 
 With hallucinated control (App. "Hallucinated Control Implementation") the choice of a motion
 inside the confidence band becomes one more control: agents choose ``(a, eta)`` with eta in
@@ -6,10 +6,9 @@ inside the confidence band becomes one more control: agents choose ``(a, eta)`` 
 
     f~(z) = m(z) + beta sigma(z) eta    (eq. HallucinatedTransitionFunction).
 
-Seen so, the optimistic problem is a problem like any other, and every planner serves it. A hidden
-reward is modelled as the motion is (the paper's footnote on unknown rewards), and optimism about
-it needs no control: the reward is added to J as it is, so the best one inside its band is always
-the upper edge.
+This is a problem like any other, which every planner can solve. A hidden reward is modelled as the
+motion is (the paper's footnote on unknown rewards). Optimism about it needs no control: J grows
+with the reward, so the best reward inside the band is always its upper edge.
 """
 
 from abc import abstractmethod
@@ -33,25 +32,25 @@ class AbstractOptimism(eqx.Module):
     """How a learner turns fitted models into a problem and a motion to plan with."""
 
     def joint(self, problem: Problem) -> Problem:
-        """The problem that is planned in, before anything is believed of motion and reward."""
+        """The problem with the actions that planning uses: agents' own, or ``(a, eta)``."""
         return problem
 
     def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
-        """A reward as a function of that problem's actions."""
+        """A reward as a function of the actions of the `joint` problem."""
         return reward
 
     @abstractmethod
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The motion that is believed in; arguments as of `imagine`."""
+        """The motion to plan with; arguments as of `imagine`."""
 
     @abstractmethod
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
-        """The reward that is believed in where the problem hides it, by the model of it."""
+        """The reward to plan with if the problem hides it; ``model`` is the reward's."""
 
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
-        """The reward that is believed in; arguments as of `imagine`."""
+        """The reward to plan with; arguments as of `imagine`."""
         if reward_model is None:
             return problem.reward
         return self.hidden_reward(reward_model, jax.random.fold_in(key, REWARD_DRAW))
@@ -83,9 +82,8 @@ class Hallucinated(AbstractOptimism):
     """A control of its own, eta, picks the best motion inside the confidence band.
 
     Attributes:
-        scale: Share of the band that is used, of the motion's and of a hidden reward's. The
-            default is two thirds: a band that holds the truth nearly everywhere is wider than
-            pays to explore, and with all of it learning is slower (`benchmarks/learning.py`).
+        scale: Share that is used of the motion's band and of a hidden reward's. With all of it
+            agents explore too much and learn more slowly (`benchmarks/learning.py`).
     """
 
     scale: float = eqx.field(static=True, default=2 / 3)
@@ -95,7 +93,7 @@ class Hallucinated(AbstractOptimism):
 
     def joint(self, problem: Problem) -> Problem:
         """The problem whose actions are joint ones, ``(a, eta)``; eta costs nothing."""
-        # Of the controls of a move set only zero is listed here; planners choose further ones.
+        # For a finite set of moves only eta = 0 is listed here; planners add other values.
         actions = problem.actions.product(Box(-1.0, 1.0, dim=problem.grid.dim), 1)
         joint: Problem = eqx.tree_at(
             lambda p: (p.actions, p.reward),
@@ -106,11 +104,11 @@ class Hallucinated(AbstractOptimism):
         return joint
 
     def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
-        """Of ``(a, eta)``."""
+        """The reward of ``(a, eta)``, whatever eta is."""
         return _JointReward(reward, problem.actions.dim)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """m(z) + beta sigma(z) eta."""
+        """The motion m(z) + scale beta sigma(z) eta."""
         return HallucinatedMotion(model, self.scale, problem.max_move, problem.actions.dim)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
@@ -122,8 +120,8 @@ class Bonus(AbstractOptimism):
     """The expected motion, and a bonus for going where the model is unsure.
 
     Attributes:
-        weight: Bonus for a band as wide as the farthest move, on all axes; also the share of a
-            hidden reward's band that is used.
+        weight: Bonus where beta sigma equals the farthest move on all axes; also the share that is
+            used of a hidden reward's band.
     """
 
     weight: float = eqx.field(static=True, default=2 / 3)
@@ -142,13 +140,13 @@ class Bonus(AbstractOptimism):
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
-        """The reward and the bonus."""
+        """The reward plus the bonus."""
         paid = super().reward(problem, model, reward_model, key)
         return _BonusReward(paid, model, self.weight, problem.max_move)
 
 
 class Thompson(AbstractOptimism):
-    """One motion, and one hidden reward, drawn from those that the models hold for possible."""
+    """One motion, and one hidden reward, drawn from what the models believe."""
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""
@@ -160,7 +158,7 @@ class Thompson(AbstractOptimism):
 
 
 class Greedy(AbstractOptimism):
-    """None: the expected motion and the expected reward."""
+    """No optimism: the expected motion and the expected reward."""
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The mean."""
@@ -176,8 +174,8 @@ class HallucinatedMotion(eqx.Module):
 
     Attributes:
         model: The fitted model.
-        scale: Factor on the model's own beta; zero plans with the mean.
-        max_move: The farthest move on each axis: a motion beyond it is known to be impossible.
+        scale: Factor on the model's own beta.
+        max_move: The farthest move on each axis, to which motions are cut.
         action_dim: Number of action axes; what follows them in a joint action is eta.
     """
 
@@ -195,7 +193,7 @@ class HallucinatedMotion(eqx.Module):
 
 
 class MeanMotion(eqx.Module):
-    """The model's mean."""
+    """The model's mean, cut to the farthest move."""
 
     model: AbstractModel
     max_move: tuple[float, ...] = eqx.field(static=True)
@@ -206,7 +204,7 @@ class MeanMotion(eqx.Module):
 
 
 class _SampledMotion(eqx.Module):
-    """A motion drawn from the model; the same wherever it is asked, as the key is the same."""
+    """A motion drawn from the model; the key makes it the same at every call."""
 
     model: AbstractModel
     key: Key
@@ -254,8 +252,6 @@ class _ModelReward(eqx.Module):
 
 
 class _SampledReward(eqx.Module):
-    """A hidden reward drawn from the model of it."""
-
     model: AbstractModel
     key: Key
 

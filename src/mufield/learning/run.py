@@ -26,10 +26,10 @@ from ..space.transport import wasserstein
 from .m3ucrl import M3UCRL, RUN, LearnerState
 
 LEVEL = 0.95
-"""Level at which coverage of the visited states is watched."""
+"""Level of the intervals whose coverage is reported."""
 
 SUSPICIOUS = 1e-3
-"""Chance below which too few moves inside the band are no accident."""
+"""A coverage that is less likely than this by chance alone raises a warning."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,20 @@ class EpisodeMetrics:
     Attributes:
         episode: Number of the episode, from 1.
         value: J that the population realised.
-        optimistic: J that the planner expected in its imagined world.
+        optimistic: J that the planner expected.
         beta: Scale of the confidence band.
         spread: Mean epistemic standard deviation along the plan, in units of the farthest move.
         control: Mean |eta| along the plan.
         w1_middle: W1 between the imagined and the realised distribution half-way.
         w1_end: The same at the end.
-        coverage: Share of the tracked agents' moves inside the model's 95% interval, made with
-            the model before the episode; None if all were censored.
+        coverage: Share of the tracked agents' moves inside the 95% interval of the model before
+            the episode; None if walls censored all of them.
         transitions: Number of transitions that the plan was based on.
         best: Best J so far.
         reference: J of a reference plan, if known.
-        notes: What people should know: fallbacks, a band that is too narrow.
-        reward_coverage: The same share of what the agents earned, by the model of the reward;
-            None where the reward is known, and in the first episode, because before data nothing
-            tells the scale of rewards.
+        notes: Warnings in words, such as of a fallback or a band that is too narrow.
+        reward_coverage: The same share for the agents' rewards, by the model of the reward; None
+            if the reward is known, and in the first episode, when the scale of rewards is unknown.
     """
 
     episode: int
@@ -78,11 +77,11 @@ class EpisodeMetrics:
 
     @property
     def regret(self) -> float | None:
-        """What the reference plan would have earned more."""
+        """J of the reference plan minus realised J."""
         return None if self.reference is None else self.reference - self.value
 
     def row(self) -> dict[str, Any]:
-        """The figures under short names, for files and tables."""
+        """The figures by name, for files and tables."""
         row = {**asdict(self), "optimism": self.optimism, "regret": self.regret}
         if self.reward_coverage is None:  # most runs have no such figure
             del row["reward_coverage"]
@@ -106,7 +105,8 @@ class LearnResult(eqx.Module):
 
 
 Watcher = Callable[[int, LearnerState, Plan, Episode, EpisodeMetrics], Any]
-"""Called after every episode of every seed: seed, state before it, plan, episode, metrics."""
+"""Called after every episode of every seed: index of the seed, state before it, plan, episode,
+metrics."""
 
 
 def learn(
@@ -152,7 +152,7 @@ def learn_many(
     progress: bool = True,
     watch: Watcher | None = None,
 ) -> list[LearnResult]:
-    """Learns with several seeds side by side: models and plans of all are one program each."""
+    """`learn` for several seeds side by side, with the same compiled programs."""
     if not seeds or episodes < 1:
         raise UserError(
             f"expected at least one seed and one episode, got {len(seeds)} and {episodes}"
@@ -192,7 +192,7 @@ def learn_many(
 
 
 def _figures(rows: list[list[EpisodeMetrics]], planning: float, fitting: float) -> dict[str, float]:
-    """What the bar shows: means over the seeds."""
+    """What the progress bar shows: means over the seeds."""
     last = [row[-1] for row in rows]
 
     def mean(values: list[float | None]) -> float:
@@ -220,14 +220,14 @@ def measure(
     best: float | None = None,
     reference: float | None = None,
 ) -> EpisodeMetrics:
-    """The figures of an episode, from the state before it was told.
+    """Computes the metrics of an episode.
 
     Args:
-        state: The state that was asked for the plan.
+        state: The state before the episode, which was asked for the plan.
         plan: The plan that was run.
         episode: What was observed.
         data: All transitions so far, those of the episode included.
-        best: Best J before.
+        best: Best J of earlier episodes.
         reference: J of a reference plan.
     """
     problem = state.data.problem
@@ -272,7 +272,6 @@ def _mean_spread(
     grid: Grid,
     farthest: tuple[float, ...],
 ) -> Scalar:
-    """Mean epistemic standard deviation at a plan's mean actions, in units of the farthest move."""
     far = jnp.asarray(farthest, dtype=mass.dtype)
 
     def step(inputs: tuple[Any, Mass]) -> Scalar:
@@ -288,14 +287,14 @@ def _mean_spread(
 
 
 def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float | None, str]:
-    """Coverage of an episode by the model before it, and a warning if it is too low."""
+    """Share of the data inside the model's interval, and a warning if it is too low."""
     from scipy.special import bdtr  # slow to import
 
     found = predict_rows(model, data)
     count = int(found.observed.sum())
     if count == 0:
         return None, ""
-    # Beta is meant as a band of two standard deviations or more.
+    # A beta of 2 stands for a band of two standard deviations, which needs no widening.
     widening = max(1.0, float(model.beta) / 2.0)
     inside = found.quantiles(widening) <= LEVEL
     hits = int((inside & found.observed).sum())
@@ -309,7 +308,7 @@ def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float
 
 
 def _since(data: Transitions, count: int) -> Transitions:
-    """The transitions after the first ``count``, with their own distributions only."""
+    """The transitions after the first ``count``, without the distributions of earlier episodes."""
     fresh = data.rows(np.arange(count, len(data)))
     first = int(fresh.moment.min())
     return replace(fresh, mass=data.mass[first:], moment=fresh.moment - first)

@@ -1,9 +1,9 @@
 """How far from the global optimum a plan can be.
 
-Where the motion does not depend on mu, the distributions are linear in the joint mass of cells
-and actions, and if the integrated reward is concave in it, so is J over randomised policies. The
-tangent at any plan then lies above J everywhere: the value of the best response to the
-linearised reward, one backward sweep, bounds the optimum.
+If the motion does not depend on mu, distributions are linear in the joint mass of cells and
+actions; if the integrated reward is concave in that mass, so is J over randomised policies. The
+tangent at any plan then lies above J everywhere, so that the best response to the linearised
+reward, which takes one backward sweep, bounds the optimum.
 """
 
 import math
@@ -23,24 +23,19 @@ from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion
 
 SHARPNESS = (0.0, 1.0, 4.0)
-"""From even to peaked: the distributions at which the reward's curvature is looked at."""
+"""How peaked the distributions are at which the reward's curvature is tested; 0 is even."""
 
 MOST_ANSWERS = 64
-"""Problems whose class is remembered."""
+"""Number of problems for which `is_concave` remembers its answer."""
 
 _ANSWERS: dict[Any, bool] = {}
 
 CURVATURE_TOLERANCE = 1e-3
-"""Upward curvature, as a share of the strongest, that is taken for rounding."""
+"""Upward curvature, as a share of the strongest curvature, that counts as rounding."""
 
 
 class Certificate(eqx.Module):
-    """``value <= J* <= value + gap``, over randomised policies on the moves and the plan's own.
-
-    Attributes:
-        value: J of the plan.
-        gap: How much more the best policy can earn at most.
-    """
+    """The best policy earns at least ``value``, J of the plan, and at most ``value + gap``."""
 
     value: float = eqx.field(static=True)
     gap: float = eqx.field(static=True)
@@ -72,7 +67,7 @@ def certify(
         flow: The problem's flow.
         motion: The law of motion.
         policy: Any plan: a profile, a policy or a function.
-        actions: The moves that the best policy may use.
+        actions: The moves that other policies may use.
         key: Randomness of the test for concavity.
 
     Raises:
@@ -87,16 +82,14 @@ def certify(
             f"no certificate: J is {value} and the bound {gap}; the motion, the reward or their "
             "derivatives are not finite along the plan"
         )
-    # Below zero only by rounding.
-    return Certificate(value=value, gap=max(0.0, gap))
+    return Certificate(value=value, gap=max(0.0, gap))  # rounding may make it negative
 
 
 def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
     """Raises `OutsideClassError` unless the motion ignores mu and the reward looks concave.
 
-    Concavity is tested where it can be seen: at several random distributions, from nearly even to
-    peaked, the integrated reward must curve downwards in its most upward direction. A
-    counterexample refuses the certificate; none found is no proof.
+    The test computes the largest curvature of the integrated reward at several random
+    distributions. It can find that a reward is not concave, but not prove that it is.
     """
     if depends_on_mu(flow.problem, motion):
         raise OutsideClassError(
@@ -113,17 +106,14 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
 
 
 def is_concave(flow: Flow, motion: Motion) -> bool:
-    """Whether the problem looks to be of the class that has certificates.
-
-    What is found about a reward is remembered for each space: planners ask again and again.
-    """
+    """Whether the problem passes `check_class`; the answer is remembered, as planners ask often."""
     if depends_on_mu(flow.problem, motion):
         return False
     question: Any = (flow.problem.grid, flow.problem.reward)
     try:
         if question in _ANSWERS:
             return _ANSWERS[question]
-    except TypeError:  # Rewards that carry arrays cannot be looked up.
+    except TypeError:  # rewards that hold arrays cannot be hashed
         question = None
     try:
         check_class(flow, motion)
@@ -138,7 +128,7 @@ def is_concave(flow: Flow, motion: Motion) -> bool:
 
 
 def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
-    """Largest and largest absolute curvature of the integrated reward that was found."""
+    """The largest curvature of the integrated reward that was found, and the largest in size."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     upward, scale = -math.inf, 0.0
@@ -182,7 +172,7 @@ def _curvature(flow: Flow, joint: Array, actions: Array, along: Array) -> Array:
 
 @eqx.filter_jit
 def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]:
-    """A random mass of every cell and two random actions in it, nowhere nearly empty."""
+    """Random masses of two random actions in every cell; no cell is nearly empty."""
     problem = flow.problem
     n, dtype = problem.grid.n_cells, problem.initial.dtype
     mass_key, action_key, share_key = jax.random.split(key, 3)
@@ -195,7 +185,7 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
 
 @eqx.filter_jit
 def _certify(moves: MoveFlow, profile: Profile) -> tuple[Array, Array]:
-    """J of the plan, and what the best response gains from the moves and the plan's own actions."""
+    """J of the plan, and the gain of the best response among the moves and the plan's actions."""
     flow = moves.flow
     rollout = flow.rollout(profile, moves.motion)
 
@@ -211,7 +201,7 @@ def _certify(moves: MoveFlow, profile: Profile) -> tuple[Array, Array]:
             return landed + others, paid + paid_to_others
 
         unused = jnp.zeros(moves.actions.shape[:2], dtype=law.weights.dtype)
-        # A plan's own action counts only where it is in use.
+        # The plan's own actions are available only where it uses them.
         usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 

@@ -1,7 +1,7 @@
 """Gradient ascent on J through the flow: back-propagation through time.
 
-Solves eq. HallucinatedUCBOptimizationMeasure for any motion: the true one gives the paper's
-reference plan (App. "Policy optimisation with known environment").
+It solves eq. HallucinatedUCBOptimizationMeasure for any motion. With the true one it gives the
+paper's reference plan (App. "Policy optimisation with known environment").
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ from ..policies.network import NetworkPolicy
 from ..problem import Motion
 
 LAST_RATE = 0.01
-"""Share of the first learning rate that is left at the end."""
+"""Learning rate at the end, as a share of the first one."""
 
 
 class BPTTState(eqx.Module):
-    """Where an ascent is; arrays have one leading entry for each start.
+    """The state of an ascent; the first axis of all arrays is for the starts.
 
     Attributes:
         profiles: The present profiles.
         optimiser: The optimiser's state.
         best: The best profiles so far.
-        best_values: Their J.
-        mark: Best J of all starts when it last improved noticeably.
-        stale: Steps since then.
+        best_values: J of the best profiles.
+        mark: Best J of all starts at its last noticeable improvement.
+        stale: Number of steps since that improvement.
     """
 
     profiles: Profile
@@ -46,11 +46,11 @@ class BPTTState(eqx.Module):
 
     @property
     def skipped(self) -> Int[Array, "starts"]:
-        """Steps left out because the gradient was not finite."""
+        """Number of steps left out because the gradient was not finite."""
         return jnp.asarray(self.optimiser.total_notfinite)
 
     def best_of_all(self) -> tuple[int | Int[Array, ""], Profile]:
-        """The start that came highest, and the best profile on its way."""
+        """Index of the start with the highest J, and its best profile."""
         start = jnp.argmax(self.best_values)
         return start, jax.tree.map(lambda x: x[start] if eqx.is_array(x) else x, self.best)
 
@@ -60,13 +60,13 @@ class BPTTResult(eqx.Module):
 
     Attributes:
         profile: The best profile.
-        value: Its J.
-        start: The start it came from.
+        value: J of the best profile.
+        start: Index of the start that it came from.
         values: Best J of each start.
         history: J of each start at each step.
-        skipped: Steps left out for each start because the gradient was not finite.
-        outcome: ``"plateau"`` or ``"steps"``.
-        lipschitz: Bound of the policy's Lipschitz constant in the position, for networks.
+        skipped: Number of steps left out because the gradient was not finite, for each start.
+        outcome: ``"plateau"`` or ``"steps"``, the reason to stop.
+        lipschitz: For networks, a bound of the policy's Lipschitz constant in the position.
     """
 
     profile: Profile
@@ -83,15 +83,15 @@ class BPTT(eqx.Module):
     """The method: `init`, `step`, and the driver `solve`, which uses only those two.
 
     Attributes:
-        steps: Most steps.
+        steps: Greatest number of steps.
         learning_rate: Adam's first step size; it falls to a hundredth along a cosine.
-        patience: Stop after this many steps without a gain of `tolerance`.
+        patience: Stop after this many steps without a relative gain of `tolerance`.
         tolerance: Smallest relative gain that counts.
-        clip_norm: Longest gradient that is used as it is.
+        clip_norm: Longer gradients are cut to this norm.
         weight_bound: Largest spectral norm of a network's layers (assumption
-            LipschitzPolicyAndReward); none by default.
-        weight_penalty: Price of the squared weights of networks; zero by default.
-        steps_at_once: Steps between two looks at the result.
+            LipschitzPolicyAndReward); no bound by default.
+        weight_penalty: Factor on the sum of the squared weights of networks, a penalty.
+        steps_at_once: Steps of one compiled call, between two tests for a plateau.
     """
 
     steps: int = 1000
@@ -144,10 +144,7 @@ class BPTT(eqx.Module):
     def step(
         self, flow: Flow, motion: Motion, state: BPTTState, count: int = 1
     ) -> tuple[BPTTState, Float[Array, "count starts"]]:
-        """``count`` steps of all starts in one program; also returns J before each of them.
-
-        May be called inside a compiled function.
-        """
+        """Does ``count`` steps of all starts; also returns J before each of them."""
         most = max(count, self.steps_at_once)
         # As arrays, so that one compiled program serves all rates and numbers of steps.
         method = jax.tree.map(jnp.asarray, self)
@@ -157,14 +154,7 @@ class BPTT(eqx.Module):
     def solve(
         self, flow: Flow, motion: Motion, starts: Sequence[Profile], *, progress: bool = False
     ) -> BPTTResult:
-        """Ascends until nothing is gained any more or the steps are used up.
-
-        Args:
-            flow: The problem's flow.
-            motion: The law of motion to plan with.
-            starts: Profiles to start from, side by side; the best end is kept.
-            progress: Whether to show a bar.
-        """
+        """Ascends from all starts until a plateau, or until the steps are used up."""
         state = self.init(starts)
         history, done, outcome = [], 0, "steps"
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:
@@ -177,7 +167,7 @@ class BPTT(eqx.Module):
                 if int(state.stale) >= self.patience:
                     outcome = "plateau"
                     break
-        # The last step's outcome has not been valued yet.
+        # One more, because a step computes J of the profiles that it starts from.
         state, _ = self.step(flow, motion, state)
         start, profile = state.best_of_all()
         network = _network(profile)
@@ -195,10 +185,7 @@ class BPTT(eqx.Module):
     def climb(
         self, flow: Flow, motion: Motion, starts: Sequence[Profile]
     ) -> tuple[Profile, Scalar]:
-        """All steps without a look at the result: the best profile and its J.
-
-        May be called inside a compiled function, unlike `solve`.
-        """
+        """The best profile and its J after all steps; unlike `solve` it can be compiled."""
         state, _ = self.step(flow, motion, self.init(starts), self.steps)
         start, profile = state.best_of_all()
         return profile, state.best_values[start]
@@ -220,7 +207,7 @@ class BPTT(eqx.Module):
 
         def one(arrays: Any, memory: Any) -> tuple[Any, Any, Scalar]:
             gradient, value = jax.grad(loss, has_aux=True)(arrays)
-            # A gradient can be finite where J is not.
+            # The gradient may be finite although J is not.
             gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
             updates, memory = optimiser.update(gradient, memory, arrays)
             moved: Profile = eqx.combine(optax.apply_updates(arrays, updates), rest)
@@ -235,7 +222,7 @@ class BPTT(eqx.Module):
         old_best = eqx.filter(state.best, eqx.is_inexact_array)
         best_values = jnp.where(better, values, state.best_values)
         best = jnp.max(best_values)
-        # Against the last mark, not the last step: slow gains add up.
+        # Compared with the last mark, not with the last step, so that slow gains add up.
         gained = best > state.mark + self.tolerance * jnp.abs(state.mark)
         gained = gained | (jnp.isfinite(best) & ~jnp.isfinite(state.mark))
         return BPTTState(
@@ -248,7 +235,7 @@ class BPTT(eqx.Module):
         ), values
 
     def _bounded(self, profile: Profile) -> Profile:
-        """The profile with its network's layers scaled into their bound; others as they are."""
+        """The profile with its network's layers, if any, scaled to keep `weight_bound`."""
         network = _network(profile)
         if network is None or self.weight_bound is None:
             return profile

@@ -1,8 +1,8 @@
 """Mirror ascent over randomised per-cell policies on a finite set of moves.
 
-Every sweep multiplies each move's weight by the exponential of its value. Where the motion does
-not depend on mu and the reward is concave in mu, the problem over randomised policies is concave
-and the ascent is global; the gap of every sweep says how far the optimum can be.
+Every sweep multiplies each move's weight by the exponential of its value. If the motion does not
+depend on mu and the reward is concave in mu, the problem over randomised policies is concave: the
+ascent finds the global optimum, and every sweep's gap bounds the distance to it.
 """
 
 import math
@@ -26,20 +26,20 @@ from .planner import AbstractPlanner, Actions, Plan
 
 FIRST_STEP = 0.1
 GROWTH, SHRINKAGE = 1.1, 0.5
-"""Step sizes adapt: a little larger after every gain, half after a loss, which is undone."""
+"""Factors on the step size after a gain, and after a loss, which is undone."""
 
 LOWEST_WEIGHT = 1e-12
-"""Floor of the weights of a warm start, so that every move can come back."""
+"""Least weight at the start: a move of weight zero would never come back."""
 
 
 class MirrorState(eqx.Module):
-    """Where an ascent is.
+    """The state of an ascent.
 
     Attributes:
         logits: Logarithms of the weights, up to a constant.
         sweep: The flow and the derivatives at these weights.
         step_size: Size of the next step.
-        upper: Least upper bound J + gap of all sweeps so far.
+        upper: Least J + gap of all sweeps so far.
         sweeps: Number of sweeps done.
     """
 
@@ -66,12 +66,12 @@ class MirrorResult(eqx.Module):
     Attributes:
         moves: The flow over the moves that the policy draws from.
         weights: The policy's weights.
-        value: Its J.
-        upper: Least J + gap seen: no randomised policy over the moves earns more. Infinite if
-            the motion depends on mu or the reward is not concave in it.
+        value: J of the policy.
+        upper: No randomised policy over the moves earns more. Infinite if the motion depends on
+            mu or the reward is not concave in it.
         history: J and gap after each sweep.
         outcome: ``"bracket"`` if the bracket became as narrow as asked for, else ``"sweeps"``.
-        state: Where to go on from.
+        state: The last state, to go on from.
     """
 
     moves: MoveFlow
@@ -97,9 +97,9 @@ class MirrorAscent(eqx.Module):
     """The method: `init`, `step`, and the driver `solve`, which uses only those two.
 
     Attributes:
-        sweeps: Most sweeps.
-        bracket: Stop when J + gap - J is this small; zero to use all sweeps.
-        sweeps_at_once: Sweeps between two looks at the result.
+        sweeps: Greatest number of sweeps.
+        bracket: Stop when the upper bound minus J is this small; zero to use all sweeps.
+        sweeps_at_once: Sweeps of one compiled call, between two tests of the bracket.
         bound: Whether to compute the upper bound of the optimum, a third of the work.
     """
 
@@ -109,14 +109,9 @@ class MirrorAscent(eqx.Module):
     bound: bool = eqx.field(static=True, default=True)
 
     def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
-        """The state before the first step.
-
-        Args:
-            moves: The flow over a set of moves.
-            weights: Weights to start from; by default all moves alike.
-        """
+        """The state before the first step; without ``weights`` all moves are equally likely."""
         if weights is None:
-            # A constant of the size of all weights would be folded while compiling, for seconds.
+            # Else XLA would fold this large constant, which takes seconds.
             weights = jax.lax.optimization_barrier(moves.uniform())
         elif weights.shape != moves.uniform().shape or not bool(
             jnp.all(weights >= 0) & jnp.all(jnp.abs(jnp.sum(weights, axis=-1) - 1) < 1e-3)
@@ -130,10 +125,9 @@ class MirrorAscent(eqx.Module):
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
     ) -> tuple[MirrorState, Float[Array, "count 2"]]:
-        """``count`` sweeps in one program; returns the new state, and J and gap after each.
+        """Does ``count`` sweeps; also returns J and gap after each.
 
-        A sweep takes a step, keeps it if J did not fall, and adapts the step size. May be called
-        inside a compiled function.
+        A sweep takes a step, keeps it if J did not fall, and adapts the step size.
         """
         most = max(count, self.sweeps_at_once)
         state, figures = _sweeps(moves, state, jnp.asarray(count), most, self.bound)
@@ -142,10 +136,7 @@ class MirrorAscent(eqx.Module):
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
     ) -> MirrorResult:
-        """Ascends until the bracket is narrow enough or the sweeps are used up.
-
-        The upper bound is infinite where the problem is not of the class that has one.
-        """
+        """Ascends until the bracket is narrow enough or the sweeps are used up."""
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
         concave = self.bound and is_concave(moves.flow, moves.motion)
@@ -174,10 +165,9 @@ class MirrorAscent(eqx.Module):
 
 
 class MirrorPlanner(AbstractPlanner):
-    """Randomised policies by mirror ascent over actions, or joint actions ``(a, eta)``.
+    """Plans randomised policies by mirror ascent over actions, or joint actions ``(a, eta)``.
 
-    Global where the motion does not depend on mu and the reward is concave. Each plan starts
-    anew, so that it is a function of the motion alone.
+    Each plan starts anew, so that it is a function of the motion alone.
 
     Attributes:
         points: Moves on each axis of an action box.
@@ -193,7 +183,7 @@ class MirrorPlanner(AbstractPlanner):
         """Nothing: every plan starts anew."""
 
     def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: None) -> Plan:
-        """Sweeps from all moves alike, then leaves eta out."""
+        """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
         ascent = MirrorAscent(self.sweeps, bound=False)
         state, _ = ascent.step(moves, ascent.init(moves), self.sweeps)
@@ -219,15 +209,15 @@ def regular_moves(
     """The flow over a regular set of moves.
 
     If the flow's actions have more axes than ``actions``, the moves are all pairs of an action
-    and a control eta in [-1, 1]^p; those of one action follow each other.
+    and a control eta in [-1, 1]^p; pairs with the same action are neighbours.
 
     Args:
         flow: The flow of the problem to plan in.
         motion: The law of motion.
         actions: What agents can do.
         points: Actions on each axis of a box.
-        controls: Values of eta on each axis; 2 are the corners and, because those alone would
-            miss the middle of the confidence band, the centre.
+        controls: Values of eta on each axis; 2 stands for the corners of [-1, 1]^p and its centre,
+            the middle of the confidence band.
     """
     own = actions.points(points)
     size = flow.problem.actions.dim - actions.dim
@@ -271,7 +261,7 @@ def _sweeps(
 def _sweep(moves: MoveFlow, state: MirrorState, bound: bool) -> MirrorState:
     old = state.sweep
     logits = state.logits + state.step_size * old.action_values
-    # Only differences between moves matter; the best at zero keeps the logits from drifting.
+    # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
     new = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.rollout.value)

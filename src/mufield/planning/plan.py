@@ -1,7 +1,7 @@
-"""Deterministic or smoothly scattered policies by gradient ascent, known motion or imagined.
+"""Plans tables or networks by gradient ascent, with the true motion or an imagined one.
 
-One path: mirror ascent, a table around its mean actions, networks fitted to that table, gradient
-ascent through the flow.
+Mirror ascent finds randomised moves; a table takes their means, networks are fitted to that table,
+and gradient ascent through the flow improves the table or the networks.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ from .starts import (
 )
 
 SHAKE = 0.1
-"""Random shift of new starts while learning, before their actions are squashed."""
+"""Size of the random shift of new starts while learning, before actions are squashed."""
 
 TRIAL = 0.25
 """Share of the steps after which the worse of two starts is given up."""
 
 FIT_STEPS, SCATTER_FIT_STEPS = 500, 1000
-"""Steps of the fit of networks to a table, without and with a scatter of actions."""
+"""Steps of the fit of networks to a table, without and with scattered actions."""
 
 
 def plan(
@@ -62,15 +62,15 @@ def plan(
     Args:
         flow: The problem's flow.
         motion: The law of motion.
-        policy: `Table`, the default, or `Network`. With ``scatter`` of 5 or so agents draw their
-            actions, which varies smoothly over space; where agents start together, such plans
-            earn more than any deterministic one.
-        key: Randomness of networks and random starts; tables from mirror ascent have none.
-        starts: Number of new starts; the best end is kept. Zero to start from ``warm`` alone.
+        policy: `Table`, the default, or `Network`. With a ``scatter`` of 5 or so, agents draw
+            their actions at random; if agents start together, this earns more than any
+            deterministic plan.
+        key: Randomness of networks and of random starts.
+        starts: Number of new starts, the best of which is kept; zero to use ``warm`` alone.
         random: Whether new starts are random instead of made from mirror ascent's plan. In the
-            four rooms networks then end about one lower.
-        warm: Profiles to start from as well, for example earlier plans: of networks with the same
-            sizes, or for a table of any `TablePolicy`.
+            four rooms networks then end with a J about one lower.
+        warm: More profiles to start from, such as earlier plans: networks of the same sizes, or
+            for a table any `TablePolicy`.
         ascent: The gradient ascent; by default one that suits the kind of policy.
         progress: Whether to show a bar.
     """
@@ -101,18 +101,18 @@ def plan(
 class GradientPlanner(AbstractPlanner):
     """Plans by gradient ascent through the flow, the paper's class of policies.
 
-    Each plan climbs from two starts side by side, the last plan and a new one, and after a while
-    goes on with the better alone. The new one comes from mirror ascent where the motion does not
-    depend on mu, because random starts end in local optima; else it is at rest.
+    Each plan climbs from the last plan and from a new start side by side, and after a while goes
+    on with the better one. The new start comes from mirror ascent if the motion does not depend on
+    mu, because random starts end in local optima; otherwise agents are at rest in it.
 
     Attributes:
         policy: `Network`, one for each step, or `Table`, an action for each cell and step.
         steps: Steps of the ascent.
         learning_rate: Its first step size; by default one that suits the kind of policy.
-        table_steps: Steps on the table that networks are fitted to.
+        table_steps: Steps of ascent on the table that networks are fitted to.
         fit_steps: Steps of that fit.
         sweeps: Sweeps of mirror ascent for a new start.
-        points: Its moves on each axis of the action box.
+        points: Moves of mirror ascent on each axis of the action box.
     """
 
     policy: PolicyKind = Network()
@@ -175,10 +175,10 @@ def _new_starts(
     fit_steps: int,
     shake: Key | None = None,
 ) -> list[Profile]:
-    """New profiles to climb from: networks with the randomness of each key, or one table."""
+    """New profiles to climb from: one table, or networks fitted to it, one for each key."""
     table = table_start(flow, actions, kind.scatter, moves, sweeps=sweeps)
     if shake is not None:
-        # A model that knows nothing is the same to all sides: at rest its gradient is zero.
+        # Before data the model is symmetric, so that the gradient at rest is zero.
         table = shaken(table, shake, SHAKE)
     if isinstance(kind, Table):
         return [table]
@@ -189,7 +189,7 @@ def _new_starts(
 
 
 def _warm(flow: Flow, kind: PolicyKind, actions: Box, profile: Profile) -> Profile:
-    """A profile to start from, in the form that gradient ascent changes."""
+    """A profile in the form that gradient ascent changes: tables become `SquashedTable`."""
     policy = profile.join(profile.per_step)
     if not isinstance(kind, Table) or isinstance(policy, SquashedTable):
         return profile
@@ -199,11 +199,6 @@ def _warm(flow: Flow, kind: PolicyKind, actions: Box, profile: Profile) -> Profi
         )
     problem = flow.problem
     shape = (problem.horizon, problem.grid.n_cells, policy.weights.shape[-1])
+    moves = jnp.broadcast_to(policy.actions, (*shape, actions.dim))
     weights = jnp.broadcast_to(policy.weights, shape)
-    return around(
-        problem,
-        actions,
-        kind.scatter,
-        jnp.broadcast_to(policy.actions, (*shape, actions.dim)),
-        weights,
-    )
+    return around(problem, actions, kind.scatter, moves, weights)

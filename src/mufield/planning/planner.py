@@ -1,4 +1,4 @@
-"""What every planner offers, whether the motion is known or imagined, and what it gives."""
+"""The interface of planners: they plan a policy for any motion, true or imagined."""
 
 from abc import abstractmethod
 from typing import Any
@@ -18,13 +18,12 @@ class Plan(eqx.Module):
     """What a planner found.
 
     Attributes:
-        profile: The policy profile to run. Where planning used hallucinated controls, it holds no
-            trace of them.
+        profile: The policy profile to run, without hallucinated controls.
         memory: What the planner starts from next time.
         value: J under the motion that was planned with.
         mass: The population's distributions under that motion.
         control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
-        note: What people should know of it; empty for a plan like any other.
+        note: Why the plan is unusual, such as a fallback; else empty.
     """
 
     profile: Profile
@@ -38,9 +37,9 @@ class Plan(eqx.Module):
 class AbstractPlanner(eqx.Module):
     """A way to plan under any motion; its attributes are the settings.
 
-    The flow's actions may have more axes than what agents can do: joint actions ``(a, eta)``,
-    whose last axes are hallucinated controls. They steer the motion, are free of charge, and are
-    left out of the policy that the planner hands out.
+    The flow's actions may have more axes than the agents' own: joint actions ``(a, eta)``, whose
+    last axes are hallucinated controls. They steer the imagined motion, cost nothing, and are left
+    out of the policy to run.
     """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """The kinds of policies that gradient ascent plans, and where it starts to climb.
 
-Gradient ascent ends in local optima when it starts at random. Mirror ascent is global where the
-motion does not depend on mu and the reward is concave, so a table of the mean actions that it
-found is a better place to start; networks are fitted to such a table.
+From random starts, gradient ascent ends in local optima. Mirror ascent does not if the motion
+ignores mu and the reward is concave, so a table of the mean actions that it found is a better
+start; networks are fitted to such a table.
 """
 
 from typing import Any, ClassVar
@@ -29,19 +29,18 @@ from ..space.measure import MeanField
 from .mirror import MirrorAscent
 
 FLOOR = 0.05
-"""Weight in the fit of a cell that is empty, relative to one of average mass."""
+"""Weight of an empty cell in the fit, relative to a cell of average mass."""
 
 
 class SquashedTable(AbstractPolicy):
-    """The parameters of a table, which may be any numbers: what gradient ascent changes.
+    """A table by unbounded parameters, which gradient ascent changes; `table` is the table itself.
 
     The centre of each cell's actions is squashed to the action box by tanh. With a width, agents
-    scatter their actions around it: those that all do the same would stay together, and could
-    part by noise alone. `table` gives the plain table.
+    draw actions around it: those that all do the same would stay together but for the noise.
 
     Attributes:
-        centre: Of each cell's actions, before they are squashed.
-        width: How far they scatter on each axis, before `softplus`; none for a single action.
+        centre: Centre of each cell's actions, before they are squashed.
+        width: How far actions scatter on each axis, before `softplus`; None for a single action.
         box: The action box.
         scatter: Number of different actions on each axis.
     """
@@ -65,12 +64,12 @@ class SquashedTable(AbstractPolicy):
 
     @property
     def sees_mu(self) -> bool:
-        """Tables know cells only."""
+        """False: a table knows cells only."""
         return False
 
     @property
     def by_cell(self) -> bool:
-        """All agents of a cell act alike."""
+        """True: all agents of a cell act alike."""
         return True
 
     def table(self) -> TablePolicy:
@@ -90,19 +89,19 @@ class SquashedTable(AbstractPolicy):
 
 
 class JointPolicy(AbstractPolicy):
-    """A policy of actions and a deterministic one of hallucinated controls, side by side."""
+    """A policy for actions a and a deterministic one for hallucinated controls eta."""
 
     action: AbstractPolicy
     control: AbstractPolicy
 
     @property
     def sees_mu(self) -> bool:
-        """If one of them does."""
+        """Whether either of the two does."""
         return self.action.sees_mu or self.control.sees_mu
 
     @property
     def by_cell(self) -> bool:
-        """If both are."""
+        """Whether both act by cell."""
         return self.action.by_cell and self.control.by_cell
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
@@ -115,11 +114,11 @@ class JointPolicy(AbstractPolicy):
 
 
 class Table(eqx.Module):
-    """Plans an action, or a scatter of actions, for each cell and step.
+    """Plans one action, or several to draw from, for each cell and step.
 
     Attributes:
-        scatter: Number of different actions on each axis that an agent draws from; 1 for a
-            deterministic policy. In the four rooms 3 lose 0.1 of J against 5, and 7 gain nothing.
+        scatter: Number of actions on each axis that an agent draws from; 1 for a deterministic
+            policy. In the four rooms 5 earn 0.1 more than 3, and 7 earn no more than 5.
     """
 
     scatter: int = eqx.field(static=True, default=1)
@@ -128,7 +127,7 @@ class Table(eqx.Module):
     learning_rate: ClassVar[float] = 0.1
 
     def random(self, problem: Problem, actions: Box, key: Key) -> Profile:
-        """Random numbers before squashing; arguments as of `Network.random`."""
+        """A random table; arguments as of `Network.random`."""
         return shaken(at_rest(problem, actions, self.scatter), key, 1.0)
 
 
@@ -163,8 +162,8 @@ class Network(eqx.Module):
         """Networks with random weights.
 
         Args:
-            problem: The problem to plan in.
-            actions: What agents can do; the problem's actions may have controls beside it.
+            problem: The problem to plan in; its actions may include controls.
+            actions: What agents can do.
             key: Randomness.
         """
 
@@ -199,15 +198,7 @@ def table_start(
     *,
     sweeps: int = 100,
 ) -> Profile:
-    """A table around the mean actions that mirror ascent finds, or of agents at rest.
-
-    Args:
-        flow: The flow of the problem to plan in.
-        actions: What agents can do.
-        scatter: Number of different actions on each axis of the table.
-        moves: The moves of mirror ascent; none for agents at rest.
-        sweeps: Sweeps of mirror ascent.
-    """
+    """A table around the mean actions that mirror ascent finds; without moves, agents at rest."""
     if moves is None:
         return at_rest(flow.problem, actions, scatter)
     ascent = MirrorAscent(sweeps, bound=False)
@@ -222,7 +213,7 @@ def around(
     moves: Float[Array, "*steps cells moves dim"],
     weights: Float[Array, "steps cells moves"],
 ) -> Profile:
-    """A profile of `SquashedTable` around the mean of given moves, of joint ones if they are."""
+    """A `SquashedTable` with mean and deviation of the moves; for joint moves a `JointPolicy`."""
     average = "hkm,kma->hka" if moves.ndim == 3 else "hkm,hkma->hka"
     mean = jnp.einsum(average, weights, moves)
     square = jnp.einsum(average, weights, moves**2)
@@ -240,7 +231,7 @@ def around(
 
 
 def at_rest(problem: Problem, actions: Box, scatter: int) -> Profile:
-    """A table of agents that stay where they are, as far as they can."""
+    """A table with the action of rest everywhere."""
     rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
     weights = jnp.ones((problem.horizon, problem.grid.n_cells, 1), dtype=rest.dtype)
     moves = jnp.broadcast_to(rest, (problem.grid.n_cells, 1, rest.shape[0]))
@@ -248,7 +239,7 @@ def at_rest(problem: Problem, actions: Box, scatter: int) -> Profile:
 
 
 def shaken(profile: Profile, key: Key, size: float) -> Profile:
-    """The profile with normal noise added to all its numbers."""
+    """The profile with normal noise added to all its parameters."""
     leaves, tree = jax.tree.flatten(profile)
     keys = jax.random.split(key, len(leaves))
     moved = [
@@ -263,13 +254,13 @@ def shaken(profile: Profile, key: Key, size: float) -> Profile:
 def fit(
     flow: Flow, profile: Profile, wanted: Profile, mass: _types.Masses, *, steps: int
 ) -> Profile:
-    """Changes a profile, such as networks, to act like another, mostly where the population is.
+    """Fits a profile, such as networks, to act like another, above all where the population is.
 
     Args:
         flow: The problem's flow.
         profile: The profile to change.
-        wanted: What it should be like; it must draw from as many actions in every cell.
-        mass: Distributions of the episode: what the profiles see, and how much cells matter.
+        wanted: The profile to imitate; it must draw from as many actions in every cell.
+        mass: Distributions of the episode, which policies see and by which cells are weighted.
         steps: Steps of the fit.
     """
     grid = flow.problem.grid
@@ -300,7 +291,7 @@ def fit(
 
 
 def handed_out(profile: Profile, actions: Box) -> Profile:
-    """What agents run of a plan: plain tables and networks, without hallucinated controls."""
+    """The profile that agents run: plain tables or networks, without hallucinated controls."""
     policy = profile.join(profile.per_step)
     if isinstance(policy, JointPolicy):
         action = Profile(profile.per_step.action, profile.shared.action, profile.horizon)
@@ -317,7 +308,7 @@ def handed_out(profile: Profile, actions: Box) -> Profile:
 
 
 def side_by_side(action: Profile, control: Profile) -> Profile:
-    """Two profiles side by side, as one of `JointPolicy`."""
+    """Joins a profile of actions and one of controls to one of `JointPolicy`."""
     return Profile(
         per_step=JointPolicy(action.per_step, control.per_step),
         shared=JointPolicy(action.shared, control.shared),
@@ -326,7 +317,7 @@ def side_by_side(action: Profile, control: Profile) -> Profile:
 
 
 def with_actions(problem: Problem, actions: Any) -> Problem:
-    """The same problem with other actions; the reward is left as it is."""
+    """The problem with other actions and the same reward."""
     changed: Problem = eqx.tree_at(
         lambda p: p.actions, problem, actions, is_leaf=lambda x: x is problem.actions
     )

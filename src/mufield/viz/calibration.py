@@ -24,8 +24,8 @@ def calibration_figure(
     """Draws observed against expected coverage; a model below the diagonal is overconfident.
 
     Args:
-        curves: Expected and observed shares, between 0 and 1, by the models' names.
-        title: What stands above the curves.
+        curves: For each model's name, expected and observed shares between 0 and 1.
+        title: Title of the figure.
         x_label: What the expected shares are.
         y_label: What the observed shares are.
     """
@@ -67,17 +67,17 @@ def slice_figure(
     points_label: str = "moves seen nearby",
     title: str = "",
 ) -> Figure:
-    """Draws models' means and bands along a line, one panel for each, and the truth in all.
+    """Draws the mean and the band of each model in a panel of its own, beside the true motion.
 
     Args:
-        position: Places along a line through the space of states and actions.
-        truth: One axis of the true motion at the places.
-        models: Mean and half the width of the band at the places, by the models' names.
+        position: Positions along a line through the space of states and actions.
+        truth: One axis of the true motion at these positions.
+        models: For each model's name, the mean and half the width of the band there.
         x_label: What changes along the line.
         y_label: What the models predict, with its unit.
-        points: Observed moves near the line: their places and what was observed.
-        points_label: What the legend calls them.
-        title: What stands above all panels.
+        points: Observed moves near the line: their positions and what was observed.
+        points_label: Name of these moves in the legend.
+        title: Title of the figure.
     """
     if not models:
         raise UserError("expected at least one model to draw, got none")

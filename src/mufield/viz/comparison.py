@@ -9,7 +9,7 @@ from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
 
 # Each contender keeps its colour and marker, whoever else is compared.
 _PLACES = {name: index for index, name in enumerate((*LEARNERS, *Q_LEARNERS))}
-# Dashes are for what cannot be compared.
+# Solid or dash-dotted: plain dashes mark what cannot be compared.
 _REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")}
 
 
@@ -18,9 +18,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
     Contenders that learn nothing are horizontal lines; a certified upper bound is dotted. Those
     that played another game are dashed and marked with a star.
-
-    Args:
-        comparison: What was compared.
     """
     seeds = len(comparison.config.seeds)
     spread = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"

@@ -1,4 +1,4 @@
-"""Curves in panels, with bands, lines to compare with and one legend below."""
+"""Curves in panels, with bands, reference lines and one legend below."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ from ..errors import UserError
 Values = Real[Array | np.ndarray, "_"]
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
-"""They help in print, where colours are lost."""
+"""They tell curves apart where colours are lost, as in print."""
 
 MARKER_SIZE = 4
 MOST_MARKERS = 40
-"""Values of a curve from which on markers would run into each other."""
+"""Curves with more values have no markers, which would overlap."""
 
 BAND_OPACITY = 0.2
 REFERENCE_DASHES = ("--", "-.", ":", (0, (1, 3)))
 PANEL_WIDTH, PANEL_HEIGHT = 5.4, 3.8
 DOTS_PER_INCH = 150
 LETTER, HANDLE = 0.072, 0.6
-"""Inches that a letter and a handle of the legend take, a little more than on average."""
+"""Width in inches of a letter and of a handle in the legend, on the safe side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class Curve:
 
     Attributes:
         y: Its values.
-        x: Where they are; the whole numbers from 0 by default.
+        x: Their positions; 0, 1, 2, ... by default.
         band: Lower and upper edge of the band around it.
-        place: Which colour and marker it has; curves of one name have one place in all panels.
-        dashes: Style of its line.
+        place: Index of its colour and marker; use the same for curves of one name.
+        dashes: Line style of matplotlib.
         marked: Whether it has markers, if there are few values.
     """
 
@@ -61,13 +61,10 @@ class Panel:
 
     Attributes:
         curves: The curves by their names.
-        x_label: What lies on the horizontal axis, with its unit.
-        y_label: What lies on the vertical axis, with its unit.
-        title: What stands above the panel.
-        references: Constant values by their names.
-        y_range: Ends of the vertical axis; either may be left to the curves.
+        references: Horizontal lines: their values by their names.
+        y_range: Ends of the vertical axis; None leaves an end to the curves.
         x_range: Ends of the horizontal axis.
-        whole: Whether the horizontal axis counts whole numbers.
+        whole: Whether the ticks of the horizontal axis are whole numbers.
     """
 
     curves: Mapping[str, Curve]
@@ -84,7 +81,7 @@ def band_of(
     values: Float[np.ndarray, "seeds entries"], *, place: int, first_x: int = 1, dashes: str = "-"
 ) -> Curve:
     """The median over seeds, with a band from the least to the greatest if there are several."""
-    # Not nanmedian, which warns where there are only NaN; a gap says that a seed has no value.
+    # Not nanmedian: where a seed has no value, the curve shall have a gap.
     middle, x = np.median(values, axis=0), first_x + np.arange(values.shape[1])
     band = (values.min(axis=0), values.max(axis=0)) if len(values) > 1 else None
     return Curve(middle, x, band, place=place, dashes=dashes)
@@ -102,12 +99,12 @@ def curve_figure(
     """Draws curves in one panel, and dashed lines for values to compare them with.
 
     Args:
-        series: The curves by their names, with one value for each whole number.
-        x_label: What the whole numbers count.
+        series: The values of the curves by their names.
+        x_label: What values are counted by, such as episodes.
         y_label: What the values are, with their unit.
         reference: Constant values by their names.
-        title: What stands above the curves.
-        first_x: The whole number of the first value.
+        title: Title of the figure.
+        first_x: Number of the first value.
     """
     curves = {}
     for place, (name, values) in enumerate(series.items()):
@@ -134,11 +131,11 @@ def panel_figure(
 
     Args:
         panels: The panels of each row; all rows have the same number.
-        title: What stands above all of them.
-        note: What stands below the panels, above the legend.
-        width: Inches of a panel.
-        height: Inches of a panel.
-        share_y: Whether the panels of a row have one vertical axis.
+        title: Title of the figure.
+        note: Text between the panels and the legend.
+        width: Width of a panel in inches.
+        height: Height of a panel in inches.
+        share_y: Whether the panels of a row share their vertical axis.
     """
     if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
         raise UserError(
@@ -153,7 +150,7 @@ def panel_figure(
     pairs = [pair for row in zip(panels, axes, strict=True) for pair in zip(*row, strict=True)]
     for panel, place in pairs:
         draw_panel(place, panel)
-    # Only now: a range ends the search for one that shows all curves of a shared axis.
+    # After drawing: a range that is set stops matplotlib from fitting a shared axis to all curves.
     for panel, place in pairs:
         place.set(xlim=panel.x_range, ylim=panel.y_range)
         if share_y:
@@ -205,7 +202,7 @@ def draw_reference(
 
 
 def legend_below(figure: Figure, note: str = "") -> None:
-    """One entry for each name, below the panels, as curves may be anywhere in them."""
+    """Draws one legend for all panels below them, with one entry for each name."""
     entries: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -239,7 +236,7 @@ def save_figure(
         # Without the date, so that the same figure gives the same file.
         metadata = {"CreationDate": None} if kind == "pdf" else None
         figure.savefig(picture, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
-        # Not with_suffix: names of runs may hold points.
+        # Not with_suffix: names of runs may contain dots.
         written.append(path.with_name(f"{path.name}.{kind}"))
         write_bytes(written[-1], picture.getvalue())
     return tuple(written)

@@ -1,4 +1,4 @@
-"""Distributions over the space: bars along a line, or an image of the rooms."""
+"""Distributions over the space: bars in one dimension, an image in two."""
 
 import math
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ WALLS: dict[str, Any] = {
 }
 
 CROWDED_SHARE = 10.0
-"""Cells with more than this share of it have one colour on a log scale, so that the first steps
-of a flow, when everybody is in one place, leave some range for the others."""
+"""The log scale ends at this multiple of the mass that cells have if the population is evenly
+spread, so that crowds at the start of a flow leave some range for the other steps."""
 
 SHORTEST_ARROW = 0.25
-"""Share of the longest arrow below which arrows are only specks."""
+"""Arrows shorter than this share of the longest are left out: they would be specks."""
 
 MOST_ARROWS = 16
 """Arrows along a panel of normal width; finer grids show those of some cells only."""
@@ -61,14 +61,14 @@ def draw_field(
         mass: Mass of every free cell.
         arrows: Mean actions in the cells of a two-dimensional grid; drawn where there is
             mass, on fine grids in some of the cells.
-        title: What stands above the panel.
+        title: Title of the panel.
         colour_limits: Masses at the ends of the colour range; by default zero and the largest
             mass, on a log scale from a tenth to ten times an evenly spread population's. On a
             line they are the ends of the vertical axis, in mass as well.
         colour_scale: ``"log"`` shows thin and dense cells in one range.
         colour_bar: Whether to draw the colour bar beside the panel.
-        arrow_unit: Length of the action whose arrow fills its place; by default the longest of
-            ``arrows``. Arrows show directions and compare lengths: they are not to scale.
+        arrow_unit: Size of the action whose arrow is as long as a cell, or as the block of cells
+            that it stands for; by default that of the largest action.
     """
     values = np.asarray(mass, dtype=float)
     if grid.dim == 3:
@@ -134,7 +134,7 @@ def field_figure(
         masses: The distributions of a flow; or several named flows, one in each row.
         steps: Which of the distributions to draw, one in each column.
         arrows: Mean actions at each step, for a single flow.
-        titles: What stands above the columns; by default the step.
+        titles: Titles of the columns; by default the step.
     """
     flows = as_flows(grid, masses, arrows)
     length = len(flows[0].masses)
@@ -161,13 +161,13 @@ def field_figure(
 
 
 def panel_size(grid: Grid) -> tuple[float, float]:
-    """Inches that a panel with its colour bar takes."""
+    """Width and height in inches of a panel with its colour bar."""
     if grid.dim == 1:
         return 4.0, 3.0
     aspect = grid.extent[1] / grid.extent[0]
     if _is_wide(grid):
         return 6.0, 1.5 + 5.0 * aspect
-    # Narrower towers would make pictures that fit on no screen.
+    # Tall and narrow spaces would make pictures that fit on no screen.
     return 4.0, 0.5 + 3.0 * min(aspect, 2.0)
 
 
@@ -255,7 +255,7 @@ def _draw_arrows(
         )
     lengths = np.linalg.norm(arrows, axis=1)
     unit = unit or float(lengths.max())
-    # On fine grids every arrow stands for a block of cells, or they would be too small to see.
+    # On fine grids every arrow stands for a block of cells, as it would be too small for one.
     stride = math.ceil(max(grid.shape) / (2 * MOST_ARROWS if _is_wide(grid) else MOST_ARROWS))
     shown = (values > VISIBLE_SHARE / grid.n_cells) & (lengths > SHORTEST_ARROW * unit)
     shown &= (grid.free_cells % stride == stride // 2).all(axis=1)

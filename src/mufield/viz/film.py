@@ -16,14 +16,7 @@ from matplotlib.figure import Figure
 from ..errors import UserError
 from ..space.grid import Grid
 from .curves import DOTS_PER_INCH
-from .fields import (
-    ColourScale,
-    draw_colour_bar,
-    draw_field,
-    norm_between,
-    panel_size,
-    range_of,
-)
+from .fields import ColourScale, draw_colour_bar, draw_field, norm_between, panel_size, range_of
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
 
 Frame = UInt8[np.ndarray, "height width 3"]
@@ -43,8 +36,8 @@ def animate_flow(
 ) -> Path:
     """Writes a film of a flow, or of several side by side: one frame for each step.
 
-    All frames share one colour range, logarithmic so that a crowd in one cell and a thin spread
-    over all of them can be told apart; on a line they share the vertical axis.
+    All frames share one colour range, on a log scale, which shows crowds and thinly spread
+    populations alike; in one dimension they share the vertical axis.
 
     Args:
         path: Where to write: ``.mp4``, which browsers play, or ``.gif``. Without the package
@@ -52,7 +45,7 @@ def animate_flow(
         grid: The space.
         masses: The distributions of a flow; or several named flows, side by side.
         arrows: Mean actions at each step, for a single flow.
-        titles: What stands above each frame; by default the step.
+        titles: Titles of the frames; by default the step.
         frames_per_second: Speed.
         progress: Called after each frame with the number of frames done and of all frames.
 
@@ -118,7 +111,7 @@ def _frames(
             )
         canvas.draw()
         if step == 0:
-            # Panels that moved by a pixel from frame to frame would tremble.
+            # Laid out once only: panels that move by a pixel between frames seem to tremble.
             figure.set_layout_engine("none")
         yield np.array(canvas.buffer_rgba())[..., :3]
         if progress is not None:
@@ -126,13 +119,13 @@ def _frames(
 
 
 def _even(inches: float) -> float:
-    """H.264 halves the resolution of colours, so both sides need an even number of dots."""
-    # A rounding error more, because matplotlib cuts the number of dots down.
+    """The nearest size with an even number of pixels, as H.264 needs it."""
+    # A little more, because matplotlib rounds the number of pixels down.
     return (2 * round(inches * DOTS_PER_INCH / 2) + 1e-6) / DOTS_PER_INCH
 
 
 def _ffmpeg() -> str | None:
-    """The program; None without the package, or where it comes without a program."""
+    """Path of ffmpeg; None without imageio-ffmpeg, or if that package holds no program."""
     try:
         import imageio_ffmpeg
     except ImportError:
@@ -155,7 +148,7 @@ def _write_mp4(program: str, path: Path, frames: Iterator[Frame], speed: float) 
             [*command, str(path)], stdin=subprocess.PIPE, stderr=complaints
         ) as run:
             assert run.stdin is not None
-            # When ffmpeg gives up its pipe breaks; what it says is more useful than that.
+            # If ffmpeg fails, the pipe breaks; its own message, below, is more useful.
             with contextlib.suppress(BrokenPipeError):
                 for frame in itertools.chain([first], frames):
                     run.stdin.write(frame.tobytes())
@@ -170,10 +163,5 @@ def _write_gif(path: Path, frames: Iterator[Frame], speed: float) -> None:
     from PIL import Image
 
     pictures = (Image.fromarray(frame).quantize(256) for frame in frames)
-    next(pictures).save(
-        path,
-        save_all=True,
-        append_images=pictures,
-        duration=round(1000 / speed),
-        loop=0,
-    )
+    duration = round(1000 / speed)  # of a frame, in milliseconds
+    next(pictures).save(path, save_all=True, append_images=pictures, duration=duration, loop=0)

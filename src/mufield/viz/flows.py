@@ -19,9 +19,9 @@ class NamedFlow:
     """One flow of a picture.
 
     Attributes:
-        title: What stands above its panels.
+        title: Title of its panels.
         masses: The distributions mu_0, ..., mu_H.
-        arrows: Mean actions in the cells at each step. There may be fewer of them than
+        arrows: Mean actions in the cells at each step. There may be fewer steps than
             distributions: at the end of an episode nobody acts.
     """
 
@@ -39,7 +39,7 @@ class NamedFlow:
 def as_flows(
     grid: Grid, flows: Masses | Sequence[NamedFlow], arrows: Arrows | None
 ) -> tuple[NamedFlow, ...]:
-    """Checks the flows of a picture; masses alone are a flow without a title."""
+    """Checks the flows of a picture; masses alone become a flow without a title."""
     if isinstance(flows, Sequence):
         if arrows is not None:
             raise UserError("several flows bring their own arrows: put them into each NamedFlow")
@@ -62,7 +62,7 @@ def as_flows(
 
 
 def longest_arrow(flows: Sequence[NamedFlow]) -> float | None:
-    """Length of the longest arrow, so that arrows compare between panels and steps."""
+    """Length of the longest arrow, so that all panels and steps have one scale."""
     arrows = [np.asarray(flow.arrows) for flow in flows if flow.arrows is not None]
     lengths = [float(np.linalg.norm(a, axis=-1).max()) for a in arrows if a.size]
     return max(lengths, default=None)

@@ -1,4 +1,4 @@
-"""What runs learned, episode by episode, and what the population did in one episode."""
+"""Figures of runs: what they learned, episode by episode, and the flow of one episode."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,13 @@ from .film import animate_flow
 from .flows import Arrows, Masses
 
 COLUMNS = 3
-"""Panels of the diagnostics side by side."""
+"""Panels of the diagnostics in a row."""
 
 
 def learning_figure(groups: Sequence[RunGroup]) -> Figure:
     """Draws J against episodes: a line for each run, or a median with its range over seeds.
 
     A single run is drawn beside what its optimistic plans expected.
-
-    Args:
-        groups: Runs of one configuration each.
     """
     _check(groups)
     curves = {_label(g): band_of(g.column("value"), place=i) for i, g in enumerate(groups)}
@@ -54,11 +51,7 @@ def learning_figure(groups: Sequence[RunGroup]) -> Figure:
 
 
 def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
-    """Draws how far models and plans could be trusted, episode by episode.
-
-    Args:
-        groups: Runs of one configuration each.
-    """
+    """Draws how far models and plans could be trusted, episode by episode."""
     _check(groups)
     panels = [_diagnostic(each, groups) for each in DIAGNOSTICS]
     rows = [panels[start : start + COLUMNS] for start in range(0, len(panels), COLUMNS)]
@@ -71,14 +64,7 @@ def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
 
 @dataclass(frozen=True, eq=False)
 class RunFlow:
-    """One episode of a run.
-
-    Attributes:
-        problem: What the run is about.
-        title: Names the episode.
-        masses: The population's distributions mu_0, ..., mu_H.
-        arrows: Mean actions in the cells at each step, where they can be drawn.
-    """
+    """One episode of a run, to be drawn; ``arrows`` are the mean actions, if space is a plane."""
 
     problem: Problem
     title: str
@@ -87,13 +73,7 @@ class RunFlow:
 
 
 def run_flow(run: RunFiles, problem: Problem, episode: int) -> RunFlow:
-    """Reads an episode and the policy that was run.
-
-    Args:
-        run: The run.
-        problem: What it is about.
-        episode: Number of the episode, from 1.
-    """
+    """Reads an episode, by its number from 1, and the policy that was run."""
     record = run.records[episode - 1]
     masses, arrows = jnp.asarray(record.arrays["mass"]), None
     if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
@@ -115,13 +95,7 @@ def flow_figure(flow: RunFlow) -> Figure:
 
 
 def animate_run(path: Path, flow: RunFlow, progress: Callable[[int, int], None]) -> Path:
-    """Writes the episode as a film; returns the file that was written.
-
-    Args:
-        path: Where to write, ``.mp4`` or ``.gif``.
-        flow: The episode.
-        progress: Called after each frame with the number of frames done and of all frames.
-    """
+    """Writes an episode as a film; see `animate_flow`."""
     horizon = len(flow.masses) - 1
     titles = [f"{flow.title}\nh = {step} of {horizon}" for step in range(horizon + 1)]
     grid = flow.problem.grid

@@ -15,20 +15,17 @@ REALISED, BOUND = "realised", "bound of the paper"
 TRIVIAL = "cannot be exceeded anyway"
 
 MOST_BEYOND = 3.0
-"""Powers of ten beyond the space's diameter up to which a bound is drawn beside other curves."""
+"""A bound of W1 is drawn beside other curves up to so many powers of ten beyond the diameter."""
 
 Line = Float[np.ndarray, "_"]
 Looks = dict[str, tuple[Iterable[float | None], int, str]]
-"""Values of curves, with their places among the colours and the styles of their lines."""
+"""Curves by their names: values, index of the colour, line style."""
 
 
 def theory_figure(report: TheoryReport) -> Figure:
     """Draws regret, W1, complexity and information beside their bounds.
 
-    Bounds may lie beyond all floating-point numbers, so that axes count powers of ten.
-
-    Args:
-        report: What is drawn.
+    Bounds may exceed all floating-point numbers, so axes count powers of ten.
     """
     powers = [_regret(report), _ends(report), _along(report)]
     numbers = [_complexity(report), _information(report), _betas(report)]
@@ -77,7 +74,7 @@ def _ends(report: TheoryReport) -> Panel:
     }
     title = "W1 of imagined and realised flow, at the end"
     if highest > farthest + MOST_BEYOND:
-        # Drawn, it would press all other curves together; the next panel shows it.
+        # It would flatten all other curves; the next panel shows it.
         title += f"\n(there the bound is up to {_power(round(highest, 1))})"
     else:
         curves[BOUND] = (bounds[:, -1], 1, "-")
@@ -151,7 +148,7 @@ def _note(report: TheoryReport) -> str:
 
 
 def _logs(values: Iterable[float | None]) -> Line:
-    """Powers of ten; gaps where there is nothing, or no positive number."""
+    """Logarithms to the base of ten; NaN, a gap in the curve, where there is none."""
     return np.asarray(
         [math.log10(v) if v is not None and 0 < v < math.inf else math.nan for v in values]
     )

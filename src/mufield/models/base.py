@@ -1,8 +1,8 @@
-"""What every statistical model of the unknown motion shares (assumption WellCalibratedModel).
+"""Statistical models of the unknown motion (assumption WellCalibratedModel): interface, features,
+predictions beside what was observed.
 
-Its interface, the features that it sees, and its predictions beside what was observed. The same
-serves a hidden reward (the paper's footnote on unknown rewards): then a model's one output is what
-the agent earns.
+Models of a hidden reward (the paper's footnote on unknown rewards) have the same interface, with
+one output, what the agent earns.
 """
 
 from abc import abstractmethod
@@ -38,9 +38,8 @@ class Prediction(eqx.Module):
 
     Attributes:
         mean: m(z), where the agent is expected to aim, without noise; or what it earns.
-        epistemic: sigma(z), standard deviation of what more data would tell. Optimism uses this
-            part only.
-        aleatoric: Standard deviation of the noise, which no data take away.
+        epistemic: sigma(z), the model's own doubt, which data reduce. Optimism uses this alone.
+        aleatoric: Standard deviation of the noise, which data do not reduce.
     """
 
     mean: Float[Array, "outputs"]
@@ -65,8 +64,7 @@ class AbstractModel(eqx.Module):
     def draw(self, key: Key) -> Motion:
         """A motion, or a reward, drawn from what the model believes, for Thompson sampling.
 
-        Unless a model knows better: the mean, shifted on each axis by the same multiple of the
-        standard deviation everywhere.
+        By default the mean, shifted everywhere by the same random multiple of the deviation.
         """
 
         def motion(state: State, action: Action, mu: MeanField) -> State:
@@ -82,22 +80,22 @@ class AbstractModelFamily(eqx.Module):
 
     @abstractmethod
     def fit(self, data: Transitions, key: Key) -> AbstractModel:
-        """Fits a model to all transitions so far; without data it returns the prior.
+        """Fits a model of the motion, or if ``data.of_reward`` of the reward.
 
-        ``data.of_reward`` says what the model is of: the reward, or the motion.
-        The result must be a function of the arguments alone: a run that is resumed fits again.
+        Without data it returns the prior. The result must depend on the arguments alone, because a
+        run that is resumed fits again.
 
         Raises:
-            FloatingPointError: If the fit is not finite. A learner then goes on with fewer data.
+            FloatingPointError: If the fit is not finite. A learner then tries fewer data.
         """
 
     def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
-        """Fits one model to each of several runs' data; side by side where a family can."""
+        """Fits a model for each of several runs; families may do so in one compiled call."""
         return [self.fit(each, key) for each, key in zip(data, keys, strict=True)]
 
 
 def refuse_words(family: AbstractModelFamily) -> None:
-    """Raises if a setting is a word, as configurations have it, where Python takes an object."""
+    """Raises if a setting is a word: configurations choose by words, Python by objects."""
     for each in fields(family):
         value = getattr(family, each.name)
         if isinstance(value, str):
@@ -116,7 +114,7 @@ class FeatureMap(eqx.Module):
         grid: The space.
         lower: Lower bounds of the actions.
         upper: Upper bounds of the actions.
-        mu: How the population enters.
+        mu: How the features show the population.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -125,13 +123,12 @@ class FeatureMap(eqx.Module):
     mu: AbstractEncoder = eqx.field(static=True)
 
     def __init__(self, problem: Problem, mu: AbstractEncoder = Unseen()):
-        """Builds the map for a problem."""
         self.grid, self.mu = problem.grid, check_encoder(mu)
         self.lower, self.upper = problem.actions.lower, problem.actions.upper
 
     @property
     def own_size(self) -> int:
-        """Number of features of the agent's own state and action; those of mu follow."""
+        """Number of features of state and action; those of mu follow."""
         return position_size(self.grid) + len(self.lower)
 
     @property
@@ -141,7 +138,7 @@ class FeatureMap(eqx.Module):
 
     @property
     def parts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Places of the features of the state, of the action, and of mu."""
+        """Indices of the features of the state, of the action, and of mu."""
         first, own = position_size(self.grid), self.own_size
         return tuple(range(first)), tuple(range(first, own)), tuple(range(own, self.size))
 
@@ -168,13 +165,7 @@ class FeatureMap(eqx.Module):
 
 
 class Rows(NamedTuple):
-    """What a model is fitted to, in double precision on the host.
-
-    Attributes:
-        inputs: Features of the transitions.
-        targets: What the model should put out; zero where that was not observed.
-        observed: Which targets were observed.
-    """
+    """Data of a regression, in double precision on the host; targets not observed are zero."""
 
     inputs: Float[np.ndarray, "rows features"]
     targets: Float[np.ndarray, "rows outputs"]
@@ -182,7 +173,7 @@ class Rows(NamedTuple):
 
 
 def regression_rows(features: FeatureMap, data: Transitions) -> Rows:
-    """Inputs and scaled targets of the transitions."""
+    """Features and scaled targets of the transitions."""
     inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[: len(data)]
     observed = data.observed_outputs
     return Rows(inputs, np.where(observed, Units.of(data).encode(data), 0.0), observed)
@@ -198,9 +189,9 @@ class HeldOut(eqx.Module):
 
     Attributes:
         error: Observed displacement, or reward, minus the predicted one.
-        epistemic: Epistemic standard deviations.
+        epistemic: The model's own standard deviations.
         aleatoric: Standard deviations of the noise.
-        observed: Axes that no wall censored; the others count for nothing.
+        observed: Entries that no wall censored; only these count.
     """
 
     error: Float[np.ndarray, "rows dim"]
@@ -209,7 +200,10 @@ class HeldOut(eqx.Module):
     observed: Bool[np.ndarray, "rows dim"]
 
     def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows dim"]:
-        """Predictive probability of a smaller error in size: uniform on [0, 1] if calibrated."""
+        """Predicted probability that the error is smaller; uniform on [0, 1] if calibrated.
+
+        ``widening`` is a factor on the epistemic deviation.
+        """
         from scipy.special import ndtr  # slow to import
 
         deviation = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
@@ -218,14 +212,14 @@ class HeldOut(eqx.Module):
     def coverage(
         self, levels: tuple[float, ...] = LEVELS, widening: float = 1.0
     ) -> Float[np.ndarray, "dim levels"]:
-        """Share of the moves inside the central interval of each level, axis by axis."""
+        """Share of the rows inside the central interval of each level, for each axis."""
         inside = self.quantiles(widening)[..., None] <= np.asarray(levels)
         count = np.maximum(self.observed.sum(axis=0), 1)
         return np.asarray((inside & self.observed[..., None]).sum(axis=0) / count[:, None])
 
 
 def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
-    """A model's predictions for transitions, beside what was observed."""
+    """A model's predictions for transitions beside what was observed."""
     count = len(data)
     error, found = _predictions(model, data.padded(), data.problem.grid, data.of_reward)
     return HeldOut(

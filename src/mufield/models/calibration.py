@@ -1,8 +1,8 @@
 """How far a model's confidence can be trusted: held-out coverage, recalibration, empirical beta.
 
-Only noisy moves are observed, so coverage is that of the predictive distribution: the model's
-mean, its epistemic deviation and the noise together. What is adjusted is the epistemic deviation
-alone, and never downwards: held-out moves lie where the data are, plans go where they are not.
+Only noisy moves are observed, so coverage is that of the predictive distribution, in which the
+epistemic deviation and the noise add up. Only the epistemic deviation is adjusted, and never
+downwards: held-out moves lie where the data are, plans go where they are not.
 """
 
 import equinox as eqx
@@ -16,23 +16,23 @@ from .base import AbstractModelFamily, HeldOut, predict_rows
 from .data import Transitions
 
 WIDENINGS = np.geomspace(1.0, 10.0, 47)
-"""Factors on the epistemic deviation that are tried; none makes the band narrower."""
+"""Factors on the epistemic deviation that are tried."""
 
 BAND = 2.0
 """Standard deviations of an empirical band before it is widened."""
 
 FEWEST_ROWS = 10
-"""Transitions below which held-out folds say nothing."""
+"""With fewer transitions nothing is held out."""
 
 
 class Recalibration(eqx.Module):
-    """The map from predicted to observed frequency (Kuleshov et al.) and the band that mends it.
+    """The map from predicted to observed frequencies (Kuleshov et al.) and how to correct it.
 
     Attributes:
         predicted: Predicted frequencies.
-        observed: Frequencies that were observed, made monotone, axis by axis.
-        widening: Factor on the epistemic deviation of each axis, at least one, with which the map
-            is nearest to the identity.
+        observed: Observed frequencies for each axis, made monotone.
+        widening: Factor on the epistemic deviation of each axis, at least one, with which observed
+            frequencies are nearest to predicted ones.
     """
 
     predicted: Float[np.ndarray, "levels"]
@@ -43,7 +43,7 @@ class Recalibration(eqx.Module):
 def held_out(
     family: AbstractModelFamily, data: Transitions, key: Key, *, folds: int = 5
 ) -> HeldOut:
-    """Fits the family once for each fold, without it, and predicts the moves of the fold."""
+    """Predicts each fold of the data with a model that is fitted to the other folds."""
     if len(data) < max(folds, FEWEST_ROWS):
         raise UserError(
             f"held-out folds need at least {max(folds, FEWEST_ROWS)} transitions, got {len(data)}"
@@ -58,11 +58,11 @@ def held_out(
 
 
 def recalibration(held: HeldOut) -> Recalibration:
-    """The recalibration map, and the smallest widening that brings it closest to the identity.
+    """The recalibration map, and the widening that brings it closest to the identity.
 
-    Kuleshov et al. pass every predicted quantile through the map. The noise's share of a
-    quantile is known here, so the map is mended through the epistemic deviation alone; with noise
-    that dominates, stretching the whole predictive distribution would blame the model for chance.
+    Kuleshov et al. pass every predicted quantile through the map. Here the noise is known, so only
+    the epistemic deviation is corrected: if noise dominates, stretching the whole predictive
+    distribution would blame the model for chance.
     """
     from scipy.optimize import isotonic_regression  # slow to import
 
@@ -79,7 +79,7 @@ def recalibration(held: HeldOut) -> Recalibration:
 
 
 class EmpiricalBeta(eqx.Module):
-    """Two standard deviations, widened as held-out moves demand on the worst axis.
+    """A beta of two standard deviations times the widening of the worst axis, from held-out folds.
 
     Attributes:
         folds: Number of parts that are held out in turn.
@@ -88,7 +88,7 @@ class EmpiricalBeta(eqx.Module):
     folds: int = eqx.field(static=True, default=5)
 
     def __call__(self, family: AbstractModelFamily, data: Transitions, key: Key) -> float:
-        """Beta for a family's fit to the data; too few data leave two standard deviations."""
+        """Beta for a family's fit to the data; two if there are too few."""
         if len(data) < max(self.folds, FEWEST_ROWS):
             return BAND
         found = recalibration(held_out(family, data, key, folds=self.folds))
@@ -102,6 +102,6 @@ def _miss(
 
 
 def _folds(count: int, folds: int) -> Int[np.ndarray, "rows"]:
-    """Blocks of neighbouring moves, dealt out in turn: moves that follow each other are alike."""
+    """The fold of each row; successive moves are alike, so blocks of them stay together."""
     block = max(1, count // (4 * folds))
     return np.asarray((np.arange(count) // block) % folds)

@@ -17,16 +17,16 @@ from ..space.measure import MASS_TOLERANCE
 from ..space.move import GaussianNoise
 
 SMALLEST_BUFFER = 256
-"""Rows of the smallest buffer; larger ones double, so that programs are rarely compiled anew."""
+"""Rows of the smallest buffer. Larger ones double, so that few programs are compiled."""
 
 EQUAL = 1e-6
-"""Rewards whose deviation is a smaller share of their size are taken for equal."""
+"""Rewards count as equal if their deviation is smaller than this share of their mean."""
 
 AT_FACE = 0.25
-"""Farthest that a stopped agent may be from the face of a cell that stopped it, in cells."""
+"""Farthest that a stopped agent may be from the cell face that stopped it, in cells."""
 
 AT_REST = 1e-4
-"""Moves up to this size have no direction, in cells."""
+"""Moves up to this size, in cells, have no direction."""
 
 
 class Transitions(eqx.Module):
@@ -37,13 +37,12 @@ class Transitions(eqx.Module):
         states: Where agents were.
         actions: What they did.
         next_states: Where they came to rest.
-        observed: Axes on which no wall stopped them; on the others the displacement is censored:
-            it must not be learned as motion, but tells that the agent wanted to go farther.
-        mass: Distributions of the population at the moments of the moves.
-        moment: Row of ``mass`` for each move.
+        observed: Axes on which no wall stopped them. On the others the displacement is censored:
+            all that is known is that the agent aimed farther.
+        mass: Distributions of the population.
+        moment: For each move, the row of ``mass`` at its time.
         earned: What agents were paid for each move, if the problem's reward is hidden.
-        of_reward: Whether a model is to be fitted to what agents earned, instead of to where
-            they went.
+        of_reward: Whether models are fitted to the rewards instead of the motion.
     """
 
     problem: Problem
@@ -83,7 +82,7 @@ class Transitions(eqx.Module):
         return int(self.states.shape[0])
 
     def append(self, episode: Episode) -> "Transitions":
-        """These transitions and those of one more episode; raises if it cannot be right."""
+        """Adds the transitions of an episode; raises if it does not fit the problem."""
         problem = self.problem
         check_episode(problem, episode)
         agents, steps = episode.states.shape[:2]
@@ -113,7 +112,7 @@ class Transitions(eqx.Module):
         return self.rows(np.arange(count))
 
     def of_rewards(self) -> "Transitions":
-        """The same transitions, to fit a model of what they earned to; raises if that is known."""
+        """The same transitions, for a model of the reward; raises if the reward is known."""
         if self.earned is None:
             raise UserError(
                 "the problem's reward is known, so there is no model of it to fit; hide it with "
@@ -130,11 +129,10 @@ class Transitions(eqx.Module):
 
     @property
     def side(self) -> Int[np.ndarray, "rows dim"]:
-        """Where a wall stopped an agent, the direction it was stopped in, 1 or -1; else 0.
+        """Direction, 1 or -1, in which a wall stopped an agent on an axis; 0 if none did.
 
-        It is the direction of the move, or for an agent that stood at the wall already, the side
-        of its cell that it stands at. Zero also where it stands at none, as in the discrete
-        rooms: nothing is known then.
+        It is the direction of the move, or for an agent that did not move, the side of its cell
+        that it stands at. Also 0 if it stands at neither side, as in the discrete rooms.
         """
         grid = self.problem.grid
         size = np.asarray(grid.cell_size)
@@ -151,7 +149,7 @@ class Transitions(eqx.Module):
         rows, moments = buffer_size(len(self)), buffer_size(len(self.mass))
         problem = self.problem
         dtype = problem.initial.dtype
-        # Rows that hold nothing get a legal state, so that features stay finite.
+        # Padding holds legal states, so that features are finite.
         corner = problem.grid.centres[0]
         rest = np.asarray(problem.actions.rest)
         even = np.full(problem.grid.n_cells, 1.0 / problem.grid.n_cells)
@@ -190,12 +188,11 @@ Outputs = Float[Array, "*points outputs"]
 
 
 class Units(eqx.Module):
-    """Between a model's outputs, numbers of the order of one, and what they stand for.
+    """Converts between a model's outputs, of the order of one, and motions or rewards.
 
     Attributes:
-        scale: What outputs are multiplied with: the farthest move, or the rewards' deviation.
-        centre: What is added: the mean of the rewards; for motions none, as they are added to the
-            agent's own place.
+        scale: Unit of the outputs: the farthest move, or the rewards' standard deviation.
+        centre: Mean of the rewards; None for motions, whose outputs are displacements.
     """
 
     scale: Float[Array | np.ndarray, "*runs outputs"]
@@ -203,7 +200,7 @@ class Units(eqx.Module):
 
     @classmethod
     def of(cls, data: Transitions) -> "Units":
-        """The units of what the data are about, in double precision on the host."""
+        """The units for a model of the data, in double precision on the host."""
         if not data.of_reward:
             return cls(np.asarray(data.problem.max_move, dtype=float), None)
         assert data.earned is not None
@@ -224,11 +221,11 @@ class Units(eqx.Module):
         return start + self.rescale(outputs)
 
     def rescale(self, deviation: Outputs) -> Outputs:
-        """A standard deviation of the outputs, in the units of what they stand for."""
+        """A standard deviation of outputs, as one of motions or rewards."""
         return jnp.asarray(self.scale) * deviation
 
     def encode(self, data: Transitions) -> Float[np.ndarray, "rows outputs"]:
-        """What a model should have put out for each transition."""
+        """The outputs that a perfect model would have for the transitions."""
         if self.centre is None:
             moved = data.problem.grid.displacement(data.states, data.next_states)
             return np.asarray(moved / self.scale)
@@ -238,10 +235,10 @@ class Units(eqx.Module):
 
 @dataclass(frozen=True)
 class KnownNoise:
-    """The noise is what the problem says, and learned where the problem does not say it."""
+    """The noise is what the problem says; if the problem does not say it, it is learned."""
 
     def std(self, data: Transitions) -> Float[np.ndarray, "outputs"] | None:
-        """The noise's standard deviation for each output; none if it must be learned."""
+        """The noise's standard deviation for each output; None if it must be learned."""
         problem = data.problem
         if data.of_reward:
             return np.array([problem.reward_noise])
@@ -267,7 +264,7 @@ def buffer_size(count: int, smallest: int = SMALLEST_BUFFER) -> int:
 
 
 def check_episode(problem: Problem, episode: Episode) -> None:
-    """Raises if an episode cannot come from the problem, or names the row that is not finite."""
+    """Raises if an episode does not fit the problem, or holds NaN or infinity."""
     grid = problem.grid
     agents, steps = episode.states.shape[:2]
     if steps != problem.horizon:

@@ -37,7 +37,7 @@ from .networks import (
 )
 
 LEAST_NOISE = 0.01
-"""Noise in training, as a share of the unit; without any, the likelihood has no scale."""
+"""Least noise in training, in units of the outputs: the likelihood needs some."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,15 @@ class RandomStarts:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Each member weighs the transitions at random."""
+    """Each member has its own random weights of the transitions."""
 
 
 @dataclass(frozen=True)
 class Anchored:
-    """Each member is tied to its own start, as strongly as a prior is, and sees targets with
-    noise of its own: for a linear model these members are draws from the posterior.
+    """Each member has a prior centred at its random start, and targets with noise of its own.
 
-    Where the noise is learned, random weights take the place of the targets' noise, which members
-    would learn too.
+    For a linear model such members are draws from the posterior. If the noise is learned, random
+    weights take the place of the targets' noise, which members would learn too.
     """
 
 
@@ -66,8 +65,8 @@ class EnsembleModel(AbstractModel):
     Attributes:
         features: The map to the networks' inputs.
         members: The networks, stacked.
-        units: What the networks' outputs stand for.
-        known_noise: The noise's standard deviation where it is known, else none.
+        units: Units of the networks' outputs.
+        known_noise: The noise's standard deviation; None if it is learned.
         widening: Factor on the deviation of each axis, at least one, from recalibration.
         beta: Scale of the confidence band.
     """
@@ -84,7 +83,7 @@ class EnsembleModel(AbstractModel):
         means, variances = self._outputs(state, action, mu)
         mean = jnp.mean(means, axis=0)
         apart = jnp.sum((means - mean) ** 2, axis=0) / (means.shape[0] - 1)
-        # Members that agree exactly have a deviation of zero, where a root has no derivative.
+        # If members agree exactly the root of zero would have no derivative.
         deviation = jnp.sqrt(jnp.maximum(apart, jnp.finfo(apart.dtype).tiny * 1e6))
         learned = self.units.rescale(jnp.sqrt(jnp.mean(variances, axis=0)))
         return Prediction(
@@ -109,17 +108,17 @@ class EnsembleModel(AbstractModel):
 
 
 class EnsembleInputs(eqx.Module):
-    """What training needs, in buffers of rarely changing size.
+    """The data as training needs them, in buffers whose size rarely changes.
 
     Attributes:
         features: The map to the networks' inputs.
         inputs: Features of the transitions.
-        targets: What networks should put out; where a wall stopped an agent, the way to the wall.
-        side: 1 or -1 where an agent aimed farther than the target in that direction, else 0.
-        observed: One where the target or the side tells something, else zero.
-        count: Number of transitions; the buffers' further rows hold nothing.
-        units: What the networks' outputs stand for.
-        known_noise: The noise's standard deviation where it is known, else none.
+        targets: What networks should predict; if a wall stopped an agent, the way to the wall.
+        side: 1 or -1 if an agent aimed farther than the target in that direction, else 0.
+        observed: 1 if the target or the side is known, else 0.
+        count: Number of transitions; the buffers' further rows are padding.
+        units: Units of the networks' outputs.
+        known_noise: The noise's standard deviation; None if it is learned.
     """
 
     features: FeatureMap
@@ -133,14 +132,14 @@ class EnsembleInputs(eqx.Module):
 
     @property
     def scaled_noise(self) -> Float[Array, "outputs"] | None:
-        """The noise of the targets where it is known, not too small to train with."""
+        """The known noise in units of the targets, at least `LEAST_NOISE`."""
         if self.known_noise is None:
             return None
         return jnp.maximum(self.known_noise / self.units.scale, LEAST_NOISE)
 
 
 class DeepEnsemble(AbstractModelFamily):
-    """Several networks on the same data that differ where the data do not bind them.
+    """Several networks, trained on the same data, that differ where there are few data.
 
     Attributes:
         members: Number of networks.
@@ -152,14 +151,13 @@ class DeepEnsemble(AbstractModelFamily):
         diversity: How members come to differ: `Anchored`, `Bootstrap` or `RandomStarts`.
         noise: `KnownNoise`, or `LearnedNoise`, which trains the variance head on the likelihood,
             as in the paper.
-        censored: Whether an axis that a wall stopped tells that the agent aimed beyond the wall.
-            If it tells nothing, moves near walls are those whose noise pointed away from them,
-            and the model learns that walls push.
+        censored: Whether to learn from moves that a wall stopped that the agent aimed beyond the
+            wall. If they are left out, the model learns that walls push (docs/theory.md).
         prior_scale: Standard deviation of the members before data, in units of the farthest move,
             or of the standard deviation of the rewards.
-        curvature: Share of it that is not linear in state and action, from 0 to 1. Few data are
-            enough for the linear part; 1 is a network without it, as in the paper.
-        mu: How the population enters the features.
+        curvature: Share of ``prior_scale`` that is not linear in state and action, from 0 to 1.
+            The linear part needs few data; the paper's networks have none, a share of 1.
+        mu: How the features show the population.
         beta: Scale of the confidence band: a number, or an `EmpiricalBeta`.
         recalibrate: Whether held-out folds may widen the band of each axis.
     """
@@ -187,7 +185,7 @@ class DeepEnsemble(AbstractModelFamily):
             raise UserError(f"an ensemble needs at least two members, got {self.members}")
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
-        """Trains all members in one compiled call; without data they stay as they were drawn."""
+        """Trains all members in one compiled call; without data they are draws from the prior."""
         fit_key, fold_key = jax.random.split(key)
         inputs, dtype = self.prepare(data), data.problem.initial.dtype
         if len(data) == 0:
@@ -217,7 +215,7 @@ class DeepEnsemble(AbstractModelFamily):
         return [self._checked(replace(model, beta=beta)) for model in each]
 
     def prepare(self, data: Transitions) -> EnsembleInputs:
-        """What training needs of the data."""
+        """Converts transitions to the inputs of `train`."""
         dtype, features = data.problem.initial.dtype, FeatureMap(data.problem, self.mu)
         rows, units, known = regression_rows(features, data), Units.of(data), self.noise.std(data)
         targets, observed, side = rows.targets, rows.observed, np.zeros(rows.targets.shape)
@@ -243,12 +241,12 @@ class DeepEnsemble(AbstractModelFamily):
 
     @property
     def prior(self) -> MemberPrior:
-        """What the networks are like before data."""
+        """The distribution of the networks before data."""
         return MemberPrior(self.prior_scale, self.curvature)
 
     @property
     def _trained(self) -> "DeepEnsemble":
-        """The settings that training depends on, so that one program serves all betas."""
+        """Without settings that training does not use, so that one program serves all betas."""
         return replace(self, beta=1.0, recalibrate=False)
 
     def _checked(self, model: EnsembleModel) -> EnsembleModel:
@@ -262,7 +260,7 @@ class DeepEnsemble(AbstractModelFamily):
 
 @eqx.filter_jit
 def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel:
-    """Trains all members side by side; a pure function that may be lifted over seeds."""
+    """Trains all members side by side; a pure function that may be used with `vmap`."""
     start_key, member_key, batch_key = jax.random.split(key, 3)
     start, noise = _start(family, data, start_key), data.scaled_noise
     weights, targets = member_views(family, data, member_key)
@@ -301,7 +299,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> EnsembleModel
         updates, state = optimiser.update(grads, state)
         return (optax.apply_updates(members, updates), state), None
 
-    # All batches are drawn at once: small draws cost more than their share of a step.
+    # All batches are drawn at once: many small draws would take longer.
     batches = None
     if data.inputs.shape[0] > family.batch_size:
         shape = (family.steps, family.batch_size)
@@ -340,7 +338,7 @@ def _model(data: EnsembleInputs, members: Member) -> EnsembleModel:
 def member_views(
     family: DeepEnsemble, data: EnsembleInputs, key: Key
 ) -> tuple[Float[Array, "members rows outputs"], Float[Array, "members rows outputs"]]:
-    """Each member's weights of the transitions, and its targets."""
+    """The weights and the targets of the transitions for each member."""
     shape, dtype = (family.members, *data.targets.shape), data.targets.dtype
     weights = jnp.broadcast_to(data.observed, shape)
     targets = jnp.broadcast_to(data.targets, shape)

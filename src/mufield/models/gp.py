@@ -21,15 +21,15 @@ from .likelihood import Limits, most_likely
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
 
 LEAST_NOISE = 1e-4
-"""Least lambda of scaled targets: below it single precision could not tell data apart."""
+"""Least lambda of scaled targets: with less, single precision is not enough."""
 
 ROUNDINGS = 100.0
-"""Points of data without noise must differ from the others by so many roundings."""
+"""Factor on the precision of floats, for `_distinct`."""
 
 
 @dataclass(frozen=True)
 class TheoryNoise(KnownNoise):
-    """Noise as `KnownNoise`, but lambda = p H of the scaled targets, as in the paper."""
+    """As `KnownNoise`, but the posterior uses lambda = p H, as in the paper."""
 
 
 class TheoryBeta(eqx.Module):
@@ -41,8 +41,8 @@ class TheoryBeta(eqx.Module):
     possible one.
 
     Attributes:
-        norm_bound: B_f, bound of the scaled displacement's norm in the kernel's space.
-        delta: Probability that the band fails.
+        norm_bound: B_f, a bound of the scaled displacement's norm in the kernel's space.
+        delta: Probability with which the band may fail.
     """
 
     norm_bound: float = eqx.field(static=True, default=1.0)
@@ -56,7 +56,7 @@ class TheoryBeta(eqx.Module):
             )
 
     def __call__(self, ratio: float, information_gain: float) -> float:
-        """beta, with ``ratio`` the noise's standard deviation over the root of lambda."""
+        """Beta; ``ratio`` is the noise's standard deviation over the root of lambda."""
         inside = math.log(1 / self.delta) + information_gain
         return self.norm_bound + ratio * math.sqrt(2 * inside)
 
@@ -64,21 +64,19 @@ class TheoryBeta(eqx.Module):
 class GaussianProcess(AbstractModelFamily):
     """Independent Gaussian processes for the axes of the displacement, or one for the reward.
 
-    Targets are displacements over the problem's ``max_move``, or rewards from their mean in
-    standard deviations, so that they are of the order of one.
+    Targets are scaled to the order of one (`Units`).
 
     Attributes:
         prior: What is known beforehand: `Smooth`, `Steered`, `Additive`, or a kernel on features.
-        mu: How the population enters the features.
-        noise: `KnownNoise`, `LearnedNoise`, `TheoryNoise`, or the standard deviation as a number,
+        mu: How the features show the population.
+        noise: `KnownNoise`, `LearnedNoise`, `TheoryNoise`, or the standard deviation: a number,
             or one for each axis.
         fit_kernel: Whether the kernel's parameters are fitted, by the marginal likelihood.
         length_scales: Least and greatest length scale of a fit.
-        variances: Least and greatest multiple of the kernel's other parameters.
-        inducing: Most points that the posterior goes through, where there are more transitions
-            than ``exact_points``; 0 for as many points as there are distinct transitions, always.
-        exact_points: Most transitions that may all become points, where fewer would not say the
-            same.
+        variances: Least and greatest factor by which a fit may change other parameters.
+        inducing: Most inducing points if there are more transitions than ``exact_points``; 0 for
+            an exact posterior, which refuses more transitions than that.
+        exact_points: Up to so many transitions, each may become an inducing point if needed.
         beta: Scale of the confidence band: a number, a `TheoryBeta` or an `EmpiricalBeta`.
     """
 
@@ -104,7 +102,7 @@ class GaussianProcess(AbstractModelFamily):
                 raise UserError(f"{name} must be two positive numbers in order, got {low}, {high}")
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
-        """The posterior of the transitions so far."""
+        """The posterior given the transitions so far."""
         features, units = FeatureMap(data.problem, self.mu), Units.of(data)
         dtype = data.problem.initial.dtype
         factor, noise_std = self._factor(data, key)
@@ -141,7 +139,7 @@ class GaussianProcess(AbstractModelFamily):
         return regression_rows(FeatureMap(data.problem, self.mu), data)
 
     def _factor(self, data: Transitions, key: Key) -> tuple[Factor, Float[np.ndarray, "dim"]]:
-        """The factor, and the noise's standard deviation on each axis, unscaled."""
+        """The factor, and the unscaled standard deviation of the noise on each axis."""
         features = FeatureMap(data.problem, self.mu)
         kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
@@ -175,10 +173,10 @@ class GaussianProcess(AbstractModelFamily):
 
 
 def _distinct(noise: Float[np.ndarray, "dim"]) -> float:
-    """Share of its prior variance that a point must have left, given the others.
+    """Share of its prior variance that an inducing point must have left, given the others.
 
-    Data without noise are worth ever more points. Those that single precision can hardly tell
-    apart would bring more rounding into the mean than the band is wide.
+    With little noise, points are added that single precision can hardly tell apart; they would
+    bring larger rounding errors into the mean than the band is wide.
     """
     if np.min(noise) > LEAST_NOISE:
         return ROUNDING

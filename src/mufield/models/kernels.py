@@ -1,7 +1,6 @@
-"""Covariance functions between feature vectors, and what they say of a problem beforehand.
+"""Covariance functions of feature vectors, written for one pair of points.
 
-A kernel is written for one pair of points. A prior is a recipe that makes a kernel for the
-features of a problem.
+A prior is a recipe that makes a kernel for the features of a problem.
 """
 
 import math
@@ -22,14 +21,14 @@ Point = Float[Array, "features"]
 Scale = float | tuple[float, ...]
 
 MOST_UNROLLED = 16
-"""Features up to which distances are written out term by term."""
+"""Up to so many features, distances are written out term by term."""
 
 LENGTH_SCALE = 2.0
-"""Where length scales start: the width of most features, which run from -1 to 1."""
+"""Default length scale: the range of most features, which run from -1 to 1."""
 
 
 class AbstractKernel(eqx.Module):
-    """k(x, y). All arrays of a kernel are positive numbers that a fit may change."""
+    """k(x, y). All arrays of a kernel are positive parameters that a fit may change."""
 
     @abstractmethod
     def __call__(self, x: Point, y: Point) -> Scalar:
@@ -38,7 +37,7 @@ class AbstractKernel(eqx.Module):
     def matrix(
         self, xs: Float[Array, "rows features"], ys: Float[Array, "columns features"]
     ) -> Float[Array, "rows columns"]:
-        """Covariances of all pairs."""
+        """Covariances of all pairs of rows."""
         return jax.vmap(lambda x: jax.vmap(lambda y: self(x, y))(ys))(xs)
 
     def __add__(self, other: "AbstractKernel") -> "AbstractKernel":
@@ -49,7 +48,7 @@ class AbstractKernel(eqx.Module):
 
 
 class AbstractStationary(AbstractKernel):
-    """Kernels of the distance alone, in length scales.
+    """Kernels that depend on the distance d alone, measured in length scales.
 
     Attributes:
         length_scale: One for all features, or one for each.
@@ -69,10 +68,9 @@ class AbstractStationary(AbstractKernel):
 
 
 class SquaredExponential(AbstractStationary):
-    """Smooth functions: variance * exp(-d^2 / 2), d the distance in length scales."""
+    """Smooth functions: variance * exp(-d^2 / 2)."""
 
     def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        """Builds the kernel."""
         self.length_scale = _positive(length_scale, "length_scale")
         self.variance = _positive(variance, "variance")
 
@@ -85,7 +83,6 @@ class Matern32(AbstractStationary):
     """Functions with one derivative: variance * (1 + q) exp(-q), q = sqrt(3) d."""
 
     def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        """Builds the kernel."""
         self.length_scale = _positive(length_scale, "length_scale")
         self.variance = _positive(variance, "variance")
 
@@ -99,7 +96,6 @@ class Matern52(AbstractStationary):
     """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d."""
 
     def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        """Builds the kernel."""
         self.length_scale = _positive(length_scale, "length_scale")
         self.variance = _positive(variance, "variance")
 
@@ -121,7 +117,6 @@ class Linear(AbstractKernel):
     bias: Scalar
 
     def __init__(self, variance: ArrayLike = 1.0, bias: ArrayLike = 1.0):
-        """Builds the kernel."""
         self.variance = _positive(variance, "variance")
         self.bias = _positive(bias, "bias")
 
@@ -142,10 +137,9 @@ class Sum(AbstractKernel):
 
 
 class Product(AbstractKernel):
-    """Covariance of a product of independent functions: alike only where both factors say so.
+    """Covariance of a product of independent functions.
 
-    A fit leaves the variance of ``second`` as it is: it could only trade it for that of
-    ``first``.
+    A fit leaves the variance of ``second`` as it is, because only the product of both matters.
     """
 
     first: AbstractKernel
@@ -157,12 +151,7 @@ class Product(AbstractKernel):
 
 
 class Select(AbstractKernel):
-    """A kernel that sees some of the features only.
-
-    Attributes:
-        kernel: The kernel.
-        axes: The features that it sees, in its order.
-    """
+    """A kernel that sees only the features with the indices ``axes``, in this order."""
 
     kernel: AbstractKernel
     axes: tuple[int, ...] = eqx.field(static=True)
@@ -187,16 +176,12 @@ class AbstractPrior(eqx.Module):
 
 
 class Smooth(AbstractPrior):
-    """Smooth functions: one squared exponential for state and action, times one for mu.
-
-    With `MeanEmbedding` the second is a kernel between distributions, by the distance of their
-    embeddings; without features of mu only the first is left.
+    """Smooth functions: one squared exponential for state and action, times one for mu if seen.
 
     Attributes:
         length_scale: One for all features of state and action, or one for each.
-        variance: Variance of the values, in units of the squared farthest move: two standard
-            deviations cover it.
-        mu_length_scale: One for all features of mu.
+        variance: Variance of the values, in units of the squared farthest move.
+        mu_length_scale: Length scale of all features of mu.
     """
 
     length_scale: Scale = eqx.field(static=True, default=LENGTH_SCALE)
@@ -213,20 +198,20 @@ class Smooth(AbstractPrior):
 
 
 class Steered(AbstractPrior):
-    """Agents that actions steer: moves are nearly proportional to them.
+    """Moves are nearly proportional to the action.
 
-    The gain on the action is nearly the same everywhere and varies slowly with state and mu, and
-    an agent that rests hardly drifts. Where the noise is much larger than the moves, as in the
-    swarm, this prior saves most of the data that a kernel without it needs.
+    The factor of proportionality, the gain, varies little and slowly with state and mu, and an
+    agent at rest hardly drifts. If the noise is much larger than the moves, as in the swarm, this
+    prior needs far fewer data than `Smooth`.
 
-    Actions count from the middle of their box. Variances are in units of the squared farthest
-    move, for actions at the border of the box.
+    Actions are measured from the middle of their box. Variances are in units of the squared
+    farthest move, for actions at the border of the box.
 
     Attributes:
-        gain: Variance of the common gain.
-        variation: Variance of its changes with state and mu.
-        drift: Variance of the motion without an action, common and by place.
-        length_scale: How far such changes reach, in features: one for all, or one for each.
+        gain: Variance of the gain's mean over the space.
+        variation: Variance of the gain's changes with state and mu.
+        drift: Variance of the motion without an action, both of its mean and of its changes.
+        length_scale: Length scale of the changes: one for all features, or one for each.
     """
 
     gain: float = eqx.field(static=True, default=1.0)
@@ -243,20 +228,18 @@ class Steered(AbstractPrior):
 
 
 class Additive(AbstractPrior):
-    """Rewards, which are nearly sums.
+    """Rewards are nearly sums of a function of the state, one of the action and one of mu.
 
-    What a place is worth, what an action costs and what a crowd takes away, each a smooth
-    function of its own, the last with a straight line through it; and little that is not such a
-    sum. A sum is known from its parts: few data say what agents earn in places, with actions and
-    in crowds that were never seen together.
+    Each is smooth; that of mu also has a linear part. As the parts are learned separately, few
+    data tell what agents earn with states, actions and crowds that were never seen together.
 
     Variances are in units of the variance of the rewards.
 
     Attributes:
         variance: Variance of each part.
         slope: Variance of the slopes in the features of mu.
-        joint: Variance of what is no sum of parts.
-        length_scale: How far values reach, in features.
+        joint: Variance of what is not a sum of such parts.
+        length_scale: Length scale of all features.
     """
 
     variance: float = eqx.field(static=True, default=1.0)
@@ -317,13 +300,12 @@ def _checked(kernel: AbstractKernel, found: np.ndarray) -> np.ndarray:
 
 
 def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
-    """Rows of zeros up to a size that rarely changes; a single row stays single."""
+    """Adds rows of zeros up to a size that rarely changes; a single row stays single."""
     rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
     return jnp.asarray(np.concatenate([xs, np.zeros((rows - len(xs), xs.shape[1]))]))
 
 
 def _smooth(axes: tuple[int, ...], length_scale: Scale, variance: float = 1.0) -> Select:
-    """A squared exponential of some features, with a length scale for each."""
     scales = jnp.broadcast_to(jnp.asarray(length_scale, dtype=float), (len(axes),))
     return Select(SquaredExponential(scales, variance), axes)
 
@@ -331,17 +313,14 @@ def _smooth(axes: tuple[int, ...], length_scale: Scale, variance: float = 1.0) -
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
     if x.shape[0] > MOST_UNROLLED:
         return jnp.sum(((x - y) / length_scale) ** 2)
-    # Over many points, a sum of a few long vectors runs faster than many short sums.
+    # Under vmap this adds a few long vectors, which is faster than many short sums.
     scale = jnp.broadcast_to(length_scale, x.shape)
     terms = [((x[i] - y[i]) / scale[i]) ** 2 for i in range(x.shape[0])]
     return sum(terms, start=jnp.zeros((), dtype=x.dtype))
 
 
 def _root(squared: Scalar) -> Scalar:
-    """The root, with derivative zero at zero.
-
-    There the root has none; in the kernels its factor is zero.
-    """
+    """The root, with derivative zero, not infinity, at zero: there kernels multiply it by zero."""
     apart = squared > 0
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, squared, 1.0)), 0.0)
 

@@ -1,4 +1,4 @@
-"""Kernel parameters by the marginal likelihood, in double precision."""
+"""Fits kernel parameters by the marginal likelihood, in double precision."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +16,19 @@ from .data import buffer_size
 from .kernels import AbstractKernel
 
 MOST_ROWS = 512
-"""Rows that the marginal likelihood is computed on; a random subset of more."""
+"""Of more rows the marginal likelihood uses a random subset."""
 
 MOST_STEPS = 60
 """Steps of L-BFGS-B."""
 
 PRIOR_WIDTH = 1.0
-"""Standard deviation of the log-normal prior of kernel parameters, around where they start."""
+"""Standard deviation of the log-normal prior of kernel parameters around their first values."""
 
 NOISE_PRIOR_WIDTH = 3.0
 """The same for the noise's variance."""
 
 NOISE_START = 0.1
-"""Where the scaled noise's variance starts."""
+"""First value of the scaled noise's variance."""
 
 NOISE_BOUNDS = (1e-4, 100.0)
 """Limits of the scaled noise's variance."""
@@ -36,12 +36,7 @@ NOISE_BOUNDS = (1e-4, 100.0)
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a fit may move parameters.
-
-    Attributes:
-        length_scale: Least and greatest length scale.
-        variance: Least and greatest multiple of every other parameter's start.
-    """
+    """Limits of a fit: of length scales, and of the factors by which other parameters change."""
 
     length_scale: tuple[float, float] = (0.1, 30.0)
     variance: tuple[float, float] = (0.25, 4.0)
@@ -62,13 +57,13 @@ def most_likely(
     limits: Limits | None,
     key: Key,
 ) -> Hyperparameters:
-    """The parameters of greatest marginal likelihood, times a weak prior.
+    """The parameters that maximise the marginal likelihood times a weak prior.
 
     Args:
-        kernel: Where the search starts; the prior's centre.
-        noise: lambda of each axis where it is known, else it is fitted too.
+        kernel: Where the search starts; also the centre of the prior.
+        noise: Lambda of each axis; None to fit it too.
         rows: The data.
-        limits: How far the kernel's parameters may move; none keeps the kernel.
+        limits: How far the kernel's parameters may change; None to keep the kernel.
         key: Randomness of the subset.
     """
     start_noise = np.full(rows.targets.shape[1], NOISE_START) if noise is None else noise
@@ -113,14 +108,10 @@ def log_likelihood(
     targets: Float[Array, "rows dim"],
     observed: Bool[Array, "rows dim"],
 ) -> tuple[Scalar, Array]:
-    """The logarithm of p(y), summed over the axes, and its gradient.
+    """The logarithm of p(y), summed over the axes, and its gradient by ``vector``.
 
-    Args:
-        kernel: The kernel; its own parameters do not matter.
-        vector: Logarithms of the kernel's parameters, and then of lambda of each axis.
-        inputs: Features of the rows.
-        targets: Targets of the rows.
-        observed: Which targets count.
+    ``vector`` holds logarithms: of the kernel's parameters, which replace those of ``kernel``, and
+    of lambda of each axis.
     """
 
     def covariance_at(logs: Array) -> Array:
@@ -139,9 +130,9 @@ def log_likelihood(
 def _axis(
     covariance: Array, noise: Scalar, targets: Array, observed: Array
 ) -> tuple[Scalar, Array, Scalar]:
-    """One axis: the log likelihood, and its slopes by the covariances and by lambda.
+    """The log likelihood of one axis, and its derivatives by the covariances and by lambda.
 
-    The slope (alpha alpha' - A^-1) / 2 costs less than the derivative of a Cholesky factor.
+    The formula (alpha alpha' - A^-1) / 2 costs less than differentiating a Cholesky factor.
     """
     seen = observed.astype(covariance.dtype)
     both = seen[:, None] * seen
@@ -157,12 +148,12 @@ def _axis(
 
 
 def _ranges(kernel: AbstractKernel, limits: Limits | None) -> np.ndarray:
-    """A kernel's parameters one after the other, and how low and how high a fit may put them."""
+    """All parameters of a kernel as one vector, and their least and greatest values in a fit."""
     ranges = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(kernel):
         name, value = jax.tree_util.keystr(path), np.asarray(leaf, dtype=float).reshape(-1)
         low = high = value
-        # A product's second variance could only be traded for the first one's.
+        # Of a product's two variances only their product matters.
         traded = ".second." in name and name.endswith(".variance")
         if limits is not None and name.endswith("length_scale"):
             low, high = (np.full_like(value, bound) for bound in limits.length_scale)
@@ -173,7 +164,7 @@ def _ranges(kernel: AbstractKernel, limits: Limits | None) -> np.ndarray:
 
 
 def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
-    """The kernel with ``values``, one after the other, as its parameters."""
+    """The kernel with other parameters, in the order of `_ranges`."""
     leaves, structure = jax.tree.flatten(kernel)
     ends = np.cumsum([np.size(leaf) for leaf in leaves])
     parts = [values[end - np.size(leaf) : end] for leaf, end in zip(leaves, ends, strict=True)]
@@ -183,7 +174,7 @@ def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
 
 
 def _subset(rows: Rows, key: Key) -> Rows:
-    """At most `MOST_ROWS` rows, in buffers of a size that rarely changes."""
+    """At most `MOST_ROWS` rows, padded to a size that rarely changes."""
     count = len(rows.inputs)
     if count > MOST_ROWS:
         chosen = np.sort(np.asarray(jax.random.choice(key, count, (MOST_ROWS,), replace=False)))

@@ -16,16 +16,16 @@ SMALLEST_VARIANCE = 1e-6
 """Floor of the learned variance, in units of the squared target scale."""
 
 LEAST_SHARE = 1e-3
-"""A part of the prior that is switched off keeps this share of the deviation, to divide by."""
+"""Least share of a part of the prior, because `distance_from` divides by its deviation."""
 
 FAR_TAIL = -6.0
-"""Where the normal distribution function's series takes over."""
+"""Below this, `log_normal_cdf` uses an asymptotic series."""
 
 
 class Member(eqx.Module):
-    """One network: a hidden layer, a mean head with a linear way past it, and a variance head.
+    """One network: a hidden layer, a mean head with a linear skip connection, a variance head.
 
-    All arrays of an ensemble carry a leading axis for the members.
+    In an ensemble, the first axis of all arrays is for the members.
     """
 
     hidden_weight: Float[Array, "*members features width"]
@@ -45,18 +45,18 @@ class Member(eqx.Module):
 
 
 class MemberPrior(NamedTuple):
-    """What networks are like before data.
+    """The distribution of networks before data.
 
     Attributes:
-        scale: Standard deviation of the mean for inputs of the order of one.
-        curvature: Share of it that the hidden layer has, from 0 to 1; the rest is linear.
+        scale: Standard deviation of the predicted mean for inputs of the order of one.
+        curvature: Share of ``scale`` that is due to the hidden layer, from 0 to 1.
     """
 
     scale: float
     curvature: float
 
     def deviations(self, features: int, width: int) -> dict[str, float]:
-        """Standard deviation of each part of a network."""
+        """Standard deviation of each array of a network."""
         linear = float(np.sqrt(max(1.0 - self.curvature**2, 0.0)))
         return {
             "hidden_weight": 1 / float(np.sqrt(features)),
@@ -72,7 +72,7 @@ class MemberPrior(NamedTuple):
 def draw_members(
     count: int, features: int, width: int, dim: int, prior: MemberPrior, key: Key, dtype: jnp.dtype
 ) -> Member:
-    """Networks drawn from the prior; their variance heads start level."""
+    """Draws networks from the prior; biases of their variance heads are zero."""
     deviations = prior.deviations(features, width)
     shapes = {
         "hidden_weight": (features, width),
@@ -83,7 +83,7 @@ def draw_members(
         "variance_weight": (width, dim),
     }
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    # One draw for all parts: every further one would take longer to compile than the loss.
+    # One draw for all arrays: each further one would take longer to compile than the loss.
     drawn = jax.random.normal(key, (count, sum(sizes)), dtype=dtype)
     cuts = jnp.split(drawn, np.cumsum(sizes)[:-1], axis=1)
     parts = {
@@ -108,10 +108,9 @@ class Sample(NamedTuple):
 
     Attributes:
         inputs: The features.
-        targets: Scaled displacements; where a wall stopped an agent, the way up to the wall.
-        side: 1 or -1 where the agent wanted to go farther in that direction than the target, 0
-            where the target is what it wanted.
-        weights: How much an entry counts; zero for nothing.
+        targets: Scaled displacements; if a wall stopped an agent, the way up to the wall.
+        side: 1 or -1 if the agent aimed farther than the target in that direction, else 0.
+        weights: Weights of the entries in the loss.
     """
 
     inputs: Float[Array, "batch features"]
@@ -125,9 +124,8 @@ def negative_log_likelihood(
 ) -> Scalar:
     """Heteroscedastic Gaussian loss, summed over a batch.
 
-    Where a wall stopped an agent, all that is known is that it aimed beyond: the likelihood is
-    the Gaussian's mass there (a Tobit model). Leaving such moves out would keep those whose noise
-    pointed away from the wall, and teach that walls push.
+    If a wall stopped an agent, all that is known is that it aimed beyond the wall: the likelihood
+    is the Gaussian's mass there (a Tobit model; docs/theory.md, "Walls censor").
     """
     mean, variance = member(sample.inputs)
     if noise is not None:
@@ -142,7 +140,7 @@ def negative_log_likelihood(
 def log_normal_cdf(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Logarithm of the standard normal distribution function.
 
-    JAX's own has many more branches, which would double the time that training takes to compile.
+    JAX's own has more branches, with which training takes twice as long to compile.
     """
     tail = x < FAR_TAIL
     near = jnp.log(0.5 * erfc(-jnp.where(tail, FAR_TAIL, x) / math.sqrt(2.0)))

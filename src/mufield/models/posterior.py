@@ -1,11 +1,11 @@
-r"""Gaussian processes after data (eqs. GPPosteriorMean and GPPosteriorVariance).
+r"""Gaussian processes given data (eqs. GPPosteriorMean and GPPosteriorVariance).
 
-The posterior goes through points $u$ chosen among the data. With
-$\phi(z) = L_{uu}^{-1} k_u(z)$, the prior splits into $\phi(z)^\top \theta$ with independent
-standard normal $\theta$ and a rest of variance $k(z, z) - |\phi(z)|^2$, about which data are taken
-to say nothing. The posterior of $\theta$ on an axis has the precision
-$A = I + \Phi^\top \Phi / \lambda$ and the mean $A^{-1} \Phi^\top y / \lambda$, sums over the rows
-observed on the axis. Few points make it cheap; with as many as there are distinct rows it is exact.
+The posterior uses inducing points $u$, chosen among the data. With
+$\phi(z) = L_{uu}^{-1} k_u(z)$, the prior is the sum of $\phi(z)^\top \theta$, with independent
+standard normal $\theta$, and a rest of variance $k(z, z) - |\phi(z)|^2$, about which data are
+assumed to say nothing. The posterior of $\theta$ on an axis has the precision
+$A = I + \Phi^\top \Phi / \lambda$ and the mean $A^{-1} \Phi^\top y / \lambda$, where $\Phi$ has the
+rows observed on the axis. With as many points as there are distinct rows it is exact.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from .data import Units, buffer_size
 from .kernels import AbstractKernel, covariances, variances
 
 LOST_INFORMATION = 1e-4
-"""Nats of the data's information, on each axis, that a choice of points may lose; also the growth
-of the precision up to which a direction is left out of predictions and of draws."""
+"""Nats of the data's information that the choice of points may lose on each axis. Directions in
+which data add less than this to the precision are left out of predictions and draws."""
 
 ROUNDING = 1e-12
-"""Share of a prior variance, or of a precision, below which differences are rounding."""
+"""Share of a prior variance, or of a precision, below which differences are rounding errors."""
 
 SMALLEST_BUFFER = 16
-"""Points of the smallest buffer: planning pays for each of them in every cell at every step."""
+"""Points of the smallest buffer; small, because planning pays for each in every cell and step."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class Factor:
 
     Attributes:
         kernel: The kernel, shared by the axes.
-        noise: lambda of each axis.
+        noise: Lambda of each axis.
         rows: The data.
-        chosen: Rows whose inputs are the points, in the order of their choice.
+        chosen: Indices of the rows that are inducing points, in the order of their choice.
         phi: phi of all rows; that of the chosen ones is triangular.
-        lost: Bound of the information that is lost on an axis: half of the variance that the
-            points leave unexplained on the data, over lambda.
-        most: Most points.
+        lost: Bound of the information that is lost on an axis: the data's variance that the points
+            leave unexplained, over 2 lambda.
+        most: Greatest number of points.
         tolerance: Information that may be lost while there is room for more points.
-        distinct: Share of its prior variance that a point must have left, given the others.
+        distinct: Share of its prior variance that a new point must have left, given the others.
     """
 
     kernel: AbstractKernel
@@ -73,7 +73,7 @@ class Factor:
         tolerance: float = LOST_INFORMATION,
         distinct: float = ROUNDING,
     ) -> "Factor":
-        """Chooses at most ``most`` points among the rows and takes all rows in."""
+        """Chooses at most ``most`` points among the rows and computes phi of all rows."""
         nothing = Rows(*(part[:0] for part in rows))
         index, phi = np.zeros(0, dtype=int), np.zeros((0, 0))
         start = cls(kernel, noise, nothing, index, phi, 0.0, most, tolerance, distinct)
@@ -81,7 +81,7 @@ class Factor:
 
     @property
     def points(self) -> Float[np.ndarray, "points features"]:
-        """The points' inputs."""
+        """Inputs of the inducing points."""
         return np.asarray(self.rows.inputs[self.chosen])
 
     @cached_property
@@ -97,10 +97,9 @@ class Factor:
         return float(0.5 * np.sum(np.linalg.slogdet(self.precision)[1]))
 
     def extend(self, new: Rows) -> "Factor":
-        """Adds rows, and points as long as there is room and too much is lost.
+        """Adds rows, and more points while there is room and too much information is lost.
 
-        The choice is greedy, by pivoted Cholesky: always the row that the points so far explain
-        least.
+        Points are chosen by pivoted Cholesky: always the row that those so far explain least.
         """
         rows = Rows(*(np.concatenate(pair) for pair in zip(self.rows, new, strict=True)))
         inputs, known = rows.inputs, len(self.chosen)
@@ -116,7 +115,7 @@ class Factor:
         enough = 2 * float(np.min(self.noise)) * self.tolerance
         for column in range(known, phi.shape[1]):
             pivot = int(np.argmax(left))
-            # Beyond the second limit it is rounding that is left.
+            # Below the second limit only rounding errors are left.
             if np.sum(left) <= enough or left[pivot] <= self.distinct * prior[pivot]:
                 break
             between = covariances(self.kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
@@ -140,19 +139,19 @@ class Factor:
 
 
 class Process(eqx.Module):
-    r"""A Gaussian process after data, over feature vectors z, in the precision of planning.
+    r"""A Gaussian process given data, over feature vectors z, in the precision of planning.
 
-    In the eigenvectors of A, without the directions that data say nothing about, and with
-    $b(z)$ = ``whiten`` $k_u(z)$:
+    With $b(z)$ = ``whiten`` $k_u(z)$, the coordinates in those eigenvectors of A that data say
+    something about,
 
         mean(z) = weights . b(z)    and    variance(z) = k(z, z) - |b(z)|^2.
 
-    Rounded to single precision this form stays accurate: b is never longer than sqrt(k(z, z)).
+    This stays accurate in single precision, as b is never longer than sqrt(k(z, z)).
 
     Attributes:
         kernel: The kernel.
-        points: The points u, in a buffer of a size that rarely changes.
-        whiten: From covariances with the points to b, for each axis.
+        points: The inducing points u, in a buffer whose size rarely changes.
+        whiten: Matrix from covariances with the points to b, for each axis.
         weights: Weights of b in the mean, for each axis.
         deviations: Standard deviations of the weights, given the data, for each axis.
     """
@@ -165,7 +164,7 @@ class Process(eqx.Module):
 
     @classmethod
     def of(cls, factor: Factor, dtype: Any) -> "Process":
-        """The process of a factor, rounded."""
+        """The process of a factor, in another precision."""
         values, vectors = np.linalg.eigh(factor.precision)
         # Largest first, so that all axes can be cut to one rank.
         values, vectors = values[:, ::-1], vectors[:, :, ::-1]
@@ -200,7 +199,7 @@ class Process(eqx.Module):
         return jnp.sum(self.weights * b, axis=1), self.kernel(z, z) - jnp.sum(b**2, axis=1)
 
     def draw(self, key: Key) -> "DrawnFunction":
-        """One function out of those that the data leave possible."""
+        """A function drawn from the posterior."""
         weight_key, rest_key = jax.random.split(key)
         shape, dtype = self.weights.shape, self.weights.dtype
         return DrawnFunction(
@@ -219,7 +218,7 @@ class DrawnFunction(eqx.Module):
     Attributes:
         process: The process.
         shift: What the draw adds to the weights of b, for each axis.
-        rest: Multiple of the standard deviation that is not that of the weights, for each axis.
+        rest: Multiple of the standard deviation that weights do not explain, for each axis.
     """
 
     process: Process
@@ -241,8 +240,8 @@ class Posterior(AbstractModel):
     Attributes:
         beta: Scale of the confidence band.
         features: The map to the inputs.
-        units: What outputs stand for.
-        noise_std: Standard deviation of the noise, unscaled.
+        units: Units of the outputs.
+        noise_std: Unscaled standard deviation of the noise.
         process: The process of the scaled outputs.
         information_gain: I(f; y) of the data, summed over the axes.
     """
@@ -279,14 +278,14 @@ def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def solve_triangular(lower: np.ndarray, right: np.ndarray, **options: Any) -> np.ndarray:
-    """SciPy's, imported when it is first used: it takes a fifth of a second."""
+    """SciPy's function, imported only when it is used, because that takes a fifth of a second."""
     from scipy.linalg import solve_triangular as solve
 
     return np.asarray(solve(lower, right, lower=True, **options))
 
 
 def _buffer(count: int) -> int:
-    """A power of two or one and a half times it, so that one point more costs at most half."""
+    """The next of 16, 24, 32, 48, 64, 96, ...: one more point grows a buffer by at most half."""
     size = buffer_size(count, SMALLEST_BUFFER)
     smaller = 3 * size // 4
     return smaller if size > SMALLEST_BUFFER and count <= smaller else size

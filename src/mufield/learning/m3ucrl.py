@@ -182,18 +182,12 @@ class M3UCRL:
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
 
-        Args:
-            state: The state that was asked for the plan.
-            episode: What was observed.
-            plan: The plan that was run, so that the next one may start from it.
+        ``plan`` is the plan that was run, so that the next one may start from it.
         """
         return self.tell_many([state], [episode], [plan])[0]
 
     def tell_many(
-        self,
-        states: list[LearnerState],
-        episodes: list[Episode],
-        plans: list[Plan | None],
+        self, states: list[LearnerState], episodes: list[Episode], plans: list[Plan | None]
     ) -> list[LearnerState]:
         """`tell` for several runs; some families fit all models in one compiled program."""
         data = [state.data.append(e) for state, e in zip(states, episodes, strict=True)]

@@ -222,13 +222,7 @@ def measure(
 ) -> EpisodeMetrics:
     """Computes the metrics of an episode.
 
-    Args:
-        state: The state before the episode, which was asked for the plan.
-        plan: The plan that was run.
-        episode: What was observed.
-        data: All transitions so far, those of the episode included.
-        best: Best J of earlier episodes.
-        reference: J of a reference plan.
+    ``state`` and ``best``, the best J, are those before the episode; ``data`` includes it.
     """
     problem = state.data.problem
     grid, far = problem.grid, problem.max_move

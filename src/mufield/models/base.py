@@ -108,13 +108,8 @@ def refuse_words(family: AbstractModelFamily) -> None:
 class FeatureMap(eqx.Module):
     """z(s, a, mu): the vector that a model sees.
 
-    Periodic axes enter as cosine and sine; other axes and the actions are scaled to [-1, 1].
-
-    Attributes:
-        grid: The space.
-        lower: Lower bounds of the actions.
-        upper: Upper bounds of the actions.
-        mu: How the features show the population.
+    Periodic axes enter as cosine and sine; other axes and the actions, which lie between ``lower``
+    and ``upper``, are scaled to [-1, 1].
     """
 
     grid: Grid = eqx.field(static=True)
@@ -189,8 +184,8 @@ class HeldOut(eqx.Module):
 
     Attributes:
         error: Observed displacement, or reward, minus the predicted one.
-        epistemic: The model's own standard deviations.
-        aleatoric: Standard deviations of the noise.
+        epistemic: As of `Prediction`.
+        aleatoric: As of `Prediction`.
         observed: Entries that no wall censored; only these count.
     """
 

@@ -63,12 +63,10 @@ class EnsembleModel(AbstractModel):
     """A fitted ensemble; its mean and deviation are those of the members' means.
 
     Attributes:
-        features: The map to the networks' inputs.
         members: The networks, stacked.
         units: Units of the networks' outputs.
         known_noise: The noise's standard deviation; None if it is learned.
         widening: Factor on the deviation of each axis, at least one, from recalibration.
-        beta: Scale of the confidence band.
     """
 
     features: FeatureMap
@@ -111,13 +109,10 @@ class EnsembleInputs(eqx.Module):
     """The data as training needs them, in buffers whose size rarely changes.
 
     Attributes:
-        features: The map to the networks' inputs.
-        inputs: Features of the transitions.
         targets: What networks should predict; if a wall stopped an agent, the way to the wall.
         side: 1 or -1 if an agent aimed farther than the target in that direction, else 0.
         observed: 1 if the target or the side is known, else 0.
         count: Number of transitions; the buffers' further rows are padding.
-        units: Units of the networks' outputs.
         known_noise: The noise's standard deviation; None if it is learned.
     """
 

@@ -41,9 +41,7 @@ class Factor:
     """The linear algebra of a posterior, in double precision on the host.
 
     Attributes:
-        kernel: The kernel, shared by the axes.
         noise: Lambda of each axis.
-        rows: The data.
         chosen: Indices of the rows that are inducing points, in the order of their choice.
         phi: phi of all rows; that of the chosen ones is triangular.
         lost: Bound of the information that is lost on an axis: the data's variance that the points
@@ -149,7 +147,6 @@ class Process(eqx.Module):
     This stays accurate in single precision, as b is never longer than sqrt(k(z, z)).
 
     Attributes:
-        kernel: The kernel.
         points: The inducing points u, in a buffer whose size rarely changes.
         whiten: Matrix from covariances with the points to b, for each axis.
         weights: Weights of b in the mean, for each axis.
@@ -216,7 +213,6 @@ class DrawnFunction(eqx.Module):
     """A function drawn from a process.
 
     Attributes:
-        process: The process.
         shift: What the draw adds to the weights of b, for each axis.
         rest: Multiple of the standard deviation that weights do not explain, for each axis.
     """
@@ -238,9 +234,6 @@ class Posterior(AbstractModel):
     """A Gaussian process as a model of a problem's motion, or reward.
 
     Attributes:
-        beta: Scale of the confidence band.
-        features: The map to the inputs.
-        units: Units of the outputs.
         noise_std: Unscaled standard deviation of the noise.
         process: The process of the scaled outputs.
         information_gain: I(f; y) of the data, summed over the axes.

@@ -29,8 +29,6 @@ class BPTTState(eqx.Module):
     """The state of an ascent; the first axis of all arrays is for the starts.
 
     Attributes:
-        profiles: The present profiles.
-        optimiser: The optimiser's state.
         best: The best profiles so far.
         best_values: J of the best profiles.
         mark: Best J of all starts at its last noticeable improvement.
@@ -247,12 +245,7 @@ class BPTT(eqx.Module):
 
 @eqx.filter_jit
 def _steps(
-    method: BPTT,
-    flow: Flow,
-    motion: Motion,
-    state: BPTTState,
-    count: Int[Array, ""],
-    most: int,
+    method: BPTT, flow: Flow, motion: Motion, state: BPTTState, count: Int[Array, ""], most: int
 ) -> tuple[BPTTState, Float[Array, "most starts"]]:
     """``count`` steps; one compiled program serves all counts up to ``most``."""
     arrays, rest = eqx.partition(state, eqx.is_array)

@@ -159,12 +159,9 @@ class Network(eqx.Module):
             )
 
     def random(self, problem: Problem, actions: Box, key: Key) -> Profile:
-        """Networks with random weights.
+        """Networks with random weights for the agents' ``actions``, and for the problem's controls.
 
-        Args:
-            problem: The problem to plan in; its actions may include controls.
-            actions: What agents can do.
-            key: Randomness.
+        Controls are the axes by which the problem's actions exceed ``actions``.
         """
 
         def networks(box: Box, key: Key, points: int) -> Profile:
@@ -191,12 +188,7 @@ PolicyKind = Table | Network
 
 
 def table_start(
-    flow: Flow,
-    actions: Box,
-    scatter: int,
-    moves: MoveFlow | None,
-    *,
-    sweeps: int = 100,
+    flow: Flow, actions: Box, scatter: int, moves: MoveFlow | None, *, sweeps: int = 100
 ) -> Profile:
     """A table around the mean actions that mirror ascent finds; without moves, agents at rest."""
     if moves is None:

@@ -38,21 +38,12 @@ WITHOUT_BOUND = 1e6
 
 
 def between_cells(
-    grid: Grid,
-    table: Float[np.ndarray, "cells *size"],
-    *,
-    order: int = 2,
-    wrapped: bool = False,
+    grid: Grid, table: Float[np.ndarray, "cells *size"], *, order: int = 2, wrapped: bool = False
 ) -> float:
     """Lipschitz constant of a table with one row for each cell, between cell centres.
 
     It is also the constant in W1 of the function that averages the rows over mu (Kantorovich).
-
-    Args:
-        grid: The space.
-        table: One row for each free cell.
-        order: Order of the norm in which rows are compared.
-        wrapped: Whether rows are points of the space, whose periodic axes wrap around.
+    ``order`` is that of the norm; ``wrapped`` rows are points of the space, with periodic axes.
     """
     rows = np.asarray(table, dtype=float).reshape(grid.n_cells, -1)
     distance = ground_distance(grid, "straight")

@@ -35,15 +35,12 @@ class TheoryRow:
     """One episode. Bounds are logarithms to the base of ten; sums are over episodes so far.
 
     Attributes:
-        episode: Its number, from 1.
         value: Realised J.
         regret: J of the reference minus ``value``.
-        total_regret: Sum of the regrets.
         optimism: J that the plan expected minus ``value``.
         gap_bound: Bound of the optimism from the realised distances (lemma regretOptBound).
         regret_bound: Bound of the regret from the doubts along the episode.
         total_bound: Bound of the total regret from the complexity (theorem main).
-        beta: Scale of the model's band.
         w1_end: W1 of the imagined and the realised distribution at the end.
         w1_bound: Bound of ``w1_end`` (`flow_bound`).
         complexity: I_t along the realised flows.

@@ -51,7 +51,6 @@ class Prior:
     """The Gaussian process under which information is counted.
 
     Attributes:
-        family: Its settings.
         own: Whether it is the run's own model; otherwise it stands in for an ensemble.
         kernel: The kernel, with the hyperparameters of the last fit.
         noise: Lambda of each axis.

@@ -225,10 +225,7 @@ def save_figure(
 ) -> tuple[Path, ...]:
     """Writes a figure in several formats, each file whole or not at all; returns the files.
 
-    Args:
-        figure: The figure.
-        path: Where to write, without the ending.
-        kinds: The formats, which are also the endings.
+    The formats are also the endings of the files; ``path`` has none.
     """
     written = []
     for kind in kinds:

@@ -102,13 +102,13 @@ class Transitions(eqx.Module):
         return replace(self, **joined)
 
     def rows(self, chosen: Bool[np.ndarray, "rows"] | Int[np.ndarray, "some"]) -> "Transitions":
-        """Some of the transitions."""
+        """The transitions that a mask, or indices, choose."""
         names = ["states", "actions", "next_states", "observed", "moment"]
         names += [] if self.earned is None else ["earned"]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def first(self, count: int) -> "Transitions":
-        """The first transitions."""
+        """The first ``count`` transitions."""
         return self.rows(np.arange(count))
 
     def of_rewards(self) -> "Transitions":
@@ -145,7 +145,7 @@ class Transitions(eqx.Module):
         return np.where(self.observed | (at_face == 0), 0, towards)
 
     def padded(self) -> "PaddedTransitions":
-        """The transitions in buffers whose sizes double as the data grow."""
+        """The transitions on the device, in buffers whose sizes double as the data grow."""
         rows, moments = buffer_size(len(self)), buffer_size(len(self.mass))
         problem = self.problem
         dtype = problem.initial.dtype

@@ -37,7 +37,7 @@ class Member(eqx.Module):
     variance_bias: Float[Array, "*members dim"]
 
     def __call__(self, features: Float[Array, "... features"]) -> tuple[Array, Array]:
-        """Mean and variance of the scaled displacement."""
+        """Mean and variance of the outputs."""
         hidden = jax.nn.leaky_relu(features @ self.hidden_weight + self.hidden_bias)
         mean = hidden @ self.mean_weight + features @ self.skip_weight + self.mean_bias
         raw = hidden @ self.variance_weight + self.variance_bias

@@ -57,7 +57,7 @@ def plan(
     ascent: BPTT | None = None,
     progress: bool = False,
 ) -> BPTTResult:
-    """The best policy of a kind when the motion is known: the reference line of every figure.
+    """Plans the best policy of a kind for a known motion: the reference line of every figure.
 
     Args:
         flow: The problem's flow.

@@ -78,7 +78,8 @@ def prior_of(run: RunData) -> Prior | None:
     if not isinstance(family, GaussianProcess):
         family = GaussianProcess(mu=getattr(family, "mu", Unseen()), fit_kernel=False)
     # The key of the last fit, so that the hyperparameters are those of the run.
-    key = jax.random.fold_in(jax.random.fold_in(run.state_after(0).key, len(run.ends)), FIT)
+    key = jax.random.key(run.store.config.seed)
+    key = jax.random.fold_in(jax.random.fold_in(key, len(run.ends)), FIT)
     factor = family.factor(run.data, key)
     std = np.asarray(problem.noise.std) / np.asarray(problem.max_move)
     variance, slopes = math.inf, None

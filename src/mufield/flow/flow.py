@@ -64,7 +64,6 @@ class Flow(eqx.Module):
     Building one prepares the tables for walls and borders; keep it and use it many times.
 
     Attributes:
-        problem: The problem.
         fold: The tables that say where mass comes to rest.
         neighbours: The discrete rooms' noise, if the problem has it.
         noise_std: Standard deviation of the Gaussian noise on each axis.

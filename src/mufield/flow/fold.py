@@ -85,10 +85,7 @@ _route.defvjp(_route_forward, _route_backward)
 
 
 def _lists(
-    owners: Int[np.ndarray, "links"],
-    members: Int[np.ndarray, "links"],
-    n_owners: int,
-    pad: int,
+    owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n_owners: int, pad: int
 ) -> Int[np.ndarray, "owners most"]:
     order = np.argsort(owners, kind="stable")
     owners, members = owners[order], members[order]
@@ -155,10 +152,8 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -
     if dim == 1:
         subcells = 1  # On a line there is no order in which axes could cross.
     offsets = np.array(list(itertools.product(*(range(-r, r + 1) for r in reach))))
-    window = len(offsets)
-    strides = np.array([int(np.prod([2 * r + 1 for r in reach[a + 1 :]])) for a in range(dim)])
-    code = offsets @ strides + int(np.array(reach) @ strides)
-    landing = np.broadcast_to(code, (n, window)).copy()
+    window, window_shape = len(offsets), tuple(2 * r + 1 for r in reach)
+    landing = np.tile(np.arange(window), (n, 1))  # numbers of offsets
 
     split_pair: list[Int[np.ndarray, "..."]] = []
     split_kind: list[Int[np.ndarray, "..."]] = []
@@ -166,7 +161,7 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -
     groups = list(_groups(grid, reach, offsets))
     ends = _landings(grid, [(int(g.cells[0]), offsets[g.offset]) for g in groups], subcells)
     for group, end in zip(groups, ends, strict=True):
-        landed = end @ strides + int(np.array(reach) @ strides)
+        landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
         possible = np.unique(landed)
         if len(possible) == 1:
             landing[group.cells, group.offset] = possible[0]
@@ -197,12 +192,10 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -
     piece_code = np.concatenate([landing.ravel(), split_codes.ravel()])
     pieces = np.flatnonzero(piece_code >= 0)
     source, landed = piece_source[pieces], piece_code[pieces]
-    inverse = np.empty(window, dtype=int)
-    inverse[code] = np.arange(window)
-    destination = grid.cell_index(grid.free_cells[source] + offsets[inverse[landed]])
+    destination = grid.cell_index(grid.free_cells[source] + offsets[landed])
     n_pieces = len(piece_code)
 
-    every_end = grid.cell_index(grid.free_cells[:, None] + offsets[inverse]).ravel()
+    every_end = grid.cell_index(grid.free_cells[:, None] + offsets).ravel()
     reachable = np.flatnonzero(every_end >= 0)
 
     ticks = np.arange(subcells + 1) / subcells - 0.5

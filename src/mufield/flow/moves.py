@@ -54,8 +54,6 @@ class MoveFlow(eqx.Module):
     """The flow of a problem and a motion for policies that draw from finitely many moves.
 
     Attributes:
-        flow: The problem's flow.
-        motion: The law of motion.
         actions: The moves, for each cell.
         kernel: Probability of each window offset for each cell and move; none if the motion
             depends on mu or the kernel would be too large.
@@ -137,12 +135,7 @@ class MoveFlow(eqx.Module):
         return Profile.stacked(TablePolicy(actions, weights), horizon)
 
     def push(self, joint: Float[Array, "cells moves"], mass: Mass) -> Mass:
-        """The next distribution, from the joint mass of cells and moves.
-
-        Args:
-            joint: Mass of each cell and move.
-            mass: The distribution that the motion sees as mu.
-        """
+        """The next distribution, from the joint mass of cells and moves; motions see ``mass``."""
         if self.kernel is not None:
             landed = jnp.einsum("km,kme->ke", joint, self.kernel)
             after = self.flow.fold.arrival(landed.reshape(-1))
@@ -190,26 +183,23 @@ class MoveFlow(eqx.Module):
 
     def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
         """Phi with the windows of a few moves at a time, which gradients do not keep either."""
-        chunks = -(-self.n_moves // MOVES_AT_ONCE)
-        pad = chunks * MOVES_AT_ONCE - self.n_moves if chunks > 1 else 0
-        width = min(self.n_moves, MOVES_AT_ONCE)
-        actions = jnp.pad(self.actions, ((0, 0), (0, pad), (0, 0)), mode="edge")
-        weights = jnp.pad(joint, ((0, 0), (0, pad)))
-        split = [
-            jnp.swapaxes(x.reshape(x.shape[0], chunks, width, *x.shape[2:]), 0, 1)
-            for x in (actions, weights)
-        ]
-        ones = jnp.ones_like(mass)
 
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
-            law = ActionLaw(actions=part[0], weights=part[1])
+            law = ActionLaw(*part)
             displacement = self.flow.displacements(self.motion, mass, law)
             aims = Aims(displacement, law.weights, self.flow.noise_std)
-            return total + self.flow.land(ones, aims), None
+            return total + self.flow.land(jnp.ones_like(mass), aims), None
 
-        if chunks == 1:
-            return add(jnp.zeros_like(mass), (split[0][0], split[1][0]))[0]
-        return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(mass), tuple(split))[0]
+        if self.n_moves <= MOVES_AT_ONCE:
+            return add(jnp.zeros_like(mass), (self.actions, joint))[0]
+        chunks = -(-self.n_moves // MOVES_AT_ONCE)
+        pad = (0, chunks * MOVES_AT_ONCE - self.n_moves)
+        actions = jnp.pad(self.actions, ((0, 0), pad, (0, 0)), mode="edge")
+        parts = tuple(
+            jnp.swapaxes(x.reshape(x.shape[0], chunks, MOVES_AT_ONCE, *x.shape[2:]), 0, 1)
+            for x in (actions, jnp.pad(joint, ((0, 0), pad)))
+        )
+        return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(mass), parts)[0]
 
 
 @eqx.filter_jit

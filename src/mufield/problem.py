@@ -293,14 +293,10 @@ def check_function(
     shape: tuple[int, ...],
     actions: Float[Array, "actions action_dim"] | None = None,
 ) -> Float[np.ndarray, "cells actions *shape"]:
-    """Evaluates a user's function in every cell; raises if the result cannot be right.
+    """Evaluates a user's function ``(state, action, mu)`` of one agent in every cell.
 
-    Args:
-        problem: The problem.
-        function: The function of one agent, ``(state, action, mu)``.
-        name: What error messages call it.
-        shape: Shape of its result.
-        actions: The actions to try; by default the one nearest to zero.
+    Raises an error that calls it ``name`` if a result has not the right ``shape`` or is not
+    finite. By default only the action nearest to zero is tried.
     """
     grid, mass = problem.grid, problem.initial
     rest = jnp.asarray(problem.actions.rest)[None]

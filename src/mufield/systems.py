@@ -71,7 +71,7 @@ class SimulatedSystem(AbstractSystem):
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
         profile = as_profile(policy, self.problem.horizon)
-        rollout, conduct = _evaluate(self._flow, self._motion, profile)
+        rollout, conduct = _inspect(self._flow, profile, self._motion)
         _check_rollout(self.problem, profile, rollout, conduct)
         return rollout
 
@@ -148,9 +148,7 @@ def agent_move(
     return noise.move(grid, state, state + grid.displacement(state, wanted), draws)
 
 
-@eqx.filter_jit
-def _evaluate(flow: Flow, motion: Motion, profile: Profile) -> tuple[Rollout, Conduct]:
-    return flow.inspect(profile, motion)
+_inspect = eqx.filter_jit(Flow.inspect)
 
 
 @eqx.filter_jit
@@ -223,9 +221,7 @@ def outside_actions(problem: Problem, action: Action, step: int, where: str) -> 
 def check_weights(error: float, least: float) -> None:
     """Raises unless a randomised policy's weights are distributions.
 
-    Args:
-        error: Largest difference from one of a sum over a cell's weights.
-        least: The least weight.
+    ``error`` is the largest difference of a cell's sum from 1, ``least`` the smallest weight.
     """
     if not (error <= MASS_TOLERANCE and least >= 0):
         raise UserError(

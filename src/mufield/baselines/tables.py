@@ -31,8 +31,6 @@ class Tables(NamedTuple):
         starts: Cumulative distribution of the first cell.
         ends: Cells that an option can lead to, from each cell.
         chances: Cumulative probabilities of these cells; 1 from the last possible one on.
-        pay_end: Whether the last distribution is paid.
-        horizon: Number of moves H.
         log_volume: Logarithm of a cell's volume; log density is log mass minus this.
     """
 

@@ -30,7 +30,6 @@ class Inputs(NamedTuple):
     Attributes:
         states: Positions, (agents, axes), float32.
         mass: A distribution, float32.
-        step: The step.
         chance: One number from 0 to below 1 for each agent, float32.
     """
 

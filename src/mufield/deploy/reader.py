@@ -53,15 +53,9 @@ class Law(NamedTuple):
 
 
 class Space:
-    """The grid of cells; as in `mufield.Grid`, free cells are numbered in C order.
+    """The grid: a box of cells, of which ``walls`` marks those where no agent can be.
 
-    Attributes:
-        lower: Lower corner of the box.
-        upper: Upper corner of the box.
-        shape: Number of cells on each axis.
-        periodic: Which axes wrap around.
-        walls: Mask of the shape ``shape``, true where no agent can be.
-        n_cells: Number of free cells.
+    The others are the free cells, numbered from 0 to ``n_cells - 1`` in C order.
     """
 
     def __init__(self, document: dict[str, Any], dtype: Any):
@@ -137,7 +131,6 @@ class DeployedPolicy:
     Attributes:
         document: The description in the file.
         arrays: The arrays; those in ``document["stacked"]`` have one slice for each step.
-        space: The grid.
         horizon: Number of steps of an episode.
         stationary: Whether it is the same at every step.
         sees_mass: Whether it looks at the population's distribution.

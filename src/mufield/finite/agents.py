@@ -33,9 +33,7 @@ class Step(NamedTuple):
     """What all agents share at one step.
 
     Attributes:
-        rules: What moves them.
         choose: How they decide.
-        number: Number of the step.
         seed: Randomness of the step.
         life_key: Randomness of when agents drop out; the same at all steps.
         now: The present distribution mu.
@@ -87,13 +85,11 @@ def choices(
 ) -> CellLaws | AbstractPolicy:
     """How agents decide at a step: by one table if all agents of a cell have the same law."""
     if not (rules.centred or profile.by_cell):
-        return _policy(profile, number)
+        return _policy_at(profile, number)
     return CellLaws.build(_at_cells(profile, number, rules.problem, seen), np.asarray(now) > 0)
 
 
-@eqx.filter_jit
-def _policy(profile: Profile, step: Int[Array, ""]) -> AbstractPolicy:
-    return profile.at(step)
+_policy_at = eqx.filter_jit(Profile.at)
 
 
 @eqx.filter_jit

@@ -77,7 +77,7 @@ class AllCells(AbstractEncoder):
     """The mass of every cell, scaled so that the uniform distribution is all ones."""
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """One number per free cell."""
+        """One number for each free cell."""
         return mu.mass * mu.grid.n_cells
 
 
@@ -98,16 +98,12 @@ class Pooled(AbstractEncoder):
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """One number for each block."""
         size = self.size(mu.grid)
-        member = self.blocks(mu.grid)[:, None] == np.arange(size)
+        member = _blocks(mu.grid, self.cells)[:, None] == np.arange(size)
         return mu.mass @ jnp.asarray(member, dtype=mu.mass.dtype) * size
 
     def size(self, grid: Grid) -> int:
         """Number of blocks that have a free cell."""
-        return int(self.blocks(grid).max()) + 1
-
-    def blocks(self, grid: Grid) -> np.ndarray:
-        """The block of each free cell: 0, 1, ..."""
-        return _blocks(grid, self.cells)
+        return int(_blocks(grid, self.cells).max()) + 1
 
 
 @dataclass(frozen=True)
@@ -204,6 +200,7 @@ def _size(encoder: AbstractEncoder, grid: Grid) -> int:
 
 @lru_cache(maxsize=64)
 def _blocks(grid: Grid, cells: int) -> np.ndarray:
+    """The number of each free cell's block."""
     _, block = np.unique(grid.free_cells // cells, axis=0, return_inverse=True)
     return np.asarray(block.reshape(-1))
 

@@ -104,7 +104,14 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if isinstance(policy, Profile):
         whole, horizon, by_step = policy.join(policy.per_step), policy.horizon, policy.per_step
     if isinstance(whole, NetworkPolicy) and type(whole.mu) in WORDS:
-        kind = _network_entries(whole)
+        kind = {
+            "kind": "network",
+            "grid": grid_entries(whole.grid),
+            "actions": {"lower": list(whole.box.lower), "upper": list(whole.box.upper)},
+            "mu": {"kind": WORDS[type(whole.mu)], **dataclasses.asdict(whole.mu)},
+            "widths": [whole.bias.shape[-1], *(b.shape[-1] for _, b in whole.hidden[:-1])],
+            "points": whole.points,
+        }
     elif type(whole) is TablePolicy:
         # Padded, because arrays with too few axes are refused only when shapes are compared.
         rows, moves, dim = (1, 1, 1, *whole.actions.shape)[-3:]
@@ -229,17 +236,6 @@ class _Network(_Part):
         return NetworkPolicy(
             matrix, matrix, vector, hidden, self.mu.build(), grid, box, self.points
         )
-
-
-def _network_entries(policy: NetworkPolicy) -> dict[str, Any]:
-    return {
-        "kind": "network",
-        "grid": grid_entries(policy.grid),
-        "actions": {"lower": list(policy.box.lower), "upper": list(policy.box.upper)},
-        "mu": {"kind": WORDS[type(policy.mu)], **dataclasses.asdict(policy.mu)},
-        "widths": [policy.bias.shape[-1], *(b.shape[-1] for _, b in policy.hidden[:-1])],
-        "points": policy.points,
-    }
 
 
 class _Document(_Part):

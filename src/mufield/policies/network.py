@@ -41,7 +41,6 @@ class NetworkPolicy(AbstractPolicy):
             its spread if there are several points.
         mu: How the population is seen.
         grid: The space, to scale positions.
-        box: The action box.
         points: Number of different actions on each axis; 1 for a deterministic policy, more for
             actions as in `mufield.policies.squash.scattered`.
     """

@@ -31,7 +31,6 @@ class MeanField(eqx.Module):
         mass: Mass of every free cell.
         here: Mass of the cell that the agent is in, the paper's mu(s). Faster than a look-up:
             evaluated for all cells at once, it is the mass vector itself.
-        grid: The space.
     """
 
     mass: Mass

@@ -34,12 +34,7 @@ NOTHING = 1e-9
 """Cells with less than this share of the moved mass are below the program's tolerance."""
 
 
-def wasserstein(
-    grid: Grid,
-    mu: ArrayLike,
-    nu: ArrayLike,
-    metric: str = "straight",
-) -> float:
+def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike, metric: str = "straight") -> float:
     """W1 between two distributions over the free cells: the least mass times distance moved.
 
     Args:

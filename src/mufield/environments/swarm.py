@@ -33,7 +33,7 @@ CLOSED_FORM_RATE = math.log(float(np.i0(2.0)))
 
 
 def attraction(position: Scalar) -> Scalar:
-    """phi(s), the part of the reward that depends on the position."""
+    """phi(s), the reward for the position itself."""
     angle = 2 * jnp.pi * position
     return -2 * jnp.pi**2 * (-jnp.sin(angle) + jnp.cos(angle) ** 2) + 2 * jnp.sin(angle)
 

@@ -47,12 +47,12 @@ class TablePolicy(AbstractPolicy):
 
     @property
     def sees_mu(self) -> bool:
-        """Never."""
+        """A table never looks at mu."""
         return False
 
     @property
     def by_cell(self) -> bool:
-        """Always."""
+        """A table knows only cells."""
         return True
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:

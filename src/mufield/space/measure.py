@@ -70,7 +70,7 @@ def at_all_cells(
 
 
 def log_mass(mass: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The logarithm, but finite in empty cells; minus mass times it is still concave in mass."""
+    """The logarithm, but finite in empty cells; the entropy computed with it is still concave."""
     return jnp.log(jnp.maximum(mass, LOG_FLOOR))
 
 

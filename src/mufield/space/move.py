@@ -161,7 +161,7 @@ def _entry(table: Int[Array, "..."], cell: Sequence[Array]) -> Int[Array, ""]:
 
 
 def _earliest(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:
-    """Which axes ``among`` those of interest have the least time."""
+    """Which of the axes marked in ``among`` have the least time."""
     least = reduce(jnp.minimum, times)
     return [a & (t == least) for a, t in zip(among, times, strict=True)]
 

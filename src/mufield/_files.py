@@ -118,13 +118,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def write_sealed(
     path: Path, document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind: str
 ) -> None:
-    """Writes a sealed file, whole or not at all.
+    """Writes a document for JSON and arrays of NumPy or JAX to a sealed file, atomically.
 
-    Args:
-        path: The file; one that exists is replaced.
-        document: Anything that JSON can hold.
-        arrays: Arrays of NumPy or JAX by name.
-        kind: What the file is, in a few words; `read_sealed` must be given the same.
+    ``kind`` says in a few words what the file is; `read_sealed` must be given the same.
     """
     write_bytes(path, sealed_bytes(document, arrays, kind=kind))
 

@@ -33,11 +33,7 @@ Figures = dict[str, Any]
 
 
 def run(
-    out: Path,
-    *,
-    budget: Budget = BUDGET,
-    workers: int | None = 0,
-    console: Console | None = None,
+    out: Path, *, budget: Budget = BUDGET, workers: int | None = 0, console: Console | None = None
 ) -> list[Path]:
     """Learns the four rooms, compares with what is possible, and draws what happened.
 

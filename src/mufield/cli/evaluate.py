@@ -81,8 +81,8 @@ class Evaluate(OfPolicy):
         from ..finite.system import FiniteSystem
 
         limit = float(system.evaluate(profile).value)
-        rows: list[dict[str, Any]] = [dict.fromkeys(("population", "stress", "low", "high"))]
-        rows[0] |= {"value": limit, "loss": 0.0}
+        unknown = dict.fromkeys(("population", "stress", "low", "high"))
+        rows: list[dict[str, Any]] = [unknown | {"value": limit, "loss": 0.0}]
         cases: list[tuple[int, str | None]] = [(size, None) for size in self.population]
         if self.stress:
             most = max(self.population)

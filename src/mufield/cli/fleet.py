@@ -1,5 +1,6 @@
 """``new``, ``ask`` and ``tell``: runs of real systems, which act between ask and tell."""
 
+import math
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +53,7 @@ class Ask(OfRun):
                 "file": str(self.out or path),
                 "run": asked.run,
                 "policy": asked.policy,
-                "optimistic": value if value == value else None,
+                "optimistic": None if math.isnan(value) else value,
                 "note": plan.note,
             }
         return Answer(answer)

@@ -141,10 +141,7 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
         args=arguments,
         registry=REGISTRY,
         # Flags may follow the command and are not prefixed with its name.
-        config=(
-            tyro.conf.CascadeSubcommandArgs,
-            tyro.conf.OmitSubcommandPrefixes,
-        ),
+        config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes),
     )
     return command
 

@@ -78,9 +78,7 @@ def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:
     by_name = sorted(rows, key=lambda row: str(row["directory"]))
     if order == "directory":
         return by_name
-    known = [row for row in by_name if row[order] is not None]
-    unknown = [row for row in by_name if row[order] is None]
-    return sorted(known, key=lambda row: -float(row[order])) + unknown
+    return sorted(by_name, key=lambda row: (row[order] is None, -(row[order] or 0)))
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,11 @@ class Train(Configured):
 
     def __call__(self) -> Answer:
         if self.print_config:
-            return self._print_config()
+            config = self.run_config()
+            from ..runs.build import resolve
+
+            document = resolve(config).document()
+            return Answer(document, [as_toml(document)])
         run = self.directory()
         with resumable(run) as check:
             config = self.run_config()
@@ -40,13 +44,6 @@ class Train(Configured):
                 setup = new_run(run, config, simulated=True)
             rows = learn_run(run, setup=setup, tensorboard=self.tensorboard, check=check)
         return metrics_answer(rows, run)
-
-    def _print_config(self) -> Answer:
-        config = self.run_config()
-        from ..runs.build import resolve
-
-        document = resolve(config).document()
-        return Answer(document, [as_toml(document)])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,10 @@ class Arena:
             return self._learner(name)
         if name in Q_LEARNERS:
             return self._q_learner(name)
-        return self._random() if name == "random" else self._known()
+        if name == "known":
+            return self._known()
+        simulated(self.settings, name)  # raises if the random policy cannot be evaluated here
+        return self._contender(name, self._job(name, "random"))
 
     def _learner(self, name: str) -> Contender:
         document = self.run.document() | {"optimism": LEARNERS[name]}
@@ -132,10 +135,6 @@ class Arena:
             for seed in self.config.seeds
         ]
         return self._contender(name, *jobs)
-
-    def _random(self) -> Contender:
-        simulated(self.settings, "random")
-        return self._contender("random", self._job("random", "random"))
 
     def _known(self) -> Contender:
         """Plans with the true motion.

@@ -158,12 +158,7 @@ def check_continuity(
 ) -> None:
     """Raises unless every step of an agent starts where the one before it ended.
 
-    Args:
-        table: The file.
-        grid: The space.
-        states: Where the agents were, (agents, steps, dim).
-        ends: Where they were one step later.
-        order: Rows of the file by agent and step, from `rows_by_agent`.
+    Axes of ``states`` and ``ends``: (agents, steps, dim); ``order`` is that of `rows_by_agent`.
     """
     gap = grid.displacement(ends[:, :-1], states[:, 1:])
     broken = np.abs(gap) > 3 * CONTACT * np.asarray(grid.cell_size)
@@ -178,10 +173,9 @@ def check_continuity(
 
 
 def settle(grid: Grid, points: Points) -> tuple[Points, Bool[np.ndarray, "points"]]:
-    """Moves points that rounding put into a wall or out of the box back to where agents can be.
+    """Moves points that rounding put into a wall or out of the box back to free cells.
 
-    Returns:
-        The points, and which of them could not be moved: rounding alone does not explain them.
+    Also returns which points could not be moved: rounding alone does not explain them.
     """
     settled, lost = points.copy(), ~_free(grid, points)
     step = CONTACT * np.asarray(grid.cell_size)

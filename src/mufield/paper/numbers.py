@@ -1,7 +1,7 @@
 """The rows of the table: every number of the paper, and where ours comes from."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -255,42 +255,39 @@ def _both_ends(column: str, standard: Figures, extended: Figures) -> str:
 
 def _swarm_rates(budget: Budget) -> Iterator[Entry]:
     run, known = (make(budget, "free", "ergodic") for make in _SWARM)
-    rates: tuple[tuple[str, str, tuple[Job, ...], Callable[..., Number], str], ...] = (
-        (
-            "closed-form policy, 200 steps (continuous time: log I0(2))",
-            "swarm-distributions",
-            (run,),
-            lambda numbers: float(numbers["closed_form_rate"]),
-            STEPS,
-        ),
-        (
-            "closed-form policy, 3,200 steps (continuous time: log I0(2))",
-            "swarm-distributions",
-            (run,),
-            lambda numbers: float(numbers["closed_form_rate_fine"]),
-            "less and less as steps get shorter",
-        ),
-        (
-            "known motion (closed form: log I0(2))",
-            "swarm-rewards",
-            (known,),
-            lambda plan: _value(plan) / len(plan["rewards"]),
-            f"{STEPS}; the plan makes the best of it and earns more than the closed form there, "
-            "as the paper says",
-        ),
-        (
-            "learned, last episode (closed form: log I0(2))",
-            "swarm-rewards",
-            (run,),
-            lambda learned: float(learned["values"][-1]) / len(learned["rewards"]),
-            STEPS,
-        ),
+
+    def rate(name: str, job: Job, ours: Any, why: str, drawn: bool = False) -> Entry:
+        quantity = f"swarm: reward of a step, {name}"
+        item = "swarm-distributions" if drawn else "swarm-rewards"
+        return Entry(quantity, item, (job,), CLOSED_FORM, ours, why, 4, drawn, relative=False)
+
+    yield rate(
+        "closed-form policy, 200 steps (continuous time: log I0(2))",
+        run,
+        lambda numbers: float(numbers["closed_form_rate"]),
+        STEPS,
+        drawn=True,
     )
-    for name, item, jobs, ours, why in rates:
-        quantity, drawn = f"swarm: reward of a step, {name}", item == "swarm-distributions"
-        yield Entry(
-            quantity, item, jobs, CLOSED_FORM, ours, why, digits=4, drawn=drawn, relative=False
-        )
+    yield rate(
+        "closed-form policy, 3,200 steps (continuous time: log I0(2))",
+        run,
+        lambda numbers: float(numbers["closed_form_rate_fine"]),
+        "less and less as steps get shorter",
+        drawn=True,
+    )
+    yield rate(
+        "known motion (closed form: log I0(2))",
+        known,
+        lambda plan: _value(plan) / len(plan["rewards"]),
+        f"{STEPS}; the plan makes the best of it and earns more than the closed form there, "
+        "as the paper says",
+    )
+    yield rate(
+        "learned, last episode (closed form: log I0(2))",
+        run,
+        lambda learned: float(learned["values"][-1]) / len(learned["rewards"]),
+        STEPS,
+    )
 
 
 _SWARM = (workload.swarm_run, workload.known_swarm)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from .. import viz
 from ..environments.swarm import closed_form_density, closed_form_policy
@@ -51,23 +50,14 @@ def draw_rewards(results: Results) -> Drawn:
 
 def draw_actions(results: Results) -> Drawn:
     """Actions in the middle of the episode, where the population is in the ergodic state."""
-
-    def actions(outcome: Outcome, step: int) -> Float[np.ndarray, "cells"]:
-        return np.asarray(outcome.mean_actions[step, :, 0])
-
-    def panel(motion: str) -> viz.Panel:
+    panels: list[viz.Panel] = []
+    for motion in workload.MOTIONS:
         learned, known = _pair(results, motion, "ergodic")
         points, step = learned.grid.centres[:, 0], _middle(learned)
-        closed = 2 * np.pi * np.cos(2 * np.pi * points)
-        return viz.Panel(
-            _three(points, actions(learned, step), actions(known, step), closed),
-            "position s",
-            "action a",
-            title=f"f = {FORMULAS[motion]}, h = {step}",
-            whole=False,
-        )
-
-    panels = [panel(motion) for motion in workload.MOTIONS]
+        ours, theirs = (np.asarray(one.mean_actions[step, :, 0]) for one in (learned, known))
+        curves = _three(points, ours, theirs, 2 * np.pi * np.cos(2 * np.pi * points))
+        title = f"f = {FORMULAS[motion]}, h = {step}"
+        panels.append(viz.Panel(curves, "position s", "action a", title=title, whole=False))
     title = results.heading("Swarm: actions in the ergodic state")
     return Drawn(results.save(viz.panel_figure([panels], title=title), "swarm-actions"))
 

@@ -121,8 +121,7 @@ def write_table(results: Results) -> tuple[Path, ...]:
     markdown, document, comma = (results.out / f"table.{kind}" for kind in ("md", "json", "csv"))
     write_bytes(markdown, as_markdown(rows, results.heading("The paper and our results")).encode())
     write_json(
-        document,
-        {"budget": results.budget.name, "rows": rows, "departures": list(DEPARTURES)},
+        document, {"budget": results.budget.name, "rows": rows, "departures": list(DEPARTURES)}
     )
     write_bytes(comma, as_csv(rows).encode())
     return markdown, document, comma

@@ -112,9 +112,7 @@ def random_rooms(budget: Budget) -> Job:
 def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
     """The certified interval of the optimum in the four rooms, over randomised policies.
 
-    Args:
-        budget: How much to compute.
-        printed: Whether actions are of the printed box [0, 1]^2, to show what it cannot reach.
+    With ``printed``, actions are of the printed box [0, 1]^2, to show what it cannot reach.
     """
     name = "bracket-rooms-printed" if printed else "bracket-rooms"
     options = budget.rooms | ({"action_box": "printed"} if printed else {})

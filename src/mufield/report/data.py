@@ -54,12 +54,10 @@ class RunReader:
     """Reads a run again and again, but each file only when it has changed."""
 
     def __init__(self, directory: Path, name: str | None = None, imports: str | None = None):
-        """Reads nothing yet.
+        """Reads nothing yet: the directory need not exist.
 
-        Args:
-            directory: The run's directory; it need not exist yet.
-            name: The run's name on the page; by default the directory's.
-            imports: The user's own file, if it is no longer where the configuration says.
+        ``name`` stands on the page, by default that of the directory; ``imports`` is the user's
+        own file, if it is no longer where the configuration says.
         """
         self.directory = directory
         self.name = name or directory.resolve().name

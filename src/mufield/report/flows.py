@@ -79,13 +79,7 @@ class Scene:
         }
 
     def episode(self, masses: Masses, policy: Path, stride: int = 1) -> dict[str, Any]:
-        """The flow of one episode, for the page.
-
-        Args:
-            masses: The distributions mu_0, ..., mu_H.
-            policy: File of the policy that was run.
-            stride: Distance of the steps that are kept; the last one always is.
-        """
+        """The flow of one episode, for the page: every ``stride``-th step, and the last."""
         last = len(masses) - 1
         steps = sorted({*range(0, last + 1, stride), last})
         found: dict[str, Any] = {"steps": steps, "mass": encode_masses(self._seen(masses[steps]))}
@@ -169,13 +163,7 @@ class Selection:
 
 
 def select(values: Sequence[float], horizon: int, bytes_of_step: int) -> Selection:
-    """Chooses episodes and steps that fit into `MOST_BYTES`.
-
-    Args:
-        values: J of each episode; the best one is always kept.
-        horizon: Number of moves.
-        bytes_of_step: Size of one step of an episode.
-    """
+    """Chooses episodes and steps that fit into `MOST_BYTES`; the one with the best J is kept."""
     count = len(values)
     if count == 0:
         return Selection()

@@ -8,14 +8,7 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from .._style import (
-    BAR_COLOUR,
-    BAR_EDGE,
-    COLOURS,
-    REFERENCE_COLOUR,
-    WALL_COLOUR,
-    WALL_HATCH,
-)
+from .._style import BAR_COLOUR, BAR_EDGE, COLOURS, REFERENCE_COLOUR, WALL_COLOUR, WALL_HATCH
 from .data import to_json
 
 SCRIPTS = ("tools.js", "chart.js", "flow.js", "field.js", "views.js", "player.js", "page.js")
@@ -28,8 +21,9 @@ def build_page(document: dict[str, Any]) -> str:
     """The page for what `collect` or `snapshot` of `mufield.report.data` returned."""
     style = _asset("page.css").replace("{{colours}}", _colours())
     script = "\n".join(_asset(name) for name in SCRIPTS)
+    names = ", ".join(run["name"] for run in document["runs"])
     parts = {
-        "title": html.escape(_title(document)),
+        "title": html.escape(f"{names} – mufield"),
         "policy": _policy(style, script, live=bool(document["live"])),
         "style": style,
         "script": script,
@@ -53,11 +47,6 @@ def _colours() -> str:
     named |= {f"c{place}": colour for place, colour in enumerate(COLOURS)}
     named |= {"reference": REFERENCE_COLOUR}
     return " ".join(f"--{name}: {colour};" for name, colour in named.items())
-
-
-def _title(document: dict[str, Any]) -> str:
-    names = ", ".join(run["name"] for run in document["runs"])
-    return f"{names} – mufield"
 
 
 def _policy(style: str, script: str, *, live: bool) -> str:

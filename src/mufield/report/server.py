@@ -69,11 +69,7 @@ class Watcher:
             reader.close()
 
     def wait(self, version: int, timeout: float) -> tuple[int, str]:
-        """Waits for a change after ``version``.
-
-        Returns:
-            The number of the newest change, and all metrics as JSON.
-        """
+        """Waits for a change after ``version``; returns its number, and all metrics as JSON."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._version > version or self.stopped.is_set(), timeout
@@ -112,13 +108,9 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, directories: Sequence[Path], host: str, port: int, imports: str | None):
-        """Takes the port and begins to look at the runs.
+        """Takes the port, 0 for any that is free, and begins to look at the runs.
 
-        Args:
-            directories: The runs; they need not exist yet.
-            host: Address to listen at.
-            port: Port to listen at; 0 for any that is free.
-            imports: The user's own file, if it is no longer where the configurations say.
+        The runs need not exist yet; ``imports`` is as in `RunReader`.
         """
         readers = make_readers(directories, imports)
         self.local = host in LOOPBACK

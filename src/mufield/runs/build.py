@@ -31,10 +31,7 @@ from .surroundings import check_precision, import_users
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[AbstractModelFamily]] = {
-    "ensemble": DeepEnsemble,
-    "gp": GaussianProcess,
-}
+MODELS: dict[str, type[AbstractModelFamily]] = {"ensemble": DeepEnsemble, "gp": GaussianProcess}
 OPTIMISM: dict[str, type[AbstractOptimism]] = {
     "hallucinated": Hallucinated,
     "shared": Hallucinated,
@@ -70,9 +67,7 @@ class Setup:
 def build(config: RunConfig, imports: str | None = None) -> Setup:
     """Builds a run's problem, system and learner.
 
-    Args:
-        config: The configuration.
-        imports: The user's own file, if it is no longer where the configuration says.
+    ``imports`` is the user's own file, if it is no longer where the configuration says.
     """
     check_precision(config.precision)
     known = _known(config, imports)
@@ -173,13 +168,9 @@ def _optimism(config: RunConfig) -> AbstractOptimism:
 
 
 def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:
-    """Makes an object of a dataclass from plain settings; `_settings` is the inverse.
+    """Makes an object of a dataclass from settings of a configuration; `_settings` is the inverse.
 
-    Args:
-        kind: The dataclass.
-        options: Settings as a configuration has them; others keep their defaults.
-        what: Name of the object in errors.
-        fixed: Settings that a configuration cannot choose.
+    ``what`` names the object in errors; ``fixed`` are settings that a configuration cannot choose.
     """
     return kind(**_checked(kind, options, what, fixed), **fixed)
 

@@ -72,12 +72,7 @@ class RunSummary:
 
 
 def find_runs(directories: Iterable[Path], *, depth: int) -> Iterator[Path]:
-    """The run directories at or below some directories, each once.
-
-    Args:
-        directories: Where to look.
-        depth: How many directories deep.
-    """
+    """The run directories in some directories and up to ``depth`` levels below, each once."""
     seen: set[Path] = set()
     for top in directories:
         for run in _runs_below(top, depth):
@@ -150,12 +145,7 @@ def _began(directory: Path) -> datetime | None:
 
 
 def matches(config: RunConfig | None, wanted: Mapping[str, Any]) -> bool:
-    """Whether a configuration has all these values.
-
-    Args:
-        config: The configuration; None matches only if nothing is wanted.
-        wanted: Values by the names of settings; options are named as in ``model_options.beta``.
-    """
+    """Whether a configuration has all wanted values; options are named ``model_options.beta``."""
     if config is None:
         return not wanted
     document = config.document()

@@ -198,12 +198,10 @@ class Session:
 
 
 def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:
-    """Begins a run; raises before anything is written if the configuration is wrong.
+    """Begins a run in a new or empty directory.
 
-    Args:
-        directory: New or empty.
-        config: What the run is to be.
-        simulated: Whether it needs a simulator.
+    Raises before anything is written if the configuration is wrong, or if the run is to be
+    ``simulated`` and its problem has no simulator.
     """
     check_vacant(directory)  # first, because building takes seconds
     full = resolve(config)
@@ -227,10 +225,7 @@ def open_run(
 ) -> Iterator[Session]:
     """Opens a run for as long as the block lasts; other processes are kept out.
 
-    Args:
-        directory: The run.
-        setup: What `build` makes of its configuration, if that was done already.
-        imports: The user's own file, if it is no longer where it was when the run began.
+    Its configuration is built again, unless ``setup`` is what `build` made of it.
     """
     with RunStore.writing(directory) as store:
         if setup is None or setup.config.identity != store.config.identity:
@@ -286,7 +281,6 @@ def learn_run(
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float]:
-    """What the progress bar shows."""
     others = ("optimistic", "best", "beta", "spread", "reference")
     figures = {"J": row["value"]} | {name: row[name] for name in others}
     return {name: value for name, value in figures.items() if value is not None}

@@ -104,12 +104,7 @@ class RunStore(RunFiles):
         )
 
     def read_plan(self, number: int, memory: Any) -> Plan:
-        """A plan as it was written.
-
-        Args:
-            number: The episode.
-            memory: A planner's memory of the same structure; it may hold shapes for arrays.
-        """
+        """The plan of an episode; ``memory`` is like the planner's, with arrays or their shapes."""
         document, arrays = self.read_plan_file(number)
         policy = self.path("policies", number)
         check_file(policy)

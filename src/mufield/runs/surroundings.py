@@ -61,13 +61,15 @@ def versions(imported: Path | None = None) -> dict[str, Any]:
 
 def changes_since(then: dict[str, Any]) -> list[str]:
     """One sentence for each version that has changed since a run began with ``then``."""
+    if not then:  # the file of versions was lost
+        return []
     imported = then.get("imported")
     file = imported.get("file") if isinstance(imported, dict) else None
     now = versions(Path(file) if isinstance(file, str) and file else None)
     return [
         f"{name} was {then.get(name)} when the run began and is {now.get(name)} now; figures may "
         "differ"
-        for name in (now if then else ())
+        for name in now
         if then.get(name) != now.get(name)
     ]
 

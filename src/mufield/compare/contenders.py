@@ -24,7 +24,7 @@ LAST = 5
 """Number of last episodes whose mean J counts for a learner."""
 
 SWEEPS, BRACKET = 400, 0.05
-"""Mirror ascent with known motion stops after so many sweeps, or this near to the optimum."""
+"""Mirror ascent with known motion stops after these sweeps, or this near to the optimum."""
 
 STANDARD, EXTENDED = Q_LEARNERS
 CONTINUOUS_ROOMS, DISCRETE_ROOMS = "four-rooms", "discrete-rooms"

@@ -200,7 +200,7 @@ def touching(grid: Grid, start: Points, end: Points) -> Axes:
 
 
 def unmoved_at_walls(grid: Grid, start: Points, end: Points) -> Axes:
-    """Axes on which agents that stand in cells stayed beside a wall or border.
+    """Axes on which agents that move from cell to cell stayed beside a wall or border.
 
     Nobody can tell whether they were stopped, so their moves on these axes are not learned from.
     """

@@ -178,7 +178,7 @@ def select(values: Sequence[float], horizon: int, bytes_of_step: int) -> Selecti
 
 
 def _spread(values: Sequence[float], kept: int) -> tuple[int, ...]:
-    """Chooses so many episodes from the first to the last, the best one among them."""
+    """Chooses ``kept`` episodes from the first to the last, the best one among them."""
     count = len(values)
     if kept >= count:
         return tuple(range(1, count + 1))

@@ -228,10 +228,13 @@ def measure(
     grid, far = problem.grid, problem.max_move
     value = float(episode.value)
     notes = [*state.notes, plan.note] if plan.note else list(state.notes)
-    middle = episode.mass.shape[0] // 2
-    imagined, spread = bool(jnp.all(jnp.isfinite(plan.mass))), None
-    if imagined:
+    spread = w1_middle = w1_end = None
+    if bool(jnp.all(jnp.isfinite(plan.mass))):  # the random policy was not planned
         spread = float(_mean_spread(state.model, plan.profile, plan.mass, grid, far))
+        middle = episode.mass.shape[0] // 2
+        w1_middle, w1_end = (
+            float(wasserstein(grid, plan.mass[h], episode.mass[h])) for h in (middle, -1)
+        )
     fresh = _since(data, len(state.data))
     coverage, warning = _coverage(state.model, fresh, "moves")
     rewards_inside, doubt = None, ""
@@ -245,10 +248,8 @@ def measure(
         beta=float(state.model.beta),
         spread=spread,
         control=float(plan.control),
-        w1_middle=(
-            float(wasserstein(grid, plan.mass[middle], episode.mass[middle])) if imagined else None
-        ),
-        w1_end=float(wasserstein(grid, plan.mass[-1], episode.mass[-1])) if imagined else None,
+        w1_middle=w1_middle,
+        w1_end=w1_end,
         coverage=coverage,
         transitions=len(state.data),
         best=value if best is None else max(best, value),

@@ -151,9 +151,8 @@ def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
             upward = max(upward, 0.0)
             continue
         options = {"k": 1, "v0": start, "return_eigenvectors": False, "tol": 1e-3}
-        strongest = abs(float(eigsh(operator, which="LM", **options)[0]))
+        scale = max(scale, abs(float(eigsh(operator, which="LM", **options)[0])))
         upward = max(upward, float(eigsh(operator, which="LA", **options)[0]))
-        scale = max(scale, strongest)
     return upward, scale
 
 

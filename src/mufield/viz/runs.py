@@ -88,8 +88,7 @@ def flow_figure(flow: RunFlow) -> Figure:
     horizon = len(flow.masses) - 1
     steps = list(dict.fromkeys((0, horizon // 4, horizon // 2, horizon)))
     titles = [f"h = {step} of {horizon}" for step in steps]
-    grid = flow.problem.grid
-    figure = field_figure(grid, flow.masses, steps, arrows=flow.arrows, titles=titles)
+    figure = field_figure(flow.problem.grid, flow.masses, steps, arrows=flow.arrows, titles=titles)
     figure.suptitle(flow.title)
     return figure
 

@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
-# One worker for each core: most of the time is compilation. For example PYTEST_ARGS="-k flow".
-PYTEST_ARGS ?= -n auto
+# One worker for each core: most of the time is compilation. The tests of a file stay together,
+# because they share what they compiled. For example PYTEST_ARGS="-k flow".
+PYTEST_ARGS ?= -n auto --dist loadfile
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -21,7 +22,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test lint format demo docs bench peers clean
+.PHONY: help venv test check lint format demo docs bench peers clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +37,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: lint  ## Run every check: ruff, mypy, import contracts, tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint  ## Run the static checks and the quick tests, in two minutes
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
 lint: venv  ## Run the static checks only
 	$(BIN)/ruff check .

@@ -9,6 +9,11 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nor need files of tests, and of the processes that they start, outlive a power failure.
 os.environ.setdefault("MUFIELD_FSYNC", "0")
+# Small problems take longer to compile than to compute, so the compiler need not try hard.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
 import hypothesis
 import jax

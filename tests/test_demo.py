@@ -7,6 +7,8 @@ import pytest
 
 from mufield.demo import BUDGET, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_the_demonstration_learns_writes_its_pictures_and_tables(

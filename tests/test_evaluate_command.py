@@ -10,6 +10,8 @@ from mufield import Box, Profile, TablePolicy, make, save_policy, uniform_policy
 from mufield.cli import main
 from mufield.cli.evaluate import _summary
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["four-rooms", "--options", "horizon=3"]
 
 

@@ -39,6 +39,8 @@ from mufield.runs.session import Session
 from mufield.runs.store import RunStore, observed_arrays
 from mufield.runs.surroundings import changes_since
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 10
 """What a loader may take at most; one that waits for a pipe would take for ever."""
 

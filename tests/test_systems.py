@@ -21,6 +21,8 @@ from mufield import (
 )
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
 
+pytestmark = pytest.mark.slow
+
 RANDOM = uniform_policy(Box(-1.0, 1.0, 2).points(5, border=False))
 KEY = jax.random.key(0)
 STEPS = 3

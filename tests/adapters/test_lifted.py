@@ -23,6 +23,8 @@ from mufield.adapters.lifted import LiftedEnv, register_environments
 from mufield.adapters.policy_code import interpolation
 from mufield.adapters.shared import WALL, picture
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "four-rooms": {"horizon": 3},
     "swarm": {"horizon": 4, "cells": 20},

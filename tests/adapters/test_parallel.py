@@ -18,6 +18,8 @@ from mufield import (
 from mufield.adapters.parallel import PopulationEnv
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "four-rooms": {"horizon": 3},
     "swarm": {"horizon": 3, "cells": 20},

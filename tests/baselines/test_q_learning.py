@@ -31,6 +31,8 @@ from mufield.baselines.q_learning import QLearning
 from mufield.baselines.training import train
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
 
+pytestmark = pytest.mark.slow
+
 ROOMS = """
 ...#..
 ......

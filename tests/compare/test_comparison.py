@@ -39,6 +39,8 @@ from mufield.errors import UserError
 from mufield.jobs import compute
 from mufield.viz import comparison_figure
 
+pytestmark = pytest.mark.slow
+
 QUICK = replace(SMALL, contenders=("random", "u2mfqlfh"))
 
 

@@ -27,6 +27,8 @@ from mufield.deploy.reader import KIND, DeployedPolicy
 from mufield.finite.draws import drawn
 from mufield.space.measure import histogram
 
+pytestmark = pytest.mark.slow
+
 FILES = {"safetensors": (write_policy, reader_decides), "onnx": (write_onnx, onnx_decides)}
 
 

@@ -7,6 +7,8 @@ from mufield import Box, uniform_policy
 from mufield.environments.swarm import closed_form_policy, swarm
 from mufield.finite.gap import PopulationGap, fit_power, population_gap
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 RANDOM = uniform_policy(Box(-1.0, 1.0).points(5, border=False))
 

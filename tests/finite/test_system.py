@@ -31,6 +31,8 @@ from mufield.finite.system import FiniteSystem
 from mufield.planning.starts import SquashedTable
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 # Most tests share a problem, a size and policies, and with them the compiled programs.
 
 KEY = jax.random.key(0)

@@ -13,6 +13,8 @@ from mufield import FOUR_ROOMS, Flow, Grid, uniform
 from mufield.flow.fold import Routing
 from mufield.flow.phi import slab_masses, window_edges
 
+pytestmark = pytest.mark.slow
+
 
 @given(seed=st.integers(0, 1000), links=st.integers(0, 30))
 def test_a_routing_and_its_gradient_equal_the_dense_matrix(seed, links):

@@ -13,6 +13,8 @@ from mufield.jobs.pool import LocalProcesses, SameProcess, Task, compute_missing
 from mufield.runs.config import RunConfig, parse_config
 from mufield.runs.session import learn_run, new_run
 
+pytestmark = pytest.mark.slow
+
 ROOMS = {"horizon": 3, "drawing": "...\n.#.\n..."}
 RANDOM = {"environment": "four-rooms", "options": ROOMS, "precision": "float64"}
 

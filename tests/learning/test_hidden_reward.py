@@ -42,6 +42,8 @@ from mufield.planning.mirror import regular_moves
 from mufield.problem import HiddenRewardError
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 STATE, ACTION = jnp.array([2.5]), jnp.array([0.5])
 GP = GaussianProcess(exact_points=0)

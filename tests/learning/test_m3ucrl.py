@@ -20,6 +20,8 @@ from mufield import (
 from mufield.learning.m3ucrl import M3UCRL, RUN, PlanError
 from mufield.learning.run import learn, learn_many, measure
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(3)
 
 

@@ -27,6 +27,8 @@ from mufield.models.networks import (
 )
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = toy_problem(PLANE, noise=0.1, horizon=20)
 SMALL = DeepEnsemble(members=3, width=8, steps=60, learning_rate=0.03, batch_size=32)
 """Small and trained a little, because most tests ask what reaches the fit, not how good it is."""

@@ -17,6 +17,8 @@ from mufield.models.kernels import Linear, Smooth, SquaredExponential
 from mufield.policies.encoders import MeanEmbedding
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 
 

@@ -18,6 +18,8 @@ from mufield.models.likelihood import Limits, log_likelihood, most_likely
 from mufield.models.posterior import LOST_INFORMATION, Factor, Posterior, Process, safe_root
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 NOISE = np.array([0.05, 0.2])
 KERNEL = SquaredExponential(SCALES, 0.6)
 QUERIES = jnp.asarray(np.random.default_rng(5).uniform(-1.5, 1.5, size=(30, 3)))

@@ -23,6 +23,8 @@ from mufield.observed.checks import Asked, settle, touching, unmoved_at_walls
 from mufield.observed.episode import read_episode
 from mufield.policies.base import as_profile
 
+pytestmark = pytest.mark.slow
+
 pyarrow = pytest.importorskip("pyarrow")
 
 

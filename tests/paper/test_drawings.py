@@ -7,6 +7,8 @@ from mufield.paper import rooms, swarm
 from mufield.paper.catalogue import ITEMS
 from mufield.paper.results import Results
 
+pytestmark = pytest.mark.slow
+
 FIGURES = [item for item in ITEMS if "film" not in item.name and item.name != "numbers"]
 FILMS = [item for item in ITEMS if "film" in item.name]
 

@@ -18,6 +18,8 @@ from mufield.paper.reproduce import reproduce
 from mufield.paper.results import Drawn, Results
 from mufield.paper.table import DEPARTURES, table_rows
 
+pytestmark = pytest.mark.slow
+
 START = ITEMS[0]
 
 

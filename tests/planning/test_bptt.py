@@ -25,6 +25,8 @@ from mufield.policies.encoders import AllCells, Here, MeanEmbedding, Pooled, Uns
 from mufield.policies.squash import squash, unsquash
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 SMALL = Grid.from_map("....\n.#..\n....")
 KEY = jax.random.key(0)
 

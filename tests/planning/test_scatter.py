@@ -9,6 +9,8 @@ from mufield.finite.system import FiniteSystem
 from mufield.planning.mirror import regular_moves
 from mufield.planning.starts import table_start
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rooms():

@@ -24,6 +24,8 @@ from mufield.policies.files import KIND, load_policy, read_info, save_policy
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 STEPS = 3
 GRID = Grid.box(
     (-1.0, 0.1), (1.0, 0.7), (5, 4), periodic=(False, True), walls=random_walls((5, 4), 0.2, 1)

@@ -12,6 +12,8 @@ from mufield.policies.network import network_profile
 from mufield.policies.squash import normal_scores, scattered, unspread, unsquash
 from mufield.space.measure import mean_field_at
 
+pytestmark = pytest.mark.slow
+
 BOX = mf.Box((-1.0, 0.0), (1.0, 4.0))
 GRID = mf.Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3))
 

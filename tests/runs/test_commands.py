@@ -17,6 +17,8 @@ from mufield.runs import session
 from mufield.runs.build import build
 from mufield.runs.layout import RunFiles
 
+pytestmark = pytest.mark.slow
+
 FLEET = """
 from mufield import Box, Grid, Problem, log_mass, register, uniform
 

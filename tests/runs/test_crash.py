@@ -16,6 +16,8 @@ from mufield.runs.layout import PLAN, RunFiles
 from mufield.runs.session import learn_run, open_run
 from mufield.runs.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 
 class Crash(BaseException):
     """Not an Exception, so that nothing handles it."""

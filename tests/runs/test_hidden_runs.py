@@ -18,6 +18,8 @@ from mufield.runs.layout import RunFiles
 from mufield.runs.session import learn_run, new_run, open_run
 from mufield.runs.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 CONFIG = RunConfig(
     environment="swarm",
     options={"horizon": 3, "cells": 8, "reward": "hidden"},

@@ -16,6 +16,8 @@ from mufield.runs.layout import RunFiles
 from mufield.runs.overview import summarise
 from mufield.runs.session import Session, learn_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_path, finished):

@@ -23,6 +23,8 @@ from mufield.theory.bounds import (
 )
 from mufield.theory.constants import axis_stretch, grid_stretch
 
+pytestmark = pytest.mark.slow
+
 SLACK = 1e-6
 
 

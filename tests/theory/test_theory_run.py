@@ -11,6 +11,8 @@ from mufield import M3UCRL, Hallucinated, MirrorPlanner
 from mufield.theory.run_information import information_of, prior_of
 from mufield.theory.verdicts import Verdict, power
 
+pytestmark = pytest.mark.slow
+
 KNOWN = {"B_f": 1.0, "L_r": 1.0}
 
 

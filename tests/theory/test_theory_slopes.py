@@ -37,6 +37,8 @@ from mufield.theory.lipschitz import (
 )
 from mufield.theory.verdicts import value_range
 
+pytestmark = pytest.mark.slow
+
 RING = Grid.box(0.0, 1.0, 12, periodic=True)
 ROOM = Grid.box(0.0, 3.0, (4, 3))
 KERNELS = {

@@ -4,7 +4,11 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 import mufield as mf
+
+pytestmark = pytest.mark.slow
 
 SOURCE = str(Path(mf.__file__).parent)
 MOST_FILES = 24

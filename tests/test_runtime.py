@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ENABLE = """
 import json, sys
 from mufield._runtime import enable_compilation_cache

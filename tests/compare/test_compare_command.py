@@ -11,6 +11,8 @@ from mufield import cli
 from mufield.environments import registry
 from mufield.jobs import compute
 
+pytestmark = pytest.mark.slow
+
 WORDS = (
     *("compare", "four-rooms", "--seeds", "0", "--episodes", "2", "--q-episodes", "100"),
     *("--options", f'horizon={HORIZON},drawing="...\\n.#.\\n..."'),

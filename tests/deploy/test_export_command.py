@@ -14,6 +14,8 @@ from mufield.cli import main
 from mufield.deploy import export
 from mufield.deploy.reader import DeployedPolicy
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--precision", "float64", "--options", 'horizon=3,drawing="...\\n.#.\\n..."']
 SMALL += ["--model-options", "members=2,width=4,steps=3"]
 SMALL += ["--planner-options", "points=3,sweeps=2"]

@@ -28,6 +28,8 @@ from mufield import (
 )
 from mufield.environments.swarm import CLOSED_FORM_RATE, closed_form_policy
 
+pytestmark = pytest.mark.slow
+
 ROOMS = Grid.from_map(FOUR_ROOMS)
 
 

@@ -11,6 +11,8 @@ from report_runs import LINE, ROOMS, SMALL, add_episode, begin, serving
 from mufield.report.data import RunReader, collect
 from mufield.report.page import build_page
 
+pytestmark = pytest.mark.slow
+
 FLAGS = (
     "--headless",
     "--no-sandbox",

@@ -20,6 +20,8 @@ from mufield.runs import session
 from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 SYSTEM = ("four-rooms", "--options", 'horizon=3,drawing="...\\n.#.\\n..."')
 
 WORDS = {

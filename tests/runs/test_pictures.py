@@ -16,6 +16,8 @@ from mufield.runs.layout import RunFiles
 from mufield.runs.overview import RunMetrics, group_runs
 from mufield.viz.runs import diagnostics_figure, flow_figure, learning_figure, run_flow
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(finished):

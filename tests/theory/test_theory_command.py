@@ -10,6 +10,8 @@ from PIL import Image
 from mufield import cli
 from mufield.viz.theory import theory_figure
 
+pytestmark = pytest.mark.slow
+
 
 def test_tables_and_sentences_stand_in_the_terminal(ring, report, capsys, monkeypatch):
     asked = {}

@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 test: lint  ## Run every check: ruff, mypy, import contracts, tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: lint  ## Run the static checks and the quick tests, in two minutes
+check: lint  ## Run the static checks and the quick tests: two minutes once programs are compiled
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
 lint: venv  ## Run the static checks only

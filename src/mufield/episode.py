@@ -24,6 +24,8 @@ class Episode(eqx.Module):
         rewards: Integrated rewards r-hat of the population, one for each paid step.
         earned: What the tracked agents were paid at each move, if the problem hides its reward;
             otherwise None, because a known reward can be computed.
+        present: Which moves of tracked agents were seen, if some were not: agents join, leave or
+            miss rows. What the other arrays hold there is ignored; None if all were seen.
     """
 
     states: Float[Array, "agents steps dim"]
@@ -33,6 +35,7 @@ class Episode(eqx.Module):
     mass: _types.Masses
     rewards: Float[Array, "paid_steps"]
     earned: Float[Array, "agents steps"] | None = None
+    present: Bool[Array, "agents steps"] | None = None
 
     @property
     def value(self) -> Scalar:

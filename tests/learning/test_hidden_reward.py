@@ -334,7 +334,7 @@ def test_a_failed_fit_of_the_reward_falls_back_and_says_so():
         plan = learner.ask(state)
         state = learner.tell(state, hidden().run(plan.profile, jax.random.key(number)), plan)
     assert state.notes == (
-        "the reward model's fit to 2 episodes is not finite; going on with that to 1",
+        "the reward model's fit to 8 transitions is not finite; going on with that to the first 4",
     )
     assert state.reward_model is not None
 

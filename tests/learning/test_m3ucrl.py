@@ -174,7 +174,7 @@ def test_a_fit_that_fails_gives_way_to_that_of_fewer_episodes():
     for _ in range(2):
         _, _, state = one_episode(learner, state)
     assert state.episode == 2
-    assert "not finite; going on with that to 1" in state.notes[0]
+    assert "fit to 8 transitions is not finite; going on with that to the first 4" in state.notes[0]
     hopeless = M3UCRL(corridor().problem, SureFamily(), MIRROR)
     hopeless.family = SureFamily(fails_from=0)
     with pytest.raises(PlanError, match="not even the prior"):

@@ -19,9 +19,10 @@ from mufield import (
     make,
     random_policy,
 )
-from mufield.observed.checks import Asked, settle, touching, unmoved_at_walls
+from mufield.observed.checks import Asked
 from mufield.observed.episode import read_episode
 from mufield.policies.base import as_profile
+from mufield.space.contact import settle, touching, unmoved_at_walls
 
 pytestmark = pytest.mark.slow
 

@@ -47,7 +47,7 @@ class LearnerState(eqx.Module):
     """All that a learner knows.
 
     Attributes:
-        data: The transitions of all episodes so far.
+        data: The transitions of all episodes so far, and those of logs.
         ends: Number of transitions after each episode.
         model: The model of the motion, fitted to the data.
         memory: What the planner starts from.
@@ -120,23 +120,20 @@ class M3UCRL:
         if problem.hides_reward and reward_family is None:
             self.reward_family = default_reward_family(self.family)
 
-    def init(self, key: Key) -> LearnerState:
-        """The state before the first episode."""
-        data = Transitions.empty(self.problem)
-        reward_model = None
-        if self.reward_family is not None:
-            reward_key = _key_after(key, 0, FIT_REWARD)
-            reward_model = self.reward_family.fit(data.of_rewards(), reward_key)
-            _check_reward_model(reward_model, self.problem)
-        return LearnerState(
-            data=data,
-            ends=(),
-            model=self.family.fit(data, _key_after(key, 0, FIT)),
-            memory=self.first_memory(_key_after(key, 0, PLAN)),
-            profile=None,
-            key=key,
-            reward_model=reward_model,
-        )
+    def init(self, key: Key, data: Transitions | None = None) -> LearnerState:
+        """The state before the first episode.
+
+        ``data`` are transitions that are known already, from logs for example: data, but no
+        episode. `Transitions.from_rows` makes them.
+        """
+        known = Transitions.empty(self.problem)
+        return self.restore(key, known if data is None else known.join(data), (), None, None)
+
+    def add(self, state: LearnerState, data: Transitions) -> LearnerState:
+        """Adds transitions that belong to no episode, and fits the model anew."""
+        joined = state.data.join(data)
+        found = self.restore(state.key, joined, state.ends, state.memory, state.profile)
+        return replace(found, notes=(*state.notes, *found.notes))
 
     def first_memory(self, key: Key) -> Any:
         """What the planner starts from in the first episode."""
@@ -211,9 +208,11 @@ class M3UCRL:
         self, key: Key, data: Transitions, ends: tuple[int, ...], memory: Any, profile: Any
     ) -> LearnerState:
         """Restores a state from what is kept on disk; the model is fitted again."""
-        if not ends:
-            return self.init(key)
         fit = self._fit([key], [data], [ends])[0]
+        if not ends:
+            if fit.reward_model is not None:
+                _check_reward_model(fit.reward_model, self.problem)
+            memory = self.first_memory(_key_after(key, 0, PLAN)) if memory is None else memory
         return LearnerState(
             data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model
         )
@@ -348,16 +347,16 @@ def _fit_all(
 def _last_good_fit(
     family: AbstractModelFamily, data: Transitions, key: Key, ends: tuple[int, ...], name: str
 ) -> tuple[AbstractModel, tuple[str, ...]]:
-    """Leaves out the last episodes, one more each time, until the fit is finite."""
-    for count in range(len(ends), -1, -1):
+    """Leaves out the last data, one episode more each time, until the fit is finite."""
+    for count in sorted({0, *ends, len(data)}, reverse=True):
         notes: tuple[str, ...] = ()
-        if count < len(ends):
+        if count < len(data):
             notes = (
-                f"the {name}'s fit to {len(ends)} episodes is not finite; going on with that "
-                f"to {count}",
+                f"the {name}'s fit to {len(data)} transitions is not finite; going on with that "
+                f"to the first {count}",
             )
         try:
-            model = family.fit(data.first(ends[count - 1] if count else 0), key)
+            model = family.fit(data.first(count), key)
         except FloatingPointError:
             continue
         if _is_finite(model):

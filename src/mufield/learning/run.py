@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import equinox as eqx
@@ -47,12 +47,12 @@ class EpisodeMetrics:
         w1_end: The same at the end.
         coverage: Share of the tracked agents' moves inside the 95% interval of the model before
             the episode; None if walls censored all of them.
-        transitions: Number of transitions that the plan was based on.
+        transitions: Number of transitions that the plan was based on, those of logs included.
         best: Best J so far.
         reference: J of a reference plan, if known.
         notes: Warnings in words, such as of a fallback or a band that is too narrow.
         reward_coverage: The same share for the agents' rewards, by the model of the reward; None
-            if the reward is known, and in the first episode, when the scale of rewards is unknown.
+            if the reward is known, and without data, when the scale of rewards is unknown.
     """
 
     episode: int
@@ -116,6 +116,7 @@ def learn(
     episodes: int = 30,
     seed: int = 0,
     agents: int = 1,
+    data: Transitions | None = None,
     reference: float | None = None,
     progress: bool = True,
 ) -> LearnResult:
@@ -127,6 +128,7 @@ def learn(
         episodes: Number of episodes.
         seed: Seed of all randomness.
         agents: Agents that are tracked in each episode.
+        data: Transitions that are known before the first episode, from logs for example.
         reference: J of a reference plan, for the regret.
         progress: Whether to show a bar with the figures of the last episode.
     """
@@ -136,6 +138,7 @@ def learn(
         seeds=[seed],
         episodes=episodes,
         agents=agents,
+        data=data,
         reference=reference,
         progress=progress,
     )[0]
@@ -148,6 +151,7 @@ def learn_many(
     seeds: Sequence[int],
     episodes: int = 30,
     agents: int = 1,
+    data: Transitions | None = None,
     reference: float | None = None,
     progress: bool = True,
     watch: Watcher | None = None,
@@ -158,7 +162,7 @@ def learn_many(
             f"expected at least one seed and one episode, got {len(seeds)} and {episodes}"
         )
     learner = M3UCRL(system.problem) if learner is None else learner
-    states = [learner.init(jax.random.key(seed)) for seed in seeds]
+    states = [learner.init(jax.random.key(seed), data) for seed in seeds]
     rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
     plans: list[Plan] = []
     best: list[Profile] = []
@@ -235,12 +239,12 @@ def measure(
         w1_middle, w1_end = (
             float(wasserstein(grid, plan.mass[h], episode.mass[h])) for h in (middle, -1)
         )
-    fresh = _since(data, len(state.data))
+    fresh = Transitions.of(problem, [episode])
     coverage, warning = _coverage(state.model, fresh, "moves")
     rewards_inside, doubt = None, ""
-    if state.reward_model is not None and state.episode:
+    if state.reward_model is not None and len(state.data):
         rewards_inside, doubt = _coverage(state.reward_model, fresh.of_rewards(), "rewards")
-    notes += [note for note in (warning, doubt) if note]
+    notes += [note for note in (_missing(episode), warning, doubt) if note]
     return EpisodeMetrics(
         episode=state.episode + 1,
         value=value,
@@ -302,11 +306,15 @@ def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float
     return hits / count, warning
 
 
-def _since(data: Transitions, count: int) -> Transitions:
-    """The transitions after the first ``count``, without the distributions of earlier episodes."""
-    fresh = data.rows(np.arange(count, len(data)))
-    first = int(fresh.moment.min())
-    return replace(fresh, mass=data.mass[first:], moment=fresh.moment - first)
+def _missing(episode: Episode) -> str:
+    """A note on moves of tracked agents that were not seen."""
+    if episode.present is None or bool(jnp.all(episode.present)):
+        return ""
+    present = np.asarray(episode.present)
+    return (
+        f"{int((~present).sum()):,} of {present.size:,} moves of tracked agents were not seen, by "
+        f"{int((~present).any(axis=1).sum()):,} of {len(present):,} agents"
+    )
 
 
 def _number(value: Any) -> float | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -78,6 +78,49 @@ class Transitions(eqx.Module):
             data = data.append(episode)
         return data
 
+    @classmethod
+    def from_rows(
+        cls,
+        problem: Problem,
+        states: Any,
+        actions: Any,
+        next_states: Any,
+        *,
+        mass: Any | Literal["unknown"] | None = None,
+        moment: Any | None = None,
+        stopped: Any | None = None,
+        earned: Any | None = None,
+    ) -> "Transitions":
+        """Loose rows of a log, in any order, of any agents and times; raises if one is wrong.
+
+        Args:
+            problem: What is known of the system.
+            states: Where agents were (rows, dim).
+            actions: What they did (rows, action_dim).
+            next_states: Where they were one step later.
+            mass: The population's distributions (moments, cells), with ``moment`` to say which
+                belongs to a row; or one for each row; or a single one (cells). None takes the
+                rows of the same ``moment`` for the population. ``"unknown"`` assumes an even
+                spread, which does no harm where the motion does not depend on mu.
+            moment: The row of ``mass`` for each row; without ``mass`` any numbers that tell times
+                apart.
+            stopped: Axes on which a wall or border stopped the agent (rows, dim). By default
+                those on which it ended in contact with one.
+            earned: What agents were paid (rows), if the problem's reward is hidden.
+        """
+        from .rows import transitions_from_rows  # which needs this class
+
+        return transitions_from_rows(
+            problem,
+            states,
+            actions,
+            next_states,
+            mass=mass,
+            moment=moment,
+            stopped=stopped,
+            earned=earned,
+        )
+
     def __len__(self) -> int:
         return int(self.states.shape[0])
 
@@ -86,20 +129,41 @@ class Transitions(eqx.Module):
         problem = self.problem
         check_episode(problem, episode)
         agents, steps = episode.states.shape[:2]
-        added = {
-            "states": _rows(episode.states),
-            "actions": _rows(episode.actions),
-            "next_states": _rows(episode.next_states),
-            "observed": ~np.asarray(episode.stopped).reshape(-1, problem.grid.dim),
-            "mass": np.asarray(episode.mass[:-1], dtype=float),
-            "moment": np.tile(np.arange(steps), agents) + len(self.mass),
-        }
+        seen = np.ones(agents * steps, dtype=bool)
+        if episode.present is not None:
+            seen = np.asarray(episode.present).reshape(-1)
+        earned = None
         if self.earned is not None:
-            added["earned"] = np.asarray(episode.earned, dtype=float).reshape(-1)
+            earned = np.asarray(episode.earned, dtype=float).reshape(-1)[seen]
+        return self.join(
+            Transitions(
+                problem=problem,
+                states=_rows(episode.states)[seen],
+                actions=_rows(episode.actions)[seen],
+                next_states=_rows(episode.next_states)[seen],
+                observed=~np.asarray(episode.stopped).reshape(-1, problem.grid.dim)[seen],
+                mass=np.asarray(episode.mass[:-1], dtype=float),
+                moment=np.tile(np.arange(steps), agents)[seen],
+                earned=earned,
+            )
+        )
+
+    def join(self, other: "Transitions") -> "Transitions":
+        """Adds other transitions; raises if they are of another problem."""
+        mine, theirs = self.problem, other.problem
+        same = (mine.grid, mine.actions.dim, mine.hides_reward)
+        if same != (theirs.grid, theirs.actions.dim, theirs.hides_reward):
+            raise UserError(
+                "the transitions are of a problem with another grid, other actions or another "
+                "kind of reward; make them with this learner's problem"
+            )
+        names = ["states", "actions", "next_states", "observed", "mass"]
+        names += [] if self.earned is None else ["earned"]
         joined: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), new]) for name, new in added.items()
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names
         }
-        return replace(self, **joined)
+        moment = np.concatenate([self.moment, other.moment + len(self.mass)])
+        return replace(self, moment=moment, **joined)
 
     def rows(self, chosen: Bool[np.ndarray, "rows"] | Int[np.ndarray, "some"]) -> "Transitions":
         """The transitions that a mask, or indices, choose."""
@@ -286,12 +350,19 @@ def check_episode(problem: Problem, episode: Episode) -> None:
                 "paid; give it earned, one number for each agent and step"
             )
     by_step = {"mass": (problem.horizon + 1, grid.n_cells), "rewards": (problem.paid_steps,)}
+    if episode.present is not None:
+        by_agent["present"] = (agents, steps)
+        if not np.any(episode.present):
+            raise UserError("no agent is present at any step of the episode; leave it out")
     for name, shape in (by_agent | by_step).items():
         values = np.asarray(getattr(episode, name))
         if values.shape != shape:
             raise UserError(f"the episode's {name} must have the shape {shape}, got {values.shape}")
-        if not np.isfinite(values).all():
-            row = np.argwhere(~np.isfinite(values))[0].tolist()
+        wrong = ~np.isfinite(values)
+        if name in by_agent and episode.present is not None:
+            wrong[~np.asarray(episode.present)] = False
+        if wrong.any():
+            row = np.argwhere(wrong)[0].tolist()
             where = f"agent {row[0]}, step {row[1]}" if name in by_agent else f"row {row[0]}"
             raise UserError(
                 f"the episode's {name} hold NaN or infinity at {where}; leave the episode out or "

@@ -40,21 +40,11 @@ from .._types import Action, Scalar, State
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.flow import end_reward, integrated_reward
+from ..models.rows import check_actions, check_moves, checked_positions, stopped_axes
 from ..policies.base import Profile
 from ..problem import Problem
 from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
-from ..space.move import NeighbourNoise
-from .checks import (
-    Asked,
-    check_actions,
-    check_answer,
-    check_continuity,
-    check_moves,
-    checked_positions,
-    rows_by_agent,
-    touching,
-    unmoved_at_walls,
-)
+from .checks import Asked, check_answer, check_continuity, rows_by_agent
 from .tables import Table, label, read_table
 
 
@@ -86,10 +76,10 @@ def read_episode(
         name: np.stack([table.numbers(column) for column in each], axis=-1).astype(dtype)
         for name, each in names.items()
     }
-    start = checked_positions(table, grid, points["state"], names["state"])
-    end = checked_positions(table, grid, points["next"], names["next"])
-    check_actions(table, problem, points["action"])
-    check_moves(table, problem, start, end)
+    start = checked_positions(table.where, grid, points["state"], names["state"])
+    end = checked_positions(table.where, grid, points["next"], names["next"])
+    check_actions(table.where, problem, points["action"])
+    check_moves(table.where, problem, start, end)
 
     def by_agent(values: np.ndarray) -> np.ndarray:
         return np.asarray(values[order].reshape(len(who), problem.horizon, *values.shape[1:]))
@@ -192,9 +182,7 @@ def _stopped(table: Table, problem: Problem, start: np.ndarray, end: np.ndarray)
     if any(column in table.columns for column in columns):
         table.require(columns)
         return np.stack([table.flags(column) for column in columns], axis=-1)
-    if isinstance(problem.noise, NeighbourNoise):
-        return unmoved_at_walls(problem.grid, start, end)
-    return touching(problem.grid, start, end)
+    return stopped_axes(problem, start, end)
 
 
 def _tracked(path: Path, who: list[str], agents: Sequence[str]) -> np.ndarray:

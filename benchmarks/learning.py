@@ -2,15 +2,16 @@
 
 Sections, each a table and claims; name some to run only those:
 
-- ``rooms``: the four rooms with the defaults (deep ensemble, hallucinated control, mirror ascent
-  over randomised policies). By which episode the median over seeds passes the paper's result
-  after 30 episodes, 77.86, and its plan with known motion, 78.26; the worst seed's last five
-  episodes against 99% of the certified optimum; the deepest relapse after that level was reached.
-- ``network``: the same with the paper's class, deterministic networks, and less optimism.
+- ``rooms``: the four rooms with the defaults: by which episode the slowest seed reaches 99% of the
+  certified optimum, and how deep seeds relapse after that.
+- ``network``: the same with the paper's class, deterministic networks planned with hallucinated
+  control, in percent of the networks planned with known motion. The paper's are at 99.49% after
+  30 episodes; J itself cannot be compared with the paper's, which prints no noise.
 - ``swarm``: a Gaussian process on the swarm, both motions and both starts, against the plan with
   known motion, with one tracked agent as in the paper.
 - ``optimism``: the walkway, where greedy learners fail.
-- ``time``: one seed of the four rooms, ten seeds side by side, planning late against early.
+- ``time``: an episode (plan and fit) in the four rooms beside one with the paper's ensemble, late
+  against early, ten seeds beside one; a fit to 6,000 transitions.
 
 Run ``python benchmarks/learning.py [section ...]``; ``--quick`` takes fewer seeds and episodes.
 """
@@ -34,6 +35,7 @@ from mufield import (
     BPTT,
     M3UCRL,
     Bonus,
+    DeepEnsemble,
     GaussianProcess,
     GradientPlanner,
     Greedy,
@@ -43,14 +45,19 @@ from mufield import (
     Network,
     Table,
     Thompson,
+    Transitions,
 )
 from mufield.learning.run import LearnResult, learn_many
+from mufield.policies.tables import random_policy
 from mufield.space.transport import wasserstein
 
-PAPER_LEARNED, PAPER_KNOWN = 77.86, 78.26
+NEAR = 0.99
+"""Share of the best plan from which a seed counts as having learned."""
 NETWORK_SCALE = 0.1
 """Gradient ascent chases what wide bands promise into corners; mirror ascent does not."""
 SWARM_SCALE = 0.3
+BRACKET = 0.03
+FIT_AGENTS = 300
 LAST = 5
 """The final policy is judged by its last episodes."""
 SECTIONS = ("rooms", "network", "swarm", "optimism", "time")
@@ -61,34 +68,32 @@ def curves(results: list[LearnResult]) -> np.ndarray:
     return np.array([[row.value for row in result.metrics] for result in results])
 
 
-def bracket(system: mufield.SimulatedSystem, sweeps: int) -> tuple[float, float]:
+def bracket(system: mufield.SimulatedSystem) -> tuple[float, float]:
     """The certified interval of the global optimum."""
     flow, motion = system.reveal()
-    box = system.problem.actions
-    moves = MoveFlow(flow, motion, box.points(9))
-    found = MirrorAscent(sweeps=sweeps).solve(moves)
+    moves = MoveFlow(flow, motion, system.problem.actions.points(9))
+    found = MirrorAscent(sweeps=2000, bracket=BRACKET).solve(moves)
     return float(found.value), float(found.upper)
 
 
-def first_above(median: np.ndarray, bar: float) -> float:
-    """The first episode whose median passes the bar, from 1; infinite if none does."""
-    above = np.flatnonzero(median >= bar)
+def first_above(values: np.ndarray, bar: float) -> float:
+    """The first episode that reaches the bar, from 1; infinite if none does."""
+    above = np.flatnonzero(values >= bar)
     return float(above[0] + 1) if len(above) else float("inf")
 
 
-def relapse(values: np.ndarray, level: float) -> float:
-    """Deepest fall below the best so far, after a seed first reached the level."""
-    reached = np.flatnonzero(values >= level)
-    if not len(reached):
+def relapse(values: np.ndarray, after: float) -> float:
+    """Deepest fall below the best so far, from an episode on, counted from 1."""
+    if not after <= len(values):
         return float("inf")
-    after = values[reached[0] :]
-    return float(np.max(np.maximum.accumulate(after) - after))
+    late = values[int(after) - 1 :]
+    return float(np.max(np.maximum.accumulate(late) - late))
 
 
 def rooms(report: Report, quick: bool, store: Path | None) -> None:
     system = mufield.make("four-rooms")
-    low, high = bracket(system, 300)
-    seeds, episodes = (3, 8) if quick else (10, 30)
+    low, high = bracket(system)
+    seeds, episodes = (3, 10) if quick else (10, 30)
     began = time.perf_counter()
     results = learn_many(system, seeds=range(seeds), episodes=episodes, reference=low)
     seconds = time.perf_counter() - began
@@ -98,23 +103,14 @@ def rooms(report: Report, quick: bool, store: Path | None) -> None:
     report.row(f"rooms: median J of {seeds} seeds", " ".join(f"{v:.2f}" for v in median))
     report.row("rooms: worst seed", " ".join(f"{v:.2f}" for v in values.min(axis=0)))
     report.row("rooms: time", duration(seconds))
-    report.claim(
-        "rooms: episode where the median passes 77.86",
-        first_above(median, PAPER_LEARNED),
-        8,
-        side="at most",
-    )
+    reached = [first_above(row, NEAR * high) for row in values]
+    report.row(f"rooms: {NEAR:.0%} in episode", " ".join(f"{each:g}" for each in reached))
+    report.claim(f"rooms: slowest seed at {NEAR:.0%}", max(reached), 10, side="at most")
+    falls = [relapse(row, each) for row, each in zip(values, reached, strict=True)]
+    report.claim("rooms: deepest relapse after that", max(falls), 0.3, side="at most")
     if not quick:
         last = values[:, -LAST:].mean(axis=1)
-        report.claim(
-            "rooms: episode where the median passes 78.26",
-            first_above(median, PAPER_KNOWN),
-            12,
-            side="at most",
-        )
-        report.claim("rooms: worst seed's end / optimum", last.min() / high, 0.99, side="at least")
-        falls = [relapse(row, 0.99 * high) for row in values]
-        report.claim("rooms: deepest relapse", max(falls), 0.3, side="at most")
+        report.claim("rooms: worst seed's end / optimum", last.min() / high, NEAR, side="at least")
     save(store, "rooms", values)
 
 
@@ -128,19 +124,23 @@ def network(report: Report, quick: bool, store: Path | None) -> None:
     began = time.perf_counter()
     results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, reference=known)
     values = curves(results)
-    report.row("network: known motion", f"{known:.2f}")
+    shares = values / known
+    median = np.median(shares, axis=0)
+    report.row("network: J with known motion, in the same class", f"{known:.2f}")
     report.row(
-        f"network: median J of {seeds} seeds",
-        " ".join(f"{v:.2f}" for v in np.median(values, axis=0)),
+        f"network: percent of that, median of {seeds} seeds",
+        " ".join(f"{share:.2%}" for share in median),
     )
     report.row("network: time", duration(time.perf_counter() - began))
     if not quick:
-        last = values[:, -LAST:].mean(axis=1)
-        report.row("network: ends of the seeds", " ".join(f"{v:.2f}" for v in last))
-        report.claim("network: median end", float(np.median(last)), PAPER_LEARNED, side="at least")
-        report.claim("network: worst end", last.min(), 77.0, side="at least")
-        best = values.max(axis=1).min() / known
-        report.claim("network: worst seed's best / known", best, 0.99, side="at least")
+        ends = shares[:, -LAST:].mean(axis=1)
+        report.row("network: ends of the seeds", " ".join(f"{share:.2%}" for share in ends))
+        report.claim("network: median end", float(np.median(ends)), 0.995, side="at least")
+        report.claim("network: worst end", ends.min(), NEAR, side="at least")
+        soon = first_above(median, NEAR)
+        report.claim(f"network: episode whose median is {NEAR:.0%}", soon, 15, side="at most")
+        falls = [relapse(row, 15) for row in values]
+        report.claim("network: deepest relapse after episode 15", max(falls), 0.5, side="at most")
     save(store, "network", values)
 
 
@@ -199,7 +199,7 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
 
 def optimism(report: Report, quick: bool, store: Path | None) -> None:
     system = mufield.make("walkway")
-    best = bracket(system, 300)[0]
+    best = bracket(system)[0]
     seeds, episodes = (3, 8) if quick else (10, 15)
     for each in (Hallucinated(), Greedy(), Bonus(), Thompson()):
         kind = type(each).__name__.lower()
@@ -221,31 +221,50 @@ def optimism(report: Report, quick: bool, store: Path | None) -> None:
 def timing(report: Report, quick: bool, store: Path | None) -> None:
     system = mufield.make("four-rooms")
     episodes = 6 if quick else 30
-    seconds = {}
-    stamps: list[float] = []
-    for seeds in (1,) if quick else (1, 10):
+    families = {"default": None, "the paper's ensemble": DeepEnsemble()}
+    learners = {name: M3UCRL(system.problem, family) for name, family in families.items()}
+    spent = {name: episode_seconds(system, learner, episodes) for name, learner in learners.items()}
+    for name, seconds in spent.items():
+        report.row(f"time: episodes, {name}", " ".join(f"{s:.2f}" for s in seconds))
+    # The first ones compile, and larger buffers of the data compile again.
+    usual = {name: statistics.median(seconds[1:]) for name, seconds in spent.items()}
+    ratio = usual["default"] / usual["the paper's ensemble"]
+    report.claim("time: episode, default / the paper's ensemble", ratio, 1.5, side="at most")
+    late = statistics.median(spent["default"][-3:]) / statistics.median(spent["default"][1:4])
+    report.claim("time: episode, late / early", late, 1.5, side="at most")
+    if quick:
+        return
+    learner = learners["default"]
+    data = Transitions.of(
+        system.problem,
+        [system.run(random_policy(system.problem), jax.random.key(0), agents=FIT_AGENTS)],
+    )
+    learner.family.fit(data, jax.random.key(0))
+    began = time.perf_counter()
+    learner.family.fit(data, jax.random.key(1))
+    taken = time.perf_counter() - began
+    report.claim(f"time: seconds for a fit to {len(data):,} moves", taken, 10, side="at most")
+    one = sum(spent["default"])
+    began = time.perf_counter()
+    learn_many(system, learner, seeds=range(10), episodes=episodes)
+    ten = time.perf_counter() - began
+    report.row("time: one seed, ten seeds", f"{duration(one)}, {duration(ten)}")
+    report.claim("time: ten seeds / one seed", ten / one, 5, side="at most")
+
+
+def episode_seconds(system: mufield.SimulatedSystem, learner: M3UCRL, episodes: int) -> list[float]:
+    """Seconds of plan and fit of each episode."""
+    spent: list[float] = []
+    state = learner.init(jax.random.key(0))
+    for number in range(episodes):
         began = time.perf_counter()
-        learner = M3UCRL(system.problem)
-        if seeds == 1:
-            spent: list[float] = []
-            state = learner.init(jax.random.key(0))
-            for _ in range(episodes):
-                start = time.perf_counter()
-                plan = learner.ask(state)
-                spent.append(time.perf_counter() - start)
-                run = system.run(plan.profile, jax.random.key(len(spent)))
-                state = learner.tell(state, run, plan)
-            stamps = spent
-        else:
-            learn_many(system, learner, seeds=range(seeds), episodes=episodes)
-        seconds[seeds] = time.perf_counter() - began
-    report.row("time: one seed", duration(seconds[1]))
-    report.row("time: planning, by episode", " ".join(f"{s:.2f}" for s in stamps))
-    late = statistics.median(stamps[-3:]) / statistics.median(stamps[1:4])
-    report.claim("time: planning late / early", late, 1.5, side="at most")
-    if not quick:
-        report.claim("time: minutes for one seed", seconds[1] / 60, 4, side="at most")
-        report.claim("time: ten seeds / one seed", seconds[10] / seconds[1], 5, side="at most")
+        plan = learner.ask(state)
+        planned = time.perf_counter() - began
+        run = system.run(plan.profile, jax.random.key(number))
+        began = time.perf_counter()
+        state = jax.block_until_ready(learner.tell(state, run, plan))
+        spent.append(planned + time.perf_counter() - began)
+    return spent
 
 
 def save(store: Path | None, name: str, values: np.ndarray) -> None:

@@ -15,7 +15,8 @@ Number = float | int | str
 DEPARTURES = (
     "Action box of the four rooms: [-1, 1]^2; printed is [0, 1]^2, with which the paper's own plan "
     "could not reach the greatest entropy.",
-    "Noise of the four rooms: 0.25; the paper prints none.",
+    "Noise of the four rooms: 0.25; the paper prints none. Only percentages of the plan with known "
+    "motion in the same class can be compared, not J.",
     "Doors of the four rooms: cells (5,2), (5,8), (2,5), (8,5), as in OpenSpiel's game of the same "
     "size; the paper shows them only in a figure.",
     "Walls: an agent slides along them; the paper says that mass is redistributed.",

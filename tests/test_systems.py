@@ -43,6 +43,7 @@ def test_every_registered_system_runs_one_episode(name):
     assert episode.rewards.shape == (problem.paid_steps,)
     assert np.array_equal(episode.states[:, 1:], episode.next_states[:, :-1])
     assert (np.asarray(problem.grid.index_of(episode.next_states)) >= 0).all()
+    assert np.allclose(episode.mass.sum(axis=1), 1.0)
     assert float(episode.value) == pytest.approx(float(system.evaluate(policy).value))
 
 

@@ -81,7 +81,37 @@ _BUILT_IN = (
         "walkway.walkway",
     ),
 )
-_ENTRIES = {entry.name: entry for entry in _BUILT_IN}
+_MOTIONS = {
+    "rooms-wind": "the same wind everywhere",
+    "rooms-slow": "two bogs slow agents down",
+    "rooms-turned": "actions are turned by place",
+    "rooms-saturating": "small actions do most of it, and the east is slower",
+    "rooms-coupled": "each axis of the action moves both axes",
+    "rooms-crowded": "crowds slow down, so the motion depends on mu",
+    "hall-lane": "a fast lane with a sharp edge",
+    "hall-vortex": "a whirl around the middle",
+    "hall-mixed": "actions are turned and slowed by place, and there is a breeze",
+    "torus-vortex": "a periodic current of four whirls",
+}
+"""Motions of the suite by map and motion; `motions` has a function for each map."""
+
+SUITE = ("four-rooms", *_MOTIONS, "city")
+"""Names of the systems on which learners are judged that are told nothing of the motion."""
+
+
+def _of_suite(name: str, about: str) -> Entry:
+    place, _, motion = name.partition("-")
+    return Entry(name, f"suite of motions: {about}", f"motions.{place}", {"motion": motion})
+
+
+_ENTRIES = {
+    entry.name: entry
+    for entry in (
+        *_BUILT_IN,
+        *(_of_suite(*each) for each in _MOTIONS.items()),
+        Entry("city", "suite of motions: vehicles, a river, slow places, crowds", "motions.city"),
+    )
+}
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 

@@ -1,0 +1,236 @@
+"""A suite of motions of different kinds, to see what learners do with laws that nobody chose for
+them. Each is the motion of one agent on one of three maps, or of a vehicle in `city`.
+
+The registered names are a map and a motion: ``rooms-wind``, ``hall-lane``, ``torus-vortex``.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import Action, Scalar, State
+from ..errors import UserError
+from ..problem import Box, Motion, Problem, Reward
+from ..space.grid import Grid
+from ..space.measure import MeanField, from_density, log_mass, point_mass
+from ..systems import SimulatedSystem
+from .four_rooms import FOUR_ROOMS, avoid_crowds
+
+NOISE = 0.25
+
+HALL = """
+.............
+..##...##....
+..##...##....
+.............
+.............
+......#......
+......#..##..
+......#..##..
+......#......
+"""
+"""A hall with pillars; the two middle rows are free from end to end."""
+
+TORUS = 12
+"""Cells on each axis of the torus."""
+
+CITY = """
+.......#.......
+.......#.......
+.......#.......
+...............
+.......#.......
+.......#.......
+.......#.......
+.......#.......
+.......#.......
+...............
+.......#.......
+.......#.......
+"""
+"""Two banks of a river, with bridges at y = 2 and y = 8."""
+
+
+def bump(state: Float[Array, "*batch 2"], x: float, y: float, width: float) -> Float[Array, "..."]:
+    """A Gaussian bell of height one around (x, y)."""
+    return jnp.exp(-0.5 * jnp.sum(jnp.square(state - jnp.array([x, y])), axis=-1) / width**2)
+
+
+def turned(vector: Action, angle: Scalar) -> Action:
+    """The vector, turned to the left."""
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return jnp.stack([cos * vector[0] - sin * vector[1], sin * vector[0] + cos * vector[1]])
+
+
+def wind(state: State, action: Action, mu: MeanField) -> State:
+    """S + 0.85 a + w: the same wind everywhere."""
+    return state + 0.85 * action + jnp.array([0.25, -0.15])
+
+
+def slow(state: State, action: Action, mu: MeanField) -> State:
+    """S + v(s) a: two bogs, in which agents are three times slower."""
+    bogs = bump(state, 3.0, 7.5, 2.0) + bump(state, 8.0, 3.0, 2.0)
+    return state + (1.0 - 0.65 * bogs) * action
+
+
+def by_place(state: State, action: Action, mu: MeanField) -> State:
+    """S + 0.75 R(s) a: actions are turned by up to 70 degrees, by place."""
+    angle = 1.2 * jnp.sin(0.45 * state[0] + 0.3) * jnp.cos(0.4 * state[1])
+    return state + 0.75 * turned(action, angle)
+
+
+def saturating(state: State, action: Action, mu: MeanField) -> State:
+    """S + u(s) tanh(2.5 a): small actions do most of it; the east is slower."""
+    return state + (0.95 - 0.4 * jax.nn.sigmoid(state[0] - 5.5)) * jnp.tanh(2.5 * action)
+
+
+def coupled(state: State, action: Action, mu: MeanField) -> State:
+    """Going up also pushes to the right; going right makes going up faster."""
+    across, up = action
+    return state + jnp.stack([0.7 * across + 0.3 * up, 0.6 * up * (1.0 + 0.5 * across)])
+
+
+def crowded(state: State, action: Action, mu: MeanField) -> State:
+    """S + v(mu(s)) a: crowds slow down, to less than a third."""
+    return state + (0.3 + 0.7 * jnp.exp(-10.0 * mu.here)) * action
+
+
+def lane(state: State, action: Action, mu: MeanField) -> State:
+    """S + v(s) a: between y = 4 and y = 6 agents are 2.6 times faster, with a sharp edge."""
+    return state + jnp.where((state[1] >= 4.0) & (state[1] < 6.0), 1.3, 0.5) * action
+
+
+def vortex(state: State, action: Action, mu: MeanField) -> State:
+    """S + 0.7 a + a whirl around the middle of the hall, strongest three cells from it."""
+    from_centre = (state - jnp.array([6.5, 4.5])) / 3.0
+    strength = 0.5 * jnp.exp(0.5 - 0.5 * jnp.sum(jnp.square(from_centre)))
+    return state + 0.7 * action + strength * jnp.stack([-from_centre[1], from_centre[0]])
+
+
+def mixed(state: State, action: Action, mu: MeanField) -> State:
+    """Actions turned and slowed by place, and a breeze that changes with the place."""
+    angle = 0.8 * jnp.sin(0.5 * state[1]) + 0.3
+    speed = 0.75 - 0.25 * jnp.cos(0.55 * state[0])
+    breeze = 0.15 * jnp.stack([jnp.cos(0.4 * state[1]), jnp.sin(0.5 * state[0])])
+    return state + speed * turned(action, angle) + breeze
+
+
+def whirls(state: State, action: Action, mu: MeanField) -> State:
+    """S + 0.7 a + a periodic current of four whirls."""
+    angle = 2 * jnp.pi * state / TORUS
+    return state + 0.7 * action + 0.45 * jnp.stack([jnp.sin(angle[1]), -jnp.sin(angle[0])])
+
+
+def traffic(state: State, action: Action, mu: MeanField) -> State:
+    """S + v(s, mu(s)) a: vehicles are slowed by the old town, one of the bridges and crowds."""
+    place = 1.0 - 0.5 * bump(state, 4.0, 7.0, 2.0) - 0.3 * bump(state, 7.5, 2.5, 1.5)
+    return state + 1.2 * place / (1.0 + 10.0 * mu.here) * action
+
+
+# The farthest move on an axis goes with each motion.
+ON_ROOMS: Mapping[str, tuple[Motion, float]] = {
+    "wind": (wind, 1.1),
+    "slow": (slow, 1.0),
+    "turned": (by_place, 1.07),
+    "saturating": (saturating, 0.95),
+    "coupled": (coupled, 1.0),
+    "crowded": (crowded, 1.0),
+}
+ON_HALL: Mapping[str, tuple[Motion, float]] = {
+    "lane": (lane, 1.3),
+    "vortex": (vortex, 1.2),
+    "mixed": (mixed, 1.55),
+}
+ON_TORUS: Mapping[str, tuple[Motion, float]] = {"vortex": (whirls, 1.15)}
+
+
+def rooms(*, motion: str = "wind", noise_std: float = NOISE, horizon: int = 20) -> SimulatedSystem:
+    """The four rooms of the paper, with another motion."""
+    grid = Grid.from_map(FOUR_ROOMS)
+    return _spreading(grid, avoid_crowds, ON_ROOMS, motion, noise_std, horizon)
+
+
+def hall(*, motion: str = "lane", noise_std: float = NOISE, horizon: int = 20) -> SimulatedSystem:
+    """A hall of 13 by 9 cells with pillars, to spread over from its lower left corner."""
+    return _spreading(Grid.from_map(HALL), avoid_crowds, ON_HALL, motion, noise_std, horizon)
+
+
+def torus(
+    *, motion: str = "vortex", noise_std: float = NOISE, horizon: int = 20
+) -> SimulatedSystem:
+    """A torus of 12 by 12 cells, on which one region is liked, crowds and effort are not."""
+    grid = Grid.box(0.0, float(TORUS), (TORUS, TORUS), periodic=True)
+    return _spreading(grid, _like_region, ON_TORUS, motion, noise_std, horizon)
+
+
+def _like_region(state: State, action: Action, mu: MeanField) -> Scalar:
+    angle = 2 * jnp.pi * (state - jnp.array([3.0, 8.0])) / TORUS
+    return jnp.sum(jnp.cos(angle)) - 0.1 * jnp.sum(jnp.square(action)) - log_mass(mu.density_here)
+
+
+def _spreading(
+    grid: Grid,
+    reward: Reward,
+    motions: Mapping[str, tuple[Motion, float]],
+    motion: str,
+    noise_std: float,
+    horizon: int,
+) -> SimulatedSystem:
+    """All agents start in the lower left cell and move by one of the motions."""
+    if motion not in motions:
+        raise UserError(f"motion must be one of {', '.join(sorted(motions))}, got {motion!r}")
+    law, farthest = motions[motion]
+    problem = Problem(
+        grid=grid,
+        actions=Box(-1.0, 1.0, dim=2),
+        reward=reward,
+        horizon=horizon,
+        initial=point_mass(grid, 0, 0),
+        noise=noise_std,
+        max_move=farthest,
+        pay_end=True,
+    )
+    return SimulatedSystem(problem, law)
+
+
+def city(*, noise_std: float = NOISE, horizon: int = 16) -> SimulatedSystem:
+    """Vehicles in a city of 15 by 12 cells, to be sent from a depot to where they are wanted.
+
+    A river with two bridges divides the city; the motion depends on the place and on crowds. The
+    reward is minus the divergence KL(mu || demand), minus effort.
+    """
+    grid = Grid.from_map(CITY)
+    near_depot = np.max(np.abs(grid.centres - np.array([2.5, 3.5])), axis=1) < 1.5
+    problem = Problem(
+        grid=grid,
+        actions=Box(-1.0, 1.0, dim=2),
+        reward=_meet_demand(),
+        horizon=horizon,
+        initial=from_density(grid, near_depot),
+        noise=noise_std,
+        max_move=1.2,
+        pay_end=True,
+    )
+    return SimulatedSystem(problem, traffic)
+
+
+def _wanted(state: Float[Array, "*batch 2"]) -> Float[Array, "..."]:
+    """The demand in a cell, up to a constant: two centres, a suburb, and a little everywhere."""
+    centres = bump(state, 11.0, 8.0, 2.0) + 0.7 * bump(state, 4.0, 8.0, 1.8)
+    return centres + 0.5 * bump(state, 12.0, 2.5, 1.5) + 0.1
+
+
+# Cached, so that equal cities share their reward and so their compiled programs.
+@lru_cache
+def _meet_demand() -> Callable[[State, Action, MeanField], Scalar]:
+    total = float(jnp.sum(_wanted(jnp.asarray(Grid.from_map(CITY).centres))))
+
+    def reward(state: State, action: Action, mu: MeanField) -> Scalar:
+        effort = 0.1 * jnp.sum(jnp.square(action))
+        return jnp.log(_wanted(state) / total) - log_mass(mu.here) - effort
+
+    return reward

@@ -11,6 +11,7 @@ from .errors import UserError as UserError
 from .flow.flow import Flow as Flow
 from .flow.flow import Rollout as Rollout
 from .flow.moves import MoveFlow as MoveFlow
+from .learning.best import BestPlan as BestPlan
 from .learning.m3ucrl import M3UCRL as M3UCRL
 from .learning.optimism import Bonus as Bonus
 from .learning.optimism import Greedy as Greedy

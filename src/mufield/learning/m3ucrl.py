@@ -1,9 +1,10 @@
-"""M3-UCRL (algorithm M^3_outline): `init`, `ask` and `tell`.
+"""M3-UCRL (algorithm M^3_outline): `init`, `ask` and `tell`; and `best`, the policy to use.
 
 Neither `ask` nor `tell` needs a simulator: episodes may come from a real fleet.
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -29,9 +30,10 @@ from ..policies.encoders import LogHere
 from ..policies.tables import random_policy
 from ..problem import Problem
 from ..space.measure import MeanField, mean_field_at
-from .optimism import AbstractOptimism, Hallucinated
+from .best import DRAWS, BestPlan, Outlook, Shy
+from .optimism import AbstractOptimism, Greedy, Hallucinated
 
-FIT, PLAN, RUN, FIT_REWARD = 1, 2, 3, 4
+FIT, PLAN, RUN, FIT_REWARD, USE, DRAW, JUDGE = 1, 2, 3, 4, 5, 6, 7
 """Uses of an episode's randomness; each has a key of its own."""
 
 REWARD_POINTS = 64
@@ -114,6 +116,8 @@ class M3UCRL:
         self.planner = MirrorPlanner() if planner is None else planner
         self.optimism = Hallucinated() if optimism is None else optimism
         self.flow = Flow(self.optimism.joint(problem))
+        # Agents' own actions, without eta; the tables are the same.
+        self._own_flow: Flow = eqx.tree_at(lambda f: f.problem, self.flow, problem)
         self.random_first = random_first
         self.estimate_noise = estimate_noise
         self.reward_family = reward_family
@@ -156,25 +160,77 @@ class M3UCRL:
         def one(state: LearnerState) -> Plan:
             if state.episode == 0 and self.random_first:
                 return self._random_plan(state)
-            plan = _plan(
-                self.planner,
-                self.optimism,
-                self.problem,
-                self.flow,
-                state.model,
-                state.reward_model,
-                state.memory,
-                state.key_for(PLAN),
-                self.estimate_noise,
-            )
-            return _checked(jax.block_until_ready(plan), state)
+            return self._plan(state, self.optimism, self.flow, state.memory, state.key_for(PLAN))
 
-        # The first alone, so that the program is compiled only once.
-        found = [one(states[0])]
-        if len(states) > 1:
-            with ThreadPoolExecutor(os.cpu_count()) as cores:
-                found += cores.map(one, states[1:])
-        return found
+        return _on_all_cores(one, states)
+
+    def usable_plans(self, states: list[LearnerState]) -> list[Plan]:
+        """For each run the plan without optimism: the one that earns most under the model's mean.
+
+        It starts anew, from no earlier plan, and has no control eta.
+        """
+        return _on_all_cores(lambda state: self._usable_plan(state, Greedy()), states)
+
+    def best(
+        self,
+        state: LearnerState,
+        *,
+        cautious: bool = False,
+        ran: tuple[Profile, float] | None = None,
+        draws: int = DRAWS,
+    ) -> BestPlan:
+        """The policy to use: the one that the data make best, with what can be expected of it.
+
+        Candidates are the plan under the model's mean, the last policy, and ``ran``. The one with
+        the highest J under the mean is chosen. With ``cautious`` it is the one whose interval for J
+        has the highest lower end. Then ``ran`` counts with what it earned, which needs no model,
+        and there is one more candidate: a plan under the mean that pays for going where the model
+        is unsure, so much that the first plan would pay the half-width of its interval.
+
+        Nothing is learned or changed; the same arguments give the same answer.
+
+        Args:
+            state: What the learner knows.
+            cautious: Whether to choose by the lower end instead of by what is expected.
+            ran: A policy that was run, and the J that it earned: that of the luckiest episode.
+                In small populations luck is a part of that J.
+            draws: Number of worlds to draw for the interval; see `BestPlan`.
+        """
+        if draws < 1:
+            raise UserError(f"an interval needs at least one drawn world, got {draws}")
+        flow = _with_noise(self.problem, self._own_flow, state.model, self.estimate_noise)
+        keys = jax.random.split(state.key_for(DRAW), draws)
+        models = (state.model, state.reward_model)
+        outlook = Outlook(self.problem, flow, *models, keys, len(state.data))
+
+        def judge(profile: Profile, how: str) -> BestPlan:
+            return outlook.judge(profile, how, interval=cautious)
+
+        plan = self._usable_plan(state, Greedy())
+        found = [judge(plan.profile, plan.note or "planned under the model's mean")]
+        if cautious:
+            shy = self._usable_plan(state, Shy(outlook.price(found[0])))
+            found.append(judge(shy.profile, shy.note or "planned at a price for doubt"))
+        if state.profile is not None:
+            found.append(judge(state.profile, "the last policy"))
+        if ran is not None and cautious:
+            found.append(outlook.known(*ran, "the luckiest policy, by what it earned"))
+        elif ran is not None:
+            found.append(judge(ran[0], "the luckiest policy"))
+        chosen = max(found, key=lambda each: each.lower)  # of several the first
+        return chosen if cautious else outlook.judge(chosen.profile, chosen.how)
+
+    def _usable_plan(self, state: LearnerState, world: AbstractOptimism) -> Plan:
+        key = state.key_for(USE)
+        memory = self.planner.first_memory(self._own_flow, self.problem.actions, key)
+        return self._plan(state, world, self._own_flow, memory, key)
+
+    def _plan(
+        self, state: LearnerState, world: AbstractOptimism, flow: Flow, memory: Any, key: Key
+    ) -> Plan:
+        models, problem = (state.model, state.reward_model), self.problem
+        plan = _plan(self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
+        return _checked(jax.block_until_ready(plan), state)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
@@ -292,12 +348,19 @@ def _plan(
     estimate_noise: bool,
 ) -> Plan:
     optimism_key, planner_key = jax.random.split(key)
-    if estimate_noise:
-        # At most the problem's noise, which the flow's kernels were sized for.
-        noise = jnp.minimum(_mean_noise(problem, model), flow.noise_std)
-        flow = eqx.tree_at(lambda f: f.noise_std, flow, noise)
+    flow = _with_noise(problem, flow, model, estimate_noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
     return planner.plan(imagined, motion, problem.actions, planner_key, memory)
+
+
+@eqx.filter_jit
+def _with_noise(problem: Problem, flow: Flow, model: AbstractModel, estimate_noise: bool) -> Flow:
+    if not estimate_noise:
+        return flow
+    # At most the problem's noise, which the flow's kernels were sized for.
+    noise = jnp.minimum(_mean_noise(problem, model), flow.noise_std)
+    estimated: Flow = eqx.tree_at(lambda f: f.noise_std, flow, noise)
+    return estimated
 
 
 def _mean_noise(problem: Problem, model: AbstractModel) -> Float[Array, "dim"]:
@@ -312,6 +375,15 @@ def _mean_noise(problem: Problem, model: AbstractModel) -> Float[Array, "dim"]:
     centres = jnp.asarray(problem.grid.centres, dtype=dtype)
     found = jax.vmap(lambda s: jax.vmap(lambda a: one(s, a))(tried))(centres)
     return jnp.mean(found, axis=(0, 1))
+
+
+def _on_all_cores(one: Callable[[LearnerState], Plan], states: list[LearnerState]) -> list[Plan]:
+    # The first alone, so that the program is compiled only once.
+    found = [one(states[0])]
+    if len(states) > 1:
+        with ThreadPoolExecutor(os.cpu_count()) as cores:
+            found += cores.map(one, states[1:])
+    return found
 
 
 def _checked(plan: Plan, state: LearnerState) -> Plan:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,13 +23,18 @@ from ..policies.base import Profile
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
-from .m3ucrl import M3UCRL, RUN, LearnerState
+from .best import BestPlan
+from .m3ucrl import JUDGE, M3UCRL, RUN, LearnerState
 
 LEVEL = 0.95
 """Level of the intervals whose coverage is reported."""
 
 SUSPICIOUS = 1e-3
 """A coverage that is less likely than this by chance alone raises a warning."""
+
+
+RARE = ("reward_coverage", "usable", "usable_expected")
+"""Metrics that are left out of rows if they are unknown."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class EpisodeMetrics:
         notes: Warnings in words, such as of a fallback or a band that is too narrow.
         reward_coverage: The same share for the agents' rewards, by the model of the reward; None
             if the reward is known, and without data, when the scale of rewards is unknown.
+        usable: J of the plan without optimism on the same data, which explores less; None unless
+            the run is judged.
+        usable_expected: J that the model's mean expected of it.
     """
 
     episode: int
@@ -69,6 +77,8 @@ class EpisodeMetrics:
     reference: float | None = None
     notes: tuple[str, ...] = field(default=())
     reward_coverage: float | None = None
+    usable: float | None = None
+    usable_expected: float | None = None
 
     @property
     def optimism(self) -> float | None:
@@ -83,25 +93,33 @@ class EpisodeMetrics:
     def row(self) -> dict[str, Any]:
         """The figures by name, for files and tables."""
         row = {**asdict(self), "optimism": self.optimism, "regret": self.regret}
-        if self.reward_coverage is None:  # most runs have no such figure
-            del row["reward_coverage"]
+        for name in RARE:  # most runs have no such figures
+            if row[name] is None:
+                del row[name]
         return row
 
 
 class LearnResult(eqx.Module):
-    """What a run ended with.
+    """What a run ended with; `best` gives the policy to use.
 
     Attributes:
-        state: The learner's state, to go on from.
+        learner: The learner.
+        state: Its state, to go on from.
         metrics: One row for each episode.
-        profile: The last policy that was run.
-        best: The policy of the episode with the highest realised J.
+        profile: The last policy that was run, which explored.
+        luckiest: The policy of the episode with the highest realised J.
     """
 
+    learner: M3UCRL = eqx.field(static=True)
     state: LearnerState
     metrics: tuple[EpisodeMetrics, ...] = eqx.field(static=True)
     profile: Profile
-    best: Profile
+    luckiest: Profile
+
+    def best(self, *, cautious: bool = False) -> BestPlan:
+        """The policy that all data together make best, as `M3UCRL.best`; takes one more plan."""
+        ran = (self.luckiest, max(row.value for row in self.metrics))
+        return self.learner.best(self.state, cautious=cautious, ran=ran)
 
 
 Watcher = Callable[[int, LearnerState, Plan, Episode, EpisodeMetrics], Any]
@@ -118,6 +136,7 @@ def learn(
     agents: int = 1,
     data: Transitions | None = None,
     reference: float | None = None,
+    judge: bool = False,
     progress: bool = True,
 ) -> LearnResult:
     """Learns on a system for a number of episodes.
@@ -130,6 +149,10 @@ def learn(
         agents: Agents that are tracked in each episode.
         data: Transitions that are known before the first episode, from logs for example.
         reference: J of a reference plan, for the regret.
+        judge: Whether to plan once more in every episode, without optimism, and to run that plan,
+            too: the metrics `usable` and `usable_expected` show what the data are worth by then.
+            Nothing is learned from these runs. With mirror ascent the plan takes about a fifth of
+            the time of the optimistic one.
         progress: Whether to show a bar with the figures of the last episode.
     """
     return learn_many(
@@ -140,6 +163,7 @@ def learn(
         agents=agents,
         data=data,
         reference=reference,
+        judge=judge,
         progress=progress,
     )[0]
 
@@ -153,6 +177,7 @@ def learn_many(
     agents: int = 1,
     data: Transitions | None = None,
     reference: float | None = None,
+    judge: bool = False,
     progress: bool = True,
     watch: Watcher | None = None,
 ) -> list[LearnResult]:
@@ -165,7 +190,7 @@ def learn_many(
     states = [learner.init(jax.random.key(seed), data) for seed in seeds]
     rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
     plans: list[Plan] = []
-    best: list[Profile] = []
+    luckiest: list[Profile] = []
     with progress_bar("learning", episodes, shown=progress) as report:
         for done in range(episodes):
             began = time.perf_counter()
@@ -178,20 +203,47 @@ def learn_many(
             ran = time.perf_counter()
             after = learner.tell_many(states, runs, list(plans))
             fitted = time.perf_counter()
-            best = best or [plan.profile for plan in plans]
+            usable = judged(system, learner, states) if judge else [None] * len(states)
+            luckiest = luckiest or [plan.profile for plan in plans]
             for i, (state, plan, run) in enumerate(zip(states, plans, runs, strict=True)):
                 before = rows[i][-1].best if rows[i] else -math.inf
-                row = measure(state, plan, run, after[i].data, best=before, reference=reference)
+                row = measure(
+                    state,
+                    plan,
+                    run,
+                    after[i].data,
+                    best=before,
+                    reference=reference,
+                    usable=usable[i],
+                )
                 if row.value > before:
-                    best[i] = plan.profile
+                    luckiest[i] = plan.profile
                 rows[i].append(row)
                 if watch is not None:
                     watch(i, state, plan, run, row)
             states = after
             report(done + 1, **_figures(rows, planned - began, fitted - ran))
     return [
-        LearnResult(state=state, metrics=tuple(row), profile=plan.profile, best=top)
-        for state, row, plan, top in zip(states, rows, plans, best, strict=True)
+        LearnResult(learner, state, tuple(row), plan.profile, top)
+        for state, row, plan, top in zip(states, rows, plans, luckiest, strict=True)
+    ]
+
+
+class Usable(NamedTuple):
+    """What a plan without optimism earned on the system, and what the model expected of it."""
+
+    value: float
+    expected: float
+
+
+def judged(
+    system: AbstractSystem, learner: M3UCRL, states: list[LearnerState]
+) -> list[Usable | None]:
+    """Plans without optimism for each run, and runs the plans; nothing is learned from that."""
+    plans = learner.usable_plans(states)
+    return [
+        Usable(float(system.run(plan.profile, state.key_for(JUDGE)).value), float(plan.value))
+        for plan, state in zip(plans, states, strict=True)
     ]
 
 
@@ -210,6 +262,8 @@ def _figures(rows: list[list[EpisodeMetrics]], planning: float, fitting: float) 
         "beta": mean([row.beta for row in last]),
         "spread": mean([row.spread for row in last]),
     }
+    if last[0].usable is not None:
+        figures["usable"] = mean([row.usable for row in last])
     if last[0].reference is not None:
         figures["reference"] = last[0].reference
     return {**figures, "plan_s": planning, "fit_s": fitting}
@@ -223,6 +277,7 @@ def measure(
     *,
     best: float | None = None,
     reference: float | None = None,
+    usable: Usable | None = None,
 ) -> EpisodeMetrics:
     """Computes the metrics of an episode.
 
@@ -260,6 +315,8 @@ def measure(
         reference=reference,
         notes=tuple(notes),
         reward_coverage=rewards_inside,
+        usable=None if usable is None else usable.value,
+        usable_expected=None if usable is None else usable.expected,
     )
 
 

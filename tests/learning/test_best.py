@@ -1,0 +1,221 @@
+"""The policy to use: what is expected of it, how sure that is, and what it earns."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import FAMILY, MIRROR, NETWORK, TABLE, Sure, SureFamily, corridor, sure
+
+from mufield import (
+    Flow,
+    GaussianProcess,
+    Greedy,
+    MirrorPlanner,
+    UserError,
+    as_profile,
+    random_policy,
+)
+from mufield.learning.best import Shy
+from mufield.learning.m3ucrl import M3UCRL
+from mufield.learning.optimism import MeanMotion, within_reach
+from mufield.learning.run import learn, learn_many
+from mufield.models.base import Prediction
+
+pytestmark = pytest.mark.slow
+
+KEY = jax.random.key(3)
+PROBLEM = corridor().problem
+RANDOM = as_profile(random_policy(PROBLEM), PROBLEM.horizon)
+
+
+@eqx.filter_jit
+def earned(profile, motion):
+    return Flow(PROBLEM).value(profile, motion)
+
+
+@eqx.filter_jit
+def under_mean(profile, model):
+    return earned(profile, MeanMotion(model, PROBLEM.max_move))
+
+
+@pytest.fixture(scope="module")
+def unsure():
+    """A learner that takes agents to be slower than they are, and says so; it has one episode."""
+    learner = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=0.2), MIRROR)
+    return learner, after_an_episode(learner)
+
+
+def after_an_episode(learner):
+    """With a random policy, so that no optimistic plan need be compiled."""
+    state = learner.tell(learner.init(KEY), corridor().run(RANDOM, KEY))
+    return eqx.tree_at(lambda s: s.profile, state, RANDOM, is_leaf=lambda x: x is None)
+
+
+@pytest.mark.parametrize("planner", [MIRROR, TABLE, NETWORK])
+def test_what_is_expected_is_j_under_the_mean(planner):
+    learner = M3UCRL(PROBLEM, SureFamily(gain=0.7), planner)
+    state = after_an_episode(learner)
+    best = learner.best(state, draws=3)
+    assert best.expected == pytest.approx(float(under_mean(best.profile, state.model)), rel=1e-9)
+    assert best.lower < best.expected < best.upper
+    assert best.expected - best.lower == pytest.approx(best.upper - best.expected)
+    # Agents' own actions alone: the system refuses others.
+    assert np.isfinite(float(corridor().evaluate(best.profile).value))
+    assert best.transitions == len(state.data) == 4
+    # The last policy is a candidate.
+    assert best.expected >= float(under_mean(state.profile, state.model)) - 1e-9
+
+
+def test_it_is_a_function_of_the_state_and_changes_nothing(unsure):
+    learner, state = unsure
+    first = learner.best(state)
+    asked = learner.ask(state)
+    assert eqx.tree_equal(first, learner.best(state))
+    assert eqx.tree_equal(asked, learner.ask(state))
+
+
+def test_a_restored_learner_recommends_the_same():
+    learner = M3UCRL(PROBLEM, FAMILY, MIRROR)
+    state = after_an_episode(learner)
+    back = learner.restore(KEY, state.data, state.ends, state.memory, state.profile)
+    assert eqx.tree_equal(learner.best(back), learner.best(state))
+
+
+def test_the_interval_is_as_wide_as_the_doubt(unsure):
+    learner, state = unsure
+    widths = []
+    for spread in (0.0, 0.05, 0.2):
+        model = sure(0.7, spread)
+        best = learner.best(eqx.tree_at(lambda s: s.model, state, model))
+        widths.append(best.upper - best.lower)
+    assert widths[0] == pytest.approx(0.0, abs=1e-9)
+    assert widths[0] < widths[1] < widths[2]
+    # A model that widens its band widens the interval.
+    wide = eqx.tree_at(lambda s: s.model, state, sure(0.7, 0.05, beta=6.0))
+    best = learner.best(wide)
+    assert best.upper - best.lower > 1.5 * widths[1]
+
+
+def test_the_interval_holds_what_the_policy_earns_if_the_model_is_right(unsure):
+    learner, state = unsure
+    best = learner.best(state)
+    shifts = jax.random.normal(jax.random.key(8), (60, 1), PROBLEM.initial.dtype)
+
+    @jax.vmap
+    def truth(shift):
+        def motion(s, a, mu):
+            return within_reach(s, s + 0.7 * a + 0.2 * shift, PROBLEM.max_move)
+
+        return earned(best.profile, motion)
+
+    values = np.asarray(truth(shifts))
+    inside = (best.lower <= values) & (values <= best.upper)
+    assert inside.mean() >= 0.85
+    # And it is not wide for nothing: that of a model that is too sure holds far less.
+    sure_of_it = learner.best(eqx.tree_at(lambda s: s.model.spread, state, jnp.asarray(0.02)))
+    inside = (sure_of_it.lower <= values) & (values <= sure_of_it.upper)
+    assert inside.mean() < 0.6
+
+
+def test_the_interval_holds_what_learned_policies_earn():
+    learner = M3UCRL(PROBLEM, GaussianProcess(), MIRROR)
+    results = learn_many(corridor(), learner, seeds=range(6), episodes=2, progress=False)
+    held = 0
+    for result in results:
+        best = result.best()
+        held += best.lower <= float(corridor().evaluate(best.profile).value) <= best.upper
+    assert held >= 5
+
+
+class Patchy(Sure):
+    """Sure of the first three cells only."""
+
+    def predict(self, state, action, mu):
+        found = super().predict(state, action, mu)
+        return Prediction(found.mean, found.epistemic * (state > 3.0), found.aleatoric)
+
+
+PATCHY = Patchy(*map(jnp.asarray, (2.0, 0.9, 0.5)))
+
+
+def test_the_cautious_policy_keeps_away_from_a_cliff():
+    def cliff(state, action, mu):
+        return jnp.where(state[0] < 4.0, jnp.where(state[0] > 3.0, 1.2, 1.0), -10.0)
+
+    problem = PROBLEM.with_reward(cliff)
+    learner = M3UCRL(problem, SureFamily(), MIRROR)
+    state = eqx.tree_at(lambda s: s.model, learner.init(KEY), PATCHY)
+    expected, cautious = (learner.best(state, cautious=c) for c in (False, True))
+    assert cautious.lower > expected.lower
+    assert cautious.expected < expected.expected
+    assert cautious.how == "planned at a price for doubt"
+    # What was earned is certain, so it is worth more than a promise with doubt.
+    ran = (RANDOM, cautious.lower + 0.1)
+    known = learner.best(state, cautious=True, ran=ran)
+    assert known.how == "the luckiest policy, by what it earned"
+    assert known.lower == known.expected == known.upper == ran[1]
+    worse = (RANDOM, cautious.lower - 0.1)
+    assert eqx.tree_equal(learner.best(state, cautious=True, ran=worse), cautious)
+
+
+def test_a_price_for_doubt_keeps_agents_where_the_model_is_sure(unsure):
+    learner, state = unsure
+    free = learner._usable_plan(state, Shy(jnp.asarray(0.0)))
+    dear = learner._usable_plan(state, Shy(jnp.asarray(1.0)))
+    greedy = learner.usable_plans([state])[0]
+    assert float(free.value) == pytest.approx(float(greedy.value))
+    # The doubt is the same everywhere: beta sigma is 0.4 farthest moves, at 4 moves and the end.
+    assert float(dear.value) == pytest.approx(float(greedy.value) - 5 * 0.4)
+    patchy = eqx.tree_at(lambda s: s.model, state, PATCHY)
+    beyond = [
+        float(learner._usable_plan(patchy, Shy(jnp.asarray(price))).mass[:, 3:].sum())
+        for price in (0.0, 0.5, 5.0)
+    ]
+    assert beyond[0] > beyond[1] > beyond[2]
+
+
+def test_a_better_policy_that_is_at_hand_is_taken(unsure):
+    state = unsure[1]
+    poor = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=0.2), MirrorPlanner(points=3, sweeps=1))
+    good = unsure[0].usable_plans([state])[0]
+    best = poor.best(state, ran=(good.profile, 0.0))
+    assert best.how == "the luckiest policy"
+    assert best.expected == pytest.approx(float(good.value))
+
+
+def test_judging_adds_two_figures_and_changes_no_other():
+    learner = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=0.2), MIRROR)
+    plain = learn(corridor(), learner, episodes=2, progress=False)
+    result = learn(corridor(), learner, episodes=2, judge=True, progress=False)
+    state = learner.init(jax.random.key(0))
+    greedy = learner.usable_plans([state])[0]
+    first = result.metrics[0]
+    assert first.usable == pytest.approx(float(corridor().evaluate(greedy.profile).value))
+    assert first.usable_expected == pytest.approx(float(greedy.value))
+    for judged, other in zip(result.metrics, plain.metrics, strict=True):
+        row = judged.row()
+        assert {row.pop("usable"), row.pop("usable_expected")}.isdisjoint({None})
+        assert row == other.row()
+
+
+def test_the_luckiest_policy_is_that_of_the_best_episode():
+    learner = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=0.2), MIRROR)
+    result = learn(corridor(), learner, episodes=2, progress=False)
+    found = float(corridor().evaluate(result.luckiest).value)
+    assert found == pytest.approx(max(row.value for row in result.metrics))
+    best = result.best()
+    assert best.expected >= float(under_mean(result.luckiest, result.state.model)) - 1e-9
+
+
+def test_greedy_learners_use_what_they_explore_with():
+    learner = M3UCRL(PROBLEM, SureFamily(), MIRROR, optimism=Greedy())
+    state = learner.init(KEY)
+    best = learner.best(state)
+    assert best.expected == pytest.approx(float(learner.ask(state).value))
+    assert best.how == "planned under the model's mean"
+
+
+def test_no_draws_are_refused(unsure):
+    with pytest.raises(UserError, match="at least one drawn world"):
+        unsure[0].best(unsure[1], draws=0)

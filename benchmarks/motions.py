@@ -1,0 +1,450 @@
+"""What a learner does that is told nothing of the motion, on all motions of the suite.
+
+The systems are those of ``docs/motions.md``. For each of them:
+
+- the *reference*, J with known motion: mirror ascent's certified upper bound where the motion does
+  not depend on mu, else the best value that mirror ascent finds;
+- *rest*: J of agents at rest;
+- the learner's curve over seeds, as the share of the reference, or where J can be negative as the
+  share of the way from rest to the reference;
+- in every episode the root mean square error of the model that it was planned with, and the share
+  of the true motion inside the band ``mean +- beta * epistemic``: over all cells, a spread of
+  actions, both axes, and the populations of five moments of the episode.
+
+Sections, each with its claims:
+
+- ``ten``: the defaults with ten tracked agents and 10 episodes. The mean of the last three, at
+  least 98.5% on every motion and 99% in the median over motions. From episode 2 on the band holds
+  at least 99% of the true motion in every run, and its mean half-width is at most six times the
+  error.
+- ``one``: one tracked agent and 30 episodes. The mean of the last five, at least 97% on every
+  motion and 98% in the median.
+- ``city``: at least 95% of the way within ten episodes in every seed; plan and fit take at most
+  10 s.
+- ``ensemble``: the band of deep ensembles holds at least 95% on every motion.
+- ``time``: four rooms; an episode of the defaults against one of the ensemble that was the default
+  before, the last episodes against the first, and a fit to 6,000 transitions.
+
+Run ``python benchmarks/motions.py``; ``--quick`` ends within a minute. With ``--out DIR`` every
+motion's result is kept as soon as it is there, with a picture, and ``--resume`` goes on after them.
+References that are there already are always taken from there.
+"""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _report import Report, duration
+
+import mufield
+from mufield import M3UCRL, DeepEnsemble, GaussianProcess, Hallucinated, MirrorAscent, MoveFlow
+from mufield.environments.registry import SUITE
+from mufield.flow.moves import depends_on_mu
+from mufield.learning.run import learn_many
+from mufield.models.base import AbstractModel
+from mufield.models.data import Transitions
+from mufield.space.measure import at_all_cells
+
+SIGNED = ("torus-vortex", "city")
+"""Systems whose J can be negative."""
+
+FAMILIES = {"default": None, "gp": GaussianProcess(), "ensemble": DeepEnsemble()}
+SECTIONS = ("ten", "one", "city", "ensemble", "time")
+MOMENTS = 5
+ACTIONS = 5
+"""Moments of an episode, and actions on each axis, at which models are asked for the motion."""
+
+SWEEPS, SWEEPS_WITH_MU = 1500, 500
+NARROW = 5e-4
+"""Width of the reference's bracket, as a share of the way, at which the ascent may stop."""
+
+ENDS = {"ten": (0.985, 0.99), "one": (0.97, 0.98)}
+"""Claimed of the last episodes, by section: on every motion, and in the median over motions."""
+
+INSIDE, ENSEMBLE_INSIDE = 0.99, 0.95
+"""Claimed share of the true motion in the band: of the default, and of deep ensembles."""
+
+MANY = 6000
+"""Transitions of the fit that is timed."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a learner is run on a motion."""
+
+    section: str
+    agents: int
+    episodes: int
+    seeds: int
+    family: str = "default"
+    scale: float | None = None
+
+    def learner(self, problem: mufield.Problem) -> M3UCRL:
+        """The learner; the library's own choice where nothing is set."""
+        optimism = None if self.scale is None else Hallucinated(self.scale)
+        return M3UCRL(problem, FAMILIES[self.family], optimism=optimism)
+
+
+@dataclass
+class Figures:
+    """What was found on one motion; the lists are by seed and episode."""
+
+    name: str
+    setting: dict[str, Any]
+    rest: float
+    reference: float
+    value: list[list[float]] = field(default_factory=list)
+    error: list[list[float]] = field(default_factory=list)
+    coverage: list[list[float]] = field(default_factory=list)
+    width: list[list[float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def share(self) -> np.ndarray:
+        """The curve in shares of the reference, or of the way to it."""
+        start = self.rest if self.name in SIGNED else 0.0
+        return (np.asarray(self.value) - start) / (self.reference - start)
+
+    def end(self, last: int) -> np.ndarray:
+        """Mean of the last episodes of each seed."""
+        return self.share[:, -last:].mean(axis=1)
+
+    @property
+    def least_coverage(self) -> float:
+        """Over seeds and episodes, the first left out: its model has seen nothing."""
+        return float(np.asarray(self.coverage)[:, 1:].min())
+
+    @property
+    def greatest_width(self) -> float:
+        """Mean half-width over error, likewise."""
+        return float((np.asarray(self.width) / np.asarray(self.error))[:, 1:].max())
+
+
+@dataclass
+class Bench:
+    """The run's options, and the files that it keeps."""
+
+    options: argparse.Namespace
+    report: Report
+
+    def setting(self, section: str, agents: int, episodes: int, seeds: int = 3) -> Setting:
+        """A section's setting, with what the command line changes."""
+        given = self.options
+        return Setting(
+            section=section,
+            agents=agents,
+            episodes=given.episodes or episodes,
+            seeds=given.seeds or seeds,
+            family="ensemble" if section == "ensemble" else given.family,
+            scale=given.scale,
+        )
+
+    def figures(self, name: str, setting: Setting) -> Figures:
+        """Runs the learner on a motion, or reads what an earlier run kept."""
+        kept = self.read(f"{name}-{setting.section}")
+        if kept is not None and kept["setting"] == asdict(setting):
+            return Figures(**kept)
+        sys.stderr.write(f"{name}, section {setting.section}\n")
+        system = mufield.make(name)
+        found = Figures(name, asdict(setting), *self.ends(name, system))
+        began = time.perf_counter()
+        run(system, setting, found)
+        found.seconds = time.perf_counter() - began
+        self.keep(f"{name}-{setting.section}", asdict(found))
+        if self.options.out:
+            draw(found, self.options.out / f"{name}-{setting.section}")
+        jax.clear_caches()  # a program of this motion is of no use to others
+        return found
+
+    def ends(self, name: str, system: mufield.SimulatedSystem) -> tuple[float, float]:
+        """J of agents at rest, and the reference."""
+        most = 60 if self.options.quick else None
+        kept = self.read(f"{name}-reference", always=True)
+        if kept is None or kept["sweeps"] != most:
+            kept = {"sweeps": most, **reference(system, most)}
+            self.keep(f"{name}-reference", kept)
+        start = kept["rest"] if name in SIGNED else 0.0
+        loose = (kept["reference"] - kept["value"]) / (kept["reference"] - start)
+        text = f"{kept['rest']:.2f} | {kept['value']:.3f} | {kept['reference']:.3f} ({loose:.2%})"
+        if (f"{name}: rest | known motion | reference", text) not in self.report.rows:
+            self.report.row(f"{name}: rest | known motion | reference", text)
+        return kept["rest"], kept["reference"]
+
+    def read(self, name: str, *, always: bool = False) -> dict[str, Any] | None:
+        """What was kept under a name; None unless the run is to go on after it."""
+        if not self.options.out or not (always or self.options.resume):
+            return None
+        path = self.options.out / f"{name}.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def keep(self, name: str, document: dict[str, Any]) -> None:
+        """Writes a result."""
+        if self.options.out:
+            self.options.out.mkdir(parents=True, exist_ok=True)
+            (self.options.out / f"{name}.json").write_text(json.dumps(document))
+
+
+def reference(system: mufield.SimulatedSystem, most: int | None) -> dict[str, float]:
+    """J at rest, of the best plan with known motion, and the most that any plan can earn."""
+    flow, motion = system.reveal()
+    actions = system.problem.actions
+    still = jnp.asarray(actions.rest)
+    rest = float(system.evaluate(lambda state, mu, step: still).value)
+    sees_mu = depends_on_mu(system.problem, motion)
+    sweeps = most or (SWEEPS_WITH_MU if sees_mu else SWEEPS)
+    moves = MoveFlow(flow, motion, actions.points(9))
+    # J is about as far from rest as a short ascent finds.
+    way = abs(float(MirrorAscent(20).solve(moves).value) - rest)
+    found = MirrorAscent(sweeps, bracket=NARROW * way).solve(moves, progress=True)
+    value, upper = float(found.value), float(found.upper)
+    return {"rest": rest, "value": value, "reference": upper if np.isfinite(upper) else value}
+
+
+def run(system: mufield.SimulatedSystem, setting: Setting, found: Figures) -> None:
+    """Learns, and asks the model of every episode for the motion that it would have to know."""
+    motion = system.reveal()[1]
+    actions = system.problem.actions.points(ACTIONS)
+    columns = (found.value, found.error, found.coverage, found.width)
+    for column in columns:
+        column.extend([] for _ in range(setting.seeds))
+
+    def watch(seed: int, state: Any, plan: Any, episode: Any, row: Any) -> None:
+        steps = np.linspace(0, system.problem.horizon - 1, MOMENTS).round().astype(int)
+        asked = ask(state.model, motion, system.problem.grid, episode.mass[steps], actions)
+        for column, figure in zip(columns, (episode.value, *asked), strict=True):
+            column[seed].append(round(float(figure), 5))
+
+    learner = setting.learner(system.problem)
+    learn_many(
+        system,
+        learner,
+        seeds=range(setting.seeds),
+        episodes=setting.episodes,
+        agents=setting.agents,
+        watch=watch,
+    )
+
+
+@eqx.filter_jit
+def ask(
+    model: AbstractModel, motion: Any, grid: mufield.Grid, masses: jax.Array, actions: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Root mean square error, share inside the band, mean half-width, over cells and actions."""
+    everywhere = jnp.broadcast_to(actions.astype(masses.dtype), (grid.n_cells, *actions.shape))
+
+    def one(state: jax.Array, action: jax.Array, mu: Any) -> jax.Array:
+        found = model.predict(state, action, mu)
+        # Not the shorter way round: neither is far from the state.
+        return jnp.stack([found.mean - motion(state, action, mu), model.beta * found.epistemic])
+
+    off, half = jnp.moveaxis(
+        jax.lax.map(lambda mass: at_all_cells(grid, mass, one, everywhere), masses), -2, 0
+    )
+    # Rounding must not put the truth outside where both are exact.
+    inside = jnp.mean(jnp.abs(off) <= half + 1e-4)
+    return jnp.sqrt(jnp.mean(jnp.square(off))), inside, jnp.mean(half)
+
+
+def draw(found: Figures, path: Path) -> None:
+    """The curve, the model's error and its coverage by episode."""
+    from mufield.viz import Panel, band_of, panel_figure, save_figure
+
+    what = "way from rest to the reference" if found.name in SIGNED else "reference"
+    section = found.setting["section"]
+    ends = {"claimed": ENDS[section][0]} if section in ENDS else {}
+    inside = {"claimed": ENSEMBLE_INSIDE if section == "ensemble" else INSIDE}
+    rows = (
+        (found.share, f"share of the {what}", ends),
+        (np.asarray(found.error), "error of the model, in cells", {}),
+        (np.asarray(found.coverage), "share of the true motion in the band", inside),
+    )
+    panels = [
+        Panel({"median over seeds": band_of(values, place=0)}, "episode", label, references=lines)
+        for values, label, lines in rows
+    ]
+    agents = found.setting["agents"]
+    title = f"{found.name}: {agents} tracked agent{'s' if agents > 1 else ''}"
+    save_figure(panel_figure([panels], title=title), path, kinds=("png",))
+
+
+def suite(bench: Bench, setting: Setting, last: int) -> list[Figures]:
+    """All motions with one setting, each with a row."""
+    results = []
+    for name in bench.options.only or SUITE:
+        found = bench.figures(name, setting)
+        ends = found.end(last)
+        bench.report.row(
+            f"{setting.section}, {name}: end (worst seed) | error | coverage | half-width / error",
+            f"{ends.mean():.2%} ({ends.min():.2%}) | {np.mean(found.error, axis=0)[-1]:.3f} | "
+            f"{found.least_coverage:.2%} | {found.greatest_width:.1f}",
+        )
+        curve = " ".join(f"{100 * share:.1f}" for share in found.share.mean(axis=0))
+        bench.report.row(f"{setting.section}, {name}: % by episode", curve)
+        results.append(found)
+    return results
+
+
+def claim_ends(bench: Bench, results: list[Figures], last: int) -> None:
+    """Claims the least and the median over motions of the seeds' mean end."""
+    section = results[0].setting["section"]
+    ends = {found.name: float(found.end(last).mean()) for found in results}
+    worst = min(ends, key=lambda name: ends[name])
+    claim, bars = bench.report.claim, ENDS[section]
+    claim(f"{section}: worst motion ({worst})", ends[worst], bars[0], side="at least")
+    middle = float(np.median(list(ends.values())))
+    claim(f"{section}: median over motions", middle, bars[1], side="at least")
+
+
+def claim_coverage(bench: Bench, results: list[Figures], bar: float) -> None:
+    """Claims the least coverage of any run and episode from the second on."""
+    section = results[0].setting["section"]
+    worst = min(results, key=lambda found: found.least_coverage)
+    name = f"{section}: least coverage from episode 2 on ({worst.name})"
+    bench.report.claim(name, worst.least_coverage, bar, side="at least")
+
+
+def ten(bench: Bench) -> None:
+    results = suite(bench, bench.setting("ten", agents=10, episodes=10), last=3)
+    if bench.options.quick:
+        return
+    claim_ends(bench, results, 3)
+    claim_coverage(bench, results, INSIDE)
+    widest = max(results, key=lambda found: found.greatest_width)
+    name = f"ten: greatest half-width / error ({widest.name})"
+    bench.report.claim(name, widest.greatest_width, 6.0, side="at most")
+
+
+def one(bench: Bench) -> None:
+    results = suite(bench, bench.setting("one", agents=1, episodes=30), last=5)
+    claim_ends(bench, results, 5)
+
+
+def ensemble(bench: Bench) -> None:
+    results = suite(bench, bench.setting("ensemble", agents=10, episodes=6, seeds=1), last=3)
+    claim_coverage(bench, results, ENSEMBLE_INSIDE)
+
+
+def city(bench: Bench) -> None:
+    setting = bench.setting("ten", agents=10, episodes=10)
+    found = bench.figures("city", setting)
+    curve = " ".join(f"{100 * share:.1f}" for share in found.share.mean(axis=0))
+    bench.report.row("city: % of the way by episode", curve)
+    best = found.share[:, :10].max(axis=1).min()
+    bench.report.claim("city: worst seed within ten episodes", best, 0.95, side="at least")
+    system = mufield.make("city")
+    spent = episode_seconds(system, setting.learner(system.problem), setting.episodes, agents=10)
+    bench.report.row("city: seconds, by episode", " ".join(f"{s:.1f}" for s in spent))
+    usual = float(np.median(spent[1:]))
+    bench.report.claim("city: seconds of plan and fit", usual, 10.0, side="at most")
+
+
+def episode_seconds(
+    system: mufield.SimulatedSystem, learner: M3UCRL, episodes: int, agents: int = 1
+) -> list[float]:
+    """Seconds of plan and fit in each episode."""
+    state, seconds = learner.init(jax.random.key(0)), []
+    for number in range(episodes):
+        began = time.perf_counter()
+        plan = learner.ask(state)
+        planned = time.perf_counter()
+        episode = system.run(plan.profile, jax.random.key(number), agents=agents)
+        ran = time.perf_counter()
+        state = jax.block_until_ready(learner.tell(state, episode, plan))
+        seconds.append(planned - began + time.perf_counter() - ran)
+    return seconds
+
+
+def timing(bench: Bench) -> None:
+    system = mufield.make("four-rooms")
+    problem = system.problem
+    learner = bench.setting("time", agents=1, episodes=30).learner(problem)
+    # The default of before, with all of its settings.
+    before = M3UCRL(
+        problem,
+        DeepEnsemble(
+            members=10,
+            width=32,
+            steps=500,
+            learning_rate=0.02,
+            batch_size=128,
+            adversarial=0.01,
+            curvature=0.4,
+            beta=3.0,
+        ),
+        mufield.MirrorPlanner(points=9, controls=2, sweeps=60),
+        optimism=Hallucinated(2 / 3),
+    )
+    episodes = bench.options.episodes or 30
+    spent = episode_seconds(system, learner, episodes)
+    usual, earlier = np.median(spent[1:]), np.median(episode_seconds(system, before, 8)[1:])
+    bench.report.row("time: seconds of plan and fit", " ".join(f"{s:.2f}" for s in spent))
+    bench.report.row("time: an episode, before and now", f"{duration(earlier)}, {duration(usual)}")
+    claim = bench.report.claim
+    claim("time: an episode against before", usual / earlier, 1.5, side="at most")
+    late = float(np.median(spent[-3:]) / np.median(spent[1:4]))
+    claim("time: last against second episode", late, 1.5, side="at most")
+    policy = mufield.random_policy(problem)
+    agents = MANY // problem.horizon
+    seconds = []
+    for seed in range(2):
+        played = system.run(policy, jax.random.key(seed), agents=agents)
+        data = Transitions.of(problem, [played])
+        began = time.perf_counter()
+        jax.block_until_ready(learner.family.fit(data, jax.random.key(seed)))
+        seconds.append(time.perf_counter() - began)
+    bench.report.row("time: fit with compilation, without", ", ".join(map(duration, seconds)))
+    claim(f"time: seconds of a fit to {MANY} transitions", seconds[1], 10.0, side="at most")
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="two motions, two episodes; ends within a minute")
+    add("--only", type=names, help=f"motions, with commas; of {', '.join(SUITE)}")
+    add("--sections", type=names, help=f"of {', '.join(SECTIONS)}, with commas; all by default")
+    add("--family", choices=FAMILIES, default="default", help="model of the motion")
+    add("--scale", type=float, help="share of the band, in place of the library's choice")
+    add("--episodes", type=int, help="in place of the sections' numbers")
+    add("--seeds", type=int, help="likewise")
+    add("--out", type=Path, metavar="DIR", help="keep results and pictures here")
+    add("--resume", action="store_true", help="skip motions whose results are in --out")
+    options = parser.parse_args()
+    run_section = {"ten": ten, "one": one, "city": city, "ensemble": ensemble, "time": timing}
+    for given, known in ((options.only, SUITE), (options.sections, SECTIONS)):
+        unknown = set(given or ()) - set(known)
+        if unknown:
+            parser.error(f"unknown {sorted(unknown)}; there are {', '.join(known)}")
+    if options.resume and not options.out:
+        parser.error("--resume needs --out, the directory of the results so far")
+    if options.quick:
+        options.only = options.only or ("rooms-slow", "rooms-coupled")
+        options.sections = options.sections or ("ten",)
+        options.episodes, options.seeds = options.episodes or 2, options.seeds or 1
+    mufield.enable_compilation_cache()
+    report = Report("motions")
+    bench = Bench(options, report)
+    for name in options.sections or SECTIONS:
+        run_section[name](bench)
+    report.show()
+
+
+if __name__ == "__main__":
+    main()

@@ -432,6 +432,8 @@ def main() -> None:
         unknown = set(given or ()) - set(known)
         if unknown:
             parser.error(f"unknown {sorted(unknown)}; there are {', '.join(known)}")
+    if options.episodes is not None and options.episodes < 2:
+        parser.error("--episodes must be at least 2: in the first, nothing has been learned yet")
     if options.resume and not options.out:
         parser.error("--resume needs --out, the directory of the results so far")
     if options.quick:

@@ -51,8 +51,9 @@ def four_rooms(
         action_box: ``"symmetric"`` is [-1, 1]^2; ``"printed"`` is the [0, 1]^2 of the paper, with
             which the paper's reference plan could not reach the uniform distribution.
         noise_std: Standard deviation of the noise. The paper gives none. With 0.25 the entropy of
-            networks planned with known motion stalls and becomes greatest when the paper's does,
-            and J is 0.8% above the paper's (`benchmarks/noise.py`).
+            networks planned with known motion stagnates when the paper's does; with less it falls
+            there, with more it grows (`benchmarks/noise.py`). J cannot tell: compare percentages
+            of the plan with known motion, never J, with the paper.
         horizon: Number of moves.
         drawing: The map.
     """

@@ -171,9 +171,12 @@ class Bench:
     def ends(self, name: str, system: mufield.SimulatedSystem) -> tuple[float, float]:
         """J of agents at rest, and the reference."""
         most = 60 if self.options.quick else None
+        problem = system.problem
+        # A reference that was kept is of no use once the system's defaults have changed.
+        of = {"sweeps": most, "noise": list(problem.noise.std), "horizon": problem.horizon}
         kept = self.read(f"{name}-reference", always=True)
-        if kept is None or kept["sweeps"] != most:
-            kept = {"sweeps": most, **reference(system, most)}
+        if kept is None or kept["of"] != of:
+            kept = {"of": of, **reference(system, most)}
             self.keep(f"{name}-reference", kept)
         start = kept["rest"] if name in SIGNED else 0.0
         loose = (kept["reference"] - kept["value"]) / (kept["reference"] - start)

@@ -320,7 +320,7 @@ def forgeries(text):
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
 WHOLE += ("policies/0001.policy", "policies/0002.policy")
-DERIVED = ("metrics.jsonl", "metrics.parquet", "best.policy", "last.policy", "timings.jsonl")
+DERIVED = ("metrics.jsonl", "metrics.parquet", "luckiest.policy", "last.policy", "timings.jsonl")
 DERIVED += ("lock",)
 PLAIN = ("config.json", "versions.json")
 

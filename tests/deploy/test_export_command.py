@@ -9,14 +9,14 @@ import onnxruntime
 import pytest
 from cases import rooms, stacked, table
 
-from mufield import load_policy, make, network_profile, save_policy
+from mufield import load_policy, make, network_profile, read_info, save_policy
 from mufield.cli import main
 from mufield.deploy import export
 from mufield.deploy.reader import DeployedPolicy
 
 pytestmark = pytest.mark.slow
 
-SMALL = ["--precision", "float64", "--options", 'horizon=3,drawing="...\\n.#.\\n..."']
+SMALL = ["--precision", "float64", "--no-judge", "--options", 'horizon=3,drawing="...\\n.#.\\n..."']
 SMALL += ["--model-options", "members=2,width=4,steps=3"]
 SMALL += ["--planner-options", "points=3,sweeps=2"]
 
@@ -57,10 +57,14 @@ def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsy
     assert differences[1] is None
     assert max(differences[0], differences[2]) <= 1e-5
     policy = DeployedPolicy.load(tmp_path / "robot" / "policy.safetensors")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    best = 1 + int(np.argmax([row["value"] for row in rows]))
     assert policy.identity == answer["identity"]
-    assert policy.identity["episode"] == best
+    # By default it is the policy that all data make best.
+    assert policy.identity["episodes"] == 2
+    info = read_info(run / "best.policy")
+    assert policy.identity["policy"] == info["id"]
+    assert policy.identity["expected"] == info["expected"]
+    weights = load_policy(run / "best.policy").per_step.weights
+    np.testing.assert_array_equal(policy.slice("weights", 1), weights[1])
     assert policy.identity["environment"] == "four-rooms"
     assert policy.identity["options"]["horizon"] == 3
     assert policy.identity["seed"] == 0
@@ -72,7 +76,9 @@ def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsy
 
 
 def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
-    for which, number in (("1", 1), ("2", 2), ("last", 2)):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    luckiest = 1 + int(np.argmax([row["value"] for row in rows]))
+    for which, number in (("1", 1), ("2", 2), ("last", 2), ("luckiest", luckiest)):
         answer = exported(
             capsys, run, "--out", tmp_path, "--episode", which, "--format", "safetensors"
         )
@@ -85,13 +91,13 @@ def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
 
 def test_a_real_fleets_run_is_exported_before_it_was_told_about(tmp_path, capsys):
     (tmp_path / "tiny_fleet.py").write_text(FLEET)
-    fleet, flags = tmp_path / "fleet", ["--import", str(tmp_path / "tiny_fleet.py"), *SMALL[:2]]
-    assert main(["new", "tiny-fleet", "--out", str(fleet), *flags, *SMALL[4:]]) == 0
+    fleet, flags = tmp_path / "fleet", ["--import", str(tmp_path / "tiny_fleet.py"), *SMALL[:3]]
+    assert main(["new", "tiny-fleet", "--out", str(fleet), *flags, *SMALL[5:]]) == 0
     assert main(["export", str(fleet), "--out", str(tmp_path / "robot")]) == 2
     assert "`mufield ask` plans one" in capsys.readouterr().err
     assert main(["ask", str(fleet)]) == 0
     assert main(["export", str(fleet), "--out", str(tmp_path / "robot")]) == 2
-    assert "has no episode 'best': expected asked" in capsys.readouterr().err
+    assert "has no data yet" in capsys.readouterr().err
     answer = exported(capsys, fleet, "--episode", "asked", "--out", tmp_path / "robot")
     assert answer["identity"]["episode"] == 1
     policy = DeployedPolicy.load(tmp_path / "robot" / "policy.safetensors")

@@ -16,6 +16,7 @@ SMALL = RunConfig(
     episodes=2,
     model_options={"members": 2, "width": 4, "steps": 3},
     planner_options={"points": 3, "sweeps": 2},
+    judge=False,
     precision="float64",
 )
 

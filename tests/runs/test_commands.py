@@ -146,7 +146,7 @@ def test_train_resume_and_show(mufield, tmp_path, small, capsys):
     assert "complete already, with 2 episodes" in capsys.readouterr().err
     assert cli.main(["show", str(run)]) == 0
     table = capsys.readouterr().out
-    for word in ("episode", "optimistic", "coverage", "best.policy", f"{rows[1]['value']:.5g}"):
+    for word in ("episode", "optimistic", "coverage", "luckiest.policy", f"{rows[1]['value']:.5g}"):
         assert word in table
     message = mufield("train", *flags(small.config), "--out", run, fails=True)
     assert "holds a run already; go on with `mufield resume" in message

@@ -110,7 +110,7 @@ def test_torn_and_lost_metrics_are_written_again(small, whole, run):
     path = run / "metrics.jsonl"
     for damage in (path.read_bytes()[:-9], b"", b"nonsense\n"):
         path.write_bytes(damage)
-        (run / "best.policy").write_bytes(damage)
+        (run / "luckiest.policy").write_bytes(damage)
         learn_run(run, setup=small, progress=False)
         assert outcome(run) == whole
 

@@ -36,6 +36,7 @@ WORDS = {
     "animate": ("run", "--out", "film.gif"),
     "report": ("run",),
     "watch": ("run", "--port", "0"),
+    "policy": ("run",),
     "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
     "theory": ("run",),
     "export": ("run", "--format", "safetensors"),
@@ -100,7 +101,7 @@ def test_what_only_looks_imports_no_jax(place):
         command, cwd=place, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    for words in ("swarm-congested", "best J", "waiting for tell", "run/best.policy"):
+    for words in ("swarm-congested", "best J", "waiting for tell", "run/luckiest.policy"):
         assert words in done.stdout
 
 

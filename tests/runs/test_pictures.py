@@ -126,4 +126,4 @@ def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
     assert "has no episode yet" in capsys.readouterr().err
     for which in ("9", "0", "first"):
         assert cli.main(["animate", str(run), "--episode", which]) == 2
-        assert "best or last or a number from 1 to 2" in capsys.readouterr().err
+        assert "luckiest or last or a number from 1 to 2" in capsys.readouterr().err

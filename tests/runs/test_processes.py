@@ -38,7 +38,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_pat
     printed, errors = beside.communicate(timeout=240)
     assert beside.returncode == 0, errors
     assert [row["episode"] for row in json.loads(printed)] == [1, 2]
-    for name in ("metrics.jsonl", "metrics.parquet", "best.policy"):
+    for name in ("metrics.jsonl", "metrics.parquet", "luckiest.policy"):
         assert (other / name).read_bytes() == (finished / name).read_bytes()
 
 

@@ -29,15 +29,15 @@ def test_a_run_holds_what_its_listing_says(run):
         )
     }
     others = {"config.json", "versions.json", "metrics.jsonl", "metrics.parquet", "timings.jsonl"}
-    assert names == each | others | {"last.policy", "best.policy", "lock"}
+    assert names == each | others | {"last.policy", "luckiest.policy", "lock"}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["episode"] for row in rows] == [1, 2]
     assert rows == RunFiles(run).rows
 
 
 def test_policies_can_be_deployed_and_name_their_run(run, small):
-    best = RunFiles(run).best
-    assert (run / "best.policy").read_bytes() == (run / f"policies/000{best}.policy").read_bytes()
+    copied = run / f"policies/000{RunFiles(run).luckiest}.policy"
+    assert (run / "luckiest.policy").read_bytes() == copied.read_bytes()
     for number in (1, 2):
         path = run / f"policies/000{number}.policy"
         assert load_policy(path).horizon == small.problem.horizon

@@ -30,7 +30,7 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 class Evaluate(OfPolicy):
     """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
 
-    Of a run, the best policy is played.
+    Of a run, the policy that all data make best is played.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from .output import Answer, Table, waiting
 from .sources import OfPolicy
@@ -20,10 +18,6 @@ class Export(OfPolicy):
     out: Path = Path("deployed")
     """Directory for the files; made if it does not exist. Existing files are replaced."""
 
-    episode: Annotated[str, tyro.conf.arg(metavar="{best,last,asked,N}")] = "best"
-    """Which policy of a run: that of an episode, or the one that was asked for, but whose episode
-    was not told yet."""
-
     format: tuple[Literal["safetensors", "onnx"], ...] = ("safetensors", "onnx")
     """Which files to write: safetensors comes with its reader, onnx needs the extra deploy."""
 
@@ -35,7 +29,7 @@ class Export(OfPolicy):
             from ..deploy.export import check_extra, export_policy
 
             check_extra(self.format)
-            source = self.load(self.episode)
+            source = self.load()
             written = export_policy(
                 source.profile,
                 source.problem,

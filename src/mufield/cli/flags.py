@@ -24,7 +24,7 @@ Environment = Annotated[
 
 ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
 
-EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{best,last,N}")]
+EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{luckiest,last,N}")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ METRICS = {
     "episode": "episode",
     "J": "value",
     "optimistic": "optimistic",
+    "usable": "usable",
     "beta": "beta",
     "spread": "spread",
     "W1 end": "w1_end",
@@ -57,7 +58,7 @@ class Table:
 
         console = Console(width=None if sys.stdout.isatty() else WIDE)
         keys = self.columns or {name: name for name in self.rows[0]}
-        cells = [{head: _cell(row[key]) for head, key in keys.items()} for row in self.rows]
+        cells = [{head: _cell(row.get(key)) for head, key in keys.items()} for row in self.rows]
         columns = self._fitting(cells, console.width)
         table = RichTable(box=None, pad_edge=False)
         for name in columns:
@@ -129,8 +130,11 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
-    policies = f"policies: {run / 'last.policy'}, {run / 'best.policy'}"
-    return Answer(rows, [Table(rows, METRICS, texts=("notes",)), policies])
+    rare = [name for name in ("usable",) if not any(name in row for row in rows)]
+    columns = {head: name for head, name in METRICS.items() if name not in rare}
+    policies = f"`mufield policy {run}` writes the policy to use; {run / 'luckiest.policy'} is the "
+    policies += f"one with the highest J, {run / 'last.policy'} the last one"
+    return Answer(rows, [Table(rows, columns, texts=("notes",)), policies])
 
 
 def say(line: str) -> None:

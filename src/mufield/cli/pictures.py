@@ -27,7 +27,7 @@ class Plot(OfRuns):
     format: tuple[Literal["png", "pdf"], ...] = ("png",)
     """Kinds of files, such as png,pdf."""
 
-    episode: EpisodeFlag = "best"
+    episode: EpisodeFlag = "luckiest"
     """Episode whose distributions are drawn."""
 
     def __call__(self) -> Answer:
@@ -73,7 +73,7 @@ class Plot(OfRuns):
 class Animate(OfRun):
     """Make a film of what the population did in one episode, with the policy as arrows."""
 
-    episode: EpisodeFlag = "best"
+    episode: EpisodeFlag = "luckiest"
     """Which episode."""
 
     out: Path = Path("flow.mp4")

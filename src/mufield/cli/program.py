@@ -28,6 +28,7 @@ from .export import Export
 from .flags import REGISTRY, Command
 from .fleet import Ask, New, Tell
 from .pictures import Animate, Plot
+from .policy import Policy
 from .report import Report, Watch
 from .reproduce import Reproduce
 from .runs import Runs, Show
@@ -38,7 +39,7 @@ from .train import Resume, Train
 _KINDS: tuple[type[Command], ...] = (
     *(List, Simulate, Demo),
     *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
-    *(Evaluate, Theory, Export, Compare, Reproduce),
+    *(Policy, Evaluate, Theory, Export, Compare, Reproduce),
     *(New, Ask, Tell),
 )
 COMMANDS = {kind.__name__.lower(): kind for kind in _KINDS}

@@ -54,10 +54,14 @@ class OfPolicy(Command):
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=10; the others are the run's."""
 
+    episode: Annotated[str, tyro.conf.arg(metavar="{best,luckiest,last,asked,N}")] = "best"
+    """Which policy of a run: the one that all data make best, as `mufield policy` writes it; that
+    of an episode; or the one that was asked for, but whose episode was not told yet."""
+
     imports: ImportFlag = None
     """Python file or module to import first, which registers your own environment."""
 
-    def load(self, episode: str = "best") -> "PolicySource":
+    def load(self) -> "PolicySource":
         """Reads the policy and builds its system; raises if the two do not fit."""
         path, environment = self.policy, self.environment
         options, imports = self.options, self.imports
@@ -67,7 +71,10 @@ class OfPolicy(Command):
             environment = environment or run.config.environment
             options = run.config.options | options
             imports = imports or run.config.imports
-            path, identity = _of_run(run, episode)
+            if self.episode == "best":
+                path, identity = _best_of_run(run, self.imports)
+            else:
+                path, identity = _of_run(run, self.episode)
         if not environment:
             raise UserError(
                 f"{path} does not say where it is to be played; name the environment after it, "
@@ -123,14 +130,30 @@ def read_run(directory: Path) -> "RunFiles":
 
 def _of_run(run: "RunFiles", episode: str) -> tuple[Path, dict[str, Any]]:
     """The file of one of a run's policies, and what identifies it."""
-    number, config = run.episode_number(episode, planned=True), run.config
-    return run.path("policies", number), {
+    number = run.episode_number(episode, planned=True)
+    return run.path("policies", number), _identity(run, run.plan_id(number), episode=number)
+
+
+def _best_of_run(run: "RunFiles", imports: str | None) -> tuple[Path, dict[str, Any]]:
+    """The file of the policy that all data make best, and what identifies it."""
+    from ..runs.session import open_run
+
+    with open_run(run.directory, imports=imports) as session:
+        plan, store = session.best(), session.store
+        facts = {"expected": plan.expected, "lower": plan.lower, "upper": plan.upper}
+        facts |= {"episodes": store.episodes, "transitions": plan.transitions}
+        return store.best_path("best"), _identity(run, store.best_id("best"), **facts)
+
+
+def _identity(run: "RunFiles", policy: str, **more: Any) -> dict[str, Any]:
+    config = run.config
+    return {
         "run": config.identity,
         "directory": run.directory.resolve().name,
         "label": config.label,
         "seed": config.seed,
-        "episode": number,
-        "policy": run.plan_id(number),
+        "policy": policy,
+        **more,
     }
 
 

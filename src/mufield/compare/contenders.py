@@ -102,6 +102,7 @@ class Arena:
             "options": config.options,
             "imports": config.imports,
             "episodes": config.episodes,
+            "judge": False,
             "model_options": config.model_options,
             "planner_options": config.planner_options,
             "precision": current_precision(),

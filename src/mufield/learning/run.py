@@ -58,8 +58,8 @@ class EpisodeMetrics:
         notes: Warnings in words, such as of a fallback or a band that is too narrow.
         reward_coverage: The same share for the agents' rewards, by the model of the reward; None
             if the reward is known, and without data, when the scale of rewards is unknown.
-        usable: J of the plan without optimism on the same data, which explores less; None unless
-            the run is judged.
+        usable: J of the plan without optimism on the same data, which does not explore; None
+            without data, and unless the run is judged.
         usable_expected: J that the model's mean expected of it.
     """
 
@@ -239,7 +239,12 @@ class Usable(NamedTuple):
 def judged(
     system: AbstractSystem, learner: M3UCRL, states: list[LearnerState]
 ) -> list[Usable | None]:
-    """Plans without optimism for each run, and runs the plans; nothing is learned from that."""
+    """Plans without optimism for each run, and runs the plans; nothing is learned from that.
+
+    Before there are data, no plan is the one that they make best.
+    """
+    if not all(len(state.data) for state in states):
+        return [None] * len(states)
     plans = learner.usable_plans(states)
     return [
         Usable(float(system.run(plan.profile, state.key_for(JUDGE)).value), float(plan.value))

@@ -147,7 +147,7 @@ def _discrete(budget: Budget, formulation: str, noise: float) -> dict[str, Any]:
 
 
 def _run(name: str, pace: str, budget: Budget, **settings: Any) -> Job:
-    config = RunConfig(**settings, precision=budget.precision)
+    config = RunConfig(**settings, judge=False, precision=budget.precision)
     return learning_job(name, config, seconds=budget.effort * _SECONDS[pace])
 
 

@@ -10,7 +10,8 @@ metrics.jsonl     one row for each episode, the same whenever the run is repeate
 metrics.parquet   the same by columns; only with the extra ``parquet``
 timings.jsonl     seconds, which differ from run to run
 last.policy       a copy of the last episode's policy
-best.policy       a copy of the policy with the highest J so far
+luckiest.policy   a copy of the policy with the highest J so far
+best.policy       the policy that all data make best, and cautious.policy: once they were asked for
 tensorboard/      events, if they were asked for
 ```
 
@@ -90,7 +91,7 @@ class RunFiles:
         return [record.row for record in self.records]
 
     @property
-    def best(self) -> int:
+    def luckiest(self) -> int:
         """Number of the episode with the highest J; of several, the first."""
         values = [row["value"] for row in self.rows]
         return values.index(max(values)) + 1
@@ -105,19 +106,19 @@ class RunFiles:
         return part_path(self.directory, part, number)
 
     def episode_number(self, which: str, *, planned: bool = False) -> int:
-        """The episode that a user means by ``"best"``, ``"last"`` or a number.
+        """The episode that a user means by ``"luckiest"``, ``"last"`` or a number.
 
         With ``planned``, one that is planned but not observed yet counts, too, as ``"asked"``.
         """
         count, asked = self.episodes, planned and self.asked
-        if count and which in ("best", "last"):
-            return self.best if which == "best" else count
+        if count and which in ("luckiest", "last"):
+            return self.luckiest if which == "luckiest" else count
         if asked and which == "asked":
             return count + 1
         if which.isdecimal() and 1 <= int(which) <= count + asked:
             return int(which)
         there = ["asked"] if asked else []
-        there += ["best", "last", f"a number from 1 to {count}"] if count else []
+        there += ["luckiest", "last", f"a number from 1 to {count}"] if count else []
         raise UserError(
             f"{self.directory} has no episode {which!r}: expected "
             + (" or ".join(there) or "an episode first; `mufield ask` plans one")
@@ -127,6 +128,11 @@ class RunFiles:
         """Names an episode's plan: a digest of the run and of all that it had observed before."""
         before = [record.content for record in self.records[: number - 1]]
         text = "\n".join([self.config.identity, str(number), *before])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def best_id(self, kind: str) -> str:
+        """Names the policy of a kind that all data make best; it changes with them."""
+        text = f"{kind} {self.plan_id(self.episodes + 1)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read_plan_file(self, number: int) -> Sealed:

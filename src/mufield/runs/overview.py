@@ -23,7 +23,7 @@ _SKIPPED = ("__pycache__", "node_modules", "site-packages")
 
 State = Literal["complete", "unfinished", "waiting for tell", "damaged"]
 
-IGNORED = ("seed", "label", "episodes", "reference", "imports", "format")
+IGNORED = ("seed", "label", "episodes", "reference", "judge", "imports", "format")
 """Settings that may differ within a group."""
 
 MOST_DIFFERENCES = 3

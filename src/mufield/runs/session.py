@@ -19,8 +19,9 @@ from .._files import digest, file_digest
 from .._progress import progress_bar
 from ..episode import Episode
 from ..errors import UserError
+from ..learning.best import BestPlan
 from ..learning.m3ucrl import RUN, LearnerState, PlanError
-from ..learning.run import EpisodeMetrics, measure
+from ..learning.run import EpisodeMetrics, Usable, judged, measure
 from ..models.data import Transitions
 from ..observed.checks import Asked
 from ..observed.episode import read_episode
@@ -91,6 +92,27 @@ class Session:
             self._plan = self._read_plan(self.episode)
         return self._plan
 
+    def best(self, *, cautious: bool = False) -> BestPlan:
+        """The policy that all data make best, from disk; made and written if it is not there.
+
+        Raises if there are no data yet.
+        """
+        kind = "cautious" if cautious else "best"
+        found = self.store.read_best(kind)
+        if found is None:
+            if not len(self.data):
+                raise UserError(
+                    f"the run {self.store.directory} has no data yet that could make a policy the "
+                    "best; tell it an episode first, which `mufield ask` plans"
+                )
+            ran = None
+            if self.store.episodes:
+                number = self.store.luckiest
+                ran = (self._read_plan(number).profile, self.store.rows[number - 1]["value"])
+            found = self.setup.learner.best(self.state, cautious=cautious, ran=ran)
+            self.store.write_best(found, kind)
+        return found
+
     def asked(self) -> Asked:
         """What the next episode to be told must belong to; raises if nothing was asked."""
         if not self.store.asked:
@@ -109,7 +131,12 @@ class Session:
         )
 
     def tell(
-        self, episode: Episode, *, source: dict[str, Any] | None = None, repeated: bool = True
+        self,
+        episode: Episode,
+        *,
+        source: dict[str, Any] | None = None,
+        repeated: bool = True,
+        usable: Usable | None = None,
     ) -> EpisodeMetrics:
         """Makes an episode part of the run; raises, and changes nothing, if it does not fit.
 
@@ -117,15 +144,21 @@ class Session:
             episode: What was observed under the plan of the last `ask`.
             source: Where it comes from, for the record.
             repeated: Whether it may equal an earlier one, number for number.
+            usable: What a plan without optimism earned, if that is known.
         """
         self.asked()
         data = self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
             self._check_new(episode, source or {})
         config, rows = self.store.config, self.store.rows
-        best = rows[-1]["best"] if rows else None
         metrics = measure(
-            self.state, self.ask(), episode, data, best=best, reference=config.reference
+            self.state,
+            self.ask(),
+            episode,
+            data,
+            best=rows[-1]["best"] if rows else None,
+            reference=config.reference,
+            usable=usable,
         )
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self.data, self.ends = data, (*self.ends, len(data))
@@ -175,7 +208,12 @@ class Session:
         plan, number, began = self.ask(), self.episode, time.perf_counter()
         key = self.state.key_for(RUN)
         episode = system.run(plan.profile, key, agents=self.store.config.agents)
-        metrics = self.tell(episode)
+        ran, usable = time.perf_counter(), None
+        if self.store.config.judge:
+            usable = judged(system, self.setup.learner, [self.state])[0]
+            self.store.note_seconds(number, judge=time.perf_counter() - ran)
+        began += time.perf_counter() - ran
+        metrics = self.tell(episode, usable=usable)
         self.store.note_seconds(number, run=time.perf_counter() - began)
         return metrics
 
@@ -281,6 +319,6 @@ def learn_run(
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float]:
-    others = ("optimistic", "best", "beta", "spread", "reference")
-    figures = {"J": row["value"]} | {name: row[name] for name in others}
+    others = ("optimistic", "usable", "best", "beta", "spread", "reference")
+    figures = {"J": row["value"]} | {name: row.get(name) for name in others}
     return {name: value for name, value in figures.items() if value is not None}

@@ -26,10 +26,11 @@ from .._files import (
 )
 from ..episode import Episode
 from ..errors import UserError
+from ..learning.best import BestPlan
 from ..learning.run import EpisodeMetrics
 from ..planning.planner import Plan
 from ..policies.base import Profile
-from ..policies.files import leaf_name, load_policy, save_policy
+from ..policies.files import leaf_name, load_policy, read_info, save_policy
 from .config import RunConfig, read_config
 from .layout import (
     COLUMNS,
@@ -49,6 +50,9 @@ from .layout import (
 )
 from .metrics_files import write_columns
 from .surroundings import versions
+
+FACTS = ("expected", "lower", "upper", "draws", "transitions", "how")
+"""What is kept with the policy that the data make best: fields of `BestPlan`."""
 
 MEMORY = "memory."
 """Prefix of the arrays of the planner's memory in a plan's file."""
@@ -116,6 +120,29 @@ class RunStore(RunFiles):
         filled = _fill(memory, arrays, self.path("plans", number))
         return Plan(profile=profile, memory=filled, note=document["note"], **figures)
 
+    def write_best(self, plan: BestPlan, kind: str) -> None:
+        """Writes the policy that all data make best, with what is expected of it."""
+        about = {"run": self.config.identity, "episodes": self.episodes, "id": self.best_id(kind)}
+        facts = {name: getattr(plan, name) for name in FACTS}
+        save_policy(self.best_path(kind), plan.profile, info=about | facts)
+
+    def read_best(self, kind: str) -> BestPlan | None:
+        """What `write_best` wrote; None if that is not there, or there are more data by now."""
+        path = self.best_path(kind)
+        try:
+            info = read_info(path)
+            if info.get("id") != self.best_id(kind):
+                return None
+            profile = load_policy(path)
+        except UserError:  # it is lost or damaged, and can be made again
+            return None
+        assert isinstance(profile, Profile)
+        return BestPlan(profile=profile, **{name: info[name] for name in FACTS})
+
+    def best_path(self, kind: str) -> Path:
+        """The file of the policy that all data make best: kinds are ``best`` and ``cautious``."""
+        return self.directory / f"{kind}.policy"
+
     def write_episode(
         self, episode: Episode, metrics: EpisodeMetrics, source: dict[str, Any]
     ) -> None:
@@ -141,7 +168,7 @@ class RunStore(RunFiles):
         write_columns(self.directory / COLUMNS, self.rows)
         if not self.records:
             return
-        for name, number in (("last", self.episodes), ("best", self.best)):
+        for name, number in (("last", self.episodes), ("luckiest", self.luckiest)):
             source = self.path("policies", number)
             check_file(source)
             write_changed(self.directory / f"{name}.policy", source.read_bytes())

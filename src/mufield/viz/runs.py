@@ -22,6 +22,10 @@ from .fields import field_figure
 from .film import animate_flow
 from .flows import Arrows, Masses
 
+EXPLORING, USABLE = "realised while exploring", "realised without optimism"
+OPTIMISTIC = "expected by the optimistic plan"
+"""Names of the curves of a run; those that were not judged have two."""
+
 COLUMNS = 3
 """Panels of the diagnostics in a row."""
 
@@ -29,14 +33,23 @@ COLUMNS = 3
 def learning_figure(groups: Sequence[RunGroup]) -> Figure:
     """Draws J against episodes: a line for each run, or a median with its range over seeds.
 
-    A single run is drawn beside what its optimistic plans expected.
+    Runs that were judged have a second, dashed line: what plans without optimism earned on the same
+    data. A single run is drawn beside what its optimistic plans expected.
     """
     _check(groups)
-    curves = {_label(g): band_of(g.column("value"), place=i) for i, g in enumerate(groups)}
+    curves: dict[str, Curve] = {}
+    for place, group in enumerate(groups):
+        name, usable = _label(group), group.column("usable")
+        curves[name] = band_of(group.column("value"), place=place)
+        if np.isfinite(usable).any():
+            curves[f"{name}, {USABLE}"] = band_of(usable, place=place, dashes="--")
     if len(groups) == 1 and len(groups[0].runs) == 1:
+        columns = {EXPLORING: "value", OPTIMISTIC: "optimistic", USABLE: "usable"}
+        found = {name: groups[0].column(column) for name, column in columns.items()}
         curves = {
-            "realised by the population": band_of(groups[0].column("value"), place=0),
-            "expected by the optimistic plan": band_of(groups[0].column("optimistic"), place=1),
+            name: band_of(values, place=place)
+            for place, (name, values) in enumerate(found.items())
+            if np.isfinite(values).any()
         }
     configs = [run.config for group in groups for run in group.runs]
     references = {config.reference for config in configs if config.reference is not None}

@@ -40,7 +40,7 @@ function drawCharts() {
 
 function makeQuantities() {
   page.shown = new Set(several() ? ["value"] : QUANTITIES.map((one) => one.key));
-  byId("quantities").replaceChildren(...QUANTITIES.map((one) => {
+  byId("quantities").replaceChildren(...quantitiesOf(page.data.runs).map((one) => {
     const box = html("input", { type: "checkbox", checked: page.shown.has(one.key) });
     box.addEventListener("change", () => {
       if (box.checked) page.shown.add(one.key);

@@ -1,9 +1,10 @@
 // From a run's metrics to curves, tiles and tables.
 
 const QUANTITIES = [
-  { key: "value", name: "realised", dash: "solid", marker: "circle", colour: "--c0" },
+  { key: "value", name: "realised, exploring", dash: "solid", marker: "circle", colour: "--c0" },
+  { key: "usable", name: "realised without optimism", dash: "solid", marker: "triangle", colour: "--c2" },
   { key: "optimistic", name: "optimistic plan", dash: "dashed", marker: "square", colour: "--c1" },
-  { key: "best", name: "best so far", dash: "dotted", marker: "", colour: "--c2" },
+  { key: "best", name: "best so far", dash: "dotted", marker: "", colour: "--c3" },
 ];
 
 /** Panels below each other: those that pictures of runs have too, then those of the page alone. */
@@ -17,7 +18,12 @@ const panelsOf = (data) => [
 
 const PARTS = [
   { key: "fit", name: "fit" }, { key: "plan", name: "plan" }, { key: "run", name: "run and measure" },
+  { key: "judge", name: "plan without optimism" },
 ];
+
+/** Quantities that at least one run has, or may have once it begins: not all runs are judged. */
+const quantitiesOf = (runs) => QUANTITIES.filter(({ key }) => key !== "usable"
+  || runs.some((run) => !run.rows.length || column(run, key).length));
 
 const column = (run, key) => run.rows.flatMap((row) => (isNumber(row[key]) ? [[row.episode, row[key]]] : []));
 
@@ -27,7 +33,7 @@ const runMarker = (index) => MARKERS[index % MARKERS.length];
 /** J by episode: colours stand for quantities of one run, or for runs. */
 function learningCurves(runs, shown) {
   const several = runs.length > 1;
-  const series = runs.flatMap((run, index) => QUANTITIES.filter((one) => shown.has(one.key)).map((one) => ({
+  const series = runs.flatMap((run, index) => quantitiesOf([run]).filter((one) => shown.has(one.key)).map((one) => ({
     name: several ? `${run.name}, ${one.name}` : one.name,
     colour: several ? runColour(index) : one.colour,
     dash: one.dash,
@@ -91,8 +97,8 @@ function secondsOf(run, index, several) {
   const sum = (parts) => (Object.keys(parts).length ? Object.values(parts).reduce((a, b) => a + b) : null);
   if (several) return [{ name: run.name, colour: runColour(index), marker: runMarker(index), points: points(sum) }];
   return PARTS.map(({ key, name }, i) => ({
-    name, colour: COLOURS[i], marker: MARKERS[i], dash: ["dotted", "dashed", "solid"][i], points: points((parts) => parts[key]),
-  }));
+    name, colour: COLOURS[i], marker: MARKERS[i], dash: ["dotted", "dashed", "solid", "dotted"][i], points: points((parts) => parts[key]),
+  })).filter(({ points }, i) => i < 3 || points.length);
 }
 
 function tilesOf(run, several) {
@@ -104,7 +110,7 @@ function tilesOf(run, several) {
     ["best J" + (best ? `, episode ${best.episode}` : ""), figure(last?.best)],
     ["last J", figure(last?.value)],
     isNumber(last?.regret) ? ["last regret", figure(last.regret)] : ["last W1 at end", figure(last?.w1_end)],
-    ["last optimism gap", figure(last?.optimism)],
+    isNumber(last?.usable) ? ["last J without optimism", figure(last.usable)] : ["last optimism gap", figure(last?.optimism)],
     ["last coverage", percent(last?.coverage)],
     ["transitions", figure(last?.transitions)],
     ["time", duration(total)],
@@ -172,14 +178,16 @@ function settingText(value) {
 }
 
 const ROW_COLUMNS = [
-  ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["best", "best"],
+  ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["usable", "usable"],
+  ["usable_expected", "usable expected"], ["best", "best"],
   ["beta", "β"], ["spread", "spread"], ["control", "|η|"], ["w1_middle", "W1 half-way"], ["w1_end", "W1 end"],
   ["coverage", "coverage"], ["transitions", "transitions"], ["regret", "regret"],
 ];
 
 function rowsTable(run) {
-  const heads = ROW_COLUMNS.map(([, name]) => html("th", { scope: "col", className: "number" }, name));
-  const body = run.rows.map((row) => html("tr", {}, ...ROW_COLUMNS.map(([key]) =>
+  const columns = ROW_COLUMNS.filter(([key]) => !key.startsWith("usable") || column(run, key).length);
+  const heads = columns.map(([, name]) => html("th", { scope: "col", className: "number" }, name));
+  const body = run.rows.map((row) => html("tr", {}, ...columns.map(([key]) =>
     html("td", { className: "number" }, figure(row[key])))));
   return html("table", {}, html("thead", {}, html("tr", {}, ...heads)), html("tbody", {}, ...body));
 }

@@ -1,6 +1,7 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -21,6 +22,29 @@ Motion = Callable[[State, Action, MeanField], State]
 
 Reward = Callable[[State, Action, MeanField], Scalar]
 """The reward r(s, a, mu) of one agent."""
+
+
+class AbstractJointMotion(eqx.Module):
+    """A motion of joint actions ``(a, eta)`` whose costly part does not depend on eta.
+
+    Planners compute that part once for all controls eta of an action.
+    """
+
+    action_dim: eqx.AbstractVar[int]
+    """Number of axes of a; what follows them in a joint action is eta."""
+
+    @abstractmethod
+    def believe(self, state: State, action: Action, mu: MeanField) -> Any:
+        """What is known about the motion of an action."""
+
+    @abstractmethod
+    def steer(self, state: State, belief: Any, eta: Array) -> State:
+        """Where an agent aims, given what `believe` returned and the control eta."""
+
+    def __call__(self, state: State, joint: Action, mu: MeanField) -> State:
+        """Where an agent aims."""
+        belief = self.believe(state, joint[: self.action_dim], mu)
+        return self.steer(state, belief, joint[self.action_dim :])
 
 
 class HiddenRewardError(UserError):

@@ -26,7 +26,6 @@ from mufield import (
     uniform_policy,
 )
 from mufield.environments.discrete_rooms import MOVES
-from mufield.flow.moves import depends_on_mu
 from mufield.planning.certificate import OutsideClassError
 
 pytestmark = pytest.mark.slow
@@ -73,7 +72,8 @@ def test_action_values_are_the_gradient_by_the_weights(motion):
     moves = MoveFlow(flow, motion, ACTIONS)
     weights = random_weights(flow, 1)
     sweep = eqx.filter_jit(lambda m, w: m.sweep(w))(moves, weights)
-    gradient = jax.jit(jax.grad(lambda w: moves.rollout(w).value))(weights)
+    value = lambda w: moves.sweep(w, bound=False).rollout.value  # noqa: E731
+    gradient = jax.jit(jax.grad(value))(weights)
     joint = sweep.rollout.mass[:-1, :, None]
     assert np.asarray(gradient) == pytest.approx(np.asarray(joint * sweep.action_values), abs=1e-9)
 
@@ -83,7 +83,7 @@ def test_values_behind_a_wall_s_end_are_the_same_with_and_without_the_kernel(mon
     flow = small_flow(Grid.from_map(".....\n..#..\n....."), horizon=3)
     weights = jnp.zeros((3, 14, 9)).at[..., 0].set(1.0)
     with_kernel = eqx.filter_jit(lambda m, w: m.sweep(w))(MoveFlow(flow, walk, ACTIONS), weights)
-    monkeypatch.setattr("mufield.flow.moves.MOST_KERNEL_BYTES", 0)
+    monkeypatch.setattr("mufield.flow.kernels.MOST_KERNEL_BYTES", 0)
     without = eqx.filter_jit(lambda m, w: m.sweep(w))(MoveFlow(flow, walk, ACTIONS), weights)
     difference = np.asarray(with_kernel.action_values - without.action_values)
     assert np.abs(difference).max() < 1e-8
@@ -114,10 +114,10 @@ def test_more_moves_than_fit_at_once_are_added_up_in_chunks(monkeypatch):
     flow = small_flow()
     weights = random_weights(flow, 2)
     whole = roll(MoveFlow(flow, crowded_walk, ACTIONS), weights).mass
-    monkeypatch.setattr("mufield.flow.moves.MOVES_AT_ONCE", 4)
+    monkeypatch.setattr("mufield.flow.kernels.MOVES_AT_ONCE", 4)
     chunks = MoveFlow(flow, crowded_walk, ACTIONS).rollout(weights).mass  # not the cached program
     assert np.asarray(chunks) == pytest.approx(np.asarray(whole), abs=1e-12)
-    monkeypatch.setattr("mufield.flow.moves.MOST_KERNEL_BYTES", 0)
+    monkeypatch.setattr("mufield.flow.kernels.MOST_KERNEL_BYTES", 0)
     without_kernel = MoveFlow(flow, walk, ACTIONS)
     assert without_kernel.kernel is None
     assert np.isfinite(float(without_kernel.sweep(weights).gap))
@@ -229,15 +229,6 @@ def test_certificates_are_refused_outside_their_class():
     assert not np.isfinite(
         float(MoveFlow(flow, crowded_walk, ACTIONS).sweep(random_weights(flow, 0)).gap)
     )
-
-
-def test_dependence_on_mu_is_read_off_the_program():
-    problem = small_flow().problem
-    assert not depends_on_mu(problem, walk)
-    assert depends_on_mu(problem, crowded_walk)
-    assert depends_on_mu(problem, lambda s, a, mu: s + jnp.sum(mu.mass))
-    assert depends_on_mu(problem, lambda s, a, mu: s + jax.jit(jnp.sin)(mu.here))
-    assert not depends_on_mu(problem, lambda s, a, mu: jnp.ones(2))
 
 
 def test_moves_of_the_wrong_size_are_refused():

@@ -2,17 +2,16 @@
 
 For a fixed set of moves the next distribution is linear in the joint mass of cells and moves. If
 the motion does not depend on mu, that linear map is a constant kernel: it is computed once, and
-every further pass over an episode is cheap.
+every further pass over an episode is cheap. If it depends on the mass of the agent's own cell
+alone, sweeps use a table of kernels instead.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 from jaxtyping import Array, Bool, Float
 
 from .. import _types
@@ -20,16 +19,11 @@ from .._types import Mass, Scalar
 from ..errors import UserError
 from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy
-from ..problem import Motion, Problem
-from ..space.measure import MeanField
+from ..problem import Motion
+from . import kernels
 from .flow import Flow, Rollout
-from .phi import Aims, landed_exactly, windows
-
-MOVES_AT_ONCE = 64
-"""Number of moves whose windows are in memory at the same time."""
-
-MOST_KERNEL_BYTES = 1 << 29
-"""Largest kernel that is stored; otherwise windows are computed anew in every pass."""
+from .kernels import CrowdTable
+from .phi import Aims
 
 Weights = Float[Array, "steps cells moves"]
 
@@ -38,7 +32,7 @@ class Sweep(eqx.Module):
     """An episode's flow and the derivatives of its value.
 
     Attributes:
-        rollout: The flow, its rewards and J.
+        rollout: The flow, its rewards and J; up to the table's error if there is one.
         action_values: Derivative of J by the joint mass of each step, cell and move.
         gap: How much J would gain, to first order, from the best response to this flow. If the
             reward is concave in mu, no randomised policy over the moves earns more than J + gap.
@@ -57,6 +51,8 @@ class MoveFlow(eqx.Module):
         actions: The moves, for each cell.
         kernel: Probability of each window offset for each cell and move; none if the motion
             depends on mu or the kernel would be too large.
+        table: The kernels of a motion that sees the mass of the agent's own cell and no more of
+            mu. Sweeps use it; `rollout` does not.
         sees_mu: Whether the motion depends on mu.
         shared: Whether all cells have the same moves.
         group: Moves come in groups of this many neighbours with the same reward.
@@ -66,6 +62,7 @@ class MoveFlow(eqx.Module):
     motion: Motion
     actions: Float[Array, "cells moves action_dim"]
     kernel: Float[Array, "cells moves window"] | None
+    table: CrowdTable | None
     sees_mu: bool = eqx.field(static=True)
     shared: bool = eqx.field(static=True)
     group: int = eqx.field(static=True)
@@ -78,7 +75,7 @@ class MoveFlow(eqx.Module):
         *,
         group: int = 1,
     ):
-        """Prepares the flow; computes the kernel if the motion does not depend on mu.
+        """Prepares the flow; computes the kernel or the table if the motion allows.
 
         May be called inside a compiled function, where the values of the moves are not checked.
 
@@ -111,10 +108,16 @@ class MoveFlow(eqx.Module):
         self.flow = flow
         self.motion = motion
         self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
-        size = math.prod(shape[:2]) * math.prod(flow.fold.window) * dtype.itemsize
-        self.sees_mu = depends_on_mu(problem, motion)
-        constant = size <= MOST_KERNEL_BYTES and not self.sees_mu
-        self.kernel = _kernel(flow, motion, self.actions) if constant else None
+        seen = kernels.sight(problem, motion)
+        self.sees_mu = seen != "nothing"
+        self.kernel = self.table = None
+        fits = kernels.kernel_bytes(flow, shape[1]) <= kernels.MOST_KERNEL_BYTES
+        knots = CrowdTable.knots_for(flow, shape[1])
+        if seen == "nothing" and fits:
+            initial = problem.initial
+            self.kernel = kernels.landing_kernel(flow, motion, self.actions, initial, group)
+        elif seen == "here" and knots:
+            self.table = CrowdTable.build(flow, motion, self.actions, knots, group)
 
     @property
     def n_moves(self) -> int:
@@ -134,11 +137,18 @@ class MoveFlow(eqx.Module):
         actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
         return Profile.stacked(TablePolicy(actions, weights), horizon)
 
-    def push(self, joint: Float[Array, "cells moves"], mass: Mass) -> Mass:
-        """The next distribution, from the joint mass of cells and moves; motions see ``mass``."""
+    def push(
+        self, joint: Float[Array, "cells moves"], mass: Mass, *, exact: bool = True
+    ) -> Mass:
+        """The next distribution, from the joint mass of cells and moves; motions see ``mass``.
+
+        Unless it is to be ``exact``, the table is used if there is one.
+        """
         if self.kernel is not None:
             landed = jnp.einsum("km,kme->ke", joint, self.kernel)
             after = self.flow.fold.arrival(landed.reshape(-1))
+        elif self.table is not None and not exact:
+            after = self.flow.fold.arrival(self.table(joint, mass).reshape(-1))
         else:
             after = self._push_in_chunks(joint, mass)
         return after if self.flow.neighbours is None else self.flow.neighbours(after)
@@ -150,11 +160,14 @@ class MoveFlow(eqx.Module):
         return jnp.repeat(self.flow.rewards(mass, law), self.group, axis=1)
 
     def rollout(self, weights: Weights) -> Rollout:
-        """The flow and J of the policy with these weights."""
+        """The flow and J of the policy with these weights, by the motion itself."""
+        return self._rollout(weights, exact=True)
+
+    def _rollout(self, weights: Weights, *, exact: bool) -> Rollout:
         problem = self.flow.problem
 
         def step(mass: Mass, now: Array) -> tuple[Mass, Mass]:
-            return self.push(mass[:, None] * now, mass), mass
+            return self.push(mass[:, None] * now, mass, exact=exact), mass
 
         end, before = jax.lax.scan(step, problem.initial, weights)
         paid = jax.vmap(lambda m, w: jnp.sum(m[:, None] * w * self.rewards(m)))(before, weights)
@@ -168,7 +181,7 @@ class MoveFlow(eqx.Module):
 
         ``bound`` says whether to compute the gap, a third of the work; otherwise it is infinite.
         """
-        rollout = self.rollout(weights)
+        rollout = self._rollout(weights, exact=False)
 
         def choices(now: Array, mass: Mass) -> Choices:
             return Choices(weights=now, step=self.step)
@@ -178,48 +191,29 @@ class MoveFlow(eqx.Module):
         return Sweep(rollout=rollout, action_values=action_values, gap=gap)
 
     def step(self, joint: Float[Array, "cells moves"], mass: Mass) -> tuple[Mass, Scalar]:
-        """The next distribution and what this one earns."""
-        return self.push(joint, mass), jnp.sum(joint * self.rewards(mass))
+        """The next distribution, by the table if there is one, and what this one earns."""
+        return self.push(joint, mass, exact=False), jnp.sum(joint * self.rewards(mass))
 
     def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
         """Phi with the windows of a few moves at a time, which gradients do not keep either."""
 
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
-            law = ActionLaw(*part)
-            displacement = self.flow.displacements(self.motion, mass, law)
-            aims = Aims(displacement, law.weights, self.flow.noise_std)
+            actions, weights = part
+            found = kernels.displacements(self.flow, self.motion, mass, actions, self.group)
+            aims = Aims(found, weights, self.flow.noise_std)
             return total + self.flow.land(jnp.ones_like(mass), aims), None
 
-        if self.n_moves <= MOVES_AT_ONCE:
+        if self.n_moves <= kernels.MOVES_AT_ONCE:
             return add(jnp.zeros_like(mass), (self.actions, joint))[0]
-        chunks = -(-self.n_moves // MOVES_AT_ONCE)
-        pad = (0, chunks * MOVES_AT_ONCE - self.n_moves)
+        size = self.group * max(1, kernels.MOVES_AT_ONCE // self.group)
+        chunks = -(-self.n_moves // size)
+        pad = (0, chunks * size - self.n_moves)
         actions = jnp.pad(self.actions, ((0, 0), pad, (0, 0)), mode="edge")
         parts = tuple(
-            jnp.swapaxes(x.reshape(x.shape[0], chunks, MOVES_AT_ONCE, *x.shape[2:]), 0, 1)
+            jnp.swapaxes(x.reshape(x.shape[0], chunks, size, *x.shape[2:]), 0, 1)
             for x in (actions, jnp.pad(joint, ((0, 0), pad)))
         )
         return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(mass), parts)[0]
-
-
-@eqx.filter_jit
-def _kernel(flow: Flow, motion: Motion, actions: Array) -> Float[Array, "cells moves window"]:
-    problem = flow.problem
-    grid, mass = problem.grid, problem.initial
-    ones = jnp.ones_like(mass)
-
-    def one(action: Float[Array, "cells action_dim"]) -> Float[Array, "cells window"]:
-        law = ActionLaw(actions=action[:, None], weights=ones[:, None])
-        displacement = flow.displacements(motion, mass, law)
-        aims = Aims(displacement, law.weights, flow.noise_std)
-        if flow.noiseless:
-            return landed_exactly(grid, flow.fold, aims, ones)
-        pieces = windows(grid, flow.fold, aims, ones)
-        parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
-        return flow.fold.landing(parts).reshape(grid.n_cells, -1)
-
-    by_move = jax.lax.map(one, jnp.swapaxes(actions, 0, 1), batch_size=MOVES_AT_ONCE)
-    return jnp.swapaxes(by_move, 0, 1)
 
 
 class Choices(eqx.Module):
@@ -284,25 +278,3 @@ def backwards(
     )
     gap = jnp.vdot(problem.initial, best - values)
     return action_values, gap if bound else jnp.full_like(gap, jnp.inf)
-
-
-def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether the result of ``function(state, action, mu)`` may depend on mu, by its jaxpr.
-
-    The answer may be a false yes, for example for ``0 * mu``, but never a false no. It is a plain
-    bool, also inside a compiled function.
-    """
-    grid, dtype = problem.grid, problem.initial.dtype
-    state = jnp.asarray(grid.centres[0], dtype=dtype)
-    action = jnp.asarray(problem.actions.rest, dtype=dtype)
-
-    def of_mu(mass: Mass, here: Scalar) -> Any:
-        return jnp.asarray(function(state, action, MeanField(mass=mass, here=here, grid=grid)))
-
-    program = jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0]).jaxpr
-    reached = set(program.invars)
-    for equation in program.eqns:
-        inputs = [v for v in equation.invars if not isinstance(v, Literal)]
-        if any(v in reached for v in inputs):
-            reached.update(equation.outvars)
-    return any(v in reached for v in program.outvars if not isinstance(v, Literal))

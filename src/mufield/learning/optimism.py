@@ -16,12 +16,13 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..models.base import AbstractModel
-from ..problem import Box, Motion, Problem, Reward
+from ..models.base import AbstractModel, Prediction
+from ..problem import AbstractJointMotion, Box, Motion, Problem, Reward
 from ..space.measure import MeanField
 
 REWARD_DRAW = 1
@@ -169,7 +170,7 @@ class Greedy(AbstractOptimism):
         return _ModelReward(model, 0.0)
 
 
-class HallucinatedMotion(eqx.Module):
+class HallucinatedMotion(AbstractJointMotion):
     """m(z) + scale beta sigma(z) eta for a joint action ``(a, eta)``.
 
     Attributes:
@@ -184,12 +185,14 @@ class HallucinatedMotion(eqx.Module):
     max_move: tuple[float, ...] = eqx.field(static=True)
     action_dim: int = eqx.field(static=True)
 
-    def __call__(self, state: State, joint: Action, mu: MeanField) -> State:
-        """Where an agent aims."""
-        action, eta = joint[: self.action_dim], joint[self.action_dim :]
-        found = self.model.predict(state, action, mu)
+    def believe(self, state: State, action: Action, mu: MeanField) -> Prediction:
+        """The model's prediction."""
+        return self.model.predict(state, action, mu)
+
+    def steer(self, state: State, belief: Prediction, eta: Float[Array, "dim"]) -> State:
+        """Where an agent aims: the point of the band that eta picks."""
         beta = (self.scale * self.model.beta).astype(state.dtype)
-        return within_reach(state, found.mean + beta * found.epistemic * eta, self.max_move)
+        return within_reach(state, belief.mean + beta * belief.epistemic * eta, self.max_move)
 
 
 class MeanMotion(eqx.Module):

@@ -18,7 +18,8 @@ from jaxtyping import Array, Float
 from .._types import Key, Mass, Scalar
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..flow.moves import Choices, MoveFlow, backwards, depends_on_mu
+from ..flow.kernels import depends_on_mu
+from ..flow.moves import Choices, MoveFlow, backwards
 from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion
 

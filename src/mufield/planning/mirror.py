@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from .._progress import progress_bar
 from .._types import Key, Scalar
 from ..errors import UserError
-from ..flow.flow import Flow
+from ..flow.flow import Flow, Rollout
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
@@ -69,7 +69,7 @@ class MirrorResult(eqx.Module):
         value: J of the policy.
         upper: No randomised policy over the moves earns more. Infinite if the motion depends on
             mu or the reward is not concave in it.
-        history: J and gap after each sweep.
+        history: J and gap after each sweep; of a motion that sees mu J may be approximate here.
         outcome: ``"bracket"`` if the bracket became as narrow as asked for, else ``"sweeps"``.
         state: The last state, to go on from.
     """
@@ -156,7 +156,7 @@ class MirrorAscent(eqx.Module):
         return MirrorResult(
             moves=moves,
             weights=state.weights,
-            value=state.value,
+            value=final_rollout(moves, state).value,
             upper=state.upper if concave else jnp.full_like(state.upper, jnp.inf),
             history=jnp.concatenate(history),
             outcome=outcome,
@@ -187,7 +187,8 @@ class MirrorPlanner(AbstractPlanner):
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
         ascent = MirrorAscent(self.sweeps, bound=False)
         state, _ = ascent.step(moves, ascent.init(moves), self.sweeps)
-        mass, joint, horizon = state.sweep.rollout.mass, moves.actions[0], flow.problem.horizon
+        rollout = final_rollout(moves, state)
+        mass, joint, horizon = rollout.mass, moves.actions[0], flow.problem.horizon
         weights = state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
         policy = TablePolicy.mixing(joint[:: moves.group, : actions.dim], weights)
         control = jnp.zeros((), dtype=mass.dtype)
@@ -197,7 +198,7 @@ class MirrorPlanner(AbstractPlanner):
         return Plan(
             profile=Profile.stacked(policy, horizon),
             memory=None,
-            value=state.value,
+            value=rollout.value,
             mass=mass,
             control=control,
         )
@@ -228,6 +229,12 @@ def regular_moves(
         etas = jnp.concatenate([jnp.zeros((1, size)), etas])
     joint = [jnp.repeat(own, len(etas), axis=0), jnp.tile(etas, (len(own), 1))]
     return MoveFlow(flow, motion, jnp.concatenate(joint, axis=1), group=len(etas))
+
+
+@eqx.filter_jit
+def final_rollout(moves: MoveFlow, state: MirrorState) -> Rollout:
+    """The flow of a state's policy by the motion itself, where sweeps went by a table."""
+    return state.sweep.rollout if moves.table is None else moves.rollout(state.weights)
 
 
 @eqx.filter_jit

@@ -1,0 +1,239 @@
+"""Where moves lead, computed ahead: landing kernels of motions that see little or nothing of mu.
+
+A motion that ignores mu has one kernel. A motion that sees no more of mu than the mass of the
+agent's own cell has one for each value of that mass; here it is computed at some values, and in
+between a mixture of two kernels stands in for it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal as Constant
+from jaxtyping import Array, Float, Int
+
+from .._types import Mass, Scalar
+from ..policies.base import ActionLaw
+from ..problem import AbstractJointMotion, Motion, Problem
+from ..space.measure import MeanField, at_all_cells
+from .flow import Flow
+from .phi import Aims, landed_exactly, windows
+
+MOVES_AT_ONCE = 64
+"""Number of moves whose windows are in memory at the same time."""
+
+MOST_KERNEL_BYTES = 1 << 29
+"""Largest kernel, or table of kernels, that is stored."""
+
+KNOTS = 24
+"""Values of a cell's mass at which kernels are computed."""
+
+FEWEST_KNOTS = 12
+"""A table with fewer would be too coarse; then moves are computed anew in every pass."""
+
+EVEN_BELOW = 0.2
+"""Knots are spaced evenly below this mass and by equal factors above it, in multiples of the
+uniform mass: crowds matter by their relative size, and cells that are nearly empty do not."""
+
+Sight = Literal["nothing", "here", "more"]
+
+
+def sight(problem: Problem, function: Callable[..., Any]) -> Sight:
+    """What the result of ``function(state, action, mu)`` may depend on, by its jaxpr.
+
+    ``"here"`` means no more than ``mu.here``. The answer may say too much, for example for
+    ``0 * mu.mass``, but never too little. It is a plain word, also inside a compiled function.
+    """
+    grid, dtype = problem.grid, problem.initial.dtype
+    state = jnp.asarray(grid.centres[0], dtype=dtype)
+    action = jnp.asarray(problem.actions.rest, dtype=dtype)
+
+    def of_mu(mass: Mass, here: Scalar) -> Any:
+        return jnp.asarray(function(state, action, MeanField(mass=mass, here=here, grid=grid)))
+
+    program = jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0]).jaxpr
+    mass, here = program.invars
+    if _reaches(program, mass):
+        return "more"
+    return "here" if _reaches(program, here) else "nothing"
+
+
+def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
+    """Whether the result of ``function(state, action, mu)`` may depend on mu; see `sight`."""
+    return sight(problem, function) != "nothing"
+
+
+def _reaches(program: Any, variable: Any) -> bool:
+    """Whether an input of a program may have an effect on its results."""
+    reached = {variable}
+    for equation in program.eqns:
+        if any(v in reached for v in equation.invars if not isinstance(v, Constant)):
+            reached.update(equation.outvars)
+    return any(v in reached for v in program.outvars if not isinstance(v, Constant))
+
+
+def displacements(
+    flow: Flow,
+    motion: Motion,
+    mass: Mass,
+    actions: Float[Array, "cells moves action_dim"],
+    group: int = 1,
+) -> Float[Array, "cells moves dim"]:
+    """Where each move of an agent at each cell centre aims, measured from there.
+
+    Args:
+        flow: The problem's flow.
+        motion: The law of motion.
+        mass: What the motion sees as mu.
+        actions: The moves.
+        group: Number of consecutive moves that share all but their hallucinated control; the
+            costly part of an `AbstractJointMotion` is computed once for each group.
+    """
+    cells, moves, _ = actions.shape
+    if group == 1 or not isinstance(motion, AbstractJointMotion):
+        ones = jnp.ones(actions.shape[:2], dtype=mass.dtype)
+        return flow.displacements(motion, mass, ActionLaw(actions=actions, weights=ones))
+    joint: AbstractJointMotion = motion
+    groups = actions.reshape(cells, moves // group, -1)
+
+    def together(state: Array, flat: Array, mu: MeanField) -> Array:
+        parts = flat.reshape(group, -1)
+        found = joint.believe(state, parts[0, : joint.action_dim], mu)
+        return jax.vmap(lambda eta: joint.steer(state, found, eta))(parts[:, joint.action_dim :])
+
+    aims = at_all_cells(flow.problem.grid, mass, together, groups)
+    centres = jnp.asarray(flow.problem.grid.centres, dtype=mass.dtype)
+    return flow.problem.grid.displacement(centres[:, None, :], aims.reshape(cells, moves, -1))
+
+
+def kernel_bytes(flow: Flow, moves: int) -> int:
+    """Size of one kernel."""
+    entries = flow.problem.grid.n_cells * moves * math.prod(flow.fold.window)
+    return entries * flow.problem.initial.dtype.itemsize
+
+
+@eqx.filter_jit
+def landing_kernel(
+    flow: Flow, motion: Motion, actions: Array, mass: Mass, group: int = 1
+) -> Float[Array, "cells moves window"]:
+    """Probability of each window offset for each cell and move; the motion sees ``mass``."""
+    grid = flow.problem.grid
+    ones = jnp.ones_like(mass)
+
+    def land(displacement: Float[Array, "cells dim"]) -> Float[Array, "cells window"]:
+        aims = Aims(displacement[:, None], ones[:, None], flow.noise_std)
+        if flow.noiseless:
+            return landed_exactly(grid, flow.fold, aims, ones)
+        pieces = windows(grid, flow.fold, aims, ones)
+        parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
+        return flow.fold.landing(parts).reshape(grid.n_cells, -1)
+
+    def one(moves: Float[Array, "cells group action_dim"]) -> Float[Array, "group cells window"]:
+        found = displacements(flow, motion, mass, moves, group)
+        return jax.vmap(land, in_axes=1)(found)
+
+    groups = jnp.swapaxes(actions.reshape(len(actions), -1, group, actions.shape[-1]), 0, 1)
+    by_move = jax.lax.map(one, groups, batch_size=max(1, MOVES_AT_ONCE // group))
+    return jnp.swapaxes(by_move.reshape(-1, *by_move.shape[2:]), 0, 1)
+
+
+class CrowdTable(eqx.Module):
+    """The kernels of a motion that sees the mass of the agent's own cell, at some of its values.
+
+    The derivative by that mass is the mixture's. Derivatives by the kernels are left out.
+
+    Attributes:
+        kernels: The kernels at the knots.
+    """
+
+    kernels: Float[Array, "cells knots moves window"]
+
+    @staticmethod
+    def knots_for(flow: Flow, moves: int) -> int:
+        """Number of knots that fit into memory, or 0 if they are too few."""
+        fit = min(KNOTS, MOST_KERNEL_BYTES // kernel_bytes(flow, moves))
+        return fit if fit >= FEWEST_KNOTS else 0
+
+    @classmethod
+    def build(
+        cls, flow: Flow, motion: Motion, actions: Array, knots: int, group: int = 1
+    ) -> "CrowdTable":
+        """Computes the kernels."""
+        initial = flow.problem.initial
+        places = jnp.linspace(0.0, 1.0, knots, dtype=initial.dtype)
+        masses = EVEN_BELOW * jnp.expm1(places * _longest(len(initial))) / len(initial)
+
+        def at(mass: Scalar) -> Array:
+            # The same in every cell: the motion looks only at the agent's own.
+            return landing_kernel(flow, motion, actions, jnp.full_like(initial, mass), group)
+
+        return cls(jnp.swapaxes(jax.lax.map(at, masses), 0, 1))
+
+    def __call__(
+        self, joint: Float[Array, "cells moves"], mass: Mass
+    ) -> Float[Array, "cells window"]:
+        """The mass that lands at each window offset, from the joint mass of cells and moves."""
+        last = self.kernels.shape[1] - 1
+        cells = mass.shape[0]
+        crowd = jnp.log1p(jnp.maximum(mass, 0.0) * (cells / EVEN_BELOW))
+        place = jnp.minimum(crowd * (last / _longest(cells)), last)
+        low = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last - 1)
+        return _mixed(self.kernels, low, place - low, joint)
+
+
+def _longest(cells: int) -> float:
+    """The crowd coordinate log(1 + mass / even mass) of a cell that holds everybody."""
+    return math.log1p(cells / EVEN_BELOW)
+
+
+def _pair(kernels: Array, cell: Array, low: Array) -> Float[Array, "both window"]:
+    """The kernels of one cell at two neighbouring knots, one below the other."""
+    _, _, moves, window = kernels.shape
+    start = (cell, low, jnp.zeros_like(low), jnp.zeros_like(low))
+    found = jax.lax.dynamic_slice(kernels, start, (1, 2, moves, window))
+    return found.reshape(2 * moves, window)
+
+
+@jax.custom_vjp
+def _mixed(
+    kernels: Float[Array, "cells knots moves window"],
+    low: Int[Array, "cells"],
+    share: Float[Array, "cells"],
+    joint: Float[Array, "cells moves"],
+) -> Float[Array, "cells window"]:
+    """Sum over moves of the joint mass times the mixture of the kernels at two knots.
+
+    Cell by cell: a pair of kernels then stays in a core's cache, where gathering those of all
+    cells would write and read several megabytes.
+    """
+
+    def one(inputs: Any) -> Array:
+        cell, low, share, mass = inputs
+        both = jnp.concatenate([(1 - share) * mass, share * mass])
+        return both @ _pair(kernels, cell, low)
+
+    cells = jnp.arange(low.shape[0], dtype=low.dtype)
+    return jax.lax.map(one, (cells, low, share, joint))
+
+
+def _mixed_forward(kernels: Array, low: Array, share: Array, joint: Array) -> tuple[Array, Any]:
+    return _mixed(kernels, low, share, joint), (kernels, low, share, joint)
+
+
+def _mixed_backward(saved: Any, cotangent: Array) -> tuple[None, None, Array, Array]:
+    kernels, low, share, joint = saved
+
+    def one(inputs: Any) -> Array:
+        cell, low, values = inputs
+        return _pair(kernels, cell, low) @ values
+
+    cells = jnp.arange(low.shape[0], dtype=low.dtype)
+    both = jax.lax.map(one, (cells, low, cotangent)).reshape(*joint.shape[:1], 2, -1)
+    rise = both[:, 1] - both[:, 0]
+    return None, None, jnp.sum(joint * rise, axis=1), both[:, 0] + share[:, None] * rise
+
+
+_mixed.defvjp(_mixed_forward, _mixed_backward)

@@ -213,10 +213,11 @@ def _mixed(
     def one(inputs: Any) -> Array:
         cell, low, share, mass = inputs
         both = jnp.concatenate([(1 - share) * mass, share * mass])
-        return both @ _pair(kernels, cell, low)
+        return jnp.dot(both, _pair(kernels, cell, low))
 
     cells = jnp.arange(low.shape[0], dtype=low.dtype)
-    return jax.lax.map(one, (cells, low, share, joint))
+    landed: Array = jax.lax.map(one, (cells, low, share, joint))
+    return landed
 
 
 def _mixed_forward(kernels: Array, low: Array, share: Array, joint: Array) -> tuple[Array, Any]:
@@ -228,7 +229,7 @@ def _mixed_backward(saved: Any, cotangent: Array) -> tuple[None, None, Array, Ar
 
     def one(inputs: Any) -> Array:
         cell, low, values = inputs
-        return _pair(kernels, cell, low) @ values
+        return jnp.dot(_pair(kernels, cell, low), values)
 
     cells = jnp.arange(low.shape[0], dtype=low.dtype)
     both = jax.lax.map(one, (cells, low, cotangent)).reshape(*joint.shape[:1], 2, -1)

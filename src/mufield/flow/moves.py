@@ -137,9 +137,7 @@ class MoveFlow(eqx.Module):
         actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
         return Profile.stacked(TablePolicy(actions, weights), horizon)
 
-    def push(
-        self, joint: Float[Array, "cells moves"], mass: Mass, *, exact: bool = True
-    ) -> Mass:
+    def push(self, joint: Float[Array, "cells moves"], mass: Mass, *, exact: bool = True) -> Mass:
         """The next distribution, from the joint mass of cells and moves; motions see ``mass``.
 
         Unless it is to be ``exact``, the table is used if there is one.

@@ -110,7 +110,12 @@ class Hallucinated(AbstractOptimism):
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The motion m(z) + scale beta sigma(z) eta."""
-        return HallucinatedMotion(model, self.scale, problem.max_move, problem.actions.dim)
+        return HallucinatedMotion(
+            model=model,
+            scale=self.scale,
+            max_move=problem.max_move,
+            action_dim=problem.actions.dim,
+        )
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""

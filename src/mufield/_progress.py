@@ -1,13 +1,40 @@
 """Progress of long computations: a bar on a terminal, elsewhere a line of text now and then."""
 
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-LINE_SECONDS = 10.0
+if TYPE_CHECKING:
+    from rich.progress import Task
+    from rich.text import Text
+
+LINE_SECONDS = 5.0
 """How often a line is printed where there is no terminal."""
+
+_STAGES: list[tuple[str, float]] = []
+"""What is being done now, and since when; the innermost stage comes last."""
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Says what is being done, such as planning; whichever bar is shown says so with the time."""
+    entry = (name, time.monotonic())
+    _STAGES.append(entry)
+    try:
+        yield
+    finally:
+        _STAGES.remove(entry)
+
+
+def stage_text() -> str:
+    """The current stage and its seconds so far; empty outside all stages."""
+    if not (last := _STAGES[-1:]):
+        return ""
+    name, began = last[0]
+    return f"{name} {time.monotonic() - began:.0f} s"
 
 
 @runtime_checkable
@@ -26,7 +53,8 @@ def progress_bar(title: str, total: int, *, shown: bool) -> Iterator[Report]:
         with _terminal_bar(title, total) as report:
             yield report
     else:
-        yield _line_printer(title, total)
+        with _line_printer(title, total) as report:
+            yield report
 
 
 def _silent(done: int, **figures: float) -> None:
@@ -40,13 +68,26 @@ def _text(figures: dict[str, float]) -> str:
 @contextmanager
 def _terminal_bar(title: str, total: int) -> Iterator[Report]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.text import Text
+
+    class StageColumn(ProgressColumn):
+        def render(self, task: "Task") -> "Text":
+            return Text("" if task.finished else stage_text())
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        StageColumn(),
         TextColumn("{task.fields[figures]}"),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -58,13 +99,42 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
         yield report
 
 
-def _line_printer(title: str, total: int) -> Report:
-    last = time.monotonic()
+@contextmanager
+def _line_printer(title: str, total: int) -> Iterator[Report]:
+    last, finished = time.monotonic(), 0
 
     def report(done: int, **figures: float) -> None:
-        nonlocal last
+        nonlocal finished
+        finished = done
         if done == total or time.monotonic() - last > LINE_SECONDS:
-            last = time.monotonic()
-            sys.stderr.write(f"{title} {done}/{total}  {_text(figures)}\n")
+            write(_text(figures))
 
-    return report
+    def write(text: str) -> None:
+        nonlocal last
+        last = time.monotonic()
+        sys.stderr.write(f"{title} {finished}/{total}  {text}\n")
+
+    def tick() -> None:
+        if time.monotonic() - last > LINE_SECONDS and (text := stage_text()):
+            write(text)
+
+    with every(LINE_SECONDS, tick):
+        yield report
+
+
+@contextmanager
+def every(seconds: float, function: Callable[[], None]) -> Iterator[None]:
+    """Calls a function again and again in the background while the block runs."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._progress import LINE_SECONDS, every, stage_text
+
 WIDE = 1000
 """Characters in a line if the output is no terminal."""
 
 GAP = 2
 """Characters between columns."""
-
-LINE_SECONDS = 5.0
-"""How often `waiting` prints a line if there is no terminal."""
 
 METRICS = {
     "episode": "episode",
@@ -151,23 +149,16 @@ def print_notes(notes: Iterable[str]) -> None:
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
     """Shows that a command is at work, by a spinner or lines, where no progress can be counted."""
-    if sys.stderr.isatty():
-        from rich.console import Console
+    began = time.monotonic()
 
-        with Console(stderr=True).status(title):
+    def text() -> str:
+        return stage_text() or f"{title} {time.monotonic() - began:.0f} s"
+
+    if not sys.stderr.isatty():
+        with every(LINE_SECONDS, lambda: say(text())):
             yield
         return
-    done = threading.Event()
-    printer = threading.Thread(target=_print_lines, args=(title, done), daemon=True)
-    printer.start()
-    try:
+    from rich.console import Console
+
+    with Console(stderr=True).status(title) as spinner, every(1.0, lambda: spinner.update(text())):
         yield
-    finally:
-        done.set()
-        printer.join()
-
-
-def _print_lines(title: str, done: threading.Event) -> None:
-    began = time.monotonic()
-    while not done.wait(LINE_SECONDS):
-        say(f"{title}, {time.monotonic() - began:.0f} s")

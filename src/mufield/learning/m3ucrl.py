@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._progress import stage
 from .._types import Action, Key, Mass, State
 from ..episode import Episode
 from ..errors import UserError
@@ -273,6 +274,7 @@ class M3UCRL:
             data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model
         )
 
+    @stage("fitting")
     def _fit(
         self, keys: list[Key], data: list[Transitions], ends: list[tuple[int, ...]]
     ) -> list["_Fit"]:
@@ -377,6 +379,7 @@ def _mean_noise(problem: Problem, model: AbstractModel) -> Float[Array, "dim"]:
     return jnp.mean(found, axis=(0, 1))
 
 
+@stage("planning")
 def _on_all_cores(one: Callable[[LearnerState], Plan], states: list[LearnerState]) -> list[Plan]:
     # The first alone, so that the program is compiled only once.
     found = [one(states[0])]

@@ -1,0 +1,56 @@
+"""What users see while something takes long."""
+
+import time
+
+import pytest
+
+from mufield import _progress
+from mufield._progress import progress_bar, stage, stage_text
+from mufield.cli.output import waiting
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(_progress, "LINE_SECONDS", 0.02)
+    monkeypatch.setattr("mufield.cli.output.LINE_SECONDS", 0.02)
+
+
+def test_a_bar_says_what_is_being_done_while_no_step_ends(capsys):
+    with progress_bar("learning", 3, shown=True) as report:
+        report(1, J=2.0)
+        with stage("planning"):
+            time.sleep(0.3)
+        report(3, J=2.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert "learning 1/3  planning 0 s" in lines
+    assert lines[-1] == "learning 3/3  J 2.5"
+
+
+def test_nothing_is_said_unless_it_is_to_be_shown(capsys):
+    with progress_bar("learning", 3, shown=False) as report, stage("planning"):
+        report(1, J=2.0)
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_innermost_stage_is_shown_and_ends_also_with_an_error():
+    @stage("fitting")
+    def fit():
+        assert stage_text() == "fitting 0 s"
+        raise ValueError("no fit")
+
+    with stage("planning"):
+        with pytest.raises(ValueError, match="no fit"):
+            fit()
+        assert stage_text() == "planning 0 s"
+    assert stage_text() == ""
+
+
+def test_commands_that_wait_name_the_stage(capsys):
+    with waiting("opening"):
+        time.sleep(0.2)
+        with stage("planning"):
+            time.sleep(0.2)
+    said = capsys.readouterr().err
+    assert "opening 0 s" in said
+    assert "planning 0 s" in said

@@ -30,13 +30,14 @@ from mufield import _files as files
 from mufield.deploy.export import describe, write_policy
 from mufield.deploy.reader import DeployedPolicy
 from mufield.observed.episode import read_episode, read_mass
+from mufield.observed.log import read_log
 from mufield.policies.files import load_policy, read_info, save_policy
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
 from mufield.runs.layout import read_versions
 from mufield.runs.overview import summarise
 from mufield.runs.session import Session
-from mufield.runs.store import RunStore, observed_arrays
+from mufield.runs.store import RunStore, logged_arrays, observed_arrays
 from mufield.runs.surroundings import changes_since
 
 pytestmark = pytest.mark.slow
@@ -163,11 +164,14 @@ def small():
 
 @pytest.fixture(scope="module")
 def run(small, tmp_path_factory):
-    """A run with one episode that was told and a plan that waits."""
-    directory = tmp_path_factory.mktemp("fuzz") / "run"
+    """A run with a log and one episode that were told, and a plan that waits."""
+    place = tmp_path_factory.mktemp("fuzz")
+    directory = place / "run"
     RunStore.create(directory, small.config)
+    past = small.system.run(mf.random_policy(small.problem), jax.random.key(0), agents=2)
     with RunStore.writing(directory) as store:
         session = Session(store, small)
+        session.tell_log(fleet.write(place / "log.csv", fleet.rows_of(past)))
         session.step()
         session.ask()
     return directory
@@ -196,6 +200,7 @@ def originals(small, asked, episode, tmp_path_factory):
     masses = fleet.mass_rows(small.problem.grid, episode.mass)
     for suffix in ("csv", "parquet"):
         fleet.write(place / f"episode.{suffix}", fleet.rows_of(episode))
+        fleet.write(place / f"log.{suffix}", fleet.rows_of(episode))
         fleet.write(place / f"mass.{suffix}", masses)
     files.write_json(place / "settings.json", CONFIG.document())
     (place / "settings.toml").write_text(
@@ -221,6 +226,7 @@ def loaders(small, asked):
 
     readers = {
         "episode": lambda path: files.digest("", observed_arrays(read_episode(path, asked))),
+        "log": lambda path: files.digest("", logged_arrays(read_log(path, small.problem).data)),
         "mass": lambda path: read_mass(path, small.problem).tolist(),
         "settings": settings,
     }
@@ -228,7 +234,7 @@ def loaders(small, asked):
         "network.policy": policy,
         "moves.policy": policy,
         "exported.safetensors": exported,
-        **{f"{name}.{end}": readers[name] for name in ("episode", "mass") for end in TABLES},
+        **{f"{name}.{end}": readers[name] for name in ("episode", "log", "mass") for end in TABLES},
         **{f"settings.{end}": settings for end in ("toml", "json")},
     }
 
@@ -236,7 +242,7 @@ def loaders(small, asked):
 TABLES = ("csv", "parquet")
 SEALED = ("network.policy", "moves.policy", "exported.safetensors")
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
-NAMES += ("settings.toml", "settings.json")
+NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -272,8 +278,9 @@ def test_a_flipped_bit_is_found_or_changes_nothing(name, loaders, originals, tmp
 def test_a_foreign_file_is_refused_and_never_run(name, loaders, originals, tmp_path):
     path, sentinel = tmp_path / name, tmp_path / "executed"
     others = {other: (originals / other).read_bytes() for other in NAMES if other != name}
-    alike = {"network.policy", "moves.policy"}
-    others = {o: data for o, data in others.items() if not {o, name} <= alike}
+    # An episode may be told as a log, too.
+    alike = ({"network.policy", "moves.policy"}, *({f"episode.{e}", f"log.{e}"} for e in TABLES))
+    others = {o: data for o, data in others.items() if {o, name} not in alike}
     for what, data in (foreign(sentinel) | others).items():
         path.write_bytes(data)
         assert refused(loaders[name], path) is None, f"{name} was read from {what}"
@@ -319,7 +326,7 @@ def forgeries(text):
 # A run's directory.
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
-WHOLE += ("policies/0001.policy", "policies/0002.policy")
+WHOLE += ("policies/0001.policy", "policies/0002.policy", "logs/0001.safetensors")
 DERIVED = ("metrics.jsonl", "metrics.parquet", "luckiest.policy", "last.policy", "timings.jsonl")
 DERIVED += ("lock",)
 PLAIN = ("config.json", "versions.json")

@@ -19,8 +19,9 @@ from mufield import (
     make,
     random_policy,
 )
-from mufield.observed.checks import Asked
+from mufield.observed.checks import Asked, check_present
 from mufield.observed.episode import read_episode
+from mufield.observed.tables import Table
 from mufield.policies.base import as_profile
 from mufield.space.contact import settle, touching, unmoved_at_walls
 
@@ -79,6 +80,49 @@ def test_chosen_agents_are_learned_from_but_all_are_the_population(tmp_path, ask
         read_episode(path, asked, agents=["77"])
 
 
+def test_agents_that_join_leave_or_miss_rows_are_welcome(tmp_path, asked, rows, episode):
+    """Agent 0 joins at step 2, agent 1 leaves after step 0, agent 2 misses step 1."""
+    grid, lost = asked.problem.grid, {(0, 0), (0, 1), (1, 1), (1, 2), (1, 3), (2, 1)}
+    kept = [row for row in rows if (row["agent"], row["step"]) not in lost]
+    np.random.default_rng(0).shuffle(kept)
+    found = read_episode(write(tmp_path / "e.csv", kept), asked)
+    present = np.ones((40, 4), bool)
+    present[tuple(zip(*lost, strict=True))] = False
+    np.testing.assert_array_equal(found.present, present)
+    for name in ("states", "actions", "next_states", "stopped"):
+        mine, wanted = (np.asarray(getattr(each, name))[present] for each in (found, episode))
+        np.testing.assert_allclose(mine, wanted, atol=1e-12)
+    places = np.concatenate([episode.states, episode.next_states[:, -1:]], axis=1)
+    index = grid.index_of(places)
+    # Somebody who lacks a row is known to be where the last one ended: 0, 1 after that step.
+    for step, absent in enumerate(([0], [0], [1], [1], [1])):
+        who = np.setdiff1d(np.arange(40), absent)
+        counts = np.bincount(index[who, step], minlength=grid.n_cells)
+        np.testing.assert_allclose(found.mass[step], counts / 39, atol=1e-12)
+        paid = np.flatnonzero(present[:, min(step, 3)])
+        mean = -np.log(counts[index[paid, step]] / 39).mean()
+        np.testing.assert_allclose(found.rewards[step], mean, atol=1e-9)
+    whole = read_episode(write(tmp_path / "e.csv", kept), asked, agents=["5"])
+    assert whole.present is None
+
+
+def test_an_episode_of_which_hardly_anything_is_left_is_refused(tmp_path):
+    table = Table(tmp_path / "e.csv", {}, first_row=2, word="line")
+    present = np.eye(40, dtype=bool)
+    with pytest.raises(UserError, match=r"at least 10% of them, got 40 of 1,600; .* with --log"):
+        check_present(table, present, every_step=True)
+    check_present(table, np.repeat(np.eye(10, dtype=bool), 4, axis=1), every_step=True)
+
+
+def test_with_masses_nobody_need_be_there_at_every_step(tmp_path, asked, rows, episode):
+    mass = write(tmp_path / "m.csv", mass_rows(asked.problem.grid, episode.mass))
+    path = write(tmp_path / "e.csv", [row for row in rows if row["step"] != 2])
+    found = read_episode(path, asked, mass_path=mass)
+    np.testing.assert_allclose(found.rewards, episode.rewards, atol=1e-9)
+    assert not found.present[:, 2].any()
+    assert found.present[:, [0, 1, 3]].all()
+
+
 def test_given_columns_are_believed(tmp_path, asked, rows):
     more = {"stopped_0": 1, "stopped_1": "false", "reward": 2.5, "run": "abc", "episode": 2}
     found = read_episode(write(tmp_path / "e.csv", [row | more for row in rows]), asked)
@@ -119,7 +163,7 @@ def dropped(column):
         (changed(5, step=-1), "expected 0 to 3, got -1; count steps from 0"),
         (changed(5, step=9), "expected the steps 0 to 3, as the horizon is 4, got 0 to 9"),
         (changed(5, step=0), "line 7, column step: agent 1 has step 0 more than once"),
-        (lambda rows: rows.pop(6), "agent 1 has no row for step 2; add it"),
+        (lambda rows: rows.__delitem__(slice(1, None, 4)), "no agent has a row for step 1, so"),
         (changed(5, state_0=41.0), "line 7, column state_0: expected a position between 0.0 and 4"),
         (changed(5, next_0=1.5, next_1=1.5), r"line 7, .*\(1.5, 1.5\) is inside a wall; check"),
         (changed(5, action_0=1.2), "line 7, column action_0: the action .* is outside the box"),
@@ -150,7 +194,7 @@ def test_an_episode_of_another_horizon_is_refused(tmp_path, asked, rows):
     ("change", "message"),
     [
         (dropped("mass"), "mass is missing among"),
-        (changed(1, mass=7.0), "expected masses that sum to 1 at every step, got 7"),
+        (changed(1, mass=7.0), "expected masses that sum to 1 at every time, got 7"),
         (changed(1, mass=-0.1), "line 3, column mass: expected 0 or more"),
         (changed(1, cell_0=9), "line 3, column cell_0: expected a cell from 0 to 3, got 9"),
         (changed(1, cell_0=1, cell_1=1), r"in the wall \(1, 1\)"),

@@ -4,10 +4,11 @@ import math
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from ..errors import UserError
 from .flags import Switch
 from .output import Answer, metrics_answer, print_notes, waiting
 from .settings import Configured
@@ -63,18 +64,25 @@ class Ask(OfRun):
 class Tell(OfRun):
     """Read what was observed under the last policy; if anything is wrong, nothing changes."""
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
     """The episode, .csv or .parquet: one row for each agent and step. Columns: agent; step (0, ...,
     horizon - 1); state_0, state_1, ... (where the agent was, in the units of the problem's grid);
     action_0, ... (what it did); next_0, ... (where it was one step later). Optional: stopped_0,
     ... (1 where a wall or border stopped it on that axis; else found from contact with walls);
     reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
     (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
-    run, episode and policy (as `mufield ask` prints them; compared)."""
+    run, episode and policy (as `mufield ask` prints them; compared). Agents may join, leave or miss
+    rows."""
+
+    log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """In place of an episode, rows that belong to none, such as a fleet's past: data, which the
+    next plan knows. Columns as above, but time (a number, or a date with a time) in place of step
+    if you like; episode and run only tell times apart; without next_0, ... the agent's next row
+    says where it went. Agents may come and go, at any times."""
 
     mass: Path | None = None
-    """File of the population's distributions, with the columns step (0, ..., horizon), cell_0,
-    cell_1, ... (from 0) and mass; by default that of the agents in the episode's file."""
+    """File of the population's distributions, with the columns step (0, ..., horizon; for a log as
+    in it), cell_0, cell_1, ... (from 0) and mass; by default that of the agents in the file."""
 
     learn_from: tuple[str, ...] = ()
     """Names of the agents to learn from, such as 0,3; by default all."""
@@ -83,9 +91,16 @@ class Tell(OfRun):
     """The policy file that was run, to check that it is the one that was asked for."""
 
     repeated: Switch = False
-    """Accept an episode that equals an earlier one."""
+    """Accept an episode or a log that equals an earlier one."""
 
     def __call__(self) -> Answer:
+        if (self.file is None) == (self.log is None):
+            raise UserError(
+                f"expected the file of an episode or --log, got {'both' if self.log else 'none'}; "
+                "tell one at a time"
+            )
+        if self.log is not None and self.policy is not None:
+            raise UserError("--policy is for episodes; rows of a log belong to no policy")
         prepare(self.run)
         from ..runs.layout import read_versions
         from ..runs.session import open_run
@@ -93,12 +108,23 @@ class Tell(OfRun):
 
         with waiting("checking"), open_run(self.run, imports=self.imports) as session:
             print_notes(changes_since(read_versions(self.run)))
-            session.tell_file(
-                self.file,
-                mass_path=self.mass,
-                agents=list(self.learn_from),
-                policy_path=self.policy,
-                repeated=self.repeated,
-            )
+            given: Any = {
+                "mass_path": self.mass,
+                "agents": list(self.learn_from),
+                "repeated": self.repeated,
+            }
+            if self.log is not None:
+                told = session.tell_log(self.log, **given)
+                return Answer(
+                    {
+                        "log": len(session.store.logs),
+                        "transitions": len(told),
+                        "historical": session.store.historical,
+                        "known_from_episode": told.since,
+                        "notes": told.source["notes"],
+                    }
+                )
+            assert self.file is not None
+            session.tell_file(self.file, policy_path=self.policy, **given)
             rows = session.store.rows
         return replace(metrics_answer(rows, self.run), document=rows[-1])

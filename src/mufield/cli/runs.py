@@ -1,6 +1,6 @@
 """``runs`` and ``show``: which runs there are, and what one of them learned."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -71,7 +71,12 @@ class Show(Command):
     def __call__(self) -> Answer:
         from ..runs.layout import RunFiles
 
-        return metrics_answer(RunFiles(self.run).rows, self.run)
+        files = RunFiles(self.run)
+        answer = metrics_answer(files.rows, self.run)
+        if not files.logs:
+            return answer
+        count = f"{files.historical:,} historical transitions from {len(files.logs)} logs"
+        return replace(answer, shown=[*(answer.shown or []), count])
 
 
 def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def histograms(
 ) -> Float[np.ndarray, "moments cells"]:
     """The distribution of the agents of each moment; every moment must have one."""
     place = moment * grid.n_cells + grid.index_of(np.asarray(states, dtype=float))
-    counts = np.bincount(place, minlength=moments * grid.n_cells).reshape(moments, -1)
+    counts = np.bincount(place, minlength=moments * grid.n_cells).reshape(moments, grid.n_cells)
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 

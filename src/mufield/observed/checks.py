@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from ..errors import UserError
 from ..policies.base import Profile
@@ -10,6 +11,9 @@ from ..problem import Problem
 from ..space.contact import CONTACT
 from ..space.grid import Grid
 from .tables import Table
+
+LEAST_PRESENT = 0.1
+"""With a smaller share of an episode's rows nobody can say what it was worth."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,7 @@ class Asked:
 
 def check_answer(table: Table, asked: Asked) -> None:
     """Raises if the file is of another problem, run, episode or policy."""
-    grid, actions = asked.problem.grid, asked.problem.actions
-    for name, size in {"state": grid.dim, "next": grid.dim, "action": actions.dim}.items():
-        if f"{name}_{size}" in table.columns:
-            raise UserError(
-                f"{table.path}: expected {size} columns {name}_0, ..., got {name}_{size} as well; "
-                "tell episodes of this problem only"
-            )
+    check_sizes(table, asked.problem)
     wanted = {"run": asked.run, "episode": str(asked.episode), "policy": asked.policy}
     for column in wanted.keys() & table.columns.keys():
         for row, found in enumerate(table.labels(column)):
@@ -43,10 +41,21 @@ def check_answer(table: Table, asked: Asked) -> None:
                 )
 
 
-def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
-    """The rows' order by agent and step, and the agents' names.
+def check_sizes(table: Table, problem: Problem) -> None:
+    """Raises if the file has positions or actions of more axes than the problem."""
+    dim = problem.grid.dim
+    for name, size in {"state": dim, "next": dim, "action": problem.actions.dim}.items():
+        if f"{name}_{size}" in table.columns:
+            raise UserError(
+                f"{table.path}: expected {size} columns {name}_0, ..., got {name}_{size} as well; "
+                "tell data of this problem only"
+            )
 
-    Raises unless each agent has every step once.
+
+def places_by_agent(table: Table, horizon: int) -> tuple[Int[np.ndarray, "rows"], list[str]]:
+    """For each row the number ``agent * horizon + step``, and the agents' names.
+
+    Agents may lack steps, but none may have one twice.
     """
     steps = table.integers("step")
     distinct = np.unique(steps)
@@ -60,10 +69,11 @@ def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
     if distinct[-1] >= horizon or shorter:
         raise UserError(
             f"{table.path}: expected the steps 0 to {horizon - 1}, as the horizon is {horizon}, "
-            f"got {distinct[0]} to {distinct[-1]}; tell episodes of this problem only"
+            f"got {distinct[0]} to {distinct[-1]}; tell episodes of this problem only, and others "
+            "as data with --log"
         )
     names = table.labels("agent")
-    who = sorted(set(names), key=_by_number)
+    who = sorted(set(names), key=by_number)
     index = {name: i for i, name in enumerate(who)}
     place = np.array([index[name] for name in names]) * horizon + steps
     counts = np.bincount(place, minlength=len(who) * horizon)
@@ -73,34 +83,53 @@ def rows_by_agent(table: Table, horizon: int) -> tuple[np.ndarray, list[str]]:
             f"{table.where(row, 'step')}: agent {names[row]} has step {steps[row]} more than "
             "once; leave one out"
         )
-    if (counts == 0).any():
-        agent, step = divmod(int(np.argmax(counts == 0)), horizon)
+    return place, who
+
+
+def check_present(
+    table: Table, present: Bool[np.ndarray, "agents steps"], *, every_step: bool
+) -> None:
+    """Raises if hardly any moves were seen, or with ``every_step`` if nobody was at some step."""
+    remedy = "tell the rows as data, which are no episode, with --log"
+    if present.mean() < LEAST_PRESENT:
         raise UserError(
-            f"{table.path}: agent {who[agent]} has no row for step {step}; add it, or leave the "
-            "agent out of the file"
+            f"{table.path}: expected a row for each of the {len(present):,} agents and "
+            f"{present.shape[1]} steps, or at least {LEAST_PRESENT:.0%} of them, got "
+            f"{int(present.sum()):,} of {present.size:,}; {remedy}"
         )
-    return np.argsort(place), who
+    empty = ~present.any(axis=0)
+    if every_step and empty.any():
+        raise UserError(
+            f"{table.path}: no agent has a row for step {int(np.argmax(empty))}, so nobody knows "
+            f"where the population was and what it was paid; add a row, or {remedy}"
+        )
 
 
-def _by_number(name: str) -> tuple[bool, int, str]:
+def by_number(name: str) -> tuple[bool, int, str]:
+    """Orders names: numbers by their size, then the others."""
     number = name.isdecimal() and len(name) < 20  # Python refuses to read very long ones
     return (not number, int(name) if number else 0, name)
 
 
 def check_continuity(
-    table: Table, grid: Grid, states: np.ndarray, ends: np.ndarray, order: np.ndarray
+    table: Table,
+    grid: Grid,
+    states: np.ndarray,
+    ends: np.ndarray,
+    rows: Int[np.ndarray, "agents steps"],
 ) -> None:
     """Raises unless every step of an agent starts where the one before it ended.
 
-    Axes of ``states`` and ``ends``: (agents, steps, dim); ``order`` is that of `rows_by_agent`.
+    Axes of ``states`` and ``ends``: (agents, steps, dim); ``rows`` are the table's, -1 where there
+    is none.
     """
     gap = grid.displacement(ends[:, :-1], states[:, 1:])
-    broken = np.abs(gap) > 3 * CONTACT * np.asarray(grid.cell_size)
+    both = (rows[:, :-1] >= 0) & (rows[:, 1:] >= 0)
+    broken = both[..., None] & (np.abs(gap) > 3 * CONTACT * np.asarray(grid.cell_size))
     if broken.any():
         agent, step, axis = (int(i) for i in np.argwhere(broken)[0])
-        row = int(order[agent * states.shape[1] + step + 1])
         raise UserError(
-            f"{table.where(row, f'state_{axis}')}: expected {ends[agent, step, axis]:.6g}, where "
-            f"the agent's step {step} ended, got {states[agent, step + 1, axis]:.6g}; check the "
-            "order of the steps"
+            f"{table.where(int(rows[agent, step + 1]), f'state_{axis}')}: expected "
+            f"{ends[agent, step, axis]:.6g}, where the agent's step {step} ended, got "
+            f"{states[agent, step + 1, axis]:.6g}; check the order of the steps"
         )

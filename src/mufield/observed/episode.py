@@ -17,9 +17,11 @@ One row for each agent and step, as CSV or Parquet:
 - ``run``, ``episode``, ``policy`` (optional): the run, the number of the episode and the policy's
   id, as ``mufield ask`` prints them. They are compared, so that no episode gets into the wrong run.
 
-Other columns are ignored. The population's distribution is that of the agents in the file, unless
-a second file gives it: ``step`` (0, ..., horizon), ``cell_0``, ``cell_1``, ... (coordinates of a
-cell, from 0) and ``mass`` (share of the population there); cells without a row are empty.
+Other columns are ignored. Agents may join, leave or miss rows; with less than a tenth of the rows,
+or without any for some step, an episode is refused. The population's distribution is that of the
+agents in the file whose place is known, unless a second file gives it: ``step`` (0, ..., horizon),
+``cell_0``, ``cell_1``, ... (coordinates of a cell, from 0) and ``mass`` (share of the population
+there); cells without a row are empty.
 
 Without a column ``reward``, rewards are computed from the problem's known reward: with a file of
 masses as the integrated reward of the policy that was asked for, else as the mean over the agents.
@@ -33,7 +35,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .. import _types
 from .._types import Action, Scalar, State
@@ -43,9 +45,10 @@ from ..flow.flow import end_reward, integrated_reward
 from ..models.rows import check_actions, check_moves, checked_positions, stopped_axes
 from ..policies.base import Profile
 from ..problem import Problem
+from ..space.grid import Grid
 from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
-from .checks import Asked, check_answer, check_continuity, rows_by_agent
-from .tables import Table, label, read_table
+from .checks import Asked, check_answer, check_continuity, check_present, places_by_agent
+from .tables import Rows, Table, label, read_table
 
 
 def read_episode(
@@ -68,10 +71,10 @@ def read_episode(
         "next": [f"next_{i}" for i in range(grid.dim)],
     }
     table.require(["agent", "step", *(column for each in names.values() for column in each)])
-    _check_rewards(table, problem)
+    check_rewards(table, problem, end=problem.pay_end)
     check_answer(table, asked)
-    order, who = rows_by_agent(table, problem.horizon)
-    tracked = _tracked(path, who, agents)
+    place, who = places_by_agent(table, problem.horizon)
+    tracked = chosen_agents(path, who, agents)
     points = {
         name: np.stack([table.numbers(column) for column in each], axis=-1).astype(dtype)
         for name, each in names.items()
@@ -81,59 +84,100 @@ def read_episode(
     check_actions(table.where, problem, points["action"])
     check_moves(table.where, problem, start, end)
 
-    def by_agent(values: np.ndarray) -> np.ndarray:
-        return np.asarray(values[order].reshape(len(who), problem.horizon, *values.shape[1:]))
+    def by_agent(values: np.ndarray, filler: Any) -> np.ndarray:
+        shape = (len(who), problem.horizon, *values.shape[1:])
+        filled = np.broadcast_to(np.asarray(filler, dtype=values.dtype), shape).copy()
+        filled.reshape(-1, *values.shape[1:])[place] = values
+        return filled
 
-    states, actions, ends = by_agent(start), by_agent(points["action"]), by_agent(end)
-    check_continuity(table, grid, states, ends, order)
+    rows = by_agent(np.arange(len(place)), -1)
+    present = rows >= 0
+    paid = by_agent(table.numbers("reward"), 0.0) if "reward" in table.columns else None
+    integrated = paid is None and mass_path is not None
+    check_present(table, present, every_step=not integrated)
+    # Where rows are missing stands a legal position, so that rewards are finite; none counts.
+    corner = np.asarray(grid.centres[0])
+    states, ends = by_agent(start, corner), by_agent(end, corner)
+    actions = by_agent(points["action"], np.asarray(problem.actions.rest))
+    check_continuity(table, grid, states, ends, rows)
+    # An agent that lacks a row is where its last step ended.
     places = np.concatenate([states, ends[:, -1:]], axis=1)
+    places[:, 1:-1] = np.where(present[:, 1:, None], places[:, 1:-1], ends[:, :-1])
+    known = np.pad(present, ((0, 0), (0, 1))) | np.pad(present, ((0, 0), (1, 0)))
     if mass_path is None:
-        moments = [histogram(grid, places[:, step]) for step in range(places.shape[1])]
+        by_step = zip(places.swapaxes(0, 1), known.T, strict=True)
+        moments = [histogram(grid, at[seen]) for at, seen in by_step]
         mass = jnp.stack(moments).astype(dtype)
     else:
         mass = jnp.asarray(read_mass(mass_path, problem), dtype=dtype)
-    paid = by_agent(table.numbers("reward")).astype(dtype) if "reward" in table.columns else None
     if problem.hides_reward and paid is not None:
-        rewards = jnp.asarray(paid.mean(axis=0))
+        rewards = jnp.asarray(_mean(paid, present), dtype=dtype)
         if problem.pay_end:
-            at_end = by_agent(table.numbers("end_reward"))[:, -1]
-            rewards = jnp.append(rewards, jnp.asarray(at_end.mean(), dtype=dtype))
-    elif paid is None and mass_path is not None:
+            at_end = by_agent(table.numbers("end_reward"), 0.0)[:, -1:]
+            rewards = jnp.append(rewards, jnp.asarray(_mean(at_end, present[:, -1:]), dtype=dtype))
+    elif integrated:
         rewards = _integrated_rewards(problem, asked.profile, mass)
     else:
-        rewards = _mean_rewards(problem, jnp.asarray(places), jnp.asarray(actions), mass)
+        counted = jnp.asarray(np.concatenate([present, present[:, -1:]], axis=1))
+        inputs = (jnp.asarray(places), jnp.asarray(actions), counted)
+        rewards = _mean_rewards(problem, *inputs, mass)
         if paid is not None:
-            rewards = rewards.at[: problem.horizon].set(paid.mean(axis=0))
+            rewards = rewards.at[: problem.horizon].set(_mean(paid, present))
+    stopped = given_stops(table, grid)
+    if stopped is None:
+        stopped = stopped_axes(problem, start, end)
+    seen = present[tracked]
+    earned = None if paid is None or not problem.hides_reward else paid[tracked].astype(dtype)
     return Episode(
         states=jnp.asarray(states[tracked]),
         actions=jnp.asarray(actions[tracked]),
         next_states=jnp.asarray(ends[tracked]),
-        stopped=jnp.asarray(by_agent(_stopped(table, problem, start, end))[tracked]),
+        stopped=jnp.asarray(by_agent(stopped, False)[tracked]),
         mass=mass,
         rewards=rewards,
-        earned=None if paid is None or not problem.hides_reward else jnp.asarray(paid[tracked]),
+        earned=None if earned is None else jnp.asarray(earned),
+        present=None if seen.all() else jnp.asarray(seen),
     )
+
+
+def _mean(
+    values: Float[np.ndarray, "agents steps"], counted: Bool[np.ndarray, "agents steps"]
+) -> Float[np.ndarray, "steps"]:
+    """The mean over the agents that count at each step, at least one."""
+    return np.asarray(np.where(counted, values, 0.0).sum(axis=0) / counted.sum(axis=0))
 
 
 def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"]:
     """Reads the distributions mu_0, ..., mu_H from a file of masses."""
-    grid, last = problem.grid, problem.horizon
+    last = problem.horizon
     table = read_table(path)
-    names = [f"cell_{axis}" for axis in range(grid.dim)]
-    table.require(["step", *names, "mass"])
+    table.require(["step", *cell_columns(problem.grid), "mass"])
     steps = table.integers("step")
-    cells = np.stack([table.integers(name) for name in names], axis=-1)
-    mass = table.numbers("mass")
     if steps.min() != 0 or steps.max() != last:
         raise UserError(
             f"{path}: expected the steps 0 to {last}, as the horizon is {last}, got {steps.min()} "
             f"to {steps.max()}; the distribution after the last move belongs to it"
         )
+    return distributions(table, problem.grid, steps, [f"step {step}" for step in range(last + 1)])
+
+
+def cell_columns(grid: Grid) -> list[str]:
+    """The columns of a file of masses that say which cell a row is of."""
+    return [f"cell_{axis}" for axis in range(grid.dim)]
+
+
+def distributions(
+    table: Table, grid: Grid, moment: Int[np.ndarray, "rows"], names: Sequence[str]
+) -> Float[np.ndarray, "moments cells"]:
+    """The distributions of a file of masses; ``names`` are those of all moments, for errors."""
+    columns = cell_columns(grid)
+    cells = np.stack([table.integers(column) for column in columns], axis=-1)
+    mass = table.numbers("mass")
     outside = (cells < 0) | (cells >= np.asarray(grid.shape))
     if outside.any():
         row, axis = (int(i) for i in np.argwhere(outside)[0])
         raise UserError(
-            f"{table.where(row, names[axis])}: expected a cell from 0 to {grid.shape[axis] - 1}, "
+            f"{table.where(row, columns[axis])}: expected a cell from 0 to {grid.shape[axis] - 1}, "
             f"got {cells[row, axis]}; count cells from 0"
         )
     index = grid.index_table[tuple(cells.T)]
@@ -145,30 +189,30 @@ def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"
             f"in the {'wall' if index[row] < 0 else 'cell'} {tuple(cells[row].tolist())}; repair it"
         )
     free = np.flatnonzero(index >= 0)
-    place = steps[free] * grid.n_cells + index[free]
+    place = moment[free] * grid.n_cells + index[free]
     twice = np.bincount(place) > 1
     if twice.any():
         row = int(free[np.flatnonzero(place == np.argmax(twice))[1]])
         raise UserError(
-            f"{table.where(row, 'mass')}: the cell {tuple(cells[row].tolist())} has step "
-            f"{steps[row]} more than once; leave one out"
+            f"{table.where(row, 'mass')}: the cell {tuple(cells[row].tolist())} has "
+            f"{names[moment[row]]} more than once; leave one out"
         )
-    flow = np.zeros((last + 1, grid.n_cells))
+    flow = np.zeros((len(names), grid.n_cells))
     flow.flat[place] = mass[free]
     total = flow.sum(axis=1)
     off = np.abs(total - 1) > MASS_TOLERANCE
     if off.any():
-        step = int(np.argmax(off))
+        first = int(np.argmax(off))
         raise UserError(
-            f"{path}: expected masses that sum to 1 at every step, got {total[step]:.6g} at step "
-            f"{step}; divide them by their sum"
+            f"{table.path}: expected masses that sum to 1 at every time, got {total[first]:.6g} at "
+            f"{names[first]}; divide them by their sum"
         )
     return np.asarray(flow / total[:, None])
 
 
-def _check_rewards(table: Table, problem: Problem) -> None:
+def check_rewards(table: Table, problem: Problem, *, end: bool) -> None:
     """Raises if the problem hides its reward and the file does not give it."""
-    needed = ["reward", *(["end_reward"] if problem.pay_end else [])]
+    needed = ["reward", *(["end_reward"] if end else [])]
     missing = [column for column in needed if column not in table.columns]
     if problem.hides_reward and missing:
         raise UserError(
@@ -177,15 +221,17 @@ def _check_rewards(table: Table, problem: Problem) -> None:
         )
 
 
-def _stopped(table: Table, problem: Problem, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    columns = [f"stopped_{i}" for i in range(problem.grid.dim)]
-    if any(column in table.columns for column in columns):
-        table.require(columns)
-        return np.stack([table.flags(column) for column in columns], axis=-1)
-    return stopped_axes(problem, start, end)
+def given_stops(table: Table, grid: Grid, rows: Rows | None = None) -> np.ndarray | None:
+    """Axes on which the file says that agents were stopped; None if it does not say it."""
+    columns = [f"stopped_{i}" for i in range(grid.dim)]
+    if not any(column in table.columns for column in columns):
+        return None
+    table.require(columns)
+    return np.stack([table.flags(column, rows) for column in columns], axis=-1)
 
 
-def _tracked(path: Path, who: list[str], agents: Sequence[str]) -> np.ndarray:
+def chosen_agents(path: Path, who: list[str], agents: Sequence[str]) -> np.ndarray:
+    """Numbers of the agents to learn from; by default all."""
     wanted = [label(agent) for agent in agents] or who
     unknown = [agent for agent in wanted if agent not in who]
     if unknown:
@@ -214,24 +260,24 @@ def _integrated_rewards(
 
 @eqx.filter_jit
 def _mean_rewards(
-    problem: Problem, places: Array, actions: Array, mass: _types.Masses
+    problem: Problem, places: Array, actions: Array, counted: Array, mass: _types.Masses
 ) -> Float[Array, "paid_steps"]:
     """The mean over observed agents of what the known reward pays them; at the end they rest.
 
-    Axes of ``places``, which include the end: (agents, steps + 1, dim); of ``actions``: (agents,
-    steps, action_dim).
+    Axes of ``places`` and ``counted``, which include the end: (agents, steps + 1, ...); of
+    ``actions``: (agents, steps, action_dim).
     """
     rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
     resting = jnp.broadcast_to(rest, (len(actions), 1, len(rest)))
-    inputs = (places, jnp.concatenate([actions, resting], axis=1))
+    inputs = (places, jnp.concatenate([actions, resting], axis=1), counted)
 
     def step(_: None, now: Any) -> tuple[None, Scalar]:
-        mu, states, done = now
+        mu, states, done, counts = now
 
         def one(state: State, action: Action) -> Scalar:
             return problem.reward(state, action, mean_field_at(problem.grid, mu, state))
 
-        return None, jnp.mean(jax.vmap(one)(states, done))
+        return None, jnp.mean(jax.vmap(one)(states, done), where=counts)
 
     by_step = (mass, *(jnp.swapaxes(values, 0, 1) for values in inputs))
     return jax.lax.scan(step, None, by_step)[1][: problem.paid_steps]

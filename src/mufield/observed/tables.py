@@ -1,19 +1,25 @@
 """Tables from CSV and Parquet files, as columns by name."""
 
 import csv
+import math
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from ..errors import UserError
 
 LARGEST = float(np.finfo(np.float32).max)
 MOST = 2.0**53
 """Beyond it, double precision skips whole numbers."""
+
+Rows = Int[np.ndarray, "_rows"]
+"""Numbers of rows, or one number for each of some rows."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +57,30 @@ class Table:
         if len(self) == 0:
             raise UserError(f"{self.path}: expected at least one row, got none; check the file")
 
-    def numbers(self, column: str) -> np.ndarray:
-        """A column of finite numbers that single precision can hold."""
+    def numbers(self, column: str, rows: Rows | None = None) -> np.ndarray:
+        """A column, or some of its rows: finite numbers that single precision can hold."""
         stored = self.columns[column]
-        values = np.array([_number(value) for value in stored])
+        chosen = np.arange(len(stored)) if rows is None else rows
+        values = np.array([_number(stored[row]) for row in chosen.tolist()])
         bad = ~(np.abs(values) <= LARGEST)
         if bad.any():
-            row = int(np.argmax(bad))
+            row = int(chosen[np.argmax(bad)])
             raise UserError(
                 f"{self.where(row, column)}: expected a finite number, got "
-                f"{reprlib.repr(stored[row])}; repair it, or leave the whole episode out"
+                f"{reprlib.repr(stored[row])}; repair it, or leave the row out"
+            )
+        return values
+
+    def times(self, column: str) -> np.ndarray:
+        """A column of times: numbers in any unit, or dates with times, which become seconds."""
+        stored = self.columns[column]
+        values = np.array([_time(value) for value in stored])
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise UserError(
+                f"{self.where(row, column)}: expected a number, or a date and time such as "
+                f"2026-03-01T08:15:00, got {reprlib.repr(stored[row])}; repair it, or leave the "
+                "row out"
             )
         return values
 
@@ -80,10 +100,11 @@ class Table:
         """A column of names, each as `label` gives it."""
         return [label(value) for value in self.columns[column]]
 
-    def flags(self, column: str) -> np.ndarray:
-        """A column of truth values: 0, 1, true or false."""
-        names = [name.lower() for name in self.labels(column)]
-        for row, name in enumerate(names):
+    def flags(self, column: str, rows: Rows | None = None) -> np.ndarray:
+        """A column, or some of its rows, of truth values: 0, 1, true or false."""
+        chosen = range(len(self)) if rows is None else rows.tolist()
+        names = [label(self.columns[column][row]).lower() for row in chosen]
+        for row, name in zip(chosen, names, strict=True):
             if name not in ("0", "1", "0.0", "1.0", "true", "false"):
                 raise UserError(
                     f"{self.where(row, column)}: expected 0 or 1, got "
@@ -97,6 +118,17 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return float("nan")
+
+
+def _time(value: Any) -> float:
+    number = _number(value)  # first, because 20260301 is a date, too
+    if math.isfinite(number):
+        return number
+    try:
+        when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return math.nan
 
 
 def label(value: Any) -> str:

@@ -179,8 +179,10 @@ class RunReader:
             try:
                 if before is None or before.stamp != stamp:
                     record = read_record(path)[1]
-                    moves = int((~record.arrays["stopped"].astype(bool)).sum())
-                    before = _Read(stamp, record.row, moves)
+                    seen = ~record.arrays["stopped"].astype(bool)
+                    if "present" in record.arrays:
+                        seen &= record.arrays["present"][..., None]
+                    before = _Read(stamp, record.row, int(seen.sum()))
             except (ValueError, OSError) as error:
                 return _line(error)
             self._read[number] = before

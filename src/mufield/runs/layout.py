@@ -6,6 +6,7 @@ versions.json     versions of Python and packages that it was begun with
 policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
+logs/0001.safetensors      transitions that belong to no episode, if there are any
 metrics.jsonl     one row for each episode, the same whenever the run is repeated
 metrics.parquet   the same by columns; only with the extra ``parquet``
 timings.jsonl     seconds, which differ from run to run
@@ -15,8 +16,8 @@ best.policy       the policy that all data make best, and cautious.policy: once 
 tensorboard/      events, if they were asked for
 ```
 
-The first five are the run; a plan or an episode is part of it once its file is there. The metrics
-and the copies are derived from them, and written again where they differ.
+The first six are the run; a plan, an episode or a log is part of it once its file is there. The
+metrics and the copies are derived from them, and written again where they differ.
 """
 
 import hashlib
@@ -36,14 +37,20 @@ PARTS = {"policies": "policy", "plans": "safetensors", "episodes": "safetensors"
 CONFIG, VERSIONS, TIMINGS = "config.json", "versions.json", "timings.jsonl"
 METRICS, COLUMNS = "metrics.jsonl", "metrics.parquet"
 
-PLAN, EPISODE = "plan of a run", "episode of a run"
+LOGS = "logs"
+"""Directory with one file for each log; runs without logs have none."""
+
+PLAN, EPISODE, LOG = "plan of a run", "episode of a run", "log of a run"
 """Kinds of sealed files."""
 
 OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
 """Arrays of every episode, named as the fields of `Episode`."""
 
-EARNED = "earned"
-"""Array of episodes whose problem hides its reward."""
+SOMETIMES = ("earned", "present")
+"""Arrays of episodes whose problem hides its reward, and of those of which moves are missing."""
+
+LOGGED = ("states", "actions", "next_states", "observed", "mass", "moment")
+"""Arrays of every log, named as the fields of `Transitions`; "earned" if rewards are hidden."""
 
 PLANNED = ("mass", "value", "control")
 """Arrays of every plan; others belong to the planner's memory."""
@@ -66,13 +73,34 @@ class EpisodeRecord:
     source: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class LogRecord:
+    """Transitions that belong to no episode.
+
+    Attributes:
+        arrays: The transitions.
+        content: Digest of the arrays.
+        since: The first episode whose plan knows them.
+        source: Where they come from, and notes on what was left out or assumed.
+    """
+
+    arrays: dict[str, np.ndarray]
+    content: str
+    since: int
+    source: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.arrays["states"])
+
+
 class RunFiles:
-    """A run, read from its files; `records` are its episodes so far."""
+    """A run, read from its files; `records` are its episodes so far, `logs` its further data."""
 
     def __init__(self, directory: Path):
         """Reads a run; raises if a file is missing or damaged, and names it."""
         self.directory = directory
         self.config: RunConfig = read_config(directory)
+        self.logs = self._read_logs()
         self.records: list[EpisodeRecord] = []
         for number in check_parts(directory)["episodes"]:
             path = self.path("episodes", number)
@@ -84,6 +112,11 @@ class RunFiles:
     def episodes(self) -> int:
         """Number of episodes so far."""
         return len(self.records)
+
+    @property
+    def historical(self) -> int:
+        """Number of transitions from logs."""
+        return sum(map(len, self.logs))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -127,12 +160,14 @@ class RunFiles:
     def plan_id(self, number: int) -> str:
         """Names an episode's plan: a digest of the run and of all that it had observed before."""
         before = [record.content for record in self.records[: number - 1]]
+        before += [f"log {log.since} {log.content}" for log in self.logs if log.since <= number]
         text = "\n".join([self.config.identity, str(number), *before])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
-        text = f"{kind} {self.plan_id(self.episodes + 1)}"
+        # One later than the next plan, which may not know the last logs.
+        text = f"{kind} {self.plan_id(self.episodes + 2)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read_plan_file(self, number: int) -> Sealed:
@@ -144,6 +179,32 @@ class RunFiles:
         if missing:
             raise unusable(path, f"it lacks {', '.join(missing)}")
         return plan
+
+    def _read_logs(self) -> list[LogRecord]:
+        found = (self.directory / LOGS).glob("*.safetensors")
+        numbers = sorted(int(path.stem) for path in found if path.stem.isdecimal())
+        logs = []
+        for number in range(1, max(numbers, default=0) + 1):
+            path = self.log_path(number)
+            document, arrays = read_sealed(path, LOG)
+            missing = [name for name in LOGGED if name not in arrays]
+            missing += [name for name in ("since", "source") if name not in document]
+            if missing:
+                raise unusable(path, f"it lacks {', '.join(missing)}")
+            for name, value in {"run": self.config.identity, "log": number}.items():
+                if document.get(name) != value:
+                    raise unusable(
+                        path,
+                        f"it belongs to another run: expected the {name} {value}, got "
+                        f"{document.get(name)}",
+                    )
+            content = digest("", arrays)
+            logs.append(LogRecord(arrays, content, document["since"], document["source"]))
+        return logs
+
+    def log_path(self, number: int) -> Path:
+        """The file of a log."""
+        return self.directory / LOGS / f"{number:04d}.safetensors"
 
     def _check_owner(self, path: Path, document: dict[str, Any], number: int, key: str) -> None:
         wanted = {"run": self.config.identity, "episode": number, key: self.plan_id(number)}
@@ -197,7 +258,7 @@ def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
     missing += [name for name in ("metrics", "source") if not isinstance(document.get(name), dict)]
     if missing:
         raise unusable(path, f"it lacks {', '.join(missing)}")
-    kept = {name: arrays[name] for name in (*OBSERVED, EARNED) if name in arrays}
+    kept = {name: arrays[name] for name in (*OBSERVED, *SOMETIMES) if name in arrays}
     return document, EpisodeRecord(kept, digest("", kept), document["metrics"], document["source"])
 
 

@@ -22,15 +22,23 @@ from ..errors import UserError
 from ..learning.best import BestPlan
 from ..learning.m3ucrl import RUN, LearnerState, PlanError
 from ..learning.run import EpisodeMetrics, Usable, judged, measure
-from ..models.data import Transitions
 from ..observed.checks import Asked
 from ..observed.episode import read_episode
+from ..observed.log import read_log
 from ..planning.planner import Plan
 from ..policies.files import read_info
 from .build import Setup, build, resolve, with_reward_options
 from .config import RunConfig
+from .layout import LogRecord
 from .metrics_files import event_writer
-from .store import RunStore, check_vacant, observed_arrays, to_episode
+from .store import (
+    RunStore,
+    check_vacant,
+    logged_arrays,
+    observed_arrays,
+    to_transitions,
+    told,
+)
 from .surroundings import import_users
 
 
@@ -38,19 +46,15 @@ class Session:
     """An open run: its files and its learner, kept in step.
 
     Attributes:
-        data: The transitions of all episodes so far.
+        data: The transitions that the next plan knows.
         ends: Number of transitions after each episode.
     """
 
     def __init__(self, store: RunStore, setup: Setup):
-        """Reads the data of all episodes so far."""
+        """Reads the data of all episodes and logs so far."""
         self.store = store
         self.setup = setup
-        self.data = Transitions.empty(setup.problem)
-        self.ends: tuple[int, ...] = ()
-        for record in store.records:
-            self.data = self.data.append(to_episode(record))
-            self.ends = (*self.ends, len(self.data))
+        self.data, self.ends, _ = told(store, setup.problem)
         self._state: LearnerState | None = None
         self._plan: Plan | None = None
 
@@ -64,7 +68,7 @@ class Session:
                 last = self._read_plan(self.store.episodes)
                 self._state = learner.restore(key, self.data, self.ends, last.memory, last.profile)
             else:
-                self._state = learner.init(key)
+                self._state = learner.init(key, self.data)
             jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
             self.store.note_seconds(self.episode, fit=time.perf_counter() - began)
         return self._state
@@ -100,16 +104,20 @@ class Session:
         kind = "cautious" if cautious else "best"
         found = self.store.read_best(kind)
         if found is None:
-            if not len(self.data):
+            if not len(self.data) and not self.store.logs:
                 raise UserError(
                     f"the run {self.store.directory} has no data yet that could make a policy the "
-                    "best; tell it an episode first, which `mufield ask` plans"
+                    "best; tell it an episode first, which `mufield ask` plans, or a log"
                 )
             ran = None
             if self.store.episodes:
                 number = self.store.luckiest
                 ran = (self._read_plan(number).profile, self.store.rows[number - 1]["value"])
-            found = self.setup.learner.best(self.state, cautious=cautious, ran=ran)
+            state = self.state
+            for log in self.store.logs:
+                if log.since > self.episode:  # told while a plan waits, which does not know it
+                    state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
+            found = self.setup.learner.best(state, cautious=cautious, ran=ran)
             self.store.write_best(found, kind)
         return found
 
@@ -161,8 +169,7 @@ class Session:
             usable=usable,
         )
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
-        self.data, self.ends = data, (*self.ends, len(data))
-        self._state = self._plan = None
+        self._reread()
         return metrics
 
     def tell_file(
@@ -196,6 +203,39 @@ class Session:
         episode = read_episode(path, asked, mass_path=mass_path, agents=agents)
         source = {"file": path.name, "sha256": file_digest(path)}
         return self.tell(episode, source=source, repeated=repeated)
+
+    def tell_log(
+        self,
+        path: Path,
+        *,
+        mass_path: Path | None = None,
+        agents: Sequence[str] = (),
+        repeated: bool = False,
+    ) -> LogRecord:
+        """Tells transitions that belong to no episode from a file; see `read_log`.
+
+        Raises, and changes nothing, if they cannot be right. Plans know them from the next on; one
+        that was asked for already stays as it is. ``repeated`` accepts a log that equals an
+        earlier one.
+        """
+        log = read_log(path, self.setup.problem, mass_path=mass_path, agents=agents)
+        source = {"file": path.name, "sha256": file_digest(path), "notes": list(log.notes)}
+        content = digest("", logged_arrays(log.data))
+        for number, earlier in enumerate(self.store.logs, start=1):
+            same = content == earlier.content or source["sha256"] == earlier.source.get("sha256")
+            if same and not repeated:
+                raise UserError(
+                    f"{path} was told already, as log {number}; tell another, or pass --repeated "
+                    "if the same really happened twice"
+                )
+        record = self.store.write_log(log.data, source)
+        if record.since == self.episode:
+            self._reread()
+        return record
+
+    def _reread(self) -> None:
+        self.data, self.ends, _ = told(self.store, self.setup.problem)
+        self._state = self._plan = None
 
     def step(self) -> EpisodeMetrics:
         """Asks, runs the simulator and tells: one episode."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,23 +28,28 @@ from ..episode import Episode
 from ..errors import UserError
 from ..learning.best import BestPlan
 from ..learning.run import EpisodeMetrics
+from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from ..policies.files import leaf_name, load_policy, read_info, save_policy
+from ..problem import Problem
 from .config import RunConfig, read_config
 from .layout import (
     COLUMNS,
     CONFIG,
-    EARNED,
     EPISODE,
+    LOG,
+    LOGGED,
     METRICS,
     OBSERVED,
     PARTS,
     PLAN,
     PLANNED,
+    SOMETIMES,
     TIMINGS,
     VERSIONS,
     EpisodeRecord,
+    LogRecord,
     RunFiles,
     read_seconds,
 )
@@ -162,6 +167,19 @@ class RunStore(RunFiles):
         self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source))
         self.derive()
 
+    def write_log(self, data: Transitions, source: dict[str, Any]) -> LogRecord:
+        """Makes transitions that belong to no episode part of the run by writing one file."""
+        number = len(self.logs) + 1
+        # A plan that was asked for already does not know them.
+        since = self.episodes + 1 + self.asked
+        arrays = logged_arrays(data)
+        about = {"run": self.config.identity, "log": number, "since": since, "source": source}
+        path = self.log_path(number)
+        path.parent.mkdir(exist_ok=True)
+        write_sealed(path, about, arrays, kind=LOG)
+        self.logs.append(LogRecord(arrays, digest("", arrays), since, source))
+        return self.logs[-1]
+
     def derive(self) -> None:
         """Writes the metrics and the copies of policies where they are missing or differ."""
         write_lines(self.directory / METRICS, self.rows)
@@ -179,6 +197,40 @@ class RunStore(RunFiles):
         write_lines(self.directory / TIMINGS, [*read_seconds(self.directory), new])
 
 
+class Told(NamedTuple):
+    """All data of a run, in the order in which plans came to know them.
+
+    Attributes:
+        data: The transitions of episodes and logs.
+        ends: Number of transitions after each episode.
+        known: Number of transitions that each plan knows, that of the next episode included.
+    """
+
+    data: Transitions
+    ends: tuple[int, ...]
+    known: tuple[int, ...]
+
+
+def told(store: RunFiles, problem: Problem) -> Told:
+    """The data that the next plan of a run knows."""
+    data, ends, known = Transitions.empty(problem), [], []
+    for number in range(1, store.episodes + 2):
+        for log in store.logs:
+            if log.since == number:
+                data = data.join(to_transitions(log, problem))
+        known.append(len(data))
+        if number <= store.episodes:
+            data = data.append(to_episode(store.records[number - 1]))
+            ends.append(len(data))
+    return Told(data, tuple(ends), tuple(known))
+
+
+def to_transitions(log: LogRecord, problem: Problem) -> Transitions:
+    """A log as learners take it."""
+    arrays: dict[str, Any] = dict(log.arrays)
+    return Transitions(problem=problem, **arrays)
+
+
 def to_episode(record: EpisodeRecord) -> Episode:
     """The observed episode as learners take it."""
     return Episode(**{name: jnp.asarray(array) for name, array in record.arrays.items()})
@@ -186,8 +238,14 @@ def to_episode(record: EpisodeRecord) -> Episode:
 
 def observed_arrays(episode: Episode) -> dict[str, np.ndarray]:
     """An episode's arrays as a record keeps them."""
-    names = OBSERVED if episode.earned is None else (*OBSERVED, EARNED)
-    return {name: np.asarray(getattr(episode, name)) for name in names}
+    found = {name: getattr(episode, name) for name in (*OBSERVED, *SOMETIMES)}
+    return {name: np.asarray(array) for name, array in found.items() if array is not None}
+
+
+def logged_arrays(data: Transitions) -> dict[str, np.ndarray]:
+    """A log's arrays as a record keeps them."""
+    arrays = {name: getattr(data, name) for name in LOGGED}
+    return arrays if data.earned is None else arrays | {"earned": data.earned}
 
 
 def check_vacant(directory: Path) -> None:

@@ -23,7 +23,7 @@ from ..policies.files import load_policy
 from ..problem import Motion, Problem
 from ..runs.build import Setup
 from ..runs.layout import RunFiles
-from ..runs.store import to_episode
+from ..runs.store import to_episode, told
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
 from ..systems import SimulatedSystem
@@ -36,23 +36,24 @@ SHARE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """A run as it was read; ``ends`` are the numbers of transitions after each episode."""
+    """A run as it was read.
+
+    ``ends`` are the numbers of transitions after each episode, ``known`` those that each plan knew.
+    Transitions of logs count with the episode that they came before.
+    """
 
     store: RunFiles
     setup: Setup
     data: Transitions
     ends: tuple[int, ...]
+    known: tuple[int, ...]
 
     @classmethod
     def read(cls, store: RunFiles, setup: Setup) -> "RunData":
         """Reads the data; raises if there is none."""
         if not store.episodes:
             raise UserError(f"{store.directory} has no episode yet, so there is nothing to bound")
-        data, ends = Transitions.empty(setup.problem), []
-        for record in store.records:
-            data = data.append(to_episode(record))
-            ends.append(len(data))
-        return cls(store, setup, data, tuple(ends))
+        return cls(store, setup, *told(store, setup.problem))
 
     @property
     def motion(self) -> Motion | None:
@@ -71,7 +72,7 @@ class RunData:
     def state_after(self, episodes: int) -> LearnerState:
         """The learner's state after a number of episodes; its planner's memory is left out."""
         ends = self.ends[:episodes]
-        data = self.data.first(ends[-1] if ends else 0)
+        data = self.data.first(self.known[episodes])
         key = jax.random.key(self.store.config.seed)
         return self.setup.learner.restore(key, data, ends, None, None)
 
@@ -120,6 +121,7 @@ def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
         plan = run.store.read_plan_file(number).arrays
         survey = _survey(problem, model, run.motion, profile, episode.mass)
         own = predict_rows(model, Transitions.empty(problem).append(episode))
+        agents = len(own.error) / problem.horizon  # fewer if some of their moves were not seen
         mass = np.asarray(episode.mass, dtype=float)
         optimistic, distances = float(plan["value"]), None
         if np.isfinite(plan["mass"]).all():  # the random policy was not planned
@@ -131,7 +133,7 @@ def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
             beta=float(model.beta),
             doubts=np.asarray(survey.doubt, dtype=float),
             squared=float(jnp.sum(survey.squared)),
-            observed=float(np.sum(own.epistemic[own.observed] ** 2)) / episode.states.shape[0],
+            observed=float(np.sum(own.epistemic[own.observed] ** 2)) / agents,
             distances=distances,
             policy=policy_slope(problem, profile, episode.mass),
             inside=float(jnp.mean(survey.inside)) if known else None,

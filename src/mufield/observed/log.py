@@ -1,0 +1,266 @@
+"""Logs from files: transitions that were seen before or besides the episodes of a run.
+
+One row for each agent and time, as CSV or Parquet, in any order:
+
+- ``agent``: any name or number.
+- ``time``: a number in any unit, or a date with a time; or ``step``, which counts. With ``episode``
+  or ``run``, times are compared only among rows that have the same.
+- ``state_0``, ...: where the agent was, in the units of the problem's grid.
+- ``action_0``, ...: what it did; may be empty where no move begins.
+- ``next_0``, ... (optional): where it was one step later. If they are missing, the agent's next row
+  says it; a step is then 1, or for ``time`` the most common distance of an agent's rows. Where the
+  next row is nearer or farther, rows are missing, and the move is left out.
+- ``stopped_0``, ... (optional) and ``reward`` (only if the problem hides its reward): as in an
+  episode's file.
+
+Agents may come and go, episodes may have any length and any start. The population's distribution
+at a time is that of the agents which have a row then, if there are enough of them, or comes from a
+second file: ``time`` or ``step``, and ``episode`` and ``run``, as in the log; ``cell_0``, ...,
+``mass`` as for episodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..errors import UserError
+from ..models.data import Transitions
+from ..models.rows import check_actions, check_moves, checked_positions, histograms
+from ..problem import Problem
+from .checks import by_number, check_sizes
+from .episode import cell_columns, check_rewards, chosen_agents, distributions, given_stops
+from .tables import Rows, Table, read_table
+
+ENOUGH_AGENTS = 10
+"""With fewer agents at a time, their histogram says little about the population."""
+
+UNEVEN = 0.01
+"""Distances of times that differ by this share are equal."""
+
+GROUPS, CLOCKS = ("run", "episode"), ("time", "step")
+"""Columns that say when a row was seen: all of the first, one of the second."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a log taught.
+
+    Attributes:
+        data: Its transitions, in an order that does not depend on that of the rows.
+        notes: What was left out or assumed, in words.
+    """
+
+    data: Transitions
+    notes: tuple[str, ...]
+
+
+class _Times(NamedTuple):
+    """When rows were seen.
+
+    Attributes:
+        columns: The columns that say it, the time itself last.
+        group: For each row the names in the other columns, such as that of its episode.
+        rank: Number of the group, sorted.
+        time: The time as it was written.
+        moment: Number of the row's group and time, sorted.
+        first: A row of each moment.
+    """
+
+    columns: list[str]
+    group: list[tuple[str, ...]]
+    rank: Rows
+    time: Float[np.ndarray, "rows"]
+    moment: Rows
+    first: Rows
+
+
+def read_log(
+    path: str | Path,
+    problem: Problem,
+    *,
+    mass_path: str | Path | None = None,
+    agents: Sequence[str] = (),
+) -> Log:
+    """Reads a log; raises and names row, column and remedy if it cannot be right.
+
+    Args:
+        path: The file of agents.
+        problem: What is known of the system.
+        mass_path: A file of the population's distributions, if these are known.
+        agents: The agents to learn from; by default all.
+    """
+    table, grid, dtype = read_table(Path(path)), problem.grid, problem.initial.dtype
+    names = {
+        name: [f"{name}_{i}" for i in range(size)]
+        for name, size in (("state", grid.dim), ("action", problem.actions.dim), ("next", grid.dim))
+    }
+    gives_next = any(column in table.columns for column in names["next"])
+    table.require(["agent", *names["state"], *names["action"]])
+    table.require(names["next"] if gives_next else [])
+    check_sizes(table, problem)
+    check_rewards(table, problem, end=False)
+    clock = next((name for name in CLOCKS if name in table.columns), "")
+    if not clock:
+        raise UserError(
+            f"{table.path}: expected a column time or step, got {', '.join(table.columns)}; say "
+            "when each row was seen"
+        )
+    times = _times(table, [*(name for name in GROUPS if name in table.columns), clock])
+    labels = table.labels("agent")
+    who = sorted(set(labels), key=by_number)
+    index = {name: i for i, name in enumerate(who)}
+    agent = np.array([index[name] for name in labels])
+    # By time, then by agent, so that the order of the rows does not matter.
+    order = np.lexsort((agent, times.moment))
+    _check_once(table, times, agent, order)
+
+    def numbers(name: str, rows: Rows | None = None) -> np.ndarray:
+        columns = [table.numbers(column, rows) for column in names[name]]
+        return np.stack(columns, axis=-1).astype(dtype)
+
+    places = checked_positions(table.where, grid, numbers("state"), names["state"])
+    tracked = np.isin(agent, chosen_agents(table.path, who, agents))
+    notes: list[str] = []
+    if gives_next:
+        start = order[tracked[order]]
+        ends = checked_positions(table.where, grid, numbers("next"), names["next"])[start]
+    else:
+        start, after = _pairs(table, times, agent, tracked, notes)
+        ends = places[after]
+
+    def where(row: int, column: str) -> str:
+        shown = column if gives_next else column.replace("next_", "state_")
+        return table.where(int(start[row]), shown)
+
+    actions = numbers("action", start)
+    check_actions(where, problem, actions)
+    check_moves(where, problem, places[start], ends)
+    if mass_path is None:
+        mass, moment = _from_agents(problem, places, times, start, notes)
+    else:
+        mass, moment = _from_file(Path(mass_path), problem, table, times, start)
+    data = Transitions.from_rows(
+        problem,
+        places[start],
+        actions,
+        ends,
+        mass=mass,
+        moment=moment,
+        stopped=given_stops(table, grid, start),
+        earned=table.numbers("reward", start) if problem.hides_reward else None,
+    )
+    return Log(data, tuple(notes))
+
+
+def _times(table: Table, columns: list[str]) -> _Times:
+    table.require(columns)
+    *groups, last = columns
+    time = table.times(last) if last == "time" else table.integers(last).astype(float)
+    labels = [table.labels(name) for name in groups]
+    group = [tuple(each[row] for each in labels) for row in range(len(table))]
+    ranked = sorted(set(group), key=lambda names: [by_number(name) for name in names])
+    number = {names: i for i, names in enumerate(ranked)}
+    rank = np.array([number[names] for names in group])
+    pairs = np.stack([rank, time], axis=-1)
+    _, first, moment = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    return _Times(columns, group, rank, time, moment.reshape(-1), first)
+
+
+def _check_once(table: Table, times: _Times, agent: np.ndarray, order: Rows) -> None:
+    """Raises if an agent has two rows at the same time."""
+    same = (np.diff(times.moment[order]) == 0) & (np.diff(agent[order]) == 0)
+    if same.any():
+        first = int(np.argmax(same))
+        row = int(max(order[first], order[first + 1]))
+        raise UserError(
+            f"{table.where(row, times.columns[-1])}: agent {table.labels('agent')[row]} has "
+            f"{_words(table, times, row)} more than once; leave one out"
+        )
+
+
+def _pairs(
+    table: Table,
+    times: _Times,
+    agent: np.ndarray,
+    tracked: Bool[np.ndarray, "rows"],
+    notes: list[str],
+) -> tuple[Rows, Rows]:
+    """Rows at which moves begin and those at which they end, by time and then by agent."""
+    order = np.lexsort((times.moment, agent))
+    first, second = order[:-1], order[1:]
+    same = (agent[first] == agent[second]) & (times.rank[first] == times.rank[second])
+    first, second = first[same & tracked[first]], second[same & tracked[first]]
+    apart = times.time[second] - times.time[first]
+    step = 1.0
+    if times.columns[-1] == "time" and len(apart):
+        # Rounded, because times such as 0.1, 0.2, 0.3 are not evenly apart to the last digit.
+        sizes, counts = np.unique(np.array([f"{each:.6g}" for each in apart]), return_counts=True)
+        step = float(sizes[np.argmax(counts)])
+        notes.append(f"a step is {step:g} of the column time, the most common distance of rows")
+    near = np.abs(apart - step) <= UNEVEN * step
+    if not near.any():
+        raise UserError(
+            f"{table.path}: no agent has two rows one step apart, so there is no move to learn "
+            "from; give more rows, or the columns next_0, ..."
+        )
+    if not near.all():
+        notes.append(
+            f"{int((~near).sum()):,} of {len(near):,} moves were left out, because the agent's "
+            f"next row is not {step:g} later"
+        )
+    chosen = np.lexsort((agent[first[near]], times.moment[first[near]]))
+    return first[near][chosen], second[near][chosen]
+
+
+def _from_agents(
+    problem: Problem, places: np.ndarray, times: _Times, start: Rows, notes: list[str]
+) -> tuple[Float[np.ndarray, "moments cells"], Rows]:
+    """Distributions of the agents of each time, even ones where there are few, and each move's."""
+    grid = problem.grid
+    counts = np.bincount(times.moment)
+    used = np.unique(times.moment[start])
+    enough = used[counts[used] >= ENOUGH_AGENTS]
+    number = np.full(len(counts), len(enough))
+    number[enough] = np.arange(len(enough))
+    rows = np.flatnonzero(number[times.moment] < len(enough))
+    mass = histograms(grid, places[rows], number[times.moment[rows]], len(enough))
+    few = len(used) - len(enough)
+    if few:
+        mass = np.concatenate([mass, np.full((1, grid.n_cells), 1.0 / grid.n_cells)])
+        notes.append(
+            f"at {few:,} of {len(used):,} times fewer than {ENOUGH_AGENTS} agents have a row, so "
+            "the population is taken to be spread evenly then; give its distributions with --mass "
+            "if the motion depends on mu"
+        )
+    return mass, number[times.moment[start]]
+
+
+def _from_file(
+    path: Path, problem: Problem, log: Table, times: _Times, start: Rows
+) -> tuple[Float[np.ndarray, "moments cells"], Rows]:
+    """Distributions from a file of masses, and each move's."""
+    table = read_table(path)
+    table.require([*times.columns, *cell_columns(problem.grid), "mass"])
+    own = _times(table, times.columns)
+    names = [_words(table, own, int(row)) for row in own.first]
+    mass = distributions(table, problem.grid, own.moment, names)
+    number = {(own.group[row], own.time[row]): i for i, row in enumerate(own.first.tolist())}
+    found = [number.get((times.group[row], times.time[row]), -1) for row in start.tolist()]
+    moment = np.array(found)
+    if (moment < 0).any():
+        row = int(start[np.argmin(moment)])
+        raise UserError(
+            f"{path}: expected the distribution at {_words(log, times, row)}, as of "
+            f"{log.where(row, times.columns[-1])}, got none; add it"
+        )
+    return mass, moment
+
+
+def _words(table: Table, times: _Times, row: int) -> str:
+    """The row's time in words, such as "step 3, episode 2"."""
+    columns = reversed(times.columns)
+    return ", ".join(f"{name} {str(table.columns[name][row]).strip()}" for name in columns)

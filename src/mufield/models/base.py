@@ -160,11 +160,23 @@ class FeatureMap(eqx.Module):
 
 
 class Rows(NamedTuple):
-    """Data of a regression, in double precision on the host; targets not observed are zero."""
+    """Data of a regression, in double precision on the host.
+
+    Attributes:
+        inputs: The features.
+        targets: What was observed; zero where nothing was.
+        weight: Inverse of the factor on the noise's variance: 1 for what was observed, 0 for what
+            was not.
+    """
 
     inputs: Float[np.ndarray, "rows features"]
     targets: Float[np.ndarray, "rows outputs"]
-    observed: Bool[np.ndarray, "rows outputs"]
+    weight: Float[np.ndarray, "rows outputs"] | Bool[np.ndarray, "rows outputs"]
+
+    @property
+    def observed(self) -> Bool[np.ndarray, "rows outputs"]:
+        """Which targets say something."""
+        return np.asarray(self.weight > 0)
 
 
 def regression_rows(features: FeatureMap, data: Transitions) -> Rows:

@@ -2,26 +2,32 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from .._types import Key
 from ..errors import UserError
-from ..policies.encoders import AbstractEncoder, Unseen
+from ..policies.encoders import AbstractEncoder, Here, Unseen
 from ..space.grid import per_axis
 from .base import AbstractModelFamily, FeatureMap, Rows, refuse_words, regression_rows
 from .calibration import EmpiricalBeta
+from .censored import with_stopped_moves
 from .data import KnownNoise, LearnedNoise, Transitions, Units
-from .kernels import AbstractKernel, AbstractPrior, Smooth
+from .kernels import AbstractKernel, AbstractPrior, Structured, Sum
 from .likelihood import Limits, most_likely
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
 
 LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: with less, single precision is not enough."""
+
+AGAINST_MU = -1.0
+"""Nats that seeing mu must cost before it is taken out of sight: without evidence either way, a
+model that sees it is unsure, and one that does not is sure and perhaps wrong."""
 
 ROUNDINGS = 100.0
 """Factor on the precision of floats, for `_distinct`."""
@@ -67,28 +73,32 @@ class GaussianProcess(AbstractModelFamily):
     Targets are scaled to the order of one (`Units`).
 
     Attributes:
-        prior: What is known beforehand: `Smooth`, `Steered`, `Additive`, or a kernel on features.
-        mu: How the features show the population.
+        prior: What is known beforehand: `Structured`, `Smooth`, `Steered`, `Additive`, or a kernel
+            on features.
+        mu: How the features show the population. None: as `Here` until the data show that the
+            motion does not depend on it, if the prior can tell; otherwise not at all.
         noise: `KnownNoise`, `LearnedNoise`, `TheoryNoise`, or the standard deviation: a number,
             or one for each axis.
         fit_kernel: Whether the kernel's parameters are fitted, by the marginal likelihood.
         length_scales: Least and greatest length scale of a fit.
         variances: Least and greatest factor by which a fit may change other parameters.
+        censored: Whether to learn from moves that a wall stopped that the agent aimed beyond it.
         inducing: Most inducing points if there are more transitions than ``exact_points``; 0 for
             an exact posterior, which refuses more transitions than that.
         exact_points: Up to so many transitions, each may become an inducing point if needed.
         beta: Scale of the confidence band: a number, a `TheoryBeta` or an `EmpiricalBeta`.
     """
 
-    prior: AbstractPrior | AbstractKernel = Smooth()
-    mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
+    prior: AbstractPrior | AbstractKernel = Structured()
+    mu: AbstractEncoder | None = eqx.field(static=True, default=None)
     noise: KnownNoise | LearnedNoise | float | tuple[float, ...] = eqx.field(
         static=True, default=KnownNoise()
     )
     fit_kernel: bool = eqx.field(static=True, default=True)
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
-    variances: tuple[float, float] = eqx.field(static=True, default=(0.25, 4.0))
-    exact_points: int = eqx.field(static=True, default=2000)
+    variances: tuple[float, float] = eqx.field(static=True, default=(1e-3, 20.0))
+    censored: bool = eqx.field(static=True, default=True)
+    exact_points: int = eqx.field(static=True, default=256)
     inducing: int = eqx.field(static=True, default=256)
     beta: float | TheoryBeta | EmpiricalBeta = 3.0
 
@@ -103,11 +113,10 @@ class GaussianProcess(AbstractModelFamily):
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
-        features, units = FeatureMap(data.problem, self.mu), Units.of(data)
-        dtype = data.problem.initial.dtype
-        factor, noise_std = self._factor(data, key)
+        found, units = self._found(data, key), Units.of(data)
+        dtype, factor = data.problem.initial.dtype, self._factor(data, found)
         gain = factor.information_gain
-        ratio = float(np.max(noise_std / units.scale / np.sqrt(factor.noise)))
+        ratio = float(np.max(found.std / units.scale / np.sqrt(factor.noise)))
         if isinstance(self.beta, TheoryBeta):
             beta = self.beta(ratio, gain)
         elif isinstance(self.beta, EmpiricalBeta):
@@ -116,9 +125,9 @@ class GaussianProcess(AbstractModelFamily):
             beta = float(self.beta)
         model = Posterior(
             beta=jnp.asarray(beta, dtype),
-            features=features,
+            features=found.features,
             units=units.cast(dtype),
-            noise_std=jnp.asarray(noise_std, dtype),
+            noise_std=jnp.asarray(found.std, dtype),
             process=Process.of(factor, dtype),
             information_gain=jnp.asarray(gain, dtype),
         )
@@ -130,46 +139,88 @@ class GaussianProcess(AbstractModelFamily):
                 )
         return model
 
-    def factor(self, data: Transitions, key: Key) -> Factor:
-        """The linear algebra behind `fit`, to which rows can be added with `extend`."""
-        return self._factor(data, key)[0]
+    def settled(self, data: Transitions, key: Key) -> tuple["GaussianProcess", Factor]:
+        """The family with what it chose to see of mu, and the linear algebra behind `fit`.
+
+        Rows can be added to the latter with `extend`.
+        """
+        found = self._found(data, key)
+        return replace(self, mu=found.features.mu), self._factor(data, found)
 
     def rows(self, data: Transitions) -> Rows:
-        """Features and scaled targets of the transitions."""
-        return regression_rows(FeatureMap(data.problem, self.mu), data)
+        """Features and scaled targets of the transitions, with what is seen of mu at first."""
+        return regression_rows(FeatureMap(data.problem, self._first_mu), data)
 
-    def _factor(self, data: Transitions, key: Key) -> tuple[Factor, Float[np.ndarray, "dim"]]:
-        """The factor, and the unscaled standard deviation of the noise on each axis."""
-        features = FeatureMap(data.problem, self.mu)
+    @property
+    def _first_mu(self) -> AbstractEncoder:
+        """How mu is seen before the data tell."""
+        if self.mu is not None:
+            return self.mu
+        return Here() if isinstance(self.prior, AbstractPrior) and self.prior.finds_mu else Unseen()
+
+    def _found(self, data: Transitions, key: Key) -> "_Found":
+        """What the evidence says of the kernel, of the noise and of mu."""
+        features = FeatureMap(data.problem, self._first_mu)
         kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
         rows, scale = regression_rows(features, data), np.asarray(Units.of(data).scale)
+        side = np.zeros(rows.targets.shape, dtype=int)
+        if self.censored and not data.of_reward:  # walls stop moves, not rewards
+            side = data.side
+            targets = np.where(side != 0, Units.of(data).encode(data), rows.targets)
+            rows = rows._replace(targets=targets)
         if isinstance(self.noise, KnownNoise | LearnedNoise):
             std = self.noise.std(data)
         else:
             std = np.asarray(per_axis(self.noise, len(scale), float))
         noise = None if std is None else np.maximum((std / scale) ** 2, LEAST_NOISE)
         limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
-        found = most_likely(kernel, noise, rows, limits, key)
-        if std is None:
-            std = np.sqrt(found.noise) * scale
+        found = most_likely(kernel, noise, rows, side, limits, key)
+        kernel = found.kernel
+        if self.mu is None and features.parts[-1] and found.sample is not None:
+            assert isinstance(kernel, Sum)
+            if found.evidence_of_right() < AGAINST_MU:
+                features, kernel = FeatureMap(data.problem, Unseen()), kernel.left
+                rows = rows._replace(inputs=rows.inputs[:, : features.size])
+        return _Found(
+            features=features,
+            kernel=kernel,
+            noise=found.noise,
+            std=np.sqrt(found.noise) * scale if std is None else std,
+            rows=rows,
+            side=side,
+        )
+
+    def _factor(self, data: Transitions, found: "_Found") -> Factor:
+        kernel, noise, rows, count = found.kernel, found.noise, found.rows, len(data)
         if isinstance(self.noise, TheoryNoise):
-            every = float(len(scale) * data.problem.horizon)
-            found = replace(found, noise=np.full(len(scale), every))
-        count = len(data)
+            noise = np.full(len(noise), float(len(noise) * data.problem.horizon))
         if self.inducing > 0:
             most = max(self.inducing, self.exact_points if count <= self.exact_points else 0)
-            distinct = _distinct(found.noise)
-            factor = Factor.of(found.kernel, found.noise, rows, most, LOST_INFORMATION, distinct)
+            factor = Factor.of(kernel, noise, rows, most, LOST_INFORMATION, _distinct(noise))
         elif count <= self.exact_points:
-            factor = Factor.of(found.kernel, found.noise, rows, self.exact_points, tolerance=0.0)
+            factor = Factor.of(kernel, noise, rows, self.exact_points, tolerance=0.0)
         else:
             raise UserError(
                 f"{count} transitions are more than exact_points = {self.exact_points}; raise it, "
                 "or allow inducing points"
             )
-        return factor, std
+        return replace(factor, rows=with_stopped_moves(rows, found.side, factor.phi, noise))
+
+
+class _Found(NamedTuple):
+    """What the evidence chose: features, kernel, lambda and standard deviation of the noise.
+
+    ``rows`` are the data, ``side`` where walls stopped them.
+    """
+
+    features: FeatureMap
+    kernel: AbstractKernel
+    noise: Float[np.ndarray, "dim"]
+    std: Float[np.ndarray, "dim"]
+    rows: Rows
+    side: Int[np.ndarray, "rows dim"]
 
 
 def _distinct(noise: Float[np.ndarray, "dim"]) -> float:

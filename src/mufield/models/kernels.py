@@ -5,6 +5,7 @@ A prior is a recipe that makes a kernel for the features of a problem.
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -168,7 +169,14 @@ class Select(AbstractKernel):
 
 
 class AbstractPrior(eqx.Module):
-    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu)."""
+    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu).
+
+    Attributes:
+        finds_mu: Whether its kernels are sums whose right part is all that depends on mu, so that
+            a fit can tell whether the data need it.
+    """
+
+    finds_mu: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, features: FeatureMap) -> AbstractKernel:
@@ -225,6 +233,73 @@ class Steered(AbstractPrior):
         common = Select(Linear(self.gain, self.drift), of_action)
         local = Select(Linear(self.variation, self.drift), of_action)
         return Sum(common, Product(local, _smooth(of_state + of_mu, self.length_scale)))
+
+
+class Structured(AbstractPrior):
+    """Any motion: a sum of parts, of which the data show how large each is.
+
+    A common response to the action, linear and bent; a drift, a gain and a bent response that
+    change smoothly with the place; a drift and a gain that change sharply with it; and, if mu is
+    seen, a drift and a gain that change with the crowd, everywhere alike or by place. A part that
+    the data do not need shrinks in the fit, so that simple motions need few data.
+
+    Variances are in units of the squared farthest move, for actions at the border of their box.
+
+    Attributes:
+        gain: Variance of the common gain: how far an action carries.
+        drift: Variance of the common drift, the motion without an action.
+        bend: Variance of what is not linear in the action.
+        local_gain: Variance of the gain's smooth changes with the place.
+        local_drift: Variance of the drift's.
+        local_bend: Variance of the bent response's.
+        sharp: Variance of sharp changes of the gain, and of the drift.
+        crowd: Variance of the gain's changes with mu; a third of it is that of the drift's.
+        local_crowd: Variance of those changes' own changes with the place.
+        place_scale: Length scale of smooth changes with the place.
+        sharp_scale: Length scale of sharp ones.
+        action_scale: Length scale of bent responses.
+        crowd_scale: Length scale in the features of mu.
+    """
+
+    gain: float = eqx.field(static=True, default=0.5)
+    drift: float = eqx.field(static=True, default=0.03)
+    bend: float = eqx.field(static=True, default=0.03)
+    local_gain: float = eqx.field(static=True, default=0.1)
+    local_drift: float = eqx.field(static=True, default=0.05)
+    local_bend: float = eqx.field(static=True, default=0.02)
+    sharp: float = eqx.field(static=True, default=0.02)
+    crowd: float = eqx.field(static=True, default=0.05)
+    local_crowd: float = eqx.field(static=True, default=0.02)
+    place_scale: float = eqx.field(static=True, default=0.7)
+    sharp_scale: float = eqx.field(static=True, default=0.5)
+    action_scale: float = eqx.field(static=True, default=1.0)
+    crowd_scale: float = eqx.field(static=True, default=2.0)
+
+    finds_mu: ClassVar[bool] = True
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem; the part of mu is the right one of its sum."""
+        of_state, of_action, of_mu = features.parts
+
+        def linear(gain: float, drift: float) -> Select:
+            return Select(Linear(gain, drift), of_action)
+
+        def bent(variance: float) -> Select:
+            return _smooth(of_action, self.action_scale, variance)
+
+        common = Sum(linear(self.gain, self.drift), bent(self.bend))
+        local = Sum(linear(self.local_gain, self.local_drift), bent(self.local_bend))
+        smooth = Product(local, _smooth(of_state, self.place_scale))
+        scales = jnp.full(len(of_state), self.sharp_scale)
+        sharp = Product(linear(self.sharp, self.sharp), Select(Matern32(scales), of_state))
+        own = Sum(Sum(common, smooth), sharp)
+        if not of_mu:
+            return own
+        seen = _smooth(of_mu, self.crowd_scale)
+        everywhere = Product(linear(self.crowd, self.crowd / 3), seen)
+        here = linear(self.local_crowd, self.local_crowd / 3)
+        by_place = Product(Product(here, _smooth(of_state, self.place_scale)), seen)
+        return Sum(own, Sum(everywhere, by_place))
 
 
 class Additive(AbstractPrior):

@@ -7,19 +7,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from .._types import Key, Scalar
 from ..errors import UserError
 from .base import Rows
+from .censored import with_stopped_moves
 from .data import buffer_size
-from .kernels import AbstractKernel
+from .kernels import AbstractKernel, covariances
 
-MOST_ROWS = 512
-"""Of more rows the marginal likelihood uses a random subset."""
+MOST_ROWS = 384
+"""Of more rows the marginal likelihood uses a random subset; the work grows with their cube."""
 
 MOST_STEPS = 60
 """Steps of L-BFGS-B."""
+
+ENOUGH = 1e-4
+"""The search ends when a step gains less than this share of the logarithm of the likelihood."""
 
 PRIOR_WIDTH = 1.0
 """Standard deviation of the log-normal prior of kernel parameters around their first values."""
@@ -29,6 +33,12 @@ NOISE_PRIOR_WIDTH = 3.0
 
 NOISE_START = 0.1
 """First value of the scaled noise's variance."""
+
+ABSENT = 1e-10
+"""Variance of a part of a kernel that is left out."""
+
+JITTER = 1e-9
+"""Share of the mean variance that is added to a covariance matrix before it is factorised."""
 
 NOISE_BOUNDS = (1e-4, 100.0)
 """Limits of the scaled noise's variance."""
@@ -44,25 +54,47 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """A kernel, and lambda of each axis."""
+    """A kernel, and lambda of each axis.
+
+    Attributes:
+        sample: The rows that chose them, padded; None if nothing was fitted.
+    """
 
     kernel: AbstractKernel
     noise: Float[np.ndarray, "dim"]
+    sample: Rows | None = None
+
+    def evidence_of_right(self) -> float:
+        """Nats of log likelihood that the right part of a sum of kernels brings."""
+        assert self.sample is not None
+        leaves = jax.tree_util.tree_leaves_with_path(self.kernel)
+        names = [jax.tree_util.keystr(path) for path, leaf in leaves for _ in range(np.size(leaf))]
+        right = [n.startswith(".right") and not n.endswith("length_scale") for n in names]
+        values = _ranges(self.kernel, None)[0]
+        found = []
+        for each in (values, np.where(right, ABSENT, values)):
+            vector = np.log(np.concatenate([each, self.noise]))
+            found.append(_evaluated(self.kernel, vector, self.sample)[0])
+        return found[0] - found[1]
 
 
 def most_likely(
     kernel: AbstractKernel,
     noise: Float[np.ndarray, "dim"] | None,
     rows: Rows,
+    side: Int[np.ndarray, "rows dim"],
     limits: Limits | None,
     key: Key,
 ) -> Hyperparameters:
     """The parameters that maximise the marginal likelihood times a weak prior.
 
+    Moves that a wall stopped count as what they say under the first parameters.
+
     Args:
         kernel: Where the search starts; also the centre of the prior.
         noise: Lambda of each axis; None to fit it too.
         rows: The data.
+        side: Where walls stopped moves, as of `Transitions`.
         limits: How far the kernel's parameters may change; None to keep the kernel.
         key: Randomness of the subset.
     """
@@ -75,21 +107,19 @@ def most_likely(
     low, high = np.concatenate([low, lambdas[0]]), np.concatenate([high, lambdas[1]])
     width = np.repeat([PRIOR_WIDTH, NOISE_PRIOR_WIDTH], [len(values), len(start_noise)])
     free, first = low < high, np.log(np.clip(start, low, high))
-    sample = _subset(rows, key)
+    sample = _subset(kernel, rows, side, start_noise, key)
 
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
-        with jax.enable_x64(True):
-            arrays = [jnp.asarray(part) for part in (vector, *sample)]
-            value, gradient = log_likelihood(kernel, *arrays)
+        value, gradient = _evaluated(kernel, vector, sample)
         away = (vector - first) / width
-        total = -float(value) + 0.5 * float(away @ away)
-        return total, np.where(free, away / width - np.asarray(gradient), 0.0)
+        total = -value + 0.5 * float(away @ away)
+        return total, np.where(free, away / width - gradient, 0.0)
 
     from scipy.optimize import minimize  # slow to import
 
     bounds = np.log(np.stack([low, high], axis=1))
     found = minimize(
-        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS}
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS, "ftol": ENOUGH}
     )
     if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
         raise UserError(
@@ -97,7 +127,14 @@ def most_likely(
             "the kernel's parameters with fit_kernel=False"
         )
     best = np.where(free, np.exp(found.x), start)
-    return Hyperparameters(_with_parameters(kernel, best), best[len(values) :])
+    fitted = _with_parameters(kernel, best)
+    return Hyperparameters(fitted, best[len(values) :], sample)
+
+
+def _evaluated(kernel: AbstractKernel, vector: np.ndarray, rows: Rows) -> tuple[float, np.ndarray]:
+    with jax.enable_x64(True):
+        value, gradient = log_likelihood(kernel, *(jnp.asarray(part) for part in (vector, *rows)))
+    return float(value), np.asarray(gradient)
 
 
 @eqx.filter_jit
@@ -106,7 +143,7 @@ def log_likelihood(
     vector: Float[Array, "parameters"],
     inputs: Float[Array, "rows features"],
     targets: Float[Array, "rows dim"],
-    observed: Bool[Array, "rows dim"],
+    weight: Float[Array, "rows dim"],
 ) -> tuple[Scalar, Array]:
     """The logarithm of p(y), summed over the axes, and its gradient by ``vector``.
 
@@ -121,22 +158,24 @@ def log_likelihood(
     noise = jnp.exp(vector[-dim:])
     covariance, pull_back = jax.vjp(covariance_at, vector[:-dim])
     value, slopes, by_noise = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(
-        covariance, noise, targets, observed
+        covariance, noise, targets, weight
     )
     by_kernel = pull_back(jnp.sum(slopes, axis=0))[0]
     return jnp.sum(value), jnp.concatenate([by_kernel, by_noise * noise])
 
 
 def _axis(
-    covariance: Array, noise: Scalar, targets: Array, observed: Array
+    covariance: Array, noise: Scalar, targets: Array, weight: Array
 ) -> tuple[Scalar, Array, Scalar]:
     """The log likelihood of one axis, and its derivatives by the covariances and by lambda.
 
     The formula (alpha alpha' - A^-1) / 2 costs less than differentiating a Cholesky factor.
     """
+    observed = weight > 0
     seen = observed.astype(covariance.dtype)
     both = seen[:, None] * seen
-    matrix = covariance * both + jnp.diag(jnp.where(observed, noise, 1.0))
+    spread = 1 / jnp.where(observed, weight, 1.0)
+    matrix = covariance * both + jnp.diag(jnp.where(observed, noise * spread, 1.0))
     lower = jnp.linalg.cholesky(matrix)
     inverse = jax.scipy.linalg.cho_solve((lower, True), jnp.eye(len(seen), dtype=lower.dtype))
     y = jnp.where(observed, targets, 0.0)
@@ -144,7 +183,7 @@ def _axis(
     constant = 0.5 * jnp.sum(seen) * jnp.log(2 * jnp.pi)
     value = -0.5 * y @ alpha - jnp.sum(jnp.log(jnp.diagonal(lower))) - constant
     slopes = 0.5 * (jnp.outer(alpha, alpha) - inverse) * both
-    return value, slopes, jnp.trace(slopes)
+    return value, slopes, jnp.sum(jnp.diagonal(slopes) * spread)
 
 
 def _ranges(kernel: AbstractKernel, limits: Limits | None) -> np.ndarray:
@@ -173,11 +212,22 @@ def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
     return result
 
 
-def _subset(rows: Rows, key: Key) -> Rows:
-    """At most `MOST_ROWS` rows, padded to a size that rarely changes."""
+def _subset(
+    kernel: AbstractKernel,
+    rows: Rows,
+    side: Int[np.ndarray, "rows dim"],
+    noise: Float[np.ndarray, "dim"],
+    key: Key,
+) -> Rows:
+    """At most `MOST_ROWS` rows, padded to a size that rarely changes, with stopped moves."""
     count = len(rows.inputs)
     if count > MOST_ROWS:
         chosen = np.sort(np.asarray(jax.random.choice(key, count, (MOST_ROWS,), replace=False)))
-        rows = Rows(*(part[chosen] for part in rows))
-    missing = buffer_size(len(rows.inputs)) - len(rows.inputs)
+        rows, side = Rows(*(part[chosen] for part in rows)), side[chosen]
+    if side.any():
+        covariance = covariances(kernel, rows.inputs, rows.inputs)
+        size = np.trace(covariance) / len(covariance)
+        phi = np.linalg.cholesky(covariance + JITTER * size * np.eye(len(covariance)))
+        rows = with_stopped_moves(rows, side, phi, noise)
+    missing = min(buffer_size(len(rows.inputs)), MOST_ROWS) - len(rows.inputs)
     return Rows(*(np.pad(part, ((0, missing), (0, 0))) for part in rows))

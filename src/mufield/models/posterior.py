@@ -22,7 +22,7 @@ from .._types import Action, Key, Scalar, State
 from ..problem import Motion
 from ..space.measure import MeanField
 from .base import AbstractModel, FeatureMap, Prediction, Rows
-from .data import Units, buffer_size
+from .data import Units
 from .kernels import AbstractKernel, covariances, variances
 
 LOST_INFORMATION = 1e-4
@@ -32,8 +32,11 @@ which data add less than this to the precision are left out of predictions and d
 ROUNDING = 1e-12
 """Share of a prior variance, or of a precision, below which differences are rounding errors."""
 
-SMALLEST_BUFFER = 16
-"""Points of the smallest buffer; small, because planning pays for each in every cell and step."""
+SMALLEST_BUFFER, GROWTH = 64, 4
+"""Points of the smallest buffer, and the factor to the next: each size is compiled anew."""
+
+MOST_PAIRS = 1 << 22
+"""Up to so many pairs of rows all covariances are computed at once, which is faster."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Factor:
     def precision(self) -> Float[np.ndarray, "dim points points"]:
         """A of each axis."""
         identity = np.eye(len(self.chosen))
-        weights = (self.rows.observed / self.noise).T
+        weights = (self.rows.weight / self.noise).T
         return np.stack([identity + (self.phi.T * w) @ self.phi for w in weights])
 
     @property
@@ -111,12 +114,18 @@ class Factor:
         chosen = self.chosen.tolist()
         left[chosen] = 0.0
         enough = 2 * float(np.min(self.noise)) * self.tolerance
+        pairs = None
+        if len(inputs) ** 2 <= MOST_PAIRS:
+            pairs = covariances(self.kernel, inputs, inputs)
         for column in range(known, phi.shape[1]):
             pivot = int(np.argmax(left))
             # Below the second limit only rounding errors are left.
             if np.sum(left) <= enough or left[pivot] <= self.distinct * prior[pivot]:
                 break
-            between = covariances(self.kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
+            if pairs is None:
+                between = covariances(self.kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
+            else:
+                between = pairs[:, pivot]
             found = between - phi[:, :column] @ phi[pivot, :column]
             phi[:, column] = found / np.sqrt(left[pivot])
             phi[chosen, column] = 0.0  # exactly triangular
@@ -176,7 +185,7 @@ class Process(eqx.Module):
         whiten = np.zeros((dim, _buffer(rank), len(points)))
         weights, deviations = np.zeros(whiten.shape[:2]), np.zeros(whiten.shape[:2])
         lower = factor.phi[factor.chosen]
-        weight = factor.rows.observed / factor.noise
+        weight = factor.rows.weight / factor.noise
         pulled = factor.phi.T @ np.where(factor.rows.observed, factor.rows.targets * weight, 0.0)
         for axis in range(dim):
             scaled = vectors[axis] * np.sqrt(growth[axis] / values[axis])
@@ -278,7 +287,8 @@ def solve_triangular(lower: np.ndarray, right: np.ndarray, **options: Any) -> np
 
 
 def _buffer(count: int) -> int:
-    """The next of 16, 24, 32, 48, 64, 96, ...: one more point grows a buffer by at most half."""
-    size = buffer_size(count, SMALLEST_BUFFER)
-    smaller = 3 * size // 4
-    return smaller if size > SMALLEST_BUFFER and count <= smaller else size
+    """The next of 64, 256, 1024, ..."""
+    size = SMALLEST_BUFFER
+    while size < count:
+        size *= GROWTH
+    return size

@@ -80,11 +80,11 @@ def prior_of(run: RunData) -> Prior | None:
     # The key of the last fit, so that the hyperparameters are those of the run.
     key = jax.random.key(run.store.config.seed)
     key = jax.random.fold_in(jax.random.fold_in(key, len(run.ends)), FIT)
-    factor = family.factor(run.data, key)
+    family, factor = family.settled(run.data, key)
     std = np.asarray(problem.noise.std) / np.asarray(problem.max_move)
     variance, slopes = math.inf, None
     try:
-        found = feature_slopes(FeatureMap(problem, family.mu))
+        found = feature_slopes(FeatureMap(problem, family.mu or Unseen()))
         slopes = found.metric_slopes(factor.kernel)
         variance = kernel_bounds(factor.kernel, (), found.reach).variance
     except NotImplementedError:

@@ -36,6 +36,7 @@ from .models.gp import TheoryNoise as TheoryNoise
 from .models.kernels import Additive as Additive
 from .models.kernels import Smooth as Smooth
 from .models.kernels import Steered as Steered
+from .models.kernels import Structured as Structured
 from .observed.log import read_log as read_log
 from .planning.certificate import Certificate as Certificate
 from .planning.certificate import certify as certify

@@ -20,6 +20,11 @@ from mufield.space.measure import mean_field_at
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
+SMOOTH = GaussianProcess(prior=Smooth(), variances=(0.25, 4.0), exact_points=2000)
+
+
+def smooth(**options):
+    return dataclasses.replace(SMOOTH, **options)
 
 
 def toy_data(grid=PLANE, agents=2, seeds=(0,), **options):
@@ -45,7 +50,7 @@ def everywhere(problem, count=40, seed=9):
 @pytest.mark.parametrize("fit_kernel", [False, True])
 def test_without_data_the_model_is_the_prior(inducing, fit_kernel):
     problem = toy_problem(PLANE, max_move=(0.5, 2.0))
-    family = GaussianProcess(inducing=inducing, fit_kernel=fit_kernel)
+    family = smooth(inducing=inducing, fit_kernel=fit_kernel)
     model = family.fit(Transitions.empty(problem), KEY)
     where = everywhere(problem)
     found = predictions(model, *where)
@@ -57,20 +62,20 @@ def test_without_data_the_model_is_the_prior(inducing, fit_kernel):
 
 def test_a_fit_is_a_function_of_its_arguments():
     data = toy_data(seeds=(0, 1))
-    first, second = (GaussianProcess().fit(data, KEY) for _ in range(2))
+    first, second = (smooth().fit(data, KEY) for _ in range(2))
     for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_few_points_are_used_where_they_say_the_same_and_more_elsewhere():
     data = toy_data(agents=4)
-    smooth, rough = (SquaredExponential(scale, 0.5) for scale in (8.0, 0.05))
-    family = GaussianProcess(prior=smooth, fit_kernel=False, inducing=64)
-    assert len(family.factor(data, KEY).chosen) < 64
+    bland, rough = (SquaredExponential(scale, 0.5) for scale in (8.0, 0.05))
+    family = smooth(prior=bland, fit_kernel=False, inducing=64)
+    assert len(family.settled(data, KEY)[1].chosen) < 64
     family = dataclasses.replace(family, prior=rough)
-    assert len(family.factor(data, KEY).chosen) == len(data) == 80
+    assert len(family.settled(data, KEY)[1].chosen) == len(data) == 80
     family = dataclasses.replace(family, exact_points=50)
-    assert len(family.factor(data, KEY).chosen) == 64
+    assert len(family.settled(data, KEY)[1].chosen) == 64
     family = dataclasses.replace(family, inducing=0)
     with pytest.raises(ValueError, match="more than exact_points"):
         family.fit(data, KEY)
@@ -78,7 +83,7 @@ def test_few_points_are_used_where_they_say_the_same_and_more_elsewhere():
 
 def test_both_posteriors_say_the_same_of_the_same_data():
     data = toy_data()
-    exact, inducing = (GaussianProcess(inducing=size).fit(data, KEY) for size in (0, 256))
+    exact, inducing = (smooth(inducing=size).fit(data, KEY) for size in (0, 256))
     where = everywhere(data.problem)
     one, other = predictions(exact, *where), predictions(inducing, *where)
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-4)
@@ -90,13 +95,13 @@ def test_both_posteriors_say_the_same_of_the_same_data():
 
 def test_the_shorter_way_round_a_ring_is_learned():
     data = toy_data(RING, agents=10, max_move=0.1, noise=0.02)
-    model = GaussianProcess().fit(data, KEY)
+    model = smooth().fit(data, KEY)
     states, actions, mass = everywhere(data.problem)
     found = predictions(model, states, actions, mass)
     assert float(jnp.max(jnp.abs(found.mean - states - 0.08 * actions))) < 0.03
 
 
-def test_censored_moves_have_no_influence():
+def test_stopped_moves_that_are_left_out_have_no_influence():
     data = toy_data(agents=3)
     assert not data.observed.all()
     # Another end of a censored move, with the flags kept.
@@ -104,7 +109,7 @@ def test_censored_moves_have_no_influence():
     other = dataclasses.replace(data, next_states=moved)
     where = everywhere(data.problem)
     for inducing in (0, 256):
-        family = GaussianProcess(inducing=inducing)
+        family = smooth(inducing=inducing, censored=False)
         one, two = (predictions(family.fit(d, KEY), *where) for d in (data, other))
         np.testing.assert_array_equal(one.mean, two.mean)
         np.testing.assert_array_equal(one.epistemic, two.epistemic)
@@ -112,14 +117,14 @@ def test_censored_moves_have_no_influence():
 
 def test_noise_comes_from_the_problem_the_data_or_the_user():
     data = toy_data(agents=10, noise=(0.1, 0.3))
-    known = GaussianProcess().fit(data, KEY)
+    known = smooth().fit(data, KEY)
     where = everywhere(data.problem)
     np.testing.assert_allclose(predictions(known, *where).aleatoric[0], [0.1, 0.3])
-    learned = GaussianProcess(noise=LearnedNoise()).fit(data, KEY)
+    learned = smooth(noise=LearnedNoise()).fit(data, KEY)
     np.testing.assert_allclose(predictions(learned, *where).aleatoric[0], [0.1, 0.3], rtol=0.2)
-    given = GaussianProcess(noise=(0.2, 0.4)).fit(data, KEY)
+    given = smooth(noise=(0.2, 0.4)).fit(data, KEY)
     np.testing.assert_allclose(predictions(given, *where).aleatoric[0], [0.2, 0.4])
-    fixed = GaussianProcess(noise=LearnedNoise(), fit_kernel=False).factor(data, KEY)
+    fixed = smooth(noise=LearnedNoise(), fit_kernel=False).settled(data, KEY)[1]
     np.testing.assert_allclose(np.sqrt(fixed.noise), [0.1, 0.3], rtol=0.25)
     np.testing.assert_array_equal(fixed.kernel.length_scale, 2.0)
 
@@ -129,18 +134,18 @@ def test_noise_of_the_discrete_rooms_is_learned():
     policy = mufield.random_policy(system.problem)
     data = Transitions.of(system.problem, [system.run(policy, KEY, agents=10)])
     # A push comes with probability 0.3 and is one of up to five moves, two of them on an axis.
-    np.testing.assert_allclose(GaussianProcess().factor(data, KEY).noise, 0.12, rtol=0.4)
+    np.testing.assert_allclose(smooth().settled(data, KEY)[1].noise, 0.12, rtol=0.4)
 
 
 def test_theory_sets_lambda_to_outputs_times_horizon():
     data = toy_data(horizon=20)
-    factor = GaussianProcess(noise=TheoryNoise()).factor(data, KEY)
+    factor = smooth(noise=TheoryNoise()).settled(data, KEY)[1]
     np.testing.assert_array_equal(factor.noise, [40.0, 40.0])
 
 
 def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
     kernel = SquaredExponential(1.0, 0.5)
-    family = GaussianProcess(
+    family = smooth(
         prior=kernel,
         fit_kernel=False,
         noise=TheoryNoise(),
@@ -166,7 +171,7 @@ def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
 @pytest.mark.parametrize("inducing", [0, 256])
 def test_predictions_have_the_slopes_of_finite_differences(inducing):
     data = toy_data()
-    model = GaussianProcess(inducing=inducing, mu=MeanEmbedding()).fit(data, KEY)
+    model = smooth(inducing=inducing, mu=MeanEmbedding()).fit(data, KEY)
     grid = data.problem.grid
 
     @jax.jit
@@ -189,26 +194,26 @@ def test_predictions_have_the_slopes_of_finite_differences(inducing):
 
 def test_parameters_stay_within_their_bounds():
     data = toy_data(LINE, agents=10, noise=0.02)
-    family = GaussianProcess(length_scales=(1.9, 2.1), variances=(0.9, 1.1))
-    kernel = family.factor(data, KEY).kernel
+    family = smooth(length_scales=(1.9, 2.1), variances=(0.9, 1.1))
+    kernel = family.settled(data, KEY)[1].kernel
     slack = 1e-9
     assert np.all(kernel.length_scale >= 1.9 - slack)
     assert np.all(kernel.length_scale <= 2.1 + slack)
     assert 0.45 - slack <= float(kernel.variance) <= 0.55 + slack
     # The bounds bind: freed, the parameters go farther.
-    free = GaussianProcess().factor(data, KEY).kernel
+    free = smooth().settled(data, KEY)[1].kernel
     assert np.any((free.length_scale < 1.9) | (free.length_scale > 2.1))
 
 
 def test_the_prior_does_not_collapse_when_noise_hides_the_motion():
     data = toy_data(RING, agents=1, max_move=0.05, noise=0.2)
-    kernel = GaussianProcess().factor(data, KEY).kernel
+    kernel = smooth().settled(data, KEY)[1].kernel
     assert float(kernel.variance) >= 0.25 * 0.5
 
 
 def test_a_product_trades_no_variances():
     data = toy_data()
-    kernel = GaussianProcess(mu=MeanEmbedding()).factor(data, KEY).kernel
+    kernel = smooth(mu=MeanEmbedding()).settled(data, KEY)[1].kernel
     assert float(kernel.second.kernel.variance) == 1.0
     assert float(kernel.first.kernel.variance) != 0.5
 
@@ -217,7 +222,7 @@ def test_the_motion_of_the_swarm_is_learned_from_a_few_episodes():
     system = mufield.make("swarm")
     problem, policy = system.problem, mufield.random_policy(system.problem)
     episodes = [system.run(policy, jax.random.key(seed), agents=2) for seed in range(3)]
-    model = GaussianProcess().fit(Transitions.of(problem, episodes), KEY)
+    model = smooth().fit(Transitions.of(problem, episodes), KEY)
     states, _, mass = everywhere(problem, 200)
     actions = jnp.asarray(np.random.default_rng(1).uniform(-7, 7, size=(200, 1)))
     found = predictions(model, states, actions, mass)
@@ -231,7 +236,7 @@ def test_the_motion_of_the_swarm_is_learned_from_a_few_episodes():
 
 def test_predictions_in_single_precision_are_near_those_in_double():
     data = toy_data(agents=20, noise=0.1)
-    model = GaussianProcess().fit(data, KEY)
+    model = smooth().fit(data, KEY)
     single = jax.tree.map(
         lambda leaf: leaf.astype("float32") if eqx.is_inexact_array(leaf) else leaf, model
     )
@@ -253,17 +258,17 @@ def test_predictions_in_single_precision_are_near_those_in_double():
 )
 def test_settings_that_cannot_be_right_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        GaussianProcess(**options)
+        smooth(**options)
 
 
 def test_a_kernel_of_another_size_is_refused():
-    family = GaussianProcess(prior=SquaredExponential(jnp.ones(3)))
+    family = smooth(prior=SquaredExponential(jnp.ones(3)))
     with pytest.raises(ValueError, match="vectors of 4 features"):
         family.fit(toy_data(), KEY)
 
 
 def test_a_kernel_that_is_not_finite_is_refused():
-    family = GaussianProcess(prior=Linear(1e308, 1.0) * Linear(1e308, 1.0), fit_kernel=False)
+    family = smooth(prior=Linear(1e308, 1.0) * Linear(1e308, 1.0), fit_kernel=False)
     with pytest.raises(ValueError, match="NaN or infinity"):
         family.fit(toy_data(), KEY)
 
@@ -271,11 +276,11 @@ def test_a_kernel_that_is_not_finite_is_refused():
 @pytest.mark.parametrize("inducing", [0, 256])
 def test_rows_are_added_without_a_new_fit(inducing):
     problem = toy_problem(LINE)
-    family = GaussianProcess(fit_kernel=False, inducing=inducing)
+    family = smooth(fit_kernel=False, inducing=inducing)
     parts = [Transitions.of(problem, [toy_episode(problem, seed)]) for seed in range(2)]
     whole = Transitions.of(problem, [toy_episode(problem, seed) for seed in range(2)])
-    factor = family.factor(parts[0], KEY).extend(family.rows(parts[1]))
-    fresh = family.factor(whole, KEY)
+    factor = family.settled(parts[0], KEY)[1].extend(family.rows(parts[1]))
+    fresh = family.settled(whole, KEY)[1]
     assert factor.information_gain == pytest.approx(fresh.information_gain, rel=1e-3)
 
 

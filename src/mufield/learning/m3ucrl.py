@@ -42,6 +42,10 @@ REWARD_POINTS = 64
 evaluated anew for every cell, move and step of every sweep."""
 
 
+REWARD_VARIANCES = (0.25, 4.0)
+"""Limits of a reward's kernel parameters, as factors: rewards are scaled by their own deviation."""
+
+
 class PlanError(UserError):
     """There is no usable plan or model, and no earlier one to fall back to."""
 
@@ -97,7 +101,7 @@ class M3UCRL:
 
         Args:
             problem: What is known of the system.
-            family: The statistical model; a deep ensemble by default.
+            family: The statistical model; a Gaussian process for any motion by default.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
             random_first: Whether the first episode runs the uniform random policy, instead of a
@@ -113,7 +117,7 @@ class M3UCRL:
                 "reward_family, or hide the reward with Problem(reward=None)"
             )
         self.problem = problem
-        self.family = DeepEnsemble() if family is None else family
+        self.family = GaussianProcess() if family is None else family
         self.planner = MirrorPlanner() if planner is None else planner
         self.optimism = Hallucinated() if optimism is None else optimism
         self.flow = Flow(self.optimism.joint(problem))
@@ -326,6 +330,7 @@ def default_reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
             prior=Additive(),
             mu=LogHere(),
             noise=KnownNoise(),
+            variances=REWARD_VARIANCES,
             exact_points=0,
             inducing=min(family.inducing, REWARD_POINTS) or REWARD_POINTS,
         )

@@ -25,6 +25,9 @@ from ..models.base import AbstractModel, Prediction
 from ..problem import AbstractJointMotion, Box, Motion, Problem, Reward
 from ..space.measure import MeanField
 
+REWARD_SCALE = 2 / 3
+"""Share that is used of a hidden reward's band."""
+
 REWARD_DRAW = 1
 """Tells the randomness of a drawn reward apart from that of the drawn motion."""
 
@@ -83,14 +86,17 @@ class Hallucinated(AbstractOptimism):
     """A control of its own, eta, picks the best motion inside the confidence band.
 
     Attributes:
-        scale: Share that is used of the motion's band and of a hidden reward's. With all of it
-            agents explore too much and learn more slowly (`benchmarks/learning.py`).
+        scale: Share that is used of the motion's band and of a hidden reward's. None: of the
+            motion's, what one more move there would take away of the doubt,
+            sigma^2 / (sigma^2 + noise^2). So agents explore where a look teaches much, and do as
+            the data say where doubts are small beside the noise (`benchmarks/motions.py`).
     """
 
-    scale: float = eqx.field(static=True, default=2 / 3)
+    scale: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        _check_size("scale", self.scale)
+        if self.scale is not None:
+            _check_size("scale", self.scale)
 
     def joint(self, problem: Problem) -> Problem:
         """The problem whose actions are joint ones, ``(a, eta)``; eta costs nothing."""
@@ -109,7 +115,7 @@ class Hallucinated(AbstractOptimism):
         return _JointReward(reward, problem.actions.dim)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The motion m(z) + scale beta sigma(z) eta."""
+        """The motion m(z) + share(z) beta sigma(z) eta."""
         return HallucinatedMotion(
             model=model,
             scale=self.scale,
@@ -119,7 +125,7 @@ class Hallucinated(AbstractOptimism):
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
-        return _ModelReward(model, self.scale)
+        return _ModelReward(model, REWARD_SCALE if self.scale is None else self.scale)
 
 
 class Bonus(AbstractOptimism):
@@ -176,17 +182,17 @@ class Greedy(AbstractOptimism):
 
 
 class HallucinatedMotion(AbstractJointMotion):
-    """m(z) + scale beta sigma(z) eta for a joint action ``(a, eta)``.
+    """m(z) + share(z) beta sigma(z) eta for a joint action ``(a, eta)``.
 
     Attributes:
         model: The fitted model.
-        scale: Factor on the model's own beta.
+        scale: The share; None for that which one move would teach.
         max_move: The farthest move on each axis, to which motions are cut.
         action_dim: Number of action axes; what follows them in a joint action is eta.
     """
 
     model: AbstractModel
-    scale: float = eqx.field(static=True)
+    scale: float | None = eqx.field(static=True)
     max_move: tuple[float, ...] = eqx.field(static=True)
     action_dim: int = eqx.field(static=True)
 
@@ -196,8 +202,15 @@ class HallucinatedMotion(AbstractJointMotion):
 
     def steer(self, state: State, belief: Prediction, eta: Float[Array, "dim"]) -> State:
         """Where an agent aims: the point of the band that eta picks."""
-        beta = (self.scale * self.model.beta).astype(state.dtype)
-        return within_reach(state, belief.mean + beta * belief.epistemic * eta, self.max_move)
+        share = taught(belief) if self.scale is None else self.scale
+        half = (share * self.model.beta).astype(state.dtype) * belief.epistemic
+        return within_reach(state, belief.mean + half * eta, self.max_move)
+
+
+def taught(found: Prediction) -> Float[Array, "outputs"]:
+    """Share of the variance of a doubt that one observation takes away."""
+    doubt = found.epistemic**2
+    return doubt / (doubt + found.aleatoric**2 + jnp.finfo(doubt.dtype).tiny)
 
 
 class MeanMotion(eqx.Module):

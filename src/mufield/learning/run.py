@@ -143,7 +143,7 @@ def learn(
 
     Args:
         system: A simulator or anything else that can be run for an episode.
-        learner: The learner; by default a deep ensemble and mirror ascent.
+        learner: The learner; by default a Gaussian process and mirror ascent.
         episodes: Number of episodes.
         seed: Seed of all randomness.
         agents: Agents that are tracked in each episode.

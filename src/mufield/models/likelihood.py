@@ -119,7 +119,12 @@ def most_likely(
 
     bounds = np.log(np.stack([low, high], axis=1))
     found = minimize(
-        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS, "ftol": ENOUGH}
+        loss,
+        first,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": MOST_STEPS, "ftol": ENOUGH},
     )
     if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
         raise UserError(

@@ -14,7 +14,9 @@ NOISES = (0.0, 1.0)
 """Noise intensities of the discrete rooms: none, and the default of OpenSpiel's game."""
 
 PLANNERS = ("mirror", "network")
-SWARM_SCALE = 0.3
+MIRROR_SCALE, SWARM_SCALE = 2 / 3, 0.3
+"""Shares of the confidence band that plans use."""
+
 POINTS = 9
 """Moves on each axis of the action box, for the certified intervals of the optimum."""
 
@@ -47,8 +49,7 @@ def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
         "planner_options": budget.rooms_options if mirror else budget.network_options,
         "episodes": budget.rooms_episodes if mirror else budget.network_episodes,
     }
-    if not mirror:
-        settings["scale"] = budget.network_scale
+    settings["scale"] = MIRROR_SCALE if mirror else budget.network_scale
     seeds = range(budget.rooms_seeds if mirror else budget.network_seeds)
     return tuple(
         _run(f"rooms-{planner}-{seed}", f"{planner} run", budget, seed=seed, **settings)

@@ -19,7 +19,7 @@ from ..models.calibration import EmpiricalBeta
 from ..models.data import KnownNoise, LearnedNoise
 from ..models.ensemble import Anchored, Bootstrap, DeepEnsemble, RandomStarts
 from ..models.gp import GaussianProcess, TheoryBeta, TheoryNoise
-from ..models.kernels import Additive, Smooth, Steered
+from ..models.kernels import Additive, Smooth, Steered, Structured
 from ..planning.mirror import MirrorPlanner
 from ..planning.plan import GradientPlanner
 from ..planning.planner import AbstractPlanner
@@ -31,7 +31,7 @@ from .surroundings import check_precision, import_users
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[AbstractModelFamily]] = {"ensemble": DeepEnsemble, "gp": GaussianProcess}
+MODELS: dict[str, type[AbstractModelFamily]] = {"gp": GaussianProcess, "ensemble": DeepEnsemble}
 OPTIMISM: dict[str, type[AbstractOptimism]] = {
     "hallucinated": Hallucinated,
     "shared": Hallucinated,
@@ -45,7 +45,12 @@ POLICIES: dict[str, type[Network | Table]] = {"network": Network, "table": Table
 
 WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
-    "prior": {"smooth": Smooth, "steered": Steered, "additive": Additive},
+    "prior": {
+        "structured": Structured,
+        "smooth": Smooth,
+        "steered": Steered,
+        "additive": Additive,
+    },
     "noise": {"known": KnownNoise, "learned": LearnedNoise, "theory": TheoryNoise},
     "diversity": {"none": RandomStarts, "bootstrap": Bootstrap, "anchored": Anchored},
     "beta": {"empirical": EmpiricalBeta, "theory": TheoryBeta},
@@ -164,7 +169,8 @@ def _planner_settings(planner: AbstractPlanner) -> dict[str, Any]:
 
 def _optimism(config: RunConfig) -> AbstractOptimism:
     kind = OPTIMISM[config.optimism]
-    return kind(config.scale) if issubclass(kind, Hallucinated | Bonus) else kind()
+    scaled = config.scale is not None and issubclass(kind, Hallucinated | Bonus)
+    return kind(config.scale) if scaled else kind()
 
 
 def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:

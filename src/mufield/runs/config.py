@@ -16,7 +16,7 @@ FORMAT = 1
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
 """In a file of settings, these may be tables that hold ``name`` and the options side by side."""
 
-ModelName = Literal["ensemble", "gp"]
+ModelName = Literal["gp", "ensemble"]
 PlannerName = Literal["mirror", "network", "table"]
 OptimismName = Literal["hallucinated", "shared", "bonus", "thompson", "greedy"]
 FirstName = Literal["prior", "random"]
@@ -36,11 +36,12 @@ class RunConfig:
         agents: Number of agents that a simulator tracks in each episode.
         episodes: Number of episodes that the run is to have; more may follow.
         model: Statistical model.
-        model_options: Settings of the model, such as beta=3,members=10,mu=local.
+        model_options: Settings of the model, such as beta=3,mu=local.
         planner: Randomised policies by mirror ascent, or deterministic networks or tables.
         planner_options: Settings of the planner, such as sweeps=60.
         optimism: Kind of optimism.
-        scale: Factor on the model's beta, or the bonus's weight.
+        scale: Share of the model's band that plans use, or the bonus's weight; by default what one
+            move would teach, or two thirds.
         first: Plan the first episode under the model's prior, or run a random policy.
         estimate_noise: Imagine the noise that the model estimates instead of the problem's.
         reward_options: Settings of the model of the reward, where the environment hides it; it is
@@ -62,12 +63,12 @@ class RunConfig:
     seed: int = 0
     agents: int = 1
     episodes: int = 30
-    model: ModelName = "ensemble"
+    model: ModelName = "gp"
     model_options: dict[str, Any] = field(default_factory=dict)
     planner: PlannerName = "mirror"
     planner_options: dict[str, Any] = field(default_factory=dict)
     optimism: OptimismName = "hallucinated"
-    scale: float = 2 / 3
+    scale: float | None = None
     first: FirstName = "prior"
     estimate_noise: bool = False
     reward_options: dict[str, Any] = field(default_factory=dict)

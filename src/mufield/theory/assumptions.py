@@ -107,11 +107,9 @@ def _optimistic(found: Findings) -> tuple[bool | None, str]:
             f"{len(below)} of {len(found.evidence)} plans expected less than the reference earns, "
             f"first that of episode {below[0]}",
         )
-    if config.scale < 1:
-        return (
-            False,
-            f"plans used {config.scale:.3g} of the band, which may leave the true motion out",
-        )
+    if config.scale is None or config.scale < 1:
+        used = "a share" if config.scale is None else f"{config.scale:.3g}"
+        return False, f"plans used {used} of the band, which may leave the true motion out"
     return None, "that a plan is a global optimum cannot be seen"
 
 

@@ -148,7 +148,7 @@ def make_report(
     problem, config, rewarded = run.setup.problem, run.store.config, run.rewarded
     prior = prior_of(run)
     constants = constants_of(run, evidence, prior, known)
-    wider = config.scale if config.optimism in ("hallucinated", "shared") else 1.0
+    wider = (config.scale or 1.0) if config.optimism in ("hallucinated", "shared") else 1.0
     betas = [max(1.0, wider) * each.beta for each in evidence]
     masses = np.concatenate([each.mass for each in evidence])
     found = Findings(

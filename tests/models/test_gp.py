@@ -149,6 +149,7 @@ def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
         prior=kernel,
         fit_kernel=False,
         noise=TheoryNoise(),
+        censored=False,
         beta=TheoryBeta(norm_bound=1.5, delta=0.05),
         inducing=0,
     )
@@ -276,7 +277,7 @@ def test_a_kernel_that_is_not_finite_is_refused():
 @pytest.mark.parametrize("inducing", [0, 256])
 def test_rows_are_added_without_a_new_fit(inducing):
     problem = toy_problem(LINE)
-    family = smooth(fit_kernel=False, inducing=inducing)
+    family = smooth(fit_kernel=False, inducing=inducing, censored=False)
     parts = [Transitions.of(problem, [toy_episode(problem, seed)]) for seed in range(2)]
     whole = Transitions.of(problem, [toy_episode(problem, seed) for seed in range(2)])
     factor = family.settled(parts[0], KEY)[1].extend(family.rows(parts[1]))

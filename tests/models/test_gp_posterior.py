@@ -33,7 +33,7 @@ def rows_of(count, seed=0, hidden=0.2):
     targets = clean + rng.normal(size=clean.shape) * np.sqrt(NOISE)
     # As many on each axis, so that tinygp's programs serve both.
     observed = rng.permuted(np.arange(count)[:, None].repeat(2, 1) >= hidden * count, axis=0)
-    return Rows(inputs, targets, observed)
+    return Rows(inputs, targets, observed.astype(float))
 
 
 ROWS = rows_of(50)
@@ -257,7 +257,7 @@ def test_draws_have_the_posteriors_mean_and_covariance(kind):
         features=features,
         units=Units(jnp.ones(1), None),
         noise_std=jnp.full(1, 0.1),
-        process=process_of(factor, size=24),
+        process=process_of(factor, size=64),
         information_gain=jnp.asarray(factor.information_gain),
     )
     states = jnp.array([[0.5], [0.7], [3.9]])

@@ -171,7 +171,7 @@ class Rows(NamedTuple):
 
     inputs: Float[np.ndarray, "rows features"]
     targets: Float[np.ndarray, "rows outputs"]
-    weight: Float[np.ndarray, "rows outputs"] | Bool[np.ndarray, "rows outputs"]
+    weight: Float[np.ndarray, "rows outputs"]
 
     @property
     def observed(self) -> Bool[np.ndarray, "rows outputs"]:
@@ -183,7 +183,8 @@ def regression_rows(features: FeatureMap, data: Transitions) -> Rows:
     """Features and scaled targets of the transitions."""
     inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[: len(data)]
     observed = data.observed_outputs
-    return Rows(inputs, np.where(observed, Units.of(data).encode(data), 0.0), observed)
+    targets = np.where(observed, Units.of(data).encode(data), 0.0)
+    return Rows(inputs, targets, observed.astype(float))
 
 
 @eqx.filter_jit

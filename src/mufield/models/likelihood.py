@@ -107,7 +107,9 @@ def most_likely(
     low, high = np.concatenate([low, lambdas[0]]), np.concatenate([high, lambdas[1]])
     width = np.repeat([PRIOR_WIDTH, NOISE_PRIOR_WIDTH], [len(values), len(start_noise)])
     free, first = low < high, np.log(np.clip(start, low, high))
-    sample = _subset(kernel, rows, side, start_noise, key)
+    # What a stopped move says depends on the noise: as long as that is unknown, nothing.
+    stops = side if noise is not None else np.zeros_like(side)
+    sample = _subset(kernel, rows, stops, start_noise, key)
 
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
         value, gradient = _evaluated(kernel, vector, sample)

@@ -202,7 +202,7 @@ def _through_points(
 ) -> _Gathered:
     """`_gathered` with inducing points, for many rows."""
     shape = (len(inputs), 1)
-    rows = Rows(inputs, np.zeros(shape), np.ones(shape, dtype=bool))
+    rows = Rows(inputs, np.zeros(shape), np.ones(shape))
     phi = Factor.of(kernel, np.asarray([noise]), rows, MOST_INDUCING).phi
     rest = variances(kernel, inputs) - np.sum(phi**2, axis=1)
     precision = np.eye(phi.shape[1])

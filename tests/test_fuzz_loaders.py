@@ -51,6 +51,7 @@ CONFIG = RunConfig(
     episodes=3,
     model_options={"members": 2, "width": 4, "steps": 3},
     planner_options={"points": 3, "sweeps": 2},
+    judge=False,
     precision="float64",
 )
 

@@ -80,6 +80,7 @@ def test_a_run_that_was_interrupted_goes_on_from_its_last_episode(tmp_path):
         episodes=2,
         model_options={"members": 2, "width": 4, "steps": 3},
         planner_options={"points": 3, "sweeps": 2},
+        judge=False,
         precision="float64",
     )
     job, store = learning_job("run", config), JobStore(tmp_path)

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 
+import equinox as eqx
 import jax
+import numpy as np
 import pytest
 from fleet import rows_of, write
 from test_crash import outcome
 
-from mufield import Problem, random_policy
+from mufield import Greedy, Problem, random_policy
 from mufield.observed.checks import Asked
 from mufield.observed.episode import read_episode
 from mufield.policies.base import as_profile
@@ -51,6 +53,19 @@ def test_the_settings_of_the_rewards_model_are_written_out(setup):
     back = parse_config(json.loads(json.dumps(setup.config.document())), "memory")
     assert back == setup.config
     assert with_reward_options(build(back)).config == back
+
+
+def test_the_policy_to_use_is_judged_by_the_models_of_motion_and_reward(setup, whole):
+    rows = RunFiles(whole).rows
+    assert np.isfinite([rows[1]["usable"], rows[1]["usable_expected"]]).all()
+    with open_run(whole, setup) as session:
+        best = session.best()
+        flow = eqx.tree_at(lambda f: f.problem, setup.learner.flow, setup.problem)
+        believed = Greedy().imagine(
+            setup.problem, flow, session.state.model, session.state.reward_model, jax.random.key(0)
+        )
+        assert best.expected == pytest.approx(float(believed[0].value(best.profile, believed[1])))
+    assert best.lower < best.expected < best.upper
 
 
 def test_options_of_a_model_that_is_not_there_are_refused():

@@ -113,6 +113,7 @@ def ring(tmp_path_factory):
         # Beta is no less than that of corollary ConfidenceInterval, as a test sees to.
         model_options={"fit_kernel": False, "inducing": 0, "beta": 6.0},
         planner_options={"controls": 3, "sweeps": 100},
+        judge=False,
         scale=1.0,
         precision="float64",
     )
@@ -136,6 +137,7 @@ def rooms(tmp_path_factory):
         first="random",
         model_options={"members": 2, "width": 4, "steps": 3},
         planner_options={"points": 3, "sweeps": 2},
+        judge=False,
         precision="float64",
     )
     directory = tmp_path_factory.mktemp("theory") / "rooms"

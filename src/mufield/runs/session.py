@@ -107,7 +107,7 @@ class Session:
             if not len(self.data) and not self.store.logs:
                 raise UserError(
                     f"the run {self.store.directory} has no data yet that could make a policy the "
-                    "best; tell it an episode first, which `mufield ask` plans, or a log"
+                    "best; tell it an episode first, `mufield ask` plans one, or a log"
                 )
             ran = None
             if self.store.episodes:

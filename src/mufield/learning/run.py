@@ -30,7 +30,10 @@ LEVEL = 0.95
 """Level of the intervals whose coverage is reported."""
 
 SUSPICIOUS = 1e-3
-"""A coverage that is less likely than this by chance alone raises a warning."""
+"""What is less likely than this by chance alone is no chance."""
+
+MATTERS = 1.5
+"""So many times the expected misses matter: errors are then a tenth wider than the band says."""
 
 
 RARE = ("reward_coverage", "usable", "usable_expected")
@@ -300,10 +303,12 @@ def measure(
             float(wasserstein(grid, plan.mass[h], episode.mass[h])) for h in (middle, -1)
         )
     fresh = Transitions.of(problem, [episode])
-    coverage, warning = _coverage(state.model, fresh, "moves")
+    coverage, warning = _coverage(state.model, fresh, data, "moves")
     rewards_inside, doubt = None, ""
     if state.reward_model is not None and len(state.data):
-        rewards_inside, doubt = _coverage(state.reward_model, fresh.of_rewards(), "rewards")
+        rewards_inside, doubt = _coverage(
+            state.reward_model, fresh.of_rewards(), data.of_rewards(), "rewards"
+        )
     notes += [note for note in (_missing(episode), warning, doubt) if note]
     return EpisodeMetrics(
         episode=state.episode + 1,
@@ -347,25 +352,37 @@ def _mean_spread(
     return jnp.mean(jax.lax.map(step, (profile.per_step, mass[:-1])))
 
 
-def _coverage(model: AbstractModel, data: Transitions, name: str) -> tuple[float | None, str]:
-    """Share of the data inside the model's interval, and a warning if it is too low."""
-    from scipy.special import bdtr  # slow to import
-
-    found = predict_rows(model, data)
+def _coverage(
+    model: AbstractModel, fresh: Transitions, data: Transitions, name: str
+) -> tuple[float | None, str]:
+    """Share of fresh data inside the model's interval, and advice if it is too low to ignore."""
+    found = predict_rows(model, fresh)
     count = int(found.observed.sum())
     if count == 0:
         return None, ""
-    # A beta of 2 stands for a band of two standard deviations, which needs no widening.
-    widening = max(1.0, float(model.beta) / 2.0)
-    inside = found.quantiles(widening) <= LEVEL
+    inside = found.quantiles(band_widening(model)) <= LEVEL
     hits = int((inside & found.observed).sum())
-    warning = ""
-    if bdtr(hits, count, LEVEL) < SUSPICIOUS:
-        warning = (
-            f"the confidence band is too narrow: {hits} of {count} {name} lie inside the "
-            f"{LEVEL:.0%} interval; raise beta or recalibrate the model"
-        )
-    return hits / count, warning
+    if not too_narrow(hits, count):
+        return hits / count, ""
+    from .advice import advice  # seldom needed
+
+    return hits / count, (
+        f"the confidence band is too narrow: {hits:,} of {count:,} {name} lie inside the "
+        f"{LEVEL:.0%} interval; {advice(model, fresh, data)}"
+    )
+
+
+def too_narrow(inside: int, count: int) -> bool:
+    """Whether a coverage is too low to be chance, and low enough to matter."""
+    from scipy.special import bdtr  # slow to import
+
+    matters = count - inside > MATTERS * (1 - LEVEL) * count
+    return bool(matters and bdtr(inside, count, LEVEL) < SUSPICIOUS)
+
+
+def band_widening(model: AbstractModel) -> float:
+    """The factor on the epistemic deviation: a beta of 2 stands for two deviations, for 95%."""
+    return max(1.0, float(model.beta) / 2.0)
 
 
 def _missing(episode: Episode) -> str:

@@ -7,11 +7,13 @@ between a mixture of two kernels stands in for it.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float, Int
 
@@ -25,11 +27,17 @@ from .phi import Aims, landed_exactly, windows
 MOVES_AT_ONCE = 64
 """Number of moves whose windows are in memory at the same time."""
 
+BELIEVED_AT_ONCE = 16
+"""Number of actions for which a model is asked at the same time, in all cells."""
+
 MOST_KERNEL_BYTES = 1 << 29
 """Largest kernel, or table of kernels, that is stored."""
 
-KNOTS = 24
+KNOTS = 16
 """Values of a cell's mass at which kernels are computed."""
+
+BELIEF_KNOTS = 10
+"""Values of it at which a model is asked; it is smooth in mu, so that a spline serves between."""
 
 FEWEST_KNOTS = 12
 """A table with fewer would be too coarse; then moves are computed anew in every pass."""
@@ -120,24 +128,26 @@ def landing_kernel(
     flow: Flow, motion: Motion, actions: Array, mass: Mass, group: int = 1
 ) -> Float[Array, "cells moves window"]:
     """Probability of each window offset for each cell and move; the motion sees ``mass``."""
-    grid = flow.problem.grid
-    ones = jnp.ones_like(mass)
-
-    def land(displacement: Float[Array, "cells dim"]) -> Float[Array, "cells window"]:
-        aims = Aims(displacement[:, None], ones[:, None], flow.noise_std)
-        if flow.noiseless:
-            return landed_exactly(grid, flow.fold, aims, ones)
-        pieces = windows(grid, flow.fold, aims, ones)
-        parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
-        return flow.fold.landing(parts).reshape(grid.n_cells, -1)
 
     def one(moves: Float[Array, "cells group action_dim"]) -> Float[Array, "group cells window"]:
         found = displacements(flow, motion, mass, moves, group)
-        return jax.vmap(land, in_axes=1)(found)
+        return jax.vmap(lambda each: _landed(flow, each), in_axes=1)(found)
 
     groups = jnp.swapaxes(actions.reshape(len(actions), -1, group, actions.shape[-1]), 0, 1)
     by_move = jax.lax.map(one, groups, batch_size=max(1, MOVES_AT_ONCE // group))
     return jnp.swapaxes(by_move.reshape(-1, *by_move.shape[2:]), 0, 1)
+
+
+def _landed(flow: Flow, displacement: Float[Array, "cells dim"]) -> Float[Array, "cells window"]:
+    """Probability of each window offset, for one move of each cell."""
+    grid = flow.problem.grid
+    ones = jnp.ones(grid.n_cells, dtype=displacement.dtype)
+    aims = Aims(displacement[:, None], ones[:, None], flow.noise_std)
+    if flow.noiseless:
+        return landed_exactly(grid, flow.fold, aims, ones)
+    pieces = windows(grid, flow.fold, aims, ones)
+    parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
+    return flow.fold.landing(parts).reshape(grid.n_cells, -1)
 
 
 class CrowdTable(eqx.Module):
@@ -163,14 +173,14 @@ class CrowdTable(eqx.Module):
     ) -> "CrowdTable":
         """Computes the kernels."""
         initial = flow.problem.initial
-        places = jnp.linspace(0.0, 1.0, knots, dtype=initial.dtype)
-        masses = EVEN_BELOW * jnp.expm1(places * _longest(len(initial))) / len(initial)
+        if isinstance(motion, AbstractJointMotion) and group > 1:
+            return cls(_by_beliefs(flow, motion, actions, knots, group))
 
         def at(mass: Scalar) -> Array:
             # The same in every cell: the motion looks only at the agent's own.
             return landing_kernel(flow, motion, actions, jnp.full_like(initial, mass), group)
 
-        return cls(jnp.swapaxes(jax.lax.map(at, masses), 0, 1))
+        return cls(jnp.swapaxes(jax.lax.map(at, _masses(flow, knots)), 0, 1))
 
     def __call__(
         self, joint: Float[Array, "cells moves"], mass: Mass
@@ -182,6 +192,56 @@ class CrowdTable(eqx.Module):
         place = jnp.minimum(crowd * (last / _longest(cells)), last)
         low = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last - 1)
         return _mixed(self.kernels, low, place - low, joint)
+
+
+@eqx.filter_jit
+def _by_beliefs(
+    flow: Flow, motion: AbstractJointMotion, actions: Array, knots: int, group: int
+) -> Float[Array, "cells knots moves window"]:
+    """The kernels of a model's motion, which is asked at `BELIEF_KNOTS` masses only."""
+    grid, initial = flow.problem.grid, flow.problem.initial
+    cells, moves, size = actions.shape
+    centres = jnp.asarray(grid.centres, dtype=initial.dtype)
+    parts = jnp.swapaxes(actions.reshape(cells, moves // group, group, size), 0, 1)
+    own, etas = parts[:, :, 0, : motion.action_dim], parts[..., motion.action_dim :]
+
+    def beliefs(mass: Scalar) -> Any:
+        mu = MeanField(mass=jnp.full_like(initial, mass), here=mass, grid=grid)
+        asked: Any = jax.vmap(lambda state, action: motion.believe(state, action, mu))
+        return jax.lax.map(lambda each: asked(centres, each), own, batch_size=BELIEVED_AT_ONCE)
+
+    known = jax.lax.map(beliefs, _masses(flow, BELIEF_KNOTS))
+
+    def at(weights: Float[Array, "known"]) -> Array:
+        belief = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), known)
+
+        def one(inputs: Any) -> Float[Array, "group cells window"]:
+            steer: Any = jax.vmap(jax.vmap(motion.steer, (None, None, 0)))
+            steered = steer(centres, *inputs)
+            found = grid.displacement(centres[:, None], steered)
+            return jax.vmap(lambda each: _landed(flow, each), in_axes=1)(found)
+
+        by_move = jax.lax.map(one, (belief, etas), batch_size=max(1, MOVES_AT_ONCE // group))
+        return jnp.swapaxes(by_move.reshape(-1, *by_move.shape[2:]), 0, 1)
+
+    spline = jnp.asarray(_spline(BELIEF_KNOTS, knots), dtype=initial.dtype)
+    return jnp.swapaxes(jax.lax.map(at, spline), 0, 1)
+
+
+def _masses(flow: Flow, knots: int) -> Float[Array, "knots"]:
+    """Masses of a cell at evenly spaced crowd coordinates."""
+    initial = flow.problem.initial
+    places = jnp.linspace(0.0, 1.0, knots, dtype=initial.dtype)
+    return EVEN_BELOW * jnp.expm1(places * _longest(len(initial))) / len(initial)
+
+
+@lru_cache(maxsize=8)
+def _spline(known: int, wanted: int) -> Float[np.ndarray, "wanted known"]:
+    """Weights of the values at evenly spaced places in a cubic spline, at more such places."""
+    from scipy.interpolate import CubicSpline  # slow to import
+
+    spline = CubicSpline(np.linspace(0.0, 1.0, known), np.eye(known))
+    return np.asarray(spline(np.linspace(0.0, 1.0, wanted)))
 
 
 def _longest(cells: int) -> float:

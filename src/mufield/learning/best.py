@@ -43,8 +43,8 @@ class BestPlan(eqx.Module):
         upper: Its upper end.
         draws: Number of drawn worlds n. If the truth were one more draw, J would lie outside with
             a probability of 1 / (n + 1).
-        transitions: Number of transitions that the model has seen.
         how: Which of the candidates it is, in words.
+        transitions: Number of transitions that the model has seen.
     """
 
     profile: Profile
@@ -52,8 +52,8 @@ class BestPlan(eqx.Module):
     lower: float
     upper: float
     draws: int
-    transitions: int
     how: str
+    transitions: int = 0
 
 
 class Outlook(eqx.Module):
@@ -65,7 +65,6 @@ class Outlook(eqx.Module):
         model: The model of the motion.
         reward_model: The model of the reward, if that is hidden.
         keys: Randomness of the drawn worlds, one key for each.
-        transitions: Number of transitions that the models have seen.
     """
 
     problem: Problem
@@ -73,7 +72,6 @@ class Outlook(eqx.Module):
     model: AbstractModel
     reward_model: AbstractModel | None
     keys: KeyArray[Array, "draws"]
-    transitions: int = eqx.field(static=True)
 
     def judge(self, profile: Profile, how: str, *, interval: bool = True) -> BestPlan:
         """What can be expected of a policy; without ``interval``, that has no width."""
@@ -87,14 +85,12 @@ class Outlook(eqx.Module):
             lower=expected - width,
             upper=expected + width,
             draws=self.keys.shape[0],
-            transitions=self.transitions,
             how=how,
         )
 
     def known(self, profile: Profile, earned: float, how: str) -> BestPlan:
         """A policy whose J is known, because it was run."""
-        facts = (earned, earned, earned, self.keys.shape[0], self.transitions)
-        return BestPlan(profile, *facts, how)
+        return BestPlan(profile, earned, earned, earned, self.keys.shape[0], how)
 
     def price(self, plan: BestPlan) -> Scalar:
         """What a unit of doubt costs, if all doubt along the plan costs half of its interval."""

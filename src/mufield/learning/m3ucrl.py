@@ -206,7 +206,7 @@ class M3UCRL:
         flow = _with_noise(self.problem, self._own_flow, state.model, self.estimate_noise)
         keys = jax.random.split(state.key_for(DRAW), draws)
         models = (state.model, state.reward_model)
-        outlook = Outlook(self.problem, flow, *models, keys, len(state.data))
+        outlook = Outlook(self.problem, flow, *models, keys)
 
         def judge(profile: Profile, how: str) -> BestPlan:
             return outlook.judge(profile, how, interval=cautious)
@@ -223,7 +223,9 @@ class M3UCRL:
         elif ran is not None:
             found.append(judge(ran[0], "the luckiest policy"))
         chosen = max(found, key=lambda each: each.lower)  # of several the first
-        return chosen if cautious else outlook.judge(chosen.profile, chosen.how)
+        if not cautious:
+            chosen = outlook.judge(chosen.profile, chosen.how)
+        return replace(chosen, transitions=len(state.data))
 
     def _usable_plan(self, state: LearnerState, world: AbstractOptimism) -> Plan:
         key = state.key_for(USE)

@@ -102,6 +102,26 @@ def test_the_file_opens_quickly_and_without_errors(page):
     assert "a note <i>of</i> the episode" in page.execute_script(TEXT, "notes-list")
 
 
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_judged_run_has_a_second_curve(chromium, tmp_path, rooms, judged):
+    run = begin(tmp_path / "run", ROOMS)
+    add_episode(run, rooms, 1)
+    for number in (2, 3):
+        figures = {"usable": 79.0, "usable_expected": 79.5} if judged else {}
+        add_episode(run, rooms, number, **figures)
+    page = tmp_path / "page.html"
+    page.write_text(build_page(collect([RunReader(run)])), encoding="utf-8")
+    chromium.get(page.as_uri())
+    until(lambda: chromium.execute_script(TEXT, "step-text"))
+    legend = chromium.execute_script("return document.body.innerText")
+    assert ("realised without optimism" in legend) == judged
+    boxes = chromium.find_elements("css selector", "#quantities input")
+    assert len(boxes) == (4 if judged else 3)
+    heads = chromium.execute_script(TEXT, "rows")
+    assert ("usable expected" in heads) == judged
+    assert errors(chromium) == []
+
+
 def test_slider_keys_and_selectors_move_the_picture(page):
     def step():
         return page.execute_script(TEXT, "step-text")

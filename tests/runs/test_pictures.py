@@ -56,6 +56,21 @@ def test_seeds_share_a_curve_as_far_as_all_of_them_go(small):
     assert names(figure) == ["hallucinated: median and range of 3 seeds", "greedy"]
 
 
+def test_runs_that_were_judged_have_a_second_curve(small):
+    def judged(seed):
+        run = metrics(small.config, (1.0, 2.0, 3.0), seed=seed)
+        later = [row | {"usable": row["value"] + 0.5} for row in run.rows[1:]]
+        return replace(run, rows=[run.rows[0], *later])
+
+    alone = learning_figure(group_runs([judged(0)]))
+    wanted = ["realised while exploring", "expected by the optimistic plan"]
+    assert names(alone) == [*wanted, "realised without optimism"]
+    np.testing.assert_array_equal(alone.axes[0].lines[2].get_ydata(), [np.nan, 2.5, 3.5])
+    assert names(learning_figure(group_runs([metrics(small.config, (1.0,))]))) == wanted
+    several = learning_figure(group_runs([judged(0), judged(1)]))
+    assert names(several)[1].endswith("2 seeds, realised without optimism")
+
+
 def test_a_single_run_stands_beside_its_plans_and_the_reference(small):
     groups = group_runs([metrics(small.config, (1.0, 2.0), reference=2.5)])
     figure = learning_figure(groups)

@@ -143,12 +143,20 @@ class MoveFlow(eqx.Module):
         Unless it is to be ``exact``, the table is used if there is one.
         """
         if self.kernel is not None:
-            landed = jnp.einsum("km,kme->ke", joint, self.kernel)
-            after = self.flow.fold.arrival(landed.reshape(-1))
-        elif self.table is not None and not exact:
-            after = self.flow.fold.arrival(self.table(joint, mass).reshape(-1))
-        else:
-            after = self._push_in_chunks(joint, mass)
+            return self.land(joint, self.kernel)
+        if self.table is not None and not exact:
+            return self._arrive(self.table(joint, mass))
+        after = self._push_in_chunks(joint, mass)
+        return after if self.flow.neighbours is None else self.flow.neighbours(after)
+
+    def land(
+        self, joint: Float[Array, "cells moves"], kernel: Float[Array, "cells moves window"]
+    ) -> Mass:
+        """The next distribution by a kernel, from the joint mass of cells and moves."""
+        return self._arrive(jnp.einsum("km,kme->ke", joint, kernel))
+
+    def _arrive(self, landed: Float[Array, "cells window"]) -> Mass:
+        after = self.flow.fold.arrival(landed.reshape(-1))
         return after if self.flow.neighbours is None else self.flow.neighbours(after)
 
     def rewards(self, mass: Mass) -> Float[Array, "cells moves"]:
@@ -162,14 +170,16 @@ class MoveFlow(eqx.Module):
         return self._rollout(weights, exact=True)
 
     def _rollout(self, weights: Weights, *, exact: bool) -> Rollout:
-        problem = self.flow.problem
-
         def step(mass: Mass, now: Array) -> tuple[Mass, Mass]:
             return self.push(mass[:, None] * now, mass, exact=exact), mass
 
-        end, before = jax.lax.scan(step, problem.initial, weights)
+        end, before = jax.lax.scan(step, self.flow.problem.initial, weights)
+        return self.paid(before, end, weights)
+
+    def paid(self, before: Float[Array, "steps cells"], end: Mass, weights: Weights) -> Rollout:
+        """An episode from its distributions, before each step and at the end, and the policy."""
         paid = jax.vmap(lambda m, w: jnp.sum(m[:, None] * w * self.rewards(m)))(before, weights)
-        if problem.pay_end:
+        if self.flow.problem.pay_end:
             paid = jnp.append(paid, self.flow.end_reward(end))
         mass = jnp.concatenate([before, end[None]])
         return Rollout(mass=mass, rewards=paid, value=jnp.sum(paid))

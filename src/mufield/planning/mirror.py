@@ -6,6 +6,7 @@ ascent finds the global optimum, and every sweep's gap bounds the distance to it
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from .._progress import progress_bar
 from .._types import Key, Scalar
 from ..errors import UserError
 from ..flow.flow import Flow, Rollout
+from ..flow.frozen import FrozenFlow, Kept, keep
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
@@ -27,6 +29,9 @@ from .planner import AbstractPlanner, Actions, Plan
 FIRST_STEP = 0.1
 GROWTH, SHRINKAGE = 1.1, 0.5
 """Factors on the step size after a gain, and after a loss, which is undone."""
+
+SWEEPS_OF_ROUND = 6
+"""Sweeps for which kernels are kept of a motion that sees more of mu than the agent's own cell."""
 
 LOWEST_WEIGHT = 1e-12
 """Least weight at the start: a move of weight zero would never come back."""
@@ -255,25 +260,69 @@ def _sweeps(
     moves: MoveFlow, state: MirrorState, count: Int[Array, ""], most: int, bound: bool
 ) -> tuple[MirrorState, Float[Array, "most 2"]]:
     """``count`` sweeps; one compiled program serves all counts up to ``most``."""
+    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
+    if FrozenFlow.serves(moves):
+        return _frozen_sweeps(moves, state, count, figures)
+    return _climb(moves, state, bound, jnp.asarray(0), count, figures)
+
+
+def _climb(
+    moves: MoveFlow | FrozenFlow,
+    state: MirrorState,
+    bound: bool,
+    first: Int[Array, ""],
+    last: Int[Array, ""],
+    figures: Float[Array, "most 2"],
+) -> tuple[MirrorState, Float[Array, "most 2"]]:
+    """Sweeps from number ``first`` to before ``last``; their J and gap are put into the figures."""
 
     def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
         state = _sweep(moves, carry[0], bound)
         return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
 
-    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    state, figures = jax.lax.fori_loop(0, count, one, (state, figures))
+    climbed: tuple[MirrorState, Array] = jax.lax.fori_loop(first, last, one, (state, figures))
+    return climbed
+
+
+def _frozen_sweeps(
+    moves: MoveFlow, state: MirrorState, count: Int[Array, ""], figures: Float[Array, "most 2"]
+) -> tuple[MirrorState, Float[Array, "most 2"]]:
+    """Rounds of sweeps, each with the kernels of the episode that the last one ended with.
+
+    After a round the motion itself is asked; a round after which J is lower is undone.
+    """
+
+    def one(carry: tuple[Array, MirrorState, Kept, Array]) -> tuple[Any, ...]:
+        done, state, kept, figures = carry
+        then = jnp.minimum(done + SWEEPS_OF_ROUND, count)
+        near, figures = _climb(FrozenFlow(moves, kept), state, False, done, then, figures)
+        new, sweep = keep(moves, near.weights)
+        better = sweep.rollout.value >= state.value - _slack(state)
+        near = eqx.tree_at(lambda s: s.sweep, near, sweep)
+        worse = replace(state, step_size=SHRINKAGE * state.step_size, sweeps=near.sweeps)
+        state, kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (near, new), (worse, kept))
+        return then, state, kept, figures
+
+    kept, sweep = keep(moves, state.weights)
+    state = eqx.tree_at(lambda s: s.sweep, state, sweep)
+    start = (jnp.zeros_like(count), state, kept, figures)
+    _, state, _, figures = jax.lax.while_loop(lambda carry: carry[0] < count, one, start)
     return state, figures
 
 
-def _sweep(moves: MoveFlow, state: MirrorState, bound: bool) -> MirrorState:
+def _slack(state: MirrorState) -> Scalar:
+    """A fall of J that rounding explains."""
+    return 2 * jnp.finfo(state.logits.dtype).eps * jnp.abs(state.value)
+
+
+def _sweep(moves: MoveFlow | FrozenFlow, state: MirrorState, bound: bool) -> MirrorState:
     old = state.sweep
     logits = state.logits + state.step_size * old.action_values
     # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
     new = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
-    slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.rollout.value)
     # A comparison with NaN is false, so a step that is not finite is undone as well.
-    better = new.rollout.value >= old.rollout.value - slack
+    better = new.rollout.value >= old.rollout.value - _slack(state)
     upper = new.rollout.value + new.gap
 
     def choose(yes: Any, no: Any) -> Any:

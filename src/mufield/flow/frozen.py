@@ -1,0 +1,114 @@
+"""A flow whose motion sees more of mu than the agent's own cell, near one of its episodes.
+
+To evaluate such a motion in every pass would take most of a plan's time, and mu changes little from
+one sweep to the next. So its kernels are kept for some sweeps as they are along one episode. How
+the motion would change with mu enters by its derivative: a reward that is linear in mu stands in
+for it, so that value and derivatives are exact at that episode.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._types import Mass, Scalar
+from . import kernels
+from .moves import Choices, MoveFlow, Sweep, Weights, backwards
+
+
+class Kept(eqx.Module):
+    """What is kept of an episode.
+
+    Attributes:
+        kernels: The kernels of each step.
+        slopes: Derivative of J by what the motion sees of mu, at each step.
+        mass: The distributions before each step.
+    """
+
+    kernels: Float[Array, "steps cells moves window"]
+    slopes: Float[Array, "steps cells"]
+    mass: Float[Array, "steps cells"]
+
+
+class FrozenFlow(eqx.Module):
+    """The flow over finitely many moves, near an episode.
+
+    Attributes:
+        moves: The flow that it stands in for.
+        kept: What is kept of the episode.
+    """
+
+    moves: MoveFlow
+    kept: Kept
+
+    @staticmethod
+    def serves(moves: MoveFlow) -> bool:
+        """Whether the motion needs it and the kernels of all steps fit into memory."""
+        size = kernels.kernel_bytes(moves.flow, moves.n_moves) * moves.flow.problem.horizon
+        needed = moves.sees_mu and moves.table is None
+        return needed and size <= kernels.MOST_KERNEL_BYTES
+
+    def sweep(self, weights: Weights, *, bound: bool = False) -> Sweep:
+        """`MoveFlow.sweep` by the kernels; there is never a bound."""
+        moves = self.moves
+
+        def forth(mass: Mass, inputs: tuple[Array, Array]) -> tuple[Mass, Mass]:
+            now, kernel = inputs
+            return moves.land(mass[:, None] * now, kernel), mass
+
+        initial = moves.flow.problem.initial
+        end, before = jax.lax.scan(forth, initial, (weights, self.kept.kernels))
+        rollout = moves.paid(before, end, weights)
+        value = rollout.value + jnp.vdot(self.kept.slopes, before - self.kept.mass)
+
+        def choices(inputs: tuple[Array, Array, Array], mass: Mass) -> Choices:
+            now, kernel, slope = inputs
+
+            def step(joint: Array, seen: Mass) -> tuple[Mass, Scalar]:
+                after, paid = _step(moves, kernel, joint, seen)
+                return after, paid + jnp.vdot(slope, seen)
+
+            return Choices(weights=now, step=step)
+
+        inputs = (weights, self.kept.kernels, self.kept.slopes)
+        action_values, gap = backwards(moves.flow, rollout.mass, inputs, choices, bound=False)
+        return Sweep(eqx.tree_at(lambda r: r.value, rollout, value), action_values, gap)
+
+
+def keep(moves: MoveFlow, weights: Weights) -> tuple[Kept, Sweep]:
+    """What to keep of the episode of a policy, and that episode, computed by the motion itself.
+
+    The motion and its derivative are evaluated once for each step.
+    """
+
+    def forth(mass: Mass, now: Array) -> tuple[Mass, tuple[Mass, Array]]:
+        kernel = kernels.landing_kernel(moves.flow, moves.motion, moves.actions, mass, moves.group)
+        return moves.land(mass[:, None] * now, kernel), (mass, kernel)
+
+    end, (before, found) = jax.lax.scan(forth, moves.flow.problem.initial, weights)
+    rollout = moves.paid(before, end, weights)
+
+    one = jnp.ones_like(rollout.value)
+
+    def back(values: Mass, inputs: tuple[Array, Mass, Array]) -> tuple[Mass, Any]:
+        now, mass, kernel = inputs
+        joint = mass[:, None] * now
+        _, pull = jax.vjp(lambda j, seen: _step(moves, kernel, j, seen), joint, mass)
+        by_choice, by_reward = pull((values, one))
+        slope = jax.vjp(lambda seen: moves.push(joint, seen), mass)[1](values)[0]
+        return jnp.sum(now * by_choice, axis=1) + by_reward + slope, (by_choice, slope)
+
+    last = jnp.zeros_like(end)
+    if moves.flow.problem.pay_end:
+        last = jax.grad(moves.flow.end_reward)(end)
+    inputs = (weights, before, found)
+    _, (action_values, slopes) = jax.lax.scan(back, last, inputs, reverse=True)
+    sweep = Sweep(rollout, action_values, jnp.inf * one)
+    return Kept(found, slopes, before), sweep
+
+
+def _step(moves: MoveFlow, kernel: Array, joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
+    """The next distribution by a kernel, and what this one earns."""
+    return moves.land(joint, kernel), jnp.sum(joint * moves.rewards(mass))

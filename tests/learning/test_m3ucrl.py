@@ -8,6 +8,7 @@ from small import FAMILY, MIRROR, NETWORK, SCATTERED, SHARED, TABLE, SureFamily,
 from mufield import (
     Bonus,
     GaussianProcess,
+    GradientPlanner,
     Greedy,
     Hallucinated,
     MirrorPlanner,
@@ -52,7 +53,7 @@ def learner():
 )
 def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
     learner = M3UCRL(corridor().problem, SureFamily(), planner, optimism=optimism)
-    state = learner.init(KEY)
+    state, before = learner.init(KEY), -np.inf
     for count in (1, 2):
         plan, episode, state = one_episode(learner, state)
         assert state.episode == count
@@ -61,6 +62,10 @@ def test_two_episodes_with_every_planner_and_optimism(planner, optimism):
         assert episode.actions.shape[-1] == 1
         assert (float(plan.control) > 0) == isinstance(optimism, Hallucinated)
         assert np.isfinite(float(plan.value))
+        if isinstance(planner, GradientPlanner):
+            # It goes on from the last plan, and this family's model never changes.
+            assert float(plan.value) > before
+            before = float(plan.value)
 
 
 @pytest.mark.parametrize("inducing", [0, 64])

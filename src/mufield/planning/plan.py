@@ -34,6 +34,7 @@ from .starts import (
     shaken,
     table_start,
 )
+from .tabulated import tabulated
 
 SHAKE = 0.1
 """Size of the random shift of new starts while learning, before actions are squashed."""
@@ -87,7 +88,9 @@ def plan(
             flow,
             motion,
             moves,
-            [] if isinstance(kind, Table) else [kind.random(flow.problem, actions, k) for k in keys],
+            []
+            if isinstance(kind, Table)
+            else [kind.random(flow.problem, actions, k) for k in keys],
             actions=actions,
             sweeps=100,
             table_steps=Table.steps,
@@ -136,11 +139,14 @@ class GradientPlanner(AbstractPlanner):
         """Climbs from the last plan and from a new start; keeps the better."""
         box = box_of(actions)
         moves = regular_moves(flow, motion, box, points=self.points)
+        exact, static = motion, moves.kernel is not None
+        if static:
+            motion = tabulated(flow.problem, exact, box)
         starts = _new_starts(
             self.policy,
             flow,
             motion,
-            None if moves.kernel is None else moves,
+            moves if static else None,
             [memory],
             actions=box,
             sweeps=self.sweeps,
@@ -152,14 +158,19 @@ class GradientPlanner(AbstractPlanner):
         trial = max(1, round(TRIAL * self.steps))
         joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, [memory, *starts])
         rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
-        joint, value = rest.climb(flow, motion, [joint])
-        mass = flow.rollout(joint, motion).mass
+        joint, _ = rest.climb(flow, motion, [joint])
+        rollout = flow.rollout(joint, exact)
+        mass = rollout.mass
         control = jnp.zeros((), dtype=mass.dtype)
         if flow.problem.actions.dim > box.dim:
             size = jnp.abs(flow.mean_actions(joint, mass)[..., box.dim :])
             control = jnp.mean(jnp.einsum("hk,hkp->hp", mass[:-1], size))
         return Plan(
-            profile=handed_out(joint, box), memory=joint, value=value, mass=mass, control=control
+            profile=handed_out(joint, box),
+            memory=joint,
+            value=rollout.value,
+            mass=mass,
+            control=control,
         )
 
 

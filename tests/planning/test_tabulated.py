@@ -1,0 +1,58 @@
+"""Motions as polynomials of the action."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import walking_problem
+
+from mufield import Box, Grid
+from mufield.planning.tabulated import tabulated
+from mufield.problem import AbstractJointMotion
+from mufield.space.measure import mean_field_at
+
+GRID = Grid.from_map("..\n.#")
+PROBLEM = walking_problem(GRID)
+BOX = Box((-0.5, 0.0), (1.0, 2.0))
+
+
+class Curved(AbstractJointMotion):
+    """Turns actions by place, believes two things, and steers beyond what polynomials can."""
+
+    action_dim: int = 2
+
+    def believe(self, state, action, mu):
+        return {"mean": state + jnp.sin(state[0] + action), "doubt": jnp.cos(action * state[1])}
+
+    def steer(self, state, belief, eta):
+        return belief["mean"] + jnp.sign(eta) * belief["doubt"]
+
+
+def plain(state, action, mu):
+    return state + jnp.tanh(action + state[1])
+
+
+def outcomes(motion, joint):
+    centres = jnp.asarray(GRID.centres)
+    return jax.vmap(
+        lambda s: jax.vmap(lambda a: motion(s, a, mean_field_at(GRID, PROBLEM.initial, s)))(joint)
+    )(centres)
+
+
+@pytest.mark.parametrize("motion", [Curved(), plain])
+def test_tabulated_motions_are_those_they_stand_for_and_never_ask_again(motion):
+    actions = BOX.sample(jax.random.key(0), (20,))
+    if motion is not plain:
+        actions = jnp.concatenate([actions, jnp.linspace(-1.0, 1.0, 40).reshape(20, 2)], axis=1)
+    quick = tabulated(PROBLEM, motion, BOX)
+    found = outcomes(quick, actions)
+    np.testing.assert_allclose(found, outcomes(motion, actions), atol=2e-3)
+    slope, true = (
+        jax.jacobian(lambda a, f=f: outcomes(f, a[None]).sum())(actions[0]) for f in (quick, motion)
+    )
+    np.testing.assert_allclose(slope, true, atol=3e-2)
+
+
+def test_large_grids_keep_their_motion():
+    large = walking_problem(Grid.box((0.0, 0.0), (300.0, 300.0), (300, 300)))
+    assert tabulated(large, plain, BOX) is plain

@@ -53,8 +53,6 @@ from mufield.space.transport import wasserstein
 
 NEAR = 0.99
 """Share of the best plan from which a seed counts as having learned."""
-NETWORK_SCALE = 0.1
-"""Gradient ascent chases what wide bands promise into corners; mirror ascent does not."""
 SWARM_SCALE = 0.3
 BRACKET = 0.03
 FIT_AGENTS = 300
@@ -119,13 +117,14 @@ def network(report: Report, quick: bool, store: Path | None) -> None:
     flow, motion = system.reveal()
     known = float(mufield.plan(flow, motion, Network()).value)
     seeds, episodes = (1, 2) if quick else (10, 30)
-    optimism = Hallucinated(NETWORK_SCALE)
-    learner = M3UCRL(system.problem, planner=GradientPlanner(), optimism=optimism)
+    learner = M3UCRL(system.problem, planner=GradientPlanner())
     began = time.perf_counter()
     results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, reference=known)
     values = curves(results)
     shares = values / known
     median = np.median(shares, axis=0)
+    family, optimism = type(learner.family).__name__, learner.optimism
+    report.row("network: model and optimism, the defaults", f"{family}, {optimism}")
     report.row("network: J with known motion, in the same class", f"{known:.2f}")
     report.row(
         f"network: percent of that, median of {seeds} seeds",
@@ -203,7 +202,7 @@ def optimism(report: Report, quick: bool, store: Path | None) -> None:
     seeds, episodes = (3, 8) if quick else (10, 15)
     for each in (Hallucinated(), Greedy(), Bonus(), Thompson()):
         kind = type(each).__name__.lower()
-        learner = M3UCRL(system.problem, GaussianProcess(exact_points=0), optimism=each)
+        learner = M3UCRL(system.problem, optimism=each)
         results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, progress=False)
         ends = curves(results)[:, -LAST:].mean(axis=1)
         won = int(np.sum(ends >= 0.95 * best))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import walking_problem
 
-from mufield import Box, Grid
+from mufield import Box, Grid, Hallucinated
 from mufield.planning.tabulated import tabulated
 from mufield.problem import AbstractJointMotion
 from mufield.space.measure import mean_field_at
@@ -32,19 +32,30 @@ def plain(state, action, mu):
     return state + jnp.tanh(action + state[1])
 
 
+def crowded(state, action, mu):
+    return state + jnp.tanh(action) / (1.0 + jnp.log1p(3 * mu.here))
+
+
+def far_seeing(state, action, mu):
+    return state + action * mu.mass[0]
+
+
 def outcomes(motion, joint):
-    centres = jnp.asarray(GRID.centres)
+    centres, mass = jnp.asarray(GRID.centres), jnp.array([0.0, 0.1, 0.9])
     return jax.vmap(
-        lambda s: jax.vmap(lambda a: motion(s, a, mean_field_at(GRID, PROBLEM.initial, s)))(joint)
+        lambda s: jax.vmap(lambda a: motion(s, a, mean_field_at(GRID, mass, s)))(joint)
     )(centres)
 
 
-@pytest.mark.parametrize("motion", [Curved(), plain])
-def test_tabulated_motions_are_those_they_stand_for_and_never_ask_again(motion):
+@pytest.mark.parametrize("motion", [Curved(), plain, crowded])
+def test_tabulated_motions_are_those_they_stand_for(motion):
     actions = BOX.sample(jax.random.key(0), (20,))
-    if motion is not plain:
+    if isinstance(motion, Curved):
         actions = jnp.concatenate([actions, jnp.linspace(-1.0, 1.0, 40).reshape(20, 2)], axis=1)
-    quick = tabulated(PROBLEM, motion, BOX)
+        quick = tabulated(Hallucinated().joint(PROBLEM), motion, BOX)
+    else:
+        quick = tabulated(PROBLEM, motion, BOX)
+    assert quick is not motion
     found = outcomes(quick, actions)
     np.testing.assert_allclose(found, outcomes(motion, actions), atol=2e-3)
     slope, true = (
@@ -53,6 +64,7 @@ def test_tabulated_motions_are_those_they_stand_for_and_never_ask_again(motion):
     np.testing.assert_allclose(slope, true, atol=3e-2)
 
 
-def test_large_grids_keep_their_motion():
+def test_what_cannot_be_tabulated_stays_as_it_is():
+    assert tabulated(PROBLEM, far_seeing, BOX) is far_seeing
     large = walking_problem(Grid.box((0.0, 0.0), (300.0, 300.0), (300, 300)))
     assert tabulated(large, plain, BOX) is plain

@@ -105,8 +105,9 @@ class GradientPlanner(AbstractPlanner):
     """Plans by gradient ascent through the flow, the paper's class of policies.
 
     Each plan climbs from the last plan and from a new start side by side, and after a while goes
-    on with the better one. The new start is a table from mirror ascent if the motion does not
-    depend on mu, because random starts end in local optima; otherwise agents are at rest in it.
+    on with the better one. The new start is a table from mirror ascent if the motion sees no more
+    of mu than the own cell, because random starts end in local optima; otherwise agents are at
+    rest in it.
     The last plan's networks are fitted to that table. In the four rooms the fit then loses 1.3 of
     the table's J; from random weights it loses 4.7, and such starts never won.
 
@@ -139,14 +140,13 @@ class GradientPlanner(AbstractPlanner):
         """Climbs from the last plan and from a new start; keeps the better."""
         box = box_of(actions)
         moves = regular_moves(flow, motion, box, points=self.points)
-        exact, static = motion, moves.kernel is not None
-        if static:
-            motion = tabulated(flow.problem, exact, box)
+        exact, motion = motion, tabulated(flow.problem, motion, box)
+        quick = moves.kernel is not None or moves.table is not None
         starts = _new_starts(
             self.policy,
             flow,
             motion,
-            moves if static else None,
+            moves if quick else None,
             [memory],
             actions=box,
             sweeps=self.sweeps,

@@ -49,6 +49,7 @@ CONFIG = RunConfig(
     environment="four-rooms",
     options={"horizon": 3, "drawing": "...\n.#.\n..."},
     episodes=3,
+    model="ensemble",
     model_options={"members": 2, "width": 4, "steps": 3},
     planner_options={"points": 3, "sweeps": 2},
     judge=False,

@@ -11,7 +11,7 @@ TINY = {
     "seeds": SEEDS,
     "episodes": EPISODES,
     "q_episodes": Q_EPISODES,
-    "model_options": {"members": 2, "width": 4, "steps": 3},
+    "model_options": {"inducing": 8, "fit_kernel": False},
     "planner_options": {"points": 3, "sweeps": 2},
 }
 SMALL = ComparisonConfig(

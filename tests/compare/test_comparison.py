@@ -149,7 +149,7 @@ def test_files_hold_the_curves_the_table_and_what_they_depend_on(small):
     known = document["contenders"]["known"]["jobs"][0]["settings"]
     assert known["options"]["noise_std"] == 0.25  # a default, written out
     run = document["contenders"]["thompson"]["jobs"][1]["settings"]
-    assert (run["optimism"], run["seed"], run["model_options"]["members"]) == ("thompson", 1, 2)
+    assert (run["optimism"], run["seed"], run["model_options"]["inducing"]) == ("thompson", 1, 8)
     with (directory / "comparison.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["contender"] for row in rows] == list(CONTENDERS)
@@ -315,7 +315,7 @@ def test_where_the_motion_depends_on_mu_a_table_is_planned():
         ({"q_episodes": 15}, "positive multiple of 10.*got 15"),
         ({"environment": "nowhere"}, "no system is named 'nowhere'"),
         ({"options": {"size": 3}}, "has no option size"),
-        ({"model_options": {"size": 3}}, "the model 'ensemble' has no option size"),
+        ({"model_options": {"size": 3}}, "the model 'gp' has no option size"),
         (
             {"environment": "swarm", "options": {"horizon": 2, "cells": 6}},
             "u2mfqlfh needs a finite set of moves, but swarm has the box.*leave u2mfqlfh out",

@@ -29,7 +29,7 @@ def test_defaults_are_written_out_so_that_a_changed_one_is_another_job(job):
     explicit = system_job("random", "random", **RANDOM | {"options": ROOMS | {"noise_std": 0.25}})
     assert explicit.folder == job.folder
     run = learning_job("run", RunConfig("four-rooms"))
-    assert run.settings["model_options"]["members"] > 1
+    assert run.settings["model_options"]["inducing"] > 1
     assert run.settings["planner_options"]["sweeps"] > 1
 
 
@@ -78,6 +78,7 @@ def test_a_run_that_was_interrupted_goes_on_from_its_last_episode(tmp_path):
         "four-rooms",
         options=ROOMS,
         episodes=2,
+        model="ensemble",
         model_options={"members": 2, "width": 4, "steps": 3},
         planner_options={"points": 3, "sweeps": 2},
         judge=False,

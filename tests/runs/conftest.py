@@ -14,6 +14,7 @@ SMALL = RunConfig(
     environment="four-rooms",
     options={"horizon": 3, "drawing": "...\n.#.\n..."},
     episodes=2,
+    model="ensemble",
     model_options={"members": 2, "width": 4, "steps": 3},
     planner_options={"points": 3, "sweeps": 2},
     judge=False,

@@ -11,7 +11,7 @@ PROGRAM = "import sys; from mufield.cli import main; sys.exit(main())"
 
 def flags(config):
     """The command line that stands for a configuration."""
-    words = [config.environment, "--precision", "float64"]
+    words = [config.environment, "--precision", "float64", "--model", config.model]
     words += ["--judge" if config.judge else "--no-judge"]
     for name in ("options", "model_options", "planner_options"):
         pairs = [f"{key}={json.dumps(value)}" for key, value in getattr(config, name).items()]

@@ -84,7 +84,7 @@ def test_words_stand_for_objects_and_come_back_with_all_settings(setting, writte
     ],
 )
 def test_a_wrong_setting_is_named(changes, message):
-    config = RunConfig(environment="swarm", precision="float64")
+    config = RunConfig(environment="swarm", model="ensemble", precision="float64")
     with pytest.raises(ValueError, match=message):
         build(resolve(replace(config, **changes)))
 

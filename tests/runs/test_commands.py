@@ -156,7 +156,8 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     (tmp_path / "my_fleet.py").write_text(FLEET)
     (tmp_path / "settings.toml").write_text(
-        'environment = "lorries"\nmodel_options = {members = 2, width = 4, steps = 2}\n'
+        'environment = "lorries"\nmodel = "ensemble"\n'
+        "model_options = {members = 2, width = 4, steps = 2}\n"
         f'imports = "{tmp_path}/my_fleet.py"\nplanner_options = {{points = 3, sweeps = 2}}\n'
     )
     run = tmp_path / "run"
@@ -250,7 +251,8 @@ def test_a_run_moves_with_its_users_file(mufield, tmp_path, monkeypatch):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     (here / "my_lorries.py").write_text(FLEET.replace('"lorries"', '"moving"'))
-    small = ("--model-options", "members=2,width=4,steps=2", "--first", "random")
+    small = ("--model", "ensemble", "--model-options", "members=2,width=4,steps=2")
+    small += ("--first", "random")
     imports = ("--import", here / "my_lorries.py", *small)
     mufield(
         "new", "moving", "--out", here / "run", *imports, "--planner-options", "points=3,sweeps=2"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import equinox as eqx
 import jax
@@ -26,6 +27,7 @@ CONFIG = RunConfig(
     environment="swarm",
     options={"horizon": 3, "cells": 8, "reward": "hidden"},
     episodes=2,
+    model="ensemble",
     model_options={"members": 2, "width": 4, "steps": 3},
     reward_options={"members": 3},
     planner_options={"points": 3, "sweeps": 2},
@@ -55,10 +57,11 @@ def test_the_settings_of_the_rewards_model_are_written_out(setup):
     assert with_reward_options(build(back)).config == back
 
 
-def test_the_policy_to_use_is_judged_by_the_models_of_motion_and_reward(setup, whole):
-    rows = RunFiles(whole).rows
+def test_the_policy_to_use_is_judged_by_the_models_of_motion_and_reward(setup, whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")  # it writes there
+    rows = RunFiles(run).rows
     assert np.isfinite([rows[1]["usable"], rows[1]["usable_expected"]]).all()
-    with open_run(whole, setup) as session:
+    with open_run(run, setup) as session:
         best = session.best()
         flow = eqx.tree_at(lambda f: f.problem, setup.learner.flow, setup.problem)
         believed = Greedy().imagine(
@@ -78,7 +81,8 @@ def test_options_of_a_model_that_is_not_there_are_refused():
 
 
 def test_runs_of_known_rewards_are_still_called_what_they_were():
-    config = RunConfig(environment="swarm", seed=3, options={"horizon": 10})
+    was = {"model": "ensemble", "scale": 2 / 3}  # the defaults then
+    config = RunConfig(environment="swarm", seed=3, options={"horizon": 10}, **was)
     assert config.identity == "7e0b39a73d03b232"  # by the version before hidden rewards
     assert dataclasses.replace(config, reward_options={"beta": 1}).identity != config.identity
 

@@ -135,6 +135,7 @@ def rooms(tmp_path_factory):
         options={"horizon": 3, "drawing": "...\n.#.\n..."},
         episodes=2,
         first="random",
+        model="ensemble",
         model_options={"members": 2, "width": 4, "steps": 3},
         planner_options={"points": 3, "sweeps": 2},
         judge=False,

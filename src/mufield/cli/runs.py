@@ -75,7 +75,8 @@ class Show(Command):
         answer = metrics_answer(files.rows, self.run)
         if not files.logs:
             return answer
-        count = f"{files.historical:,} historical transitions from {len(files.logs)} logs"
+        logs = "a log" if len(files.logs) == 1 else f"{len(files.logs)} logs"
+        count = f"{files.historical:,} historical transitions from {logs}"
         return replace(answer, shown=[*(answer.shown or []), count])
 
 

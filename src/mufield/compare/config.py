@@ -53,7 +53,7 @@ class ComparisonConfig:
     """Options of the environment, such as horizon=6."""
 
     model_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of all learned models, such as members=10 mu=local."""
+    """Settings of all learned models, such as inducing=128,mu=local."""
 
     planner_options: dict[str, Any] = field(default_factory=dict)
     """Settings of mirror ascent, the planner of these learners, such as sweeps=30."""

@@ -7,7 +7,8 @@ import pytest
 from helpers import walking_problem
 
 from mufield import Box, Grid, Hallucinated
-from mufield.planning.tabulated import tabulated
+from mufield.flow.kernels import depends_on_mu
+from mufield.planning.tabulated import AmongAll, tabulated
 from mufield.problem import AbstractJointMotion
 from mufield.space.measure import mean_field_at
 
@@ -57,7 +58,7 @@ def test_tabulated_motions_are_those_they_stand_for(motion):
         quick = tabulated(PROBLEM, motion, BOX)
     assert quick is not motion
     found = outcomes(quick, actions)
-    np.testing.assert_allclose(found, outcomes(motion, actions), atol=2e-3)
+    np.testing.assert_allclose(found, outcomes(motion, actions), atol=5e-3)
     slope, true = (
         jax.jacobian(lambda a, f=f: outcomes(f, a[None]).sum())(actions[0]) for f in (quick, motion)
     )
@@ -68,3 +69,13 @@ def test_what_cannot_be_tabulated_stays_as_it_is():
     assert tabulated(PROBLEM, far_seeing, BOX) is far_seeing
     large = walking_problem(Grid.box((0.0, 0.0), (300.0, 300.0), (300, 300)))
     assert tabulated(large, plain, BOX) is plain
+
+
+@pytest.mark.parametrize("motion", [crowded, far_seeing])
+def test_among_all_is_the_motion_where_agents_are_spread_evenly(motion):
+    even, state = jnp.full(3, 1 / 3), jnp.asarray(GRID.centres[1])
+    action, alone = jnp.array([0.3, 1.1]), jnp.array([0.0, 0.0, 1.0])
+    found = AmongAll(motion=motion, action_dim=2)
+    wanted = motion(state, action, mean_field_at(GRID, even, state))
+    np.testing.assert_allclose(found(state, action, mean_field_at(GRID, alone, state)), wanted)
+    assert not depends_on_mu(PROBLEM, found)

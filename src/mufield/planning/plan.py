@@ -34,7 +34,7 @@ from .starts import (
     shaken,
     table_start,
 )
-from .tabulated import tabulated
+from .tabulated import AmongAll, tabulated
 
 SHAKE = 0.1
 """Size of the random shift of new starts while learning, before actions are squashed."""
@@ -105,11 +105,10 @@ class GradientPlanner(AbstractPlanner):
     """Plans by gradient ascent through the flow, the paper's class of policies.
 
     Each plan climbs from the last plan and from a new start side by side, and after a while goes
-    on with the better one. The new start is a table from mirror ascent if the motion sees no more
-    of mu than the own cell, because random starts end in local optima; otherwise agents are at
-    rest in it.
-    The last plan's networks are fitted to that table. In the four rooms the fit then loses 1.3 of
-    the table's J; from random weights it loses 4.7, and such starts never won.
+    on with the better one. The new start is a table from mirror ascent, because random starts end
+    in local optima; of a motion that depends on mu it takes what holds where agents are spread
+    evenly. The last plan's networks are fitted to that table. In the four rooms the fit then loses
+    1.3 of the table's J; from random weights it loses 4.7, and such starts never won.
 
     Attributes:
         policy: `Network`, one for each step, or `Table`, an action for each cell and step.
@@ -139,14 +138,14 @@ class GradientPlanner(AbstractPlanner):
     def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: Profile) -> Plan:
         """Climbs from the last plan and from a new start; keeps the better."""
         box = box_of(actions)
-        moves = regular_moves(flow, motion, box, points=self.points)
+        even = AmongAll(motion=motion, action_dim=box.dim)
+        moves = regular_moves(flow, even, box, points=self.points)
         exact, motion = motion, tabulated(flow.problem, motion, box)
-        quick = moves.kernel is not None or moves.table is not None
         starts = _new_starts(
             self.policy,
             flow,
             motion,
-            moves if quick else None,
+            None if moves.kernel is None else moves,
             [memory],
             actions=box,
             sweeps=self.sweeps,

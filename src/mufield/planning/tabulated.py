@@ -21,17 +21,46 @@ from ..problem import AbstractJointMotion, Box, Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
-NODES = {1: 17, 2: 9, 3: 5}
+NODES = {1: 13, 2: 7, 3: 4}
 """Actions on each axis at which the motion is evaluated, by the number of axes."""
 
-MASS_NODES = 7
+MASS_NODES = 4
 """Masses of a cell at which it is evaluated, if it sees that mass."""
 
 LARGEST = 2_000_000
 """Most evaluations; on larger grids a motion is left as it is."""
 
 
-class TabulatedMotion(AbstractJointMotion):
+class _Restated(AbstractJointMotion):
+    """A motion that believes in another way than the one that it stands for, and steers as it."""
+
+    motion: eqx.AbstractVar[Motion]
+
+    def steer(self, state: State, belief: Any, eta: Array) -> State:
+        """As the motion itself steers."""
+        if isinstance(self.motion, AbstractJointMotion):
+            return self.motion.steer(state, belief, eta)
+        return jnp.asarray(belief)
+
+
+class AmongAll(_Restated):
+    """A motion as if agents were spread evenly: for starts, which may be rough but must be quick.
+
+    Attributes:
+        motion: The motion itself.
+        action_dim: Number of axes of the agents' actions.
+    """
+
+    motion: Motion
+    action_dim: int = eqx.field(static=True)
+
+    def believe(self, state: State, action: Action, mu: MeanField) -> Any:
+        """What the motion believes where agents are spread evenly."""
+        even = jnp.full_like(mu.mass, 1.0 / mu.grid.n_cells)
+        return _asked(self.motion, state, action, MeanField(even, even[0], mu.grid))
+
+
+class TabulatedMotion(_Restated):
     """A motion whose costly part is interpolated; steering by eta stays exact.
 
     Attributes:
@@ -58,12 +87,6 @@ class TabulatedMotion(AbstractJointMotion):
             self.coefficients,
         )
 
-    def steer(self, state: State, belief: Any, eta: Array) -> State:
-        """As the motion itself steers."""
-        if isinstance(self.motion, AbstractJointMotion):
-            return self.motion.steer(state, belief, eta)
-        return jnp.asarray(belief)
-
 
 def tabulated(problem: Problem, motion: Motion, actions: Box) -> Motion:
     """The motion, quick at the cells' centres; itself if it sees more of mu than the own cell.
@@ -88,9 +111,7 @@ def tabulated(problem: Problem, motion: Motion, actions: Box) -> Motion:
 
     def ask(state: State, action: Action, here: Array) -> Any:
         mu = MeanField(mass=problem.initial, here=here, grid=grid)
-        if isinstance(motion, AbstractJointMotion):
-            return motion.believe(state, action, mu)
-        return motion(state, action, mu)
+        return _asked(motion, state, action, mu)
 
     centres = jnp.asarray(grid.centres, dtype=dtype)
     values = jax.vmap(lambda state: jax.vmap(partial(ask, state))(nodes, here))(centres)
@@ -106,6 +127,13 @@ def tabulated(problem: Problem, motion: Motion, actions: Box) -> Motion:
         grid=grid,
         action_dim=actions.dim,
     )
+
+
+def _asked(motion: Motion, state: State, action: Action, mu: MeanField) -> Any:
+    """What a motion believes, or where it goes if it has no such part."""
+    if isinstance(motion, AbstractJointMotion):
+        return motion.believe(state, action, mu)
+    return motion(state, action, mu)
 
 
 def _most(grid: Grid) -> float:

@@ -12,12 +12,14 @@ from mufield import (
     GaussianProcess,
     Greedy,
     MirrorPlanner,
+    Profile,
+    TablePolicy,
     UserError,
     as_profile,
     random_policy,
 )
-from mufield.learning.best import Shy
-from mufield.learning.m3ucrl import M3UCRL
+from mufield.learning.best import Outlook, Shy
+from mufield.learning.m3ucrl import DRAW, M3UCRL
 from mufield.learning.optimism import MeanMotion, within_reach
 from mufield.learning.run import learn, learn_many
 from mufield.models.base import Prediction
@@ -116,6 +118,32 @@ def test_the_interval_holds_what_the_policy_earns_if_the_model_is_right(unsure):
     sure_of_it = learner.best(eqx.tree_at(lambda s: s.model.spread, state, jnp.asarray(0.02)))
     inside = (sure_of_it.lower <= values) & (values <= sure_of_it.upper)
     assert inside.mean() < 0.6
+
+
+class Slowed(Sure):
+    """Crowds slow agents down, as much as the mass of their cell says."""
+
+    def predict(self, state, action, mu):
+        slower = eqx.tree_at(lambda m: m.gain, self, self.gain * (1 - 0.5 * mu.here))
+        return Sure.predict(slower, state, action, mu)
+
+
+def test_worlds_that_see_an_average_population_give_nearly_the_same_interval(unsure):
+    learner, state = unsure
+    slowed = eqx.tree_at(lambda s: s.model, state, Slowed(*map(jnp.asarray, (2.0, 0.9, 0.2))))
+    best = learner.best(slowed)
+    assert best.expected == pytest.approx(float(under_mean(best.profile, slowed.model)), rel=1e-9)
+    # As a table with moves of its own in every cell, it is judged by mu itself.
+    policy = best.profile.join(best.profile.per_step)
+    shape = (*policy.weights.shape, policy.actions.shape[-1])
+    table = TablePolicy(jnp.broadcast_to(policy.actions, shape), policy.weights)
+    outlook = Outlook(
+        PROBLEM, Flow(PROBLEM), slowed.model, None, jax.random.split(slowed.key_for(DRAW), 19)
+    )
+    exact = outlook.judge(Profile.stacked(table, PROBLEM.horizon), "by mu itself")
+    assert exact.expected == pytest.approx(best.expected)
+    assert exact.upper - exact.lower == pytest.approx(best.upper - best.lower, rel=0.3)
+    assert exact.upper != best.upper
 
 
 def test_the_interval_holds_what_learned_policies_earn():

@@ -122,9 +122,10 @@ class Flow(eqx.Module):
 
         The result is linear in ``carried`` and in the law's weights.
         """
-        return self._carry(carried, law, self.displacements(motion, mass, law))
+        return self.carry(carried, law, self.displacements(motion, mass, law))
 
-    def _carry(self, carried: Mass, law: ActionLaw, displacements: Array) -> Mass:
+    def carry(self, carried: Mass, law: ActionLaw, displacements: Array) -> Mass:
+        """Phi for agents who aim at these displacements, one for each cell and move."""
         landed = self.land(carried, Aims(displacements, law.weights, self.noise_std))
         return landed if self.neighbours is None else self.neighbours(landed)
 
@@ -205,7 +206,7 @@ class Flow(eqx.Module):
         def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar, Any]]:
             law = part if ahead else law_of(part, mass)
             displacements = self.displacements(motion, mass, law)
-            after = self._carry(mass, law, displacements)
+            after = self.carry(mass, law, displacements)
             return after, (mass, self.reward(mass, law), look(mass, law, displacements))
 
         end, (before, rewards, seen) = jax.lax.scan(

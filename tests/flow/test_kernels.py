@@ -93,8 +93,8 @@ def test_the_table_s_flow_is_near_the_motion_s_and_conserves_mass():
     weights = random_weights(1)
     near, true = swept(tabulated(), weights), swept(exact(), weights)
     assert np.asarray(near.rollout.mass.sum(axis=1)) == pytest.approx(1.0, abs=1e-12)
-    assert np.asarray(near.rollout.mass) == pytest.approx(np.asarray(true.rollout.mass), abs=2e-3)
-    assert float(near.rollout.value) == pytest.approx(float(true.rollout.value), rel=2e-3)
+    assert np.asarray(near.rollout.mass) == pytest.approx(np.asarray(true.rollout.mass), abs=4e-3)
+    assert float(near.rollout.value) == pytest.approx(float(true.rollout.value), rel=4e-3)
     scale = np.abs(true.action_values).max()
     error = np.abs(near.action_values - true.action_values).max()
     assert error < 0.05 * scale
@@ -161,3 +161,13 @@ def test_moves_computed_together_lead_to_the_same_place_as_one_by_one(motion):
     kernel = landing_kernel(flow(), motion, actions, mass, 2)
     wanted = landing_kernel(flow(), banded, actions, mass)
     assert np.asarray(kernel) == pytest.approx(np.asarray(wanted), abs=1e-12)
+
+
+def test_a_model_asked_at_few_masses_has_nearly_the_kernels_of_one_asked_at_all():
+    banded = Banded()
+    etas = jnp.asarray([[0.0, 0.0], [1.0, -1.0]])
+    joint = jnp.concatenate([jnp.repeat(ACTIONS, 2, axis=0), jnp.tile(etas, (9, 1))], axis=1)
+    actions = jnp.broadcast_to(joint, (GRID.n_cells, 18, 4))
+    few = CrowdTable.build(flow(), banded, actions, 16, group=2)
+    plain = CrowdTable.build(flow(), lambda s, a, mu: banded(s, a, mu), actions, 16, group=2)
+    assert np.abs(few.kernels - plain.kernels).max() < 5e-3

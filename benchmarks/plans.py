@@ -4,7 +4,8 @@ The city of the suite: 15 by 12 cells, 16 steps, 81 actions with five hallucinat
 sweeps of mirror ascent. A model that sees the mass of the agent's own cell goes by a table of
 kernels; of one that sees more, kernels are kept for some sweeps. The other side evaluates the
 model for every move in every sweep. Two steps of one of its sweeps are timed, as a plan would take
-minutes; all take equally long. Times are after compilation. Last, the four rooms with a model without mu.
+minutes; all take equally long. Times are after compilation. Last, the four rooms with a model
+without mu.
 
 Run ``python benchmarks/plans.py``, or with ``--quick`` for one model and fewer transitions.
 """
@@ -62,19 +63,16 @@ def in_every_sweep(learner: mf.M3UCRL, state: LearnerState) -> float:
     planner = MirrorPlanner()
 
     @eqx.filter_jit
-    def sweep(model: Any, weights: jax.Array) -> jax.Array:
+    def sweep(model: Any) -> jax.Array:
         flow, motion = learner.optimism.imagine(learner.problem, learner.flow, model, None, KEY)
         # As a plain function, of which nothing is known about what moves share.
         plain: Motion = lambda state, joint, mu: motion(state, joint, mu)  # noqa: E731
         moves = regular_moves(flow, plain, learner.problem.actions, points=planner.points)
         exact: MoveFlow = eqx.tree_at(lambda m: m.table, moves, None, is_leaf=lambda x: x is None)
-        return exact.sweep(weights, bound=False).action_values
+        return exact.sweep(exact.uniform()[:STEPS_TIMED], bound=False).action_values
 
-    flow, motion = learner.optimism.imagine(learner.problem, learner.flow, state.model, None, KEY)
-    actions = learner.problem.actions
-    uniform = regular_moves(flow, motion, actions, points=planner.points).uniform()
     sweeps = (planner.sweeps + 1) * learner.problem.horizon / STEPS_TIMED
-    return seconds(lambda: sweep(state.model, uniform[:STEPS_TIMED])) * sweeps
+    return seconds(lambda: sweep(state.model)) * sweeps
 
 
 def compare(report: Report, name: str, transitions: int) -> None:

@@ -385,6 +385,8 @@ def timing(bench: Bench) -> None:
             batch_size=128,
             adversarial=0.01,
             curvature=0.4,
+            steered=0.0,
+            mu=mufield.Unseen(),
             beta=3.0,
         ),
         mufield.MirrorPlanner(points=9, controls=2, sweeps=60),

@@ -16,8 +16,9 @@ from mufield import (
 )
 from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
 from mufield.models.ensemble import DeepEnsemble
+from mufield.policies.encoders import Unseen
 
-FAMILY = DeepEnsemble(members=3, width=8, steps=60, beta=2.0)
+FAMILY = DeepEnsemble(members=3, width=8, steps=60, mu=Unseen(), beta=2.0)
 MIRROR = MirrorPlanner(points=5, sweeps=15)
 SHORT = {"steps": 6, "table_steps": 4, "fit_steps": 5, "sweeps": 5, "points": 3}
 TABLE = GradientPlanner(Table(), **SHORT)

@@ -27,6 +27,7 @@ from mufield import (
     SimulatedSystem,
     Thompson,
     Transitions,
+    Unseen,
     certify,
     learn,
     log_mass,
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 STATE, ACTION = jnp.array([2.5]), jnp.array([0.5])
 GP = GaussianProcess(exact_points=0)
-ENSEMBLE = DeepEnsemble(members=3, width=16, steps=150)
+ENSEMBLE = DeepEnsemble(members=3, width=16, steps=150, mu=Unseen())
 
 
 def truth(state, action, mu):

@@ -18,6 +18,7 @@ from mufield.models.calibration import BAND, EmpiricalBeta
 from mufield.models.data import SMALLEST_BUFFER, KnownNoise, LearnedNoise, Transitions
 from mufield.models.ensemble import Anchored, Bootstrap, DeepEnsemble, RandomStarts, train
 from mufield.models.networks import (
+    Layout,
     MemberPrior,
     Sample,
     adversarial_inputs,
@@ -25,17 +26,19 @@ from mufield.models.networks import (
     log_normal_cdf,
     negative_log_likelihood,
 )
+from mufield.policies.encoders import Unseen
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
 
 PROBLEM = toy_problem(PLANE, noise=0.1, horizon=20)
-SMALL = DeepEnsemble(members=3, width=8, steps=60, learning_rate=0.03, batch_size=32)
+SMALL = DeepEnsemble(members=3, width=8, steps=60, batch_size=32, adversarial=0.01, mu=Unseen())
 """Small and trained a little, because most tests ask what reaches the fit, not how good it is."""
 
 DIVERSITY = (RandomStarts(), Bootstrap(), Anchored())
 KEY = jax.random.key(0)
-PRIOR = MemberPrior(1.0, 0.4)
+PRIOR = MemberPrior(1.0, 0.4, 0.7, 0.3)
+LAYOUT = Layout(((0, 1), (2, 3), ()), 8, 2)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def test_each_kind_of_diversity_gives_other_members(fits):
 @pytest.mark.parametrize("noise", [None, jnp.array([0.1, 0.2])], ids=["learned", "known"])
 def test_the_adversarial_step_raises_the_loss_and_stays_small(data, noise):
     inputs = SMALL.prepare(data)
-    members = draw_members(5, 4, 8, 2, PRIOR, KEY, jnp.dtype("float64"))
+    members = draw_members(5, LAYOUT, PRIOR, KEY, jnp.dtype("float64"))
     sample = Sample(inputs.inputs, inputs.targets, inputs.side, inputs.observed)
 
     def losses(member):
@@ -150,7 +153,7 @@ def test_masked_axes_have_no_influence_at_all(data, variant):
 
 
 def test_the_loss_is_the_density_where_seen_and_the_mass_beyond_the_wall_where_stopped():
-    members = draw_members(1, 4, 8, 2, PRIOR, KEY, jnp.dtype("float64"))
+    members = draw_members(1, LAYOUT, PRIOR, KEY, jnp.dtype("float64"))
     member = jax.tree.map(lambda x: x[0], members)
     rng = np.random.default_rng(0)
     inputs, targets = rng.normal(size=(6, 4)), rng.normal(size=(6, 2))
@@ -229,7 +232,8 @@ def test_without_data_the_prior_is_wide_and_finite(noise):
 
 
 def test_the_prior_is_as_wide_as_asked_for(fits):
-    narrow = dataclasses.replace(SMALL, prior_scale=0.25).fit(Transitions.empty(PROBLEM), KEY)
+    quarter = dataclasses.replace(SMALL, prior_scale=0.25 * SMALL.prior_scale)
+    narrow = quarter.fit(Transitions.empty(PROBLEM), KEY)
     wide = predict(fits["prior"], *anywhere()).epistemic
     assert np.asarray(predict(narrow, *anywhere()).epistemic) == pytest.approx(
         0.25 * np.asarray(wide)
@@ -371,13 +375,22 @@ def test_training_that_diverges_says_so(data):
         dataclasses.replace(SMALL, learning_rate=1e200).fit(data, KEY)
 
 
+def drawn(**changes):
+    """Many members, with a feature of mu behind two each of state and action."""
+    layout = Layout(((0, 1), (2, 3), (4,)), 32, 2)
+    return draw_members(50, layout, PRIOR._replace(**changes), KEY, jnp.dtype("float64"))
+
+
+def means(members, features):
+    return np.asarray(jax.vmap(lambda member: member(features)[0])(members))
+
+
 def test_without_curvature_members_are_linear_and_with_nothing_else_they_are_plain_networks():
-    line = jnp.linspace(-1.0, 1.0, 21)[:, None] * jnp.ones((1, 4))
+    line = jnp.linspace(-1.0, 1.0, 21)[:, None] * jnp.ones((1, 5))
 
     def bends(curvature):
-        members = draw_members(50, 4, 32, 2, MemberPrior(1.0, curvature), KEY, jnp.dtype("float64"))
-        values = jax.vmap(lambda member: member(line)[0])(members)
-        return float(jnp.std(jnp.diff(values, 2, axis=1))), float(jnp.std(values[:, -1]))
+        values = means(drawn(curvature=curvature), line)
+        return np.std(np.diff(values, 2, axis=1)), np.std(values[:, -1])
 
     assert bends(0.0)[0] < 1e-3 < 0.01 < bends(1.0)[0]
     # The spread at the border of the features is the same, within the draws.
@@ -385,7 +398,59 @@ def test_without_curvature_members_are_linear_and_with_nothing_else_they_are_pla
     assert max(spreads) < 2.5 * min(spreads)
 
 
+def test_what_is_steered_is_a_field_times_the_action():
+    rest, go = jnp.array([[0.5, -0.5, 0.0, 0.0, 0.0]]), jnp.array([[0.5, -0.5, 1.0, 0.0, 0.0]])
+    steered, free = drawn(curvature=1.0, steered=1.0), drawn(curvature=1.0, steered=0.0)
+    assert np.std(means(steered, rest)) < 0.2 < 0.3 < np.std(means(free, rest))
+    assert np.std(means(steered, go)) > 0.3
+
+
+def test_before_data_mu_changes_what_its_share_says():
+    empty, full = jnp.array([[0.5, 0.5, 1.0, 0.0, 0.0]]), jnp.array([[0.5, 0.5, 1.0, 0.0, 1.0]])
+    little, some, much = (
+        np.std(means(drawn(mu_share=share), full) - means(drawn(mu_share=share), empty))
+        for share in (0.0, 0.3, 1.0)
+    )
+    assert little < 0.01 < 0.03 < some < 0.5 * much
+
+
+def turned(states, actions):
+    """Actions turned and slowed by place, which sums of units learn slowly."""
+    angle, speed = 0.8 * np.sin(1.5 * states[:, 0]), 0.6 + 0.3 * np.cos(1.5 * states[:, 1])
+    across, up = actions.T
+    first = np.cos(angle) * across - np.sin(angle) * up
+    return speed[:, None] * np.stack([first, np.sin(angle) * across + np.cos(angle) * up], axis=1)
+
+
+def test_the_band_covers_a_motion_that_is_a_field_times_the_action():
+    rng = np.random.default_rng(3)
+    count = 250
+    states, actions = rng.uniform(1, 3, (count, 2)), rng.uniform(-1, 1, (count, 2))
+    data = Transitions(
+        problem=PROBLEM,
+        states=states,
+        actions=actions,
+        next_states=states + turned(states, actions) + 0.1 * rng.normal(size=(count, 2)),
+        observed=np.ones((count, 2), dtype=bool),
+        mass=np.full((1, PLANE.n_cells), 1.0 / PLANE.n_cells),
+        moment=np.zeros(count, dtype=np.int64),
+    )
+    asked = anywhere(400)
+    truth = np.asarray(asked[0]) + turned(*map(np.asarray, asked[:2]))
+
+    def judged(steered):
+        model = DeepEnsemble(steered=steered).fit(data, KEY)
+        found = predict(model, *asked)
+        error = np.abs(truth - found.mean)
+        return np.sqrt(np.mean(error**2)), np.mean(error <= model.beta * found.epistemic)
+
+    (error, inside), (plain, _) = judged(DeepEnsemble().steered), judged(0.0)
+    assert inside > 0.95
+    assert error < 0.9 * plain
+
+
+@pytest.mark.parametrize("name", ["curvature", "steered", "mu_share"])
 @pytest.mark.parametrize("value", [-0.1, 1.5])
-def test_curvature_is_a_share(value):
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        DeepEnsemble(curvature=value)
+def test_shares_are_between_zero_and_one(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be between 0 and 1"):
+        DeepEnsemble(**{name: value})

@@ -337,7 +337,9 @@ def default_reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
             inducing=min(family.inducing, REWARD_POINTS) or REWARD_POINTS,
         )
     if isinstance(family, DeepEnsemble):
-        return replace(family, mu=LogHere(), noise=KnownNoise(), curvature=1.0)
+        # Rewards are scaled by their own deviation, so that a prior of one is as wide as they are.
+        plain = replace(family, prior_scale=1.0, curvature=1.0, steered=0.0)
+        return replace(plain, mu=LogHere(), mu_share=1.0, noise=KnownNoise())
     raise UserError(
         f"no model of the hidden reward is known to go with {type(family).__name__}; pass "
         "reward_family, for example GaussianProcess(prior=Additive(), mu=LogHere())"

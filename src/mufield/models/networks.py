@@ -22,15 +22,35 @@ FAR_TAIL = -6.0
 """Below this, `log_normal_cdf` uses an asymptotic series."""
 
 
+class Layout(NamedTuple):
+    """The sizes of a network.
+
+    Attributes:
+        parts: Indices of the features of the state, of the action, and of mu.
+        width: Width of the hidden layer.
+        dim: Number of outputs.
+    """
+
+    parts: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    width: int
+    dim: int
+
+
 class Member(eqx.Module):
-    """One network: a hidden layer, a mean head with a linear skip connection, a variance head.
+    """One network: a hidden layer, a mean head, a variance head.
+
+    The mean is linear in three things: the features themselves, the hidden layer, and its products
+    with the action. Most motions are a field times the action, plus a field, and sums of units
+    that see both learn products only slowly.
 
     In an ensemble, the first axis of all arrays is for the members.
     """
 
+    layout: Layout = eqx.field(static=True)
     hidden_weight: Float[Array, "*members features width"]
     hidden_bias: Float[Array, "*members width"]
     mean_weight: Float[Array, "*members width dim"]
+    steer_weight: Float[Array, "*members width dim actions"]
     skip_weight: Float[Array, "*members features dim"]
     mean_bias: Float[Array, "*members dim"]
     variance_weight: Float[Array, "*members width dim"]
@@ -39,7 +59,10 @@ class Member(eqx.Module):
     def __call__(self, features: Float[Array, "... features"]) -> tuple[Array, Array]:
         """Mean and variance of the outputs."""
         hidden = jax.nn.leaky_relu(features @ self.hidden_weight + self.hidden_bias)
-        mean = hidden @ self.mean_weight + features @ self.skip_weight + self.mean_bias
+        action = features[..., np.asarray(self.layout.parts[1])]
+        steered = jnp.einsum("...w,wda,...a->...d", hidden, self.steer_weight, action)
+        straight = features @ self.skip_weight + self.mean_bias
+        mean = hidden @ self.mean_weight + steered + straight
         raw = hidden @ self.variance_weight + self.variance_bias
         return mean, jax.nn.softplus(raw) + SMALLEST_VARIANCE
 
@@ -50,34 +73,55 @@ class MemberPrior(NamedTuple):
     Attributes:
         scale: Standard deviation of the predicted mean for inputs of the order of one.
         curvature: Share of ``scale`` that is due to the hidden layer, from 0 to 1.
+        steered: Share of that which multiplies the action, from 0 to 1.
+        mu_share: Size of the weights of the features of mu, as a share of the others'.
     """
 
     scale: float
     curvature: float
+    steered: float
+    mu_share: float
 
-    def deviations(self, features: int, width: int) -> dict[str, float]:
+    def deviations(self, layout: Layout) -> dict[str, np.ndarray | float]:
         """Standard deviation of each array of a network."""
-        linear = float(np.sqrt(max(1.0 - self.curvature**2, 0.0)))
+        states, actions, mu = layout.parts
+        own = len(states) + len(actions)
+        share, even = max(self.mu_share, LEAST_SHARE), 1 / np.sqrt(max(len(mu), 1))
+        seen = np.array([1.0] * own + [share * even] * len(mu))[:, None]
+        # Crowds change what actions do more often than they push.
+        pushed = np.array([1.0] * own + [share**2 * even] * len(mu))[:, None]
+        straight, curved = _shares(self.curvature)
+        free, steered = _shares(self.steered)
+        units = curved * self.scale / np.sqrt(layout.width / 2)
         return {
-            "hidden_weight": 1 / float(np.sqrt(features)),
+            "hidden_weight": seen / np.sqrt(own),
             "hidden_bias": 0.5,
-            "mean_weight": max(self.curvature, LEAST_SHARE) * self.scale / np.sqrt(width / 2),
-            "skip_weight": max(linear, LEAST_SHARE) * self.scale / np.sqrt(features / 3),
+            "mean_weight": free * units,
+            "steer_weight": steered * units * np.sqrt(2 / len(actions)),
+            "skip_weight": straight * self.scale * pushed / np.sqrt(own / 3),
             "mean_bias": 0.1 * self.scale,
-            "variance_weight": 0.1 / float(np.sqrt(width)),
+            "variance_weight": 0.1 / float(np.sqrt(layout.width)),
             "variance_bias": 1.0,
         }
 
 
+def _shares(share: float) -> tuple[float, float]:
+    """What is left of a deviation of one, and the share; their squares add up to one."""
+    rest = float(np.sqrt(max(1.0 - share**2, 0.0)))
+    return max(rest, LEAST_SHARE), max(share, LEAST_SHARE)
+
+
 def draw_members(
-    count: int, features: int, width: int, dim: int, prior: MemberPrior, key: Key, dtype: jnp.dtype
+    count: int, layout: Layout, prior: MemberPrior, key: Key, dtype: jnp.dtype
 ) -> Member:
     """Draws networks from the prior; biases of their variance heads are zero."""
-    deviations = prior.deviations(features, width)
+    deviations = prior.deviations(layout)
+    features, width, dim = sum(map(len, layout.parts)), layout.width, layout.dim
     shapes = {
         "hidden_weight": (features, width),
         "hidden_bias": (width,),
         "mean_weight": (width, dim),
+        "steer_weight": (width, dim, len(layout.parts[1])),
         "skip_weight": (features, dim),
         "mean_bias": (dim,),
         "variance_weight": (width, dim),
@@ -87,18 +131,17 @@ def draw_members(
     drawn = jax.random.normal(key, (count, sum(sizes)), dtype=dtype)
     cuts = jnp.split(drawn, np.cumsum(sizes)[:-1], axis=1)
     parts = {
-        name: deviations[name] * cut.reshape(count, *shape)
+        name: jnp.asarray(deviations[name], dtype=dtype) * cut.reshape(count, *shape)
         for cut, (name, shape) in zip(cuts, shapes.items(), strict=True)
     }
-    return Member(**parts, variance_bias=jnp.zeros((count, dim), dtype=dtype))
+    return Member(layout=layout, variance_bias=jnp.zeros((count, dim), dtype=dtype), **parts)
 
 
 def distance_from(anchor: Member, member: Member, prior: MemberPrior) -> Scalar:
     """Minus the logarithm of the prior's density, centred at the anchor."""
-    features, width = member.hidden_weight.shape
     total = jnp.zeros((), dtype=member.mean_bias.dtype)
-    for name, std in prior.deviations(features, width).items():
-        apart = (getattr(member, name) - getattr(anchor, name)) / std
+    for name, std in prior.deviations(member.layout).items():
+        apart = (getattr(member, name) - getattr(anchor, name)) / jnp.asarray(std, total.dtype)
         total = total + 0.5 * jnp.sum(apart**2)
     return total
 

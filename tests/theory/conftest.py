@@ -111,7 +111,7 @@ def ring(tmp_path_factory):
         agents=2,
         model="gp",
         # Beta is no less than that of corollary ConfidenceInterval, as a test sees to.
-        model_options={"fit_kernel": False, "inducing": 0, "beta": 6.0},
+        model_options={"prior": "smooth", "fit_kernel": False, "inducing": 0, "beta": 6.0},
         planner_options={"controls": 3, "sweeps": 100},
         judge=False,
         scale=1.0,

@@ -16,7 +16,7 @@ MOST_FILES = 25
 
 def test_learning_walks_through_few_files():
     rooms = mf.make("four-rooms", horizon=3)
-    learner = mf.M3UCRL(rooms.problem, mf.DeepEnsemble(members=2, steps=2, width=4))
+    learner = mf.M3UCRL(rooms.problem)
     visited = set()
 
     def visit(frame, event, argument):

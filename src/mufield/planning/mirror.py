@@ -1,8 +1,8 @@
 """Mirror ascent over randomised per-cell policies on a finite set of moves.
 
-Every sweep multiplies each move's weight by the exponential of its value. If the motion does not
-depend on mu and the reward is concave in mu, the problem over randomised policies is concave: the
-ascent finds the global optimum, and every sweep's gap bounds the distance to it.
+Every sweep multiplies each move's weight by the exponential of its value, with momentum. If the
+motion does not depend on mu and the reward is concave in mu, the problem over randomised policies
+is concave: the ascent finds the global optimum, and every sweep's gap bounds the distance to it.
 """
 
 import math
@@ -27,8 +27,9 @@ from .certificate import is_concave
 from .planner import AbstractPlanner, Actions, Plan
 
 FIRST_STEP = 0.1
-GROWTH, SHRINKAGE = 1.1, 0.5
-"""Factors on the step size after a gain, and after a loss, which is undone."""
+GROWTH, SHRINKAGE, SLOWING = 1.1, 0.5, 0.8
+"""Factors on the step size after a gain, and after a loss, which is undone: of a plain step, and of
+one with momentum, which may have been what went too far."""
 
 SWEEPS_OF_ROUND = 6
 """Sweeps for which kernels are kept of a motion that sees more of mu than the agent's own cell."""
@@ -42,6 +43,8 @@ class MirrorState(eqx.Module):
 
     Attributes:
         logits: Logarithms of the weights, up to a constant.
+        velocity: The last change of the logits; zero at the start and after a loss.
+        gains: Number of gains since then.
         sweep: The flow and the derivatives at these weights.
         step_size: Size of the next step.
         upper: Least J + gap of all sweeps so far.
@@ -49,6 +52,8 @@ class MirrorState(eqx.Module):
     """
 
     logits: Weights
+    velocity: Weights
+    gains: Int[Array, ""]
     sweep: Sweep
     step_size: Scalar
     upper: Scalar
@@ -248,6 +253,8 @@ def _init(moves: MoveFlow, weights: Weights, bound: bool) -> MirrorState:
     sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
     return MirrorState(
         logits=logits,
+        velocity=jnp.zeros_like(logits),
+        gains=jnp.asarray(0, dtype=jnp.int32),
         sweep=sweep,
         step_size=jnp.asarray(FIRST_STEP, dtype=weights.dtype),
         upper=sweep.rollout.value + sweep.gap,
@@ -317,7 +324,10 @@ def _slack(state: MirrorState) -> Scalar:
 
 def _sweep(moves: MoveFlow | FrozenFlow, state: MirrorState, bound: bool) -> MirrorState:
     old = state.sweep
-    logits = state.logits + state.step_size * old.action_values
+    # Nesterov's momentum: as good in a third of the sweeps.
+    momentum = (state.gains / (state.gains + 3)).astype(state.logits.dtype)
+    change = state.step_size * old.action_values + momentum * state.velocity
+    logits = state.logits + change
     # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
     new = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
@@ -328,10 +338,13 @@ def _sweep(moves: MoveFlow | FrozenFlow, state: MirrorState, bound: bool) -> Mir
     def choose(yes: Any, no: Any) -> Any:
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), yes, no)
 
+    shrinkage = jnp.where(state.gains > 0, SLOWING, SHRINKAGE)
     return MirrorState(
         logits=choose(logits, state.logits),
+        velocity=choose(change, jnp.zeros_like(change)),
+        gains=jnp.where(better, state.gains + 1, 0),
         sweep=choose(new, old),
-        step_size=state.step_size * jnp.where(better, GROWTH, SHRINKAGE).astype(logits.dtype),
+        step_size=state.step_size * jnp.where(better, GROWTH, shrinkage).astype(logits.dtype),
         upper=jnp.where(jnp.isfinite(upper), jnp.minimum(upper, state.upper), state.upper),
         sweeps=state.sweeps + 1,
     )

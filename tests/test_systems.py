@@ -177,7 +177,9 @@ def test_crowds_slow_the_congested_swarm():
 
 
 def test_names_are_checked_and_can_be_added():
-    with pytest.raises(ValueError, match="no system is named 'rooms'; there are discrete-rooms"):
+    with pytest.raises(
+        ValueError, match="no system is named 'rooms'; there are city, discrete-rooms"
+    ):
         make("rooms")
     with pytest.raises(ValueError, match="registered already"):
         register("four-rooms", "another")(lambda: make("swarm"))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 WORDS = (
     *("compare", "four-rooms", "--seeds", "0", "--episodes", "2", "--q-episodes", "100"),
     *("--options", f'horizon={HORIZON},drawing="...\\n.#.\\n..."'),
-    *("--model-options", "members=2,width=4,steps=3"),
+    *("--model-options", "inducing=8,fit_kernel=false"),
     *("--planner-options", "points=3,sweeps=2"),
 )
 

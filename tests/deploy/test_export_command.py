@@ -17,7 +17,7 @@ from mufield.deploy.reader import DeployedPolicy
 pytestmark = pytest.mark.slow
 
 SMALL = ["--precision", "float64", "--no-judge", "--options", 'horizon=3,drawing="...\\n.#.\\n..."']
-SMALL += ["--model-options", "members=2,width=4,steps=3"]
+SMALL += ["--model", "ensemble", "--model-options", "members=2,width=4,steps=3"]
 SMALL += ["--planner-options", "points=3,sweeps=2"]
 
 FLEET = """

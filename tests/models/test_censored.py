@@ -11,10 +11,10 @@ from scipy.stats import norm
 from toy import LINE, toy_episode, toy_problem
 
 from mufield.models.base import Rows, predict_rows
-from mufield.models.censored import with_stopped_moves
 from mufield.models.data import Transitions
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import Linear
+from mufield.models.likelihood import with_stopped_moves
 
 NUMBERS = st.floats(-2.0, 2.0)
 

@@ -42,11 +42,11 @@ kept_of = eqx.filter_jit(keep)
 
 
 def test_motions_that_see_more_than_their_cell_are_frozen(monkeypatch):
-    assert FrozenFlow.serves(moves())
-    assert not FrozenFlow.serves(MoveFlow(moves().flow, walk, ACTIONS))
+    assert moves().freezes
+    assert not MoveFlow(moves().flow, walk, ACTIONS).freezes
     size = kernels.kernel_bytes(moves().flow, 9)
     monkeypatch.setattr(kernels, "MOST_KERNEL_BYTES", 4 * size - 1)
-    assert not FrozenFlow.serves(moves())
+    assert not moves().freezes
 
 
 def test_at_the_episode_itself_flow_value_and_derivatives_are_the_motion_s():

@@ -43,13 +43,6 @@ class FrozenFlow(eqx.Module):
     moves: MoveFlow
     kept: Kept
 
-    @staticmethod
-    def serves(moves: MoveFlow) -> bool:
-        """Whether the motion needs it and the kernels of all steps fit into memory."""
-        size = kernels.kernel_bytes(moves.flow, moves.n_moves) * moves.flow.problem.horizon
-        needed = moves.sees_mu and moves.table is None
-        return needed and size <= kernels.MOST_KERNEL_BYTES
-
     def sweep(self, weights: Weights, *, bound: bool = False) -> Sweep:
         """`MoveFlow.sweep` by the kernels; there is never a bound."""
         moves = self.moves

@@ -124,6 +124,17 @@ class MoveFlow(eqx.Module):
         """Number of moves."""
         return int(self.actions.shape[1])
 
+    @property
+    def freezes(self) -> bool:
+        """Whether sweeps go by kernels that are kept for some of them (`FrozenFlow`).
+
+        So it is if the motion sees more of mu than a table can hold, and the kernels of all steps
+        fit into memory.
+        """
+        size = kernels.kernel_bytes(self.flow, self.n_moves) * self.flow.problem.horizon
+        needed = self.sees_mu and self.table is None
+        return needed and size <= kernels.MOST_KERNEL_BYTES
+
     def uniform(self) -> Weights:
         """The weights of the policy that draws uniformly from the moves."""
         shape = (self.flow.problem.horizon, *self.actions.shape[:2])

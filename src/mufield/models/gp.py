@@ -16,10 +16,9 @@ from ..policies.encoders import AbstractEncoder, Here, Unseen
 from ..space.grid import per_axis
 from .base import AbstractModelFamily, FeatureMap, Rows, refuse_words, regression_rows
 from .calibration import EmpiricalBeta
-from .censored import with_stopped_moves
 from .data import KnownNoise, LearnedNoise, Transitions, Units
 from .kernels import AbstractKernel, AbstractPrior, Structured, Sum
-from .likelihood import Limits, most_likely
+from .likelihood import Limits, most_likely, with_stopped_moves
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
 
 LEAST_NOISE = 1e-4

@@ -268,7 +268,7 @@ def _sweeps(
 ) -> tuple[MirrorState, Float[Array, "most 2"]]:
     """``count`` sweeps; one compiled program serves all counts up to ``most``."""
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    if FrozenFlow.serves(moves):
+    if moves.freezes:
         return _frozen_sweeps(moves, state, count, figures)
     return _climb(moves, state, bound, jnp.asarray(0), count, figures)
 
@@ -306,7 +306,10 @@ def _frozen_sweeps(
         new, sweep = keep(moves, near.weights)
         better = sweep.rollout.value >= state.value - _slack(state)
         near = eqx.tree_at(lambda s: s.sweep, near, sweep)
-        worse = replace(state, step_size=SHRINKAGE * state.step_size, sweeps=near.sweeps)
+        slower = SHRINKAGE * state.step_size
+        worse = replace(
+            state, step_size=slower, gains=jnp.zeros_like(state.gains), sweeps=near.sweeps
+        )
         state, kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (near, new), (worse, kept))
         return then, state, kept, figures
 

@@ -19,7 +19,6 @@ def test_the_demonstration_learns_writes_its_pictures_and_tables(
         BUDGET,
         rooms_episodes=2,
         rooms_options={"points": 3, "sweeps": 10},
-        ensemble_options={"members": 3, "steps": 50},
         precision="float64",
     )
     written = run(target, budget=quick)

@@ -58,6 +58,20 @@ def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
     )
 
 
+def default_run(budget: Budget) -> Job:
+    """M3-UCRL in the four rooms as it comes, where nobody chooses anything."""
+    return _run(
+        "rooms-defaults",
+        "mirror run",
+        budget,
+        seed=0,
+        environment="four-rooms",
+        options=budget.rooms,
+        planner_options=budget.rooms_options,
+        episodes=budget.rooms_episodes,
+    )
+
+
 def swarm_run(budget: Budget, motion: str, start: str) -> Job:
     """M3-UCRL with a Gaussian process on a swarm.
 

@@ -327,7 +327,7 @@ def _slack(state: MirrorState) -> Scalar:
 
 def _sweep(moves: MoveFlow | FrozenFlow, state: MirrorState, bound: bool) -> MirrorState:
     old = state.sweep
-    # Nesterov's momentum: as good in a third of the sweeps.
+    # Nesterov's momentum: plain ascent creeps where the entropy is nearly greatest.
     momentum = (state.gains / (state.gains + 3)).astype(state.logits.dtype)
     change = state.step_size * old.action_values + momentum * state.velocity
     logits = state.logits + change

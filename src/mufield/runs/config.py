@@ -48,8 +48,7 @@ class RunConfig:
             of the same kind as the motion's.
         reference: J of a reference plan, for the regret.
         judge: On a simulator, plan once more in every episode, without optimism, and note what that
-            policy earns; nothing is learned from it. It takes a fifth of the time of the optimistic
-            plan, with networks and tables as long as that.
+            policy earns; nothing is learned from it. It takes one more plan an episode.
         precision: Number format of all computations.
         label: Tells runs apart that share all else; `mufield new` draws one if there is none.
     """

@@ -18,8 +18,10 @@ from ..space.move import GaussianNoise, NeighbourNoise
 from .fold import Fold, build_fold
 from .phi import Aims, NeighbourKernel, landed_exactly, transition
 
-NOISE_REACH = 6.0
-"""Standard deviations of noise that windows cover on top of the farthest move."""
+NOISE_REACH = 5.0
+"""Standard deviations of noise that windows cover on top of the farthest move. Of the farthest
+moves 3e-7 of the mass would go farther, about what single precision resolves; it lands at the
+window's edge, so that none is lost."""
 
 MOST_KEPT_BYTES = 1 << 28
 """Memory that a gradient may take to avoid computing windows twice."""

@@ -37,7 +37,7 @@ KNOTS = 16
 """Values of a cell's mass at which kernels are computed."""
 
 BELIEF_KNOTS = 10
-"""Values of it at which a model is asked; it is smooth in mu, so that a spline serves between."""
+"""Values of it at which a model is asked."""
 
 FEWEST_KNOTS = 12
 """A table with fewer would be too coarse; then moves are computed anew in every pass."""
@@ -150,6 +150,65 @@ def _landed(flow: Flow, displacement: Float[Array, "cells dim"]) -> Float[Array,
     return flow.fold.landing(parts).reshape(grid.n_cells, -1)
 
 
+class Beliefs(eqx.Module):
+    """What a model says of each action in each cell at `BELIEF_KNOTS` masses of that cell.
+
+    Models are smooth in mu, so that a cubic spline serves between these masses.
+
+    Attributes:
+        known: What `AbstractJointMotion.believe` returned; each leaf has the axes masses, actions
+            and cells before its own.
+    """
+
+    known: Any
+
+    @classmethod
+    def build(
+        cls, flow: Flow, motion: AbstractJointMotion, actions: Array, group: int
+    ) -> "Beliefs":
+        """Asks the model; arguments as of `displacements`."""
+        grid, initial = flow.problem.grid, flow.problem.initial
+        centres = jnp.asarray(grid.centres, dtype=initial.dtype)
+        own = jnp.swapaxes(actions[:, ::group, : motion.action_dim], 0, 1)
+
+        def beliefs(mass: Scalar) -> Any:
+            mu = MeanField(mass=jnp.full_like(initial, mass), here=mass, grid=grid)
+            asked: Any = jax.vmap(lambda state, action: motion.believe(state, action, mu))
+            return jax.lax.map(lambda each: asked(centres, each), own, batch_size=BELIEVED_AT_ONCE)
+
+        return cls(jax.lax.map(beliefs, _masses(flow, BELIEF_KNOTS)))
+
+    def at(self, place: Float[Array, "cells"]) -> Any:
+        """The beliefs where the mass of each cell has these crowd coordinates, from 0 to 1."""
+        intervals = BELIEF_KNOTS - 1
+        which = jnp.clip(jnp.floor(place * intervals).astype(jnp.int32), 0, intervals - 1)
+        along = place - which / intervals
+        powers = jnp.stack([along**3, along**2, along, jnp.ones_like(along)])
+        pieces = jnp.asarray(_spline(BELIEF_KNOTS), dtype=place.dtype)
+        weights = jnp.einsum("pc,pck->ck", powers, pieces[:, which])
+        return jax.tree.map(lambda leaf: jnp.einsum("ck,kmc...->mc...", weights, leaf), self.known)
+
+    def displacements(
+        self,
+        flow: Flow,
+        motion: AbstractJointMotion,
+        place: Float[Array, "cells"],
+        actions: Float[Array, "cells moves joint_dim"],
+        group: int,
+    ) -> Float[Array, "cells moves dim"]:
+        """As the function of this name, at crowd coordinates from 0 to 1."""
+        grid = flow.problem.grid
+        cells, moves, size = actions.shape
+        centres = jnp.asarray(grid.centres, dtype=actions.dtype)
+        parts = jnp.swapaxes(actions.reshape(cells, moves // group, group, size), 0, 1)
+        steer: Any = jax.vmap(jax.vmap(motion.steer, (None, None, 0)))
+        aims = jax.vmap(steer, (None, 0, 0))(
+            centres, self.at(place), parts[..., motion.action_dim :]
+        )
+        found = grid.displacement(centres[:, None], aims)
+        return jnp.swapaxes(found, 0, 1).reshape(cells, moves, -1)
+
+
 class CrowdTable(eqx.Module):
     """The kernels of a motion that sees the mass of the agent's own cell, at some of its values.
 
@@ -157,9 +216,11 @@ class CrowdTable(eqx.Module):
 
     Attributes:
         kernels: The kernels at the knots.
+        beliefs: What the model says, if the motion is a model's.
     """
 
     kernels: Float[Array, "cells knots moves window"]
+    beliefs: Beliefs | None = None
 
     @staticmethod
     def knots_for(flow: Flow, moves: int) -> int:
@@ -174,7 +235,7 @@ class CrowdTable(eqx.Module):
         """Computes the kernels."""
         initial = flow.problem.initial
         if isinstance(motion, AbstractJointMotion) and group > 1:
-            return cls(_by_beliefs(flow, motion, actions, knots, group))
+            return _by_beliefs(flow, motion, actions, knots, group)
 
         def at(mass: Scalar) -> Array:
             # The same in every cell: the motion looks only at the agent's own.
@@ -187,9 +248,7 @@ class CrowdTable(eqx.Module):
     ) -> Float[Array, "cells window"]:
         """The mass that lands at each window offset, from the joint mass of cells and moves."""
         last = self.kernels.shape[1] - 1
-        cells = mass.shape[0]
-        crowd = jnp.log1p(jnp.maximum(mass, 0.0) * (cells / EVEN_BELOW))
-        place = jnp.minimum(crowd * (last / _longest(cells)), last)
+        place = last * crowd_coordinate(mass)
         low = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last - 1)
         return _mixed(self.kernels, low, place - low, joint)
 
@@ -197,35 +256,26 @@ class CrowdTable(eqx.Module):
 @eqx.filter_jit
 def _by_beliefs(
     flow: Flow, motion: AbstractJointMotion, actions: Array, knots: int, group: int
-) -> Float[Array, "cells knots moves window"]:
-    """The kernels of a model's motion, which is asked at `BELIEF_KNOTS` masses only."""
-    grid, initial = flow.problem.grid, flow.problem.initial
-    cells, moves, size = actions.shape
-    centres = jnp.asarray(grid.centres, dtype=initial.dtype)
-    parts = jnp.swapaxes(actions.reshape(cells, moves // group, group, size), 0, 1)
-    own, etas = parts[:, :, 0, : motion.action_dim], parts[..., motion.action_dim :]
+) -> CrowdTable:
+    """The table of a model's motion, from what the model says at a few masses."""
+    beliefs = Beliefs.build(flow, motion, actions, group)
+    places = jnp.linspace(0.0, 1.0, knots, dtype=actions.dtype)
 
-    def beliefs(mass: Scalar) -> Any:
-        mu = MeanField(mass=jnp.full_like(initial, mass), here=mass, grid=grid)
-        asked: Any = jax.vmap(lambda state, action: motion.believe(state, action, mu))
-        return jax.lax.map(lambda each: asked(centres, each), own, batch_size=BELIEVED_AT_ONCE)
+    def at(place: Scalar) -> Float[Array, "moves cells window"]:
+        everywhere = jnp.full(len(actions), place)
+        found = beliefs.displacements(flow, motion, everywhere, actions, group)
+        by_move = jnp.swapaxes(found, 0, 1)
+        return jax.lax.map(lambda each: _landed(flow, each), by_move, batch_size=MOVES_AT_ONCE)
 
-    known = jax.lax.map(beliefs, _masses(flow, BELIEF_KNOTS))
+    kernels = jnp.moveaxis(jax.lax.map(at, places), 2, 0)
+    return CrowdTable(kernels, beliefs)
 
-    def at(weights: Float[Array, "known"]) -> Array:
-        belief = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), known)
 
-        def one(inputs: Any) -> Float[Array, "group cells window"]:
-            steer: Any = jax.vmap(jax.vmap(motion.steer, (None, None, 0)))
-            steered = steer(centres, *inputs)
-            found = grid.displacement(centres[:, None], steered)
-            return jax.vmap(lambda each: _landed(flow, each), in_axes=1)(found)
-
-        by_move = jax.lax.map(one, (belief, etas), batch_size=max(1, MOVES_AT_ONCE // group))
-        return jnp.swapaxes(by_move.reshape(-1, *by_move.shape[2:]), 0, 1)
-
-    spline = jnp.asarray(_spline(BELIEF_KNOTS, knots), dtype=initial.dtype)
-    return jnp.swapaxes(jax.lax.map(at, spline), 0, 1)
+def crowd_coordinate(mass: Mass) -> Float[Array, "cells"]:
+    """The mass of each cell on a scale from 0, an empty cell, to 1, one that holds everybody."""
+    cells = mass.shape[0]
+    crowd = jnp.log1p(jnp.maximum(mass, 0.0) * (cells / EVEN_BELOW))
+    return jnp.minimum(crowd / _longest(cells), 1.0)
 
 
 def _masses(flow: Flow, knots: int) -> Float[Array, "knots"]:
@@ -236,16 +286,15 @@ def _masses(flow: Flow, knots: int) -> Float[Array, "knots"]:
 
 
 @lru_cache(maxsize=8)
-def _spline(known: int, wanted: int) -> Float[np.ndarray, "wanted known"]:
-    """Weights of the values at evenly spaced places in a cubic spline, at more such places."""
+def _spline(knots: int) -> Float[np.ndarray, "powers intervals knots"]:
+    """Coefficients of the cubic splines that are one at one knot; knots run evenly from 0 to 1."""
     from scipy.interpolate import CubicSpline  # slow to import
 
-    spline = CubicSpline(np.linspace(0.0, 1.0, known), np.eye(known))
-    return np.asarray(spline(np.linspace(0.0, 1.0, wanted)))
+    return np.asarray(CubicSpline(np.linspace(0.0, 1.0, knots), np.eye(knots)).c)
 
 
 def _longest(cells: int) -> float:
-    """The crowd coordinate log(1 + mass / even mass) of a cell that holds everybody."""
+    """log(1 + mass / even mass) of a cell that holds everybody."""
     return math.log1p(cells / EVEN_BELOW)
 
 

@@ -19,7 +19,7 @@ from .._types import Mass, Scalar
 from ..errors import UserError
 from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy
-from ..problem import Motion
+from ..problem import AbstractJointMotion, Motion
 from . import kernels
 from .flow import Flow, Rollout
 from .kernels import CrowdTable
@@ -177,7 +177,11 @@ class MoveFlow(eqx.Module):
         return jnp.repeat(self.flow.rewards(mass, law), self.group, axis=1)
 
     def rollout(self, weights: Weights) -> Rollout:
-        """The flow and J of the policy with these weights, by the motion itself."""
+        """The flow and J of the policy with these weights.
+
+        By the motion itself; if that is a model's with a table, by a spline through what the
+        model says.
+        """
         return self._rollout(weights, exact=True)
 
     def _rollout(self, weights: Weights, *, exact: bool) -> Rollout:
@@ -215,22 +219,28 @@ class MoveFlow(eqx.Module):
 
     def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
         """Phi with the windows of a few moves at a time, which gradients do not keep either."""
+        aimed, beliefs = self.actions, self.table.beliefs if self.table else None
+        if beliefs is not None:
+            assert isinstance(self.motion, AbstractJointMotion)
+            place = kernels.crowd_coordinate(mass)
+            aimed = beliefs.displacements(self.flow, self.motion, place, self.actions, self.group)
 
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
-            actions, weights = part
-            found = kernels.displacements(self.flow, self.motion, mass, actions, self.group)
+            found, weights = part
+            if beliefs is None:
+                found = kernels.displacements(self.flow, self.motion, mass, found, self.group)
             aims = Aims(found, weights, self.flow.noise_std)
             return total + self.flow.land(jnp.ones_like(mass), aims), None
 
         if self.n_moves <= kernels.MOVES_AT_ONCE:
-            return add(jnp.zeros_like(mass), (self.actions, joint))[0]
+            return add(jnp.zeros_like(mass), (aimed, joint))[0]
         size = self.group * max(1, kernels.MOVES_AT_ONCE // self.group)
         chunks = -(-self.n_moves // size)
         pad = (0, chunks * size - self.n_moves)
-        actions = jnp.pad(self.actions, ((0, 0), pad, (0, 0)), mode="edge")
+        aimed = jnp.pad(aimed, ((0, 0), pad, (0, 0)), mode="edge")
         parts = tuple(
             jnp.swapaxes(x.reshape(x.shape[0], chunks, size, *x.shape[2:]), 0, 1)
-            for x in (actions, jnp.pad(joint, ((0, 0), pad)))
+            for x in (aimed, jnp.pad(joint, ((0, 0), pad)))
         )
         return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(mass), parts)[0]
 

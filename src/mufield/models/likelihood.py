@@ -25,6 +25,9 @@ from .kernels import AbstractKernel, covariances
 MOST_ROWS = 384
 """Of more rows the marginal likelihood uses a random subset; the work grows with their cube."""
 
+ROWS_AT_ONCE = 2
+"""Rows of the covariances whose gradients are computed together."""
+
 MOST_STEPS = 60
 """Steps of L-BFGS-B."""
 
@@ -173,17 +176,27 @@ def log_likelihood(
     ``vector`` holds logarithms: of the kernel's parameters, which replace those of ``kernel``, and
     of lambda of each axis.
     """
-
-    def covariance_at(logs: Array) -> Array:
-        return _with_parameters(kernel, jnp.exp(logs)).matrix(inputs, inputs)
-
     dim = targets.shape[1]
-    noise = jnp.exp(vector[-dim:])
-    covariance, pull_back = jax.vjp(covariance_at, vector[:-dim])
+    logs, noise = vector[:-dim], jnp.exp(vector[-dim:])
+    covariance = _with_parameters(kernel, jnp.exp(logs)).matrix(inputs, inputs)
+    # The barriers keep the compiler from computing covariances anew wherever they are used.
     value, slopes, by_noise = jax.vmap(_axis, in_axes=(None, 0, 1, 1))(
-        covariance, noise, targets, weight
+        jax.lax.optimization_barrier(covariance), noise, targets, weight
     )
-    by_kernel = pull_back(jnp.sum(slopes, axis=0))[0]
+    slope = jax.lax.optimization_barrier(jnp.sum(slopes, axis=0))
+
+    def by_row(inputs_and_slope: tuple[Array, Array]) -> Array:
+        row, slope = inputs_and_slope
+
+        def weighted(logs: Array) -> Scalar:
+            return jnp.vdot(
+                slope, _with_parameters(kernel, jnp.exp(logs)).matrix(row[None], inputs)
+            )
+
+        return jax.grad(weighted)(logs)
+
+    # Row by row, all that the gradient needs stays in a core's cache: several times faster.
+    by_kernel = jnp.sum(jax.lax.map(by_row, (inputs, slope), batch_size=ROWS_AT_ONCE), axis=0)
     return jnp.sum(value), jnp.concatenate([by_kernel, by_noise * noise])
 
 

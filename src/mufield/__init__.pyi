@@ -1,6 +1,11 @@
 """The public names, each written once: `lazy_loader` reads them from here."""
 
 from ._runtime import enable_compilation_cache as enable_compilation_cache
+from .constraints import Constraint as Constraint
+from .constraints import cells_at_most as cells_at_most
+from .constraints import entropy_at_least as entropy_at_least
+from .constraints import mass_at_least as mass_at_least
+from .constraints import mass_at_most as mass_at_most
 from .environments.four_rooms import FOUR_ROOMS as FOUR_ROOMS
 from .environments.registry import catalogue as catalogue
 from .environments.registry import make as make
@@ -31,6 +36,7 @@ from .models.ensemble import Bootstrap as Bootstrap
 from .models.ensemble import DeepEnsemble as DeepEnsemble
 from .models.ensemble import RandomStarts as RandomStarts
 from .models.gp import GaussianProcess as GaussianProcess
+from .models.gp import InformationBeta as InformationBeta
 from .models.gp import TheoryBeta as TheoryBeta
 from .models.gp import TheoryNoise as TheoryNoise
 from .models.kernels import Additive as Additive

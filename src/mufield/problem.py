@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import equinox as eqx
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._types import Action, Key, Mass, Scalar, State, States
+from .constraints import Constraint, Constraints, as_constraints
 from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
 from .space.measure import MeanField, at_all_cells, check_mass, sample
@@ -217,6 +218,7 @@ class Problem(eqx.Module):
     max_move: tuple[float, ...] = eqx.field(static=True)
     pay_end: bool = eqx.field(static=True)
     reward_noise: float = eqx.field(static=True)
+    constraints: Constraints | None
 
     def __init__(
         self,
@@ -230,6 +232,7 @@ class Problem(eqx.Module):
         max_move: PerAxis | None = None,
         pay_end: bool = False,
         reward_noise: float = 0.0,
+        constraints: Iterable[Constraint | Callable[[Mass], Array]] = (),
     ):
         """Checks and builds a problem.
 
@@ -245,6 +248,9 @@ class Problem(eqx.Module):
                 by default the whole space. The smaller it is, the faster is the flow.
             pay_end: Whether the last distribution is paid too.
             reward_noise: Standard deviation of the noise with which a hidden reward is observed.
+            constraints: Limits that the population must keep after every move: functions of the
+                mass of all free cells, concave, whose values must not be negative. `mass_at_most`,
+                `mass_at_least`, `cells_at_most` and `entropy_at_least` make the usual ones.
         """
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
             raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
@@ -273,6 +279,7 @@ class Problem(eqx.Module):
         self.max_move = farthest
         self.pay_end = pay_end
         self.reward_noise = float(reward_noise)
+        self.constraints = as_constraints(constraints, grid, self.initial, self.horizon)
         if reward is not None:
             check_function(self, reward, "the reward", ())
 

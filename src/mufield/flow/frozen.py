@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from .._types import Mass, Scalar
 from . import kernels
+from .charge import Charge
 from .moves import Choices, MoveFlow, Sweep, Weights, backwards
 
 
@@ -43,7 +44,9 @@ class FrozenFlow(eqx.Module):
     moves: MoveFlow
     kept: Kept
 
-    def sweep(self, weights: Weights, *, bound: bool = False) -> Sweep:
+    def sweep(
+        self, weights: Weights, *, bound: bool = False, charge: Charge | None = None
+    ) -> Sweep:
         """`MoveFlow.sweep` by the kernels; there is never a bound."""
         moves = self.moves
 
@@ -66,11 +69,14 @@ class FrozenFlow(eqx.Module):
             return Choices(weights=now, step=step)
 
         inputs = (weights, self.kept.kernels, self.kept.slopes)
-        action_values, gap = backwards(moves.flow, rollout.mass, inputs, choices, bound=False)
-        return Sweep(eqx.tree_at(lambda r: r.value, rollout, value), action_values, gap)
+        prices = None if charge is None else charge(rollout.mass)
+        action_values, gap = backwards(
+            moves.flow, rollout.mass, inputs, choices, bound=False, prices=prices
+        )
+        return Sweep(eqx.tree_at(lambda r: r.value, rollout, value), action_values, gap, prices)
 
 
-def keep(moves: MoveFlow, weights: Weights) -> tuple[Kept, Sweep]:
+def keep(moves: MoveFlow, weights: Weights, charge: Charge | None = None) -> tuple[Kept, Sweep]:
     """What to keep of the episode of a policy, and that episode, computed by the motion itself.
 
     The motion and its derivative are evaluated once for each step.
@@ -84,21 +90,27 @@ def keep(moves: MoveFlow, weights: Weights) -> tuple[Kept, Sweep]:
     rollout = moves.paid(before, end, weights)
 
     one = jnp.ones_like(rollout.value)
+    prices = None if charge is None else charge(rollout.mass)
 
-    def back(values: Mass, inputs: tuple[Array, Mass, Array]) -> tuple[Mass, Any]:
-        now, mass, kernel = inputs
+    def back(values: Mass, inputs: tuple[Array, Mass, Array, Mass | None]) -> tuple[Mass, Any]:
+        now, mass, kernel, price = inputs
         joint = mass[:, None] * now
         _, pull = jax.vjp(lambda j, seen: _step(moves, kernel, j, seen), joint, mass)
         by_choice, by_reward = pull((values, one))
+        if price is not None:
+            by_reward = by_reward + price
         slope = jax.vjp(lambda seen: moves.push(joint, seen), mass)[1](values)[0]
         return jnp.sum(now * by_choice, axis=1) + by_reward + slope, (by_choice, slope)
 
     last = jnp.zeros_like(end)
     if moves.flow.problem.pay_end:
         last = jax.grad(moves.flow.end_reward)(end)
-    inputs = (weights, before, found)
+    charged = None
+    if prices is not None:
+        charged, last = prices.slopes[:-1], last + prices.slopes[-1]
+    inputs = (weights, before, found, charged)
     _, (action_values, slopes) = jax.lax.scan(back, last, inputs, reverse=True)
-    sweep = Sweep(rollout, action_values, jnp.inf * one)
+    sweep = Sweep(rollout, action_values, jnp.inf * one, prices)
     return Kept(found, slopes, before), sweep
 
 

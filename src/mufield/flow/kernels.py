@@ -265,7 +265,10 @@ def _by_beliefs(
         everywhere = jnp.full(len(actions), place)
         found = beliefs.displacements(flow, motion, everywhere, actions, group)
         by_move = jnp.swapaxes(found, 0, 1)
-        return jax.lax.map(lambda each: _landed(flow, each), by_move, batch_size=MOVES_AT_ONCE)
+        landed: Array = jax.lax.map(
+            lambda each: _landed(flow, each), by_move, batch_size=MOVES_AT_ONCE
+        )
+        return landed
 
     kernels = jnp.moveaxis(jax.lax.map(at, places), 2, 0)
     return CrowdTable(kernels, beliefs)

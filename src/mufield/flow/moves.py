@@ -21,6 +21,7 @@ from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy
 from ..problem import AbstractJointMotion, Motion
 from . import kernels
+from .charge import Charge, Prices
 from .flow import Flow, Rollout
 from .kernels import CrowdTable
 from .phi import Aims
@@ -36,12 +37,27 @@ class Sweep(eqx.Module):
         action_values: Derivative of J by the joint mass of each step, cell and move.
         gap: How much J would gain, to first order, from the best response to this flow. If the
             reward is concave in mu, no randomised policy over the moves earns more than J + gap.
-            Infinite if the motion depends on mu: then there is no such bound.
+            Infinite if the motion depends on mu: then there is no such bound. With limits: gain of
+            the Lagrangian instead of J.
+        prices: What breaking limits adds to the figures, if the problem has them.
     """
 
     rollout: Rollout
     action_values: Weights
     gap: Scalar
+    prices: Prices | None = None
+
+    @property
+    def objective(self) -> Scalar:
+        """What an ascent climbs: J, or with limits the augmented Lagrangian."""
+        value = self.rollout.value
+        return value if self.prices is None else value + self.prices.augmented
+
+    @property
+    def upper(self) -> Scalar:
+        """The bound of the optimum: J + gap, or with limits the Lagrangian + gap."""
+        bound = self.rollout.value + self.gap
+        return bound if self.prices is None else bound + self.prices.plain
 
 
 class MoveFlow(eqx.Module):
@@ -199,10 +215,13 @@ class MoveFlow(eqx.Module):
         mass = jnp.concatenate([before, end[None]])
         return Rollout(mass=mass, rewards=paid, value=jnp.sum(paid))
 
-    def sweep(self, weights: Weights, *, bound: bool = True) -> Sweep:
+    def sweep(self, weights: Weights, *, bound: bool = True, charge: Charge | None = None) -> Sweep:
         """The episode forwards, then the derivatives of J backwards.
 
-        ``bound`` says whether to compute the gap, a third of the work; otherwise it is infinite.
+        Args:
+            weights: The policy's weights.
+            bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
+            charge: What breaking limits costs, which is subtracted from J.
         """
         rollout = self._rollout(weights, exact=False)
 
@@ -210,8 +229,11 @@ class MoveFlow(eqx.Module):
             return Choices(weights=now, step=self.step)
 
         bound = bound and not self.sees_mu
-        action_values, gap = backwards(self.flow, rollout.mass, weights, choices, bound=bound)
-        return Sweep(rollout=rollout, action_values=action_values, gap=gap)
+        prices = None if charge is None else charge(rollout.mass)
+        action_values, gap = backwards(
+            self.flow, rollout.mass, weights, choices, bound=bound, prices=prices
+        )
+        return Sweep(rollout, action_values, gap, prices)
 
     def step(self, joint: Float[Array, "cells moves"], mass: Mass) -> tuple[Mass, Scalar]:
         """The next distribution, by the table if there is one, and what this one earns."""
@@ -267,6 +289,7 @@ def backwards(
     choices: Callable[[Any, Mass], Choices],
     *,
     bound: bool = True,
+    prices: Prices | None = None,
 ) -> tuple[Weights, Scalar]:
     """The derivatives of J by the joint mass of cells and choices, from the last step to the first.
 
@@ -276,6 +299,7 @@ def backwards(
         inputs: First arguments of ``choices``, stacked over the steps.
         choices: Returns what agents can choose from, given one step's input and distribution.
         bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
+        prices: What is charged for breaking limits, whose derivatives are added.
 
     Returns:
         The derivatives, and how much the best response to the linearised reward would gain.
@@ -283,14 +307,16 @@ def backwards(
     problem = flow.problem
 
     def back(
-        carry: tuple[Mass, Mass], step_inputs: tuple[Any, Mass]
+        carry: tuple[Mass, Mass], step_inputs: tuple[Any, Mass, Mass | None]
     ) -> tuple[tuple[Mass, Mass], Array]:
         values, best = carry
-        step_input, now = step_inputs
+        step_input, now, price = step_inputs
         options = choices(step_input, now)
         # mu matters twice: as the joint mass that moves, and as what motion and reward see.
         (_, reward), pull = jax.vjp(options.step, now[:, None] * options.weights, now)
         by_choice, by_mu = pull((values, jnp.ones_like(reward)))
+        if price is not None:
+            by_mu = by_mu + price
         values = jnp.sum(options.weights * by_choice, axis=1) + by_mu
         if bound:
             best_by_choice, _ = pull((best, jnp.ones_like(reward)))
@@ -302,8 +328,11 @@ def backwards(
     last = jnp.zeros_like(problem.initial)
     if problem.pay_end:
         last = jax.grad(flow.end_reward)(mass[-1])
+    slopes = None
+    if prices is not None:
+        slopes, last = prices.slopes[:-1], last + prices.slopes[-1]
     (values, best), action_values = jax.lax.scan(
-        back, (last, last), (inputs, mass[:-1]), reverse=True
+        back, (last, last), (inputs, mass[:-1], slopes), reverse=True
     )
     gap = jnp.vdot(problem.initial, best - values)
     return action_values, gap if bound else jnp.full_like(gap, jnp.inf)

@@ -34,7 +34,7 @@ MOST_STEPS = 60
 ENOUGH = 1e-4
 """The search ends when a step gains less than this share of the logarithm of the likelihood."""
 
-PRIOR_WIDTH = 1.0
+PRIOR_WIDTH = 1.7
 """Standard deviation of the log-normal prior of kernel parameters around their first values."""
 
 NOISE_PRIOR_WIDTH = 3.0
@@ -193,7 +193,8 @@ def log_likelihood(
                 slope, _with_parameters(kernel, jnp.exp(logs)).matrix(row[None], inputs)
             )
 
-        return jax.grad(weighted)(logs)
+        gradient: Array = jax.grad(weighted)(logs)
+        return gradient
 
     # Row by row, all that the gradient needs stays in a core's cache: several times faster.
     by_kernel = jnp.sum(jax.lax.map(by_row, (inputs, slope), batch_size=ROWS_AT_ONCE), axis=0)

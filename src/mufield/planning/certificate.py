@@ -17,11 +17,12 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Mass, Scalar
 from ..errors import UserError
+from ..flow.charge import Charge, Margins
 from ..flow.flow import Flow
 from ..flow.kernels import depends_on_mu
 from ..flow.moves import Choices, MoveFlow, backwards
 from ..policies.base import ActionLaw, Profile, as_profile
-from ..problem import Motion
+from ..problem import Motion, Problem
 
 SHARPNESS = (0.0, 1.0, 4.0)
 """How peaked the distributions are at which the reward's curvature is tested; 0 is even."""
@@ -36,10 +37,20 @@ CURVATURE_TOLERANCE = 1e-3
 
 
 class Certificate(eqx.Module):
-    """The best policy earns at least ``value``, J of the plan, and at most ``value + gap``."""
+    """The best policy earns at least ``value``, J of the plan, and at most ``value + gap``.
+
+    With limits: no policy that keeps them earns more. That the best one earns ``value`` is sure
+    only if the plan keeps them itself.
+
+    Attributes:
+        value: J of the plan.
+        gap: How much more a policy can earn at most.
+        broken: By how much the plan breaks its worst limit, as a share of it; 0 if it keeps all.
+    """
 
     value: float = eqx.field(static=True)
     gap: float = eqx.field(static=True)
+    broken: float = eqx.field(static=True, default=0.0)
 
     @property
     def upper(self) -> float:
@@ -58,6 +69,7 @@ def certify(
     actions: Float[Array, "moves action_dim"],
     *,
     key: Key | None = None,
+    multipliers: Margins | None = None,
 ) -> Certificate:
     """Bounds how far a plan is from the best randomised policy.
 
@@ -70,6 +82,9 @@ def certify(
         policy: Any plan: a profile, a policy or a function.
         actions: The moves that other policies may use.
         key: Randomness of the test for concavity.
+        multipliers: For problems with limits: how much a margin is worth, for each move and margin;
+            `MirrorResult.multipliers` are good ones. The bound holds for any that are not
+            negative; without them it is that of the problem without limits.
 
     Raises:
         OutsideClassError: If the motion depends on mu, or the reward was seen not to be concave.
@@ -77,13 +92,33 @@ def certify(
     check_class(flow, motion, key=key)
     profile = as_profile(policy, flow.problem.horizon)
     moves = MoveFlow(flow, motion, actions)
-    value, gap = (float(x) for x in _certify(moves, profile))
+    charge = _charge(flow.problem, multipliers)
+    value, gap, broken = (float(x) for x in _certify(moves, profile, charge))
     if not (math.isfinite(value) and math.isfinite(gap)):
         raise UserError(
             f"no certificate: J is {value} and the bound {gap}; the motion, the reward or their "
             "derivatives are not finite along the plan"
         )
-    return Certificate(value=value, gap=max(0.0, gap))  # rounding may make it negative
+    # Rounding may make the gap negative; with limits it is, if the plan gains by breaking them.
+    return Certificate(value, gap if charge is not None else max(0.0, gap), max(0.0, broken))
+
+
+def _charge(problem: Problem, multipliers: Margins | None) -> Charge | None:
+    limits, one = problem.constraints, jnp.ones((), dtype=problem.initial.dtype)
+    if limits is None:
+        if multipliers is not None:
+            raise UserError("the problem has no limits; leave out the multipliers")
+        return None
+    charge = Charge.start(limits, one)
+    if multipliers is None:
+        return charge
+    if multipliers.shape != charge.multipliers.shape or not bool(jnp.all(multipliers >= 0)):
+        raise UserError(
+            f"multipliers must have the shape {charge.multipliers.shape}, moves by margins, and be "
+            f"zero or more; got the shape {multipliers.shape}"
+        )
+    given: Charge = eqx.tree_at(lambda c: c.multipliers, charge, multipliers.astype(one.dtype))
+    return given
 
 
 def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
@@ -184,8 +219,14 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
 
 
 @eqx.filter_jit
-def _certify(moves: MoveFlow, profile: Profile) -> tuple[Array, Array]:
-    """J of the plan, and the gain of the best response among the moves and the plan's actions."""
+def _certify(
+    moves: MoveFlow, profile: Profile, charge: Charge | None
+) -> tuple[Array, Array, Array]:
+    """J of the plan, the gain of the best response, and by how much limits are broken.
+
+    The response draws from the moves and the plan's own actions. With limits the gain is that of
+    the Lagrangian over J of the plan.
+    """
     flow = moves.flow
     rollout = flow.rollout(profile, moves.motion)
 
@@ -205,5 +246,8 @@ def _certify(moves: MoveFlow, profile: Profile) -> tuple[Array, Array]:
         usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
-    _, gap = backwards(flow, rollout.mass, profile.per_step, choices)
-    return rollout.value, gap
+    prices = None if charge is None else charge.linear(rollout.mass)
+    _, gap = backwards(flow, rollout.mass, profile.per_step, choices, prices=prices)
+    if prices is None:
+        return rollout.value, gap, jnp.zeros_like(gap)
+    return rollout.value, gap + prices.plain, -jnp.min(prices.margins)

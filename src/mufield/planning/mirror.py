@@ -7,6 +7,7 @@ is concave: the ascent finds the global optimum, and every sweep's gap bounds th
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from .._progress import progress_bar
 from .._types import Key, Scalar
 from ..errors import UserError
+from ..flow.charge import NEARLY, Charge, Margins
 from ..flow.flow import Flow, Rollout
 from ..flow.frozen import FrozenFlow, Kept, keep
 from ..flow.moves import MoveFlow, Sweep, Weights
@@ -34,6 +36,23 @@ one with momentum, which may have been what went too far."""
 SWEEPS_OF_ROUND = 6
 """Sweeps for which kernels are kept of a motion that sees more of mu than the agent's own cell."""
 
+SWEEPS_OF_PRICE = 5
+"""Sweeps between two changes of the multipliers of limits."""
+
+PRICE_WEIGHT = 0.15
+"""The weight rho of limits, as a share of what a move matters at the start: of the standard
+deviation of the moves' values."""
+
+POLISH, POLISH_WEIGHT, POLISH_MARGIN = 20, 10.0, 2e-3
+"""Last sweeps with limits, the factor on rho in them, and the share by which limits are tightened:
+with the multipliers nearly right, more weight brings the plan inside the limits."""
+
+KEPT = 1e-3
+"""A limit that is broken by less than this share of it counts as kept."""
+
+LEAST_WEIGHT = 1e-6
+"""Least rho, for rewards that do not depend on the policy."""
+
 LOWEST_WEIGHT = 1e-12
 """Least weight at the start: a move of weight zero would never come back."""
 
@@ -49,6 +68,7 @@ class MirrorState(eqx.Module):
         step_size: Size of the next step.
         upper: Least J + gap of all sweeps so far.
         sweeps: Number of sweeps done.
+        charge: What breaking limits costs, if the problem has them.
     """
 
     logits: Weights
@@ -58,6 +78,7 @@ class MirrorState(eqx.Module):
     step_size: Scalar
     upper: Scalar
     sweeps: Int[Array, ""]
+    charge: Charge | None
 
     @property
     def weights(self) -> Weights:
@@ -69,6 +90,12 @@ class MirrorState(eqx.Module):
         """J of the policy."""
         return self.sweep.rollout.value
 
+    @property
+    def broken(self) -> Scalar:
+        """By how much the worst limit is broken, as a share of it."""
+        prices = self.sweep.prices
+        return jnp.zeros_like(self.value) if prices is None else prices.broken
+
 
 class MirrorResult(eqx.Module):
     """What an ascent found.
@@ -77,11 +104,14 @@ class MirrorResult(eqx.Module):
         moves: The flow over the moves that the policy draws from.
         weights: The policy's weights.
         value: J of the policy.
-        upper: No randomised policy over the moves earns more. Infinite if the motion depends on
-            mu or the reward is not concave in it.
+        upper: No randomised policy over the moves that keeps the problem's limits earns more.
+            Infinite if the motion depends on mu or the reward is not concave in it.
         history: J and gap after each sweep; of a motion that sees mu J may be approximate here.
-        outcome: ``"bracket"`` if the bracket became as narrow as asked for, else ``"sweeps"``.
+        outcome: ``"bracket"`` if the bracket became as narrow as asked for, else ``"sweeps"``;
+            ``"broken"`` if the plan breaks a limit, although none was proved impossible.
         state: The last state, to go on from.
+        margins: By how much each limit is kept after each move, as a share of it; None if the
+            problem has no limits.
     """
 
     moves: MoveFlow
@@ -91,6 +121,12 @@ class MirrorResult(eqx.Module):
     history: Float[Array, "sweeps 2"]
     outcome: str = eqx.field(static=True)
     state: MirrorState
+    margins: Float[Array, "steps limits"] | None = None
+
+    @property
+    def multipliers(self) -> Margins | None:
+        """The multipliers of the limits that `upper` was found with."""
+        return None if self.state.charge is None else self.state.charge.multipliers
 
     @property
     def bracket(self) -> Scalar:
@@ -118,8 +154,20 @@ class MirrorAscent(eqx.Module):
     sweeps_at_once: int = eqx.field(static=True, default=20)
     bound: bool = eqx.field(static=True, default=True)
 
-    def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
-        """The state before the first step; without ``weights`` all moves are equally likely."""
+    def init(
+        self,
+        moves: MoveFlow,
+        weights: Weights | None = None,
+        tightened: Margins | None = None,
+    ) -> MirrorState:
+        """The state before the first step.
+
+        Args:
+            moves: The flow over the moves.
+            weights: The first policy's; by default all moves are equally likely.
+            tightened: What margins of the problem's limits must be at least, as shares of the
+                limits; zero by default.
+        """
         if weights is None:
             # Else XLA would fold this large constant, which takes seconds.
             weights = jax.lax.optimization_barrier(moves.uniform())
@@ -130,7 +178,7 @@ class MirrorAscent(eqx.Module):
                 f"weights must have the shape {moves.uniform().shape}, be non-negative and sum to "
                 f"1 in every cell; got the shape {weights.shape}"
             )
-        return _init(moves, weights, self.bound)
+        return _init(moves, weights, self.bound, tightened)
 
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
@@ -146,9 +194,13 @@ class MirrorAscent(eqx.Module):
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
     ) -> MirrorResult:
-        """Ascends until the bracket is narrow enough or the sweeps are used up."""
+        """Ascends until the bracket is narrow enough or the sweeps are used up.
+
+        Raises `InfeasibleError` if no policy can keep the problem's limits.
+        """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
+        limits = moves.flow.problem.constraints
         concave = self.bound and is_concave(moves.flow, moves.motion)
         state = self.init(moves, weights)
         history, done, outcome = [], 0, "sweeps"
@@ -159,19 +211,63 @@ class MirrorAscent(eqx.Module):
                 history.append(figures)
                 done += count
                 bracket = float(state.upper - state.value) if concave else math.inf
-                report(done, J=float(state.value), bracket=bracket)
-                if bracket <= self.bracket:
+                shown = {} if limits is None else {"broken": float(state.broken)}
+                report(done, J=float(state.value), bracket=bracket, **shown)
+                if bracket <= self.bracket and state.broken <= NEARLY:
                     outcome = "bracket"
                     break
+        state = polish(self, moves, state)
+        rollout = final_rollout(moves, state)
+        margins = None if limits is None else limits.worst(rollout.mass)
+        if margins is not None and float(jnp.min(margins)) < -KEPT:
+            outcome = "broken"
+            if concave:
+                prove_infeasible(self, moves)
         return MirrorResult(
             moves=moves,
             weights=state.weights,
-            value=final_rollout(moves, state).value,
+            value=rollout.value,
             upper=state.upper if concave else jnp.full_like(state.upper, jnp.inf),
             history=jnp.concatenate(history),
             outcome=outcome,
             state=state,
+            margins=margins,
         )
+
+
+class InfeasibleError(UserError):
+    """No policy can keep the limits of a problem."""
+
+
+def prove_infeasible(ascent: MirrorAscent, moves: MoveFlow) -> None:
+    """Raises `InfeasibleError` if it can be proved that no policy over the moves keeps the limits.
+
+    Without the reward the augmented Lagrangian is minus the squared breaks. Where it is greatest,
+    the breaks themselves are multipliers; if the Lagrangian's bound is below zero with them, every
+    policy breaks some limit.
+    """
+    problem = moves.flow.problem.with_reward(_nothing)
+    unpaid: MoveFlow = eqx.tree_at(lambda m: m.flow.problem, moves, problem)
+    state, limits = replace(ascent, bound=True).init(unpaid), problem.constraints
+    assert limits is not None
+    assert state.charge is not None
+    charge = state.charge.with_weight(jnp.ones_like(state.charge.weight))
+    state = _begin(unpaid, state, charge, True)
+    for _ in range(0, ascent.sweeps, ascent.sweeps_at_once):
+        # With no change of the multipliers, which would be another objective.
+        state = _sweeps_at_one_price(unpaid, state, jnp.asarray(ascent.sweeps_at_once))
+        prices = state.sweep.prices
+        assert prices is not None
+        if prices.broken == 0:
+            return
+        least = float(-state.sweep.upper / jnp.sum(prices.multipliers))
+        if least > 0:
+            step, margin = divmod(int(jnp.argmax(prices.multipliers)), limits.size)
+            raise InfeasibleError(
+                "no policy over these moves keeps the limits: each breaks one of them by at least "
+                f"{least:.2%} of it, by the bound of the Lagrangian. Hardest is "
+                f"{limits.name_of(margin)!r} after move {step + 1}; loosen it, or name fewer steps"
+            )
 
 
 class MirrorPlanner(AbstractPlanner):
@@ -187,7 +283,7 @@ class MirrorPlanner(AbstractPlanner):
 
     points: int = eqx.field(static=True, default=9)
     controls: int = eqx.field(static=True, default=2)
-    sweeps: int = eqx.field(static=True, default=60)
+    sweeps: int = eqx.field(static=True, default=80)
 
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
         """Nothing: every plan starts anew."""
@@ -248,18 +344,65 @@ def final_rollout(moves: MoveFlow, state: MirrorState) -> Rollout:
 
 
 @eqx.filter_jit
-def _init(moves: MoveFlow, weights: Weights, bound: bool) -> MirrorState:
+def _init(moves: MoveFlow, weights: Weights, bound: bool, tightened: Margins | None) -> MirrorState:
     logits = jnp.log(jnp.maximum(weights, LOWEST_WEIGHT))
-    sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
+    weights, limits = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
+    sweep = moves.sweep(weights, bound=bound)
+    charge = None
+    if limits is not None:
+        rho = PRICE_WEIGHT * _importance(sweep, weights)
+        charge = Charge.start(limits, jnp.maximum(rho, LEAST_WEIGHT), tightened)
+        sweep = moves.sweep(weights, bound=bound, charge=charge)
     return MirrorState(
         logits=logits,
         velocity=jnp.zeros_like(logits),
         gains=jnp.asarray(0, dtype=jnp.int32),
         sweep=sweep,
         step_size=jnp.asarray(FIRST_STEP, dtype=weights.dtype),
-        upper=sweep.rollout.value + sweep.gap,
+        upper=sweep.upper,
         sweeps=jnp.asarray(0, dtype=jnp.int32),
+        charge=charge,
     )
+
+
+def _importance(sweep: Sweep, weights: Weights) -> Scalar:
+    """How much it matters which move an agent takes: the standard deviation of its value."""
+    values = sweep.action_values
+    apart = values - jnp.sum(weights * values, axis=-1, keepdims=True)
+    agents = sweep.rollout.mass[:-1, :, None] * weights
+    return jnp.sqrt(jnp.sum(agents * apart**2) / len(values))
+
+
+def polish(ascent: MirrorAscent, moves: MoveFlow, state: MirrorState) -> MirrorState:
+    """Ends an ascent with limits: `POLISH` sweeps with more weight on them."""
+    if state.charge is None:
+        return state
+    charge = state.charge.with_weight(POLISH_WEIGHT * state.charge.weight, POLISH_MARGIN)
+    # The step that went with less weight would go too far.
+    begin = _begin(moves, state, charge, ascent.bound)
+    return ascent.step(moves, replace(begin, step_size=state.step_size / POLISH_WEIGHT), POLISH)[0]
+
+
+@eqx.filter_jit
+def _begin(moves: MoveFlow, state: MirrorState, charge: Charge, bound: bool) -> MirrorState:
+    """The state with another charge, at rest."""
+    sweep = moves.sweep(state.weights, bound=bound, charge=charge)
+    still = jnp.zeros_like(state.velocity)
+    return replace(
+        state, charge=charge, sweep=sweep, velocity=still, gains=jnp.zeros_like(state.gains)
+    )
+
+
+@eqx.filter_jit
+def _sweeps_at_one_price(moves: MoveFlow, state: MirrorState, count: Int[Array, ""]) -> MirrorState:
+    climbed: MirrorState = jax.lax.fori_loop(
+        0, count, lambda i, state: _sweep(moves, state, True), state
+    )
+    return climbed
+
+
+def _nothing(state: Array, action: Array, mu: Any) -> Scalar:
+    return jnp.zeros((), dtype=state.dtype)
 
 
 @eqx.filter_jit
@@ -285,6 +428,9 @@ def _climb(
 
     def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
         state = _sweep(moves, carry[0], bound)
+        if state.charge is not None:
+            due = state.sweeps % SWEEPS_OF_PRICE == 0
+            state = jax.lax.cond(due, partial(_reprice, moves, bound), lambda same: same, state)
         return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
 
     climbed: tuple[MirrorState, Array] = jax.lax.fori_loop(first, last, one, (state, figures))
@@ -303,8 +449,8 @@ def _frozen_sweeps(
         done, state, kept, figures = carry
         then = jnp.minimum(done + SWEEPS_OF_ROUND, count)
         near, figures = _climb(FrozenFlow(moves, kept), state, False, done, then, figures)
-        new, sweep = keep(moves, near.weights)
-        better = sweep.rollout.value >= state.value - _slack(state)
+        new, sweep = keep(moves, near.weights, near.charge)
+        better = sweep.objective >= state.sweep.objective - _slack(state)
         near = eqx.tree_at(lambda s: s.sweep, near, sweep)
         slower = SHRINKAGE * state.step_size
         worse = replace(
@@ -313,11 +459,21 @@ def _frozen_sweeps(
         state, kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (near, new), (worse, kept))
         return then, state, kept, figures
 
-    kept, sweep = keep(moves, state.weights)
+    kept, sweep = keep(moves, state.weights, state.charge)
     state = eqx.tree_at(lambda s: s.sweep, state, sweep)
     start = (jnp.zeros_like(count), state, kept, figures)
     _, state, _, figures = jax.lax.while_loop(lambda carry: carry[0] < count, one, start)
     return state, figures
+
+
+def _reprice(moves: MoveFlow | FrozenFlow, bound: bool, state: MirrorState) -> MirrorState:
+    """The state with the multipliers that its plan asks for."""
+    assert state.charge is not None
+    assert state.sweep.prices is not None
+    charge = state.charge.repriced(state.sweep.prices)
+    sweep = moves.sweep(state.weights, bound=bound, charge=charge)
+    upper = jnp.where(jnp.isfinite(sweep.upper), jnp.minimum(sweep.upper, state.upper), state.upper)
+    return replace(state, charge=charge, sweep=sweep, upper=upper)
 
 
 def _slack(state: MirrorState) -> Scalar:
@@ -333,10 +489,10 @@ def _sweep(moves: MoveFlow | FrozenFlow, state: MirrorState, bound: bool) -> Mir
     logits = state.logits + change
     # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
-    new = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound)
+    new = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound, charge=state.charge)
     # A comparison with NaN is false, so a step that is not finite is undone as well.
-    better = new.rollout.value >= old.rollout.value - _slack(state)
-    upper = new.rollout.value + new.gap
+    better = new.objective >= old.objective - _slack(state)
+    upper = new.upper
 
     def choose(yes: Any, no: Any) -> Any:
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), yes, no)
@@ -350,4 +506,5 @@ def _sweep(moves: MoveFlow | FrozenFlow, state: MirrorState, bound: bool) -> Mir
         step_size=state.step_size * jnp.where(better, GROWTH, shrinkage).astype(logits.dtype),
         upper=jnp.where(jnp.isfinite(upper), jnp.minimum(upper, state.upper), state.upper),
         sweeps=state.sweeps + 1,
+        charge=state.charge,
     )

@@ -1,0 +1,124 @@
+r"""What breaking a limit costs while planning: the augmented Lagrangian.
+
+For limits $c(\mu_h) \ge 0$ with multipliers $\lambda \ge 0$ and a weight $\rho$, planning adds
+
+$$-\frac{1}{2 \rho} \sum_h \left( \max(0, \lambda_h - \rho\, c(\mu_h))^2 - \lambda_h^2 \right)$$
+
+to J. It is concave where c is. Its derivative is that of the Lagrangian $J + \lambda' \cdot c$ with
+the multipliers $\lambda' = \max(0, \lambda - \rho\, c)$, so the same backward sweep bounds that
+Lagrangian over all policies; and for any multipliers this is no less than J of any policy that
+keeps the limits.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _types
+from .._types import Mass, Scalar
+from ..constraints import Constraints
+
+Margins = Float[Array, "steps margins"]
+
+NEARLY = 0.01
+"""Limits that are broken by less than this share count as kept while multipliers are sought."""
+
+HALVED, GROWTH = 0.5, 1.1
+"""Unless the worst break falls to this share between two changes of the multipliers, rho grows."""
+
+
+class Prices(eqx.Module):
+    """What is charged along an episode.
+
+    Attributes:
+        augmented: The augmented Lagrangian minus J.
+        plain: The Lagrangian with the multipliers lambda', minus J; limits as they are, not
+            tightened.
+        slopes: Derivative of both by the distributions mu_0, ..., mu_H.
+        margins: c(mu_h) minus what they are tightened by, after each move; infinite where a limit
+            need not hold.
+        multipliers: lambda'.
+    """
+
+    augmented: Scalar
+    plain: Scalar
+    slopes: _types.Masses
+    margins: Margins
+    multipliers: Margins
+
+    @property
+    def broken(self) -> Scalar:
+        """By how much the worst limit is broken, as a share of it; zero if none is."""
+        return jnp.maximum(-jnp.min(self.margins), 0.0)
+
+
+class Charge(eqx.Module):
+    """The multipliers of a problem's limits.
+
+    Attributes:
+        constraints: The limits.
+        multipliers: lambda, for each move and margin.
+        tightened: What margins must be at least, instead of zero.
+        weight: rho.
+        broken: How far limits were broken when the multipliers were last changed.
+    """
+
+    constraints: Constraints
+    multipliers: Margins
+    tightened: Margins
+    weight: Scalar
+    broken: Scalar
+
+    @classmethod
+    def start(
+        cls, constraints: Constraints, weight: Scalar, tightened: Margins | None = None
+    ) -> "Charge":
+        """No multipliers yet."""
+        zero = jnp.zeros((constraints.horizon, constraints.size), dtype=weight.dtype)
+        least = zero if tightened is None else tightened.astype(weight.dtype)
+        return cls(constraints, zero, least, weight, jnp.full_like(weight, jnp.inf))
+
+    def with_weight(self, weight: Scalar, tighter: float = 0.0) -> "Charge":
+        """With another rho, and limits that are tighter by this share of them."""
+        least = self.tightened + tighter
+        return Charge(self.constraints, self.multipliers, least, weight, self.broken)
+
+    def repriced(self, prices: Prices) -> "Charge":
+        """With the multipliers lambda' of an episode, and more weight if it breaks limits still."""
+        broken = prices.broken
+        stuck = (broken > NEARLY) & (broken > HALVED * self.broken)
+        weight = self.weight * jnp.where(stuck, GROWTH, 1.0).astype(self.weight.dtype)
+        return Charge(self.constraints, prices.multipliers, self.tightened, weight, broken)
+
+    def __call__(self, mass: _types.Masses) -> Prices:
+        """What is charged for an episode."""
+        return self._prices(mass, augmented=True)
+
+    def linear(self, mass: _types.Masses) -> Prices:
+        """The plain Lagrangian of an episode, with the multipliers as they are."""
+        return self._prices(mass, augmented=False)
+
+    def _prices(self, mass: _types.Masses, augmented: bool) -> Prices:
+        active = jnp.asarray(self.constraints.active)
+
+        def one(after: Mass, held: Array, lam: Array, least: Array) -> tuple[Scalar, Any]:
+            raw = self.constraints(after)
+            if not augmented:
+                new = jnp.where(held, lam, 0.0)
+                return jnp.vdot(new, raw), (raw, new)
+            new = jnp.where(held, jnp.maximum(lam - self.weight * (raw - least), 0.0), 0.0)
+            paid = jnp.sum(jnp.where(held, lam**2, 0.0) - new**2) / (2 * self.weight)
+            return paid, (raw, new)
+
+        rows = (mass[1:], active, self.multipliers, self.tightened)
+        (paid, (raw, new)), slopes = jax.vmap(jax.value_and_grad(one, has_aux=True))(*rows)
+        return Prices(
+            augmented=jnp.sum(paid),
+            plain=jnp.sum(new * raw),
+            slopes=jnp.concatenate([jnp.zeros_like(mass[:1]), slopes]),
+            margins=jnp.where(active, raw - self.tightened, jnp.inf),
+            multipliers=new,
+        )

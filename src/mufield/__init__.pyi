@@ -24,6 +24,9 @@ from .learning.optimism import Hallucinated as Hallucinated
 from .learning.optimism import Thompson as Thompson
 from .learning.run import learn as learn
 from .learning.run import learn_many as learn_many
+from .learning.safety import AccumulatedDoubt as AccumulatedDoubt
+from .learning.safety import DrawnWorlds as DrawnWorlds
+from .learning.safety import Trusting as Trusting
 from .models.base import AbstractModel as AbstractModel
 from .models.base import AbstractModelFamily as AbstractModelFamily
 from .models.base import Prediction as Prediction
@@ -47,6 +50,7 @@ from .observed.log import read_log as read_log
 from .planning.certificate import Certificate as Certificate
 from .planning.certificate import certify as certify
 from .planning.gradient import BPTT as BPTT
+from .planning.mirror import InfeasibleError as InfeasibleError
 from .planning.mirror import MirrorAscent as MirrorAscent
 from .planning.mirror import MirrorPlanner as MirrorPlanner
 from .planning.plan import GradientPlanner as GradientPlanner

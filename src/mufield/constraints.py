@@ -109,7 +109,11 @@ class Constraints(eqx.Module):
 
     def worst(self, mass: Float[Array, "steps_and_end cells"]) -> Float[Array, "steps parts"]:
         """The least margin of each constraint at each step."""
-        margins, ends = self.along(mass), np.cumsum(self.sizes)
+        return self.gathered(self.along(mass))
+
+    def gathered(self, margins: Float[Array, "steps margins"]) -> Float[Array, "steps parts"]:
+        """The least of each constraint's margins at each step."""
+        ends = np.cumsum(self.sizes)
         return jnp.stack(
             [
                 jnp.min(margins[:, end - size : end], axis=1)

@@ -1,6 +1,7 @@
 """Exploration by entropy maximisation in four rooms (Sec. 6)."""
 
 from .._types import Action, Scalar, State
+from ..constraints import cells_at_most
 from ..errors import UserError
 from ..problem import Box, Problem
 from ..space.grid import Grid
@@ -22,6 +23,8 @@ FOUR_ROOMS = """
 """
 """Four rooms of five by five cells, doors at (5, 2), (5, 8), (2, 5) and (8, 5): 104 free cells."""
 
+DOORS = ((5, 2), (5, 8), (2, 5), (8, 5))
+
 BOXES = {"symmetric": (-1.0, 1.0), "printed": (0.0, 1.0)}
 
 
@@ -41,6 +44,7 @@ def four_rooms(
     noise_std: float = 0.25,
     horizon: int = 20,
     drawing: str = FOUR_ROOMS,
+    door_cap: float | None = None,
 ) -> SimulatedSystem:
     """The continuous four rooms: 104 unit cells, all agents start in the lower left corner.
 
@@ -56,10 +60,17 @@ def four_rooms(
             of the plan with known motion, never J, with the paper.
         horizon: Number of moves.
         drawing: The map.
+        door_cap: Greatest share of the agents in each of the four doors at any time, such as 0.03;
+            without limits the best plan has 0.11. None for no limit.
     """
     if action_box not in BOXES:
         raise UserError(f"action_box must be one of {sorted(BOXES)}, got {action_box!r}")
     grid = Grid.from_map(drawing)
+    limits = []
+    if door_cap is not None:
+        if drawing != FOUR_ROOMS:
+            raise UserError("door_cap is for the paper's map; leave out drawing, or the cap")
+        limits = [cells_at_most(grid, door_cap, DOORS, name="agents in a door")]
     problem = Problem(
         grid=grid,
         actions=Box(*BOXES[action_box], dim=2),
@@ -69,5 +80,13 @@ def four_rooms(
         noise=noise_std,
         max_move=1.0,
         pay_end=True,
+        constraints=limits,
     )
     return SimulatedSystem(problem, walk)
+
+
+def capped_rooms(
+    *, door_cap: float = 0.03, noise_std: float = 0.25, horizon: int = 20
+) -> SimulatedSystem:
+    """`four_rooms` with a limit on the agents in each door."""
+    return four_rooms(noise_std=noise_std, horizon=horizon, door_cap=door_cap)

@@ -57,6 +57,16 @@ _BUILT_IN = (
     Entry(
         "four-rooms", "continuous four rooms, maximise entropy (Sec. 6)", "four_rooms.four_rooms"
     ),
+    Entry(
+        "four-rooms-doors",
+        "continuous four rooms, at most 3% of the agents in a door at any time",
+        "four_rooms.capped_rooms",
+    ),
+    Entry(
+        "swarm-spread",
+        "swarm motion that must keep 95% of the greatest entropy, as in Safe-M3-UCRL",
+        "swarm.spread_swarm",
+    ),
     Entry("swarm", "swarm motion on the torus, s + a dh (App. E.2)", "swarm.swarm"),
     Entry(
         "swarm-congested",

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._types import Action, Mass, Scalar, State
+from ..constraints import entropy_at_least
 from ..errors import UserError
 from ..problem import Box, Motion, Problem, Reward
 from ..space.grid import Grid
@@ -47,6 +48,7 @@ def swarm(
     duration: float = 1.0,
     cells: int = 100,
     reward: str = "known",
+    spread: float | None = None,
 ) -> SimulatedSystem:
     """Swarm motion: agents seek good places, avoid crowds and save effort.
 
@@ -62,6 +64,8 @@ def swarm(
         duration: Time that an episode lasts; a step takes duration / horizon.
         cells: Number of cells of the torus.
         reward: ``"known"``, or ``"hidden"``: then the learner sees only what tracked agents earn.
+        spread: Least entropy of the population, as a share of the greatest, after every move; such
+            as 0.95 in the experiments of Safe-M3-UCRL. None for no limit.
     """
     for name, value, choices in (
         ("motion", motion, ("free", "congested")),
@@ -76,6 +80,12 @@ def swarm(
         raise UserError(f"the duration must be positive, got {duration}")
     step = duration / horizon
     grid = Grid.box(0.0, 1.0, cells, periodic=True)
+    limits = []
+    if spread is not None:
+        if not 0 < spread < 1:
+            raise UserError(f"spread is a share of the greatest entropy, got {spread}")
+        least = spread * math.log(cells)
+        limits = [entropy_at_least(grid, least, name="entropy of the swarm")]
     problem = Problem(
         grid=grid,
         actions=Box(-ACTION_LIMIT, ACTION_LIMIT),
@@ -84,9 +94,17 @@ def swarm(
         initial=_initial(grid, initial),
         noise=math.sqrt(step),
         max_move=ACTION_LIMIT * step * (4.0 if motion == "congested" else 1.0),
+        constraints=limits,
     )
     hidden = _reward(effort) if reward == "hidden" else None
     return SimulatedSystem(problem, _motion(motion, step), hidden)
+
+
+def spread_swarm(
+    *, spread: float = 0.95, horizon: int = 100, cells: int = 100, motion: str = "free"
+) -> SimulatedSystem:
+    """`swarm` with a limit on its entropy, from the uniform distribution."""
+    return swarm(motion=motion, initial="uniform", horizon=horizon, cells=cells, spread=spread)
 
 
 # Cached, so that equal systems share their functions and so their compiled programs.

@@ -138,6 +138,19 @@ def landing_kernel(
     return jnp.swapaxes(by_move.reshape(-1, *by_move.shape[2:]), 0, 1)
 
 
+def land(
+    flow: Flow, joint: Float[Array, "cells moves"], kernel: Float[Array, "cells moves window"]
+) -> Mass:
+    """The next distribution by a kernel, from the joint mass of cells and moves."""
+    return arrive(flow, jnp.einsum("km,kme->ke", joint, kernel))
+
+
+def arrive(flow: Flow, landed: Float[Array, "cells window"]) -> Mass:
+    """The next distribution, from the mass that lands at each window offset."""
+    after = flow.fold.arrival(landed.reshape(-1))
+    return after if flow.neighbours is None else flow.neighbours(after)
+
+
 def _landed(flow: Flow, displacement: Float[Array, "cells dim"]) -> Float[Array, "cells window"]:
     """Probability of each window offset, for one move of each cell."""
     grid = flow.problem.grid

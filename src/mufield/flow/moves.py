@@ -172,7 +172,7 @@ class MoveFlow(eqx.Module):
         if self.kernel is not None:
             return self.land(joint, self.kernel)
         if self.table is not None and not exact:
-            return self._arrive(self.table(joint, mass))
+            return kernels.arrive(self.flow, self.table(joint, mass))
         after = self._push_in_chunks(joint, mass)
         return after if self.flow.neighbours is None else self.flow.neighbours(after)
 
@@ -180,11 +180,7 @@ class MoveFlow(eqx.Module):
         self, joint: Float[Array, "cells moves"], kernel: Float[Array, "cells moves window"]
     ) -> Mass:
         """The next distribution by a kernel, from the joint mass of cells and moves."""
-        return self._arrive(jnp.einsum("km,kme->ke", joint, kernel))
-
-    def _arrive(self, landed: Float[Array, "cells window"]) -> Mass:
-        after = self.flow.fold.arrival(landed.reshape(-1))
-        return after if self.flow.neighbours is None else self.flow.neighbours(after)
+        return kernels.land(self.flow, joint, kernel)
 
     def rewards(self, mass: Mass) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each move."""

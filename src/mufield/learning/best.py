@@ -151,19 +151,29 @@ class _Drawn(AbstractOptimism):
     """A world drawn from what the models believe, farther from the mean if beta is above `BAND`."""
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        return _DrawnMotion(model, key, problem.max_move)
+        return drawn_motion(problem, model, key)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         return _DrawnReward(model, key)
+
+
+def drawn_motion(problem: Problem, model: AbstractModel, key: Key, farther: float = 1.0) -> Motion:
+    """A motion drawn from the model, farther from its mean if beta is above `BAND`.
+
+    ``farther`` is one more factor on the distance.
+    """
+    return _DrawnMotion(model, key, problem.max_move, farther)
 
 
 class _DrawnMotion(eqx.Module):
     model: AbstractModel
     key: Key
     max_move: tuple[float, ...] = eqx.field(static=True)
+    farther: float = eqx.field(static=True, default=1.0)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        return within_reach(state, _draw(self.model, self.key, state, action, mu), self.max_move)
+        end = _draw(self.model, self.key, state, action, mu, self.farther)
+        return within_reach(state, end, self.max_move)
 
 
 class _DrawnReward(eqx.Module):
@@ -174,10 +184,17 @@ class _DrawnReward(eqx.Module):
         return _draw(self.model, self.key, state, action, mu)[0]
 
 
-def _draw(model: AbstractModel, key: Key, state: State, action: Action, mu: MeanField) -> Array:
+def _draw(
+    model: AbstractModel,
+    key: Key,
+    state: State,
+    action: Action,
+    mu: MeanField,
+    farther: float = 1.0,
+) -> Array:
     mean = model.predict(state, action, mu).mean
     apart = jnp.asarray(model.draw(key)(state, action, mu)) - mean
-    wide = jnp.maximum(1.0, model.beta / BAND).astype(mean.dtype)
+    wide = farther * jnp.maximum(1.0, model.beta / BAND).astype(mean.dtype)
     return jnp.asarray(mean + wide * apart)
 
 

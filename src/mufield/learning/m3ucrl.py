@@ -28,13 +28,14 @@ from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
 from ..policies.encoders import LogHere
-from ..policies.tables import random_policy
+from ..policies.tables import TablePolicy, random_policy
 from ..problem import Problem
-from ..space.measure import MeanField, mean_field_at
+from ..space.measure import MeanField, mean_field_at, uniform
 from .best import DRAWS, BestPlan, Outlook, Shy
 from .optimism import AbstractOptimism, Greedy, Hallucinated
+from .safety import AbstractPessimism, Assured, DrawnWorlds, assured
 
-FIT, PLAN, RUN, FIT_REWARD, USE, DRAW, JUDGE = 1, 2, 3, 4, 5, 6, 7
+FIT, PLAN, RUN, FIT_REWARD, USE, DRAW, JUDGE, WORLDS = 1, 2, 3, 4, 5, 6, 7, 8
 """Uses of an episode's randomness; each has a key of its own."""
 
 REWARD_POINTS = 64
@@ -74,6 +75,15 @@ class LearnerState(eqx.Module):
     reward_model: AbstractModel | None = None
 
     @property
+    def seen(self) -> Mass:
+        """The population that was seen last, averaged; before that, an even one."""
+        mass = self.data.mass
+        if not len(mass):
+            return uniform(self.data.problem.grid)
+        last = mass[-self.data.problem.horizon :]
+        return jnp.asarray(last.mean(axis=0), dtype=self.data.problem.initial.dtype)
+
+    @property
     def episode(self) -> int:
         """Number of episodes so far."""
         return len(self.ends)
@@ -96,6 +106,8 @@ class M3UCRL:
         random_first: bool = False,
         estimate_noise: bool = False,
         reward_family: AbstractModelFamily | None = None,
+        pessimism: AbstractPessimism | None = None,
+        safe: Any = None,
     ):
         """Prepares a learner.
 
@@ -110,6 +122,10 @@ class M3UCRL:
                 with the problem's.
             reward_family: The statistical model of a hidden reward; by default
                 `default_reward_family`.
+            pessimism: For problems with limits: `DrawnWorlds`, the default, `AccumulatedDoubt` or
+                `Trusting`.
+            safe: A policy that is known to keep the limits, to be run as long as no plan is sure to
+                keep them; by default agents at rest.
         """
         if reward_family is not None and not problem.hides_reward:
             raise UserError(
@@ -123,6 +139,17 @@ class M3UCRL:
         self.flow = Flow(self.optimism.joint(problem))
         # Agents' own actions, without eta; the tables are the same.
         self._own_flow: Flow = eqx.tree_at(lambda f: f.problem, self.flow, problem)
+        if problem.constraints is None and (pessimism is not None or safe is not None):
+            raise UserError(
+                "the problem has no limits; leave out pessimism and safe, or give it constraints"
+            )
+        if problem.constraints is not None and random_first:
+            raise UserError(
+                "with limits the first episode is the safe policy's; leave out random_first"
+            )
+        self.pessimism = DrawnWorlds() if pessimism is None else pessimism
+        rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
+        self.safe = as_profile(rest if safe is None else safe, problem.horizon)
         self.random_first = random_first
         self.estimate_noise = estimate_noise
         self.reward_family = reward_family
@@ -236,8 +263,17 @@ class M3UCRL:
         self, state: LearnerState, world: AbstractOptimism, flow: Flow, memory: Any, key: Key
     ) -> Plan:
         models, problem = (state.model, state.reward_model), self.problem
-        plan = _plan(self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
-        return _checked(jax.block_until_ready(plan), state)
+        arguments = (self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
+        if problem.constraints is None:
+            return _checked(jax.block_until_ready(_plan(*arguments)), state)
+        found = jax.block_until_ready(
+            _careful_plan(*arguments, self.pessimism, self.safe, self._own_flow, state.seen)
+        )
+        plan = _checked(found.plan, state)
+        if float(found.share) == 0.0:
+            plan = replace(plan, profile=self.safe)
+        note = "; ".join(each for each in (plan.note, found.note) if each)
+        return replace(plan, note=note)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
@@ -362,6 +398,33 @@ def _plan(
     flow = _with_noise(problem, flow, model, estimate_noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
     return planner.plan(imagined, motion, problem.actions, planner_key, memory)
+
+
+@eqx.filter_jit
+def _careful_plan(
+    planner: AbstractPlanner,
+    optimism: AbstractOptimism,
+    problem: Problem,
+    flow: Flow,
+    model: AbstractModel,
+    reward_model: AbstractModel | None,
+    memory: Any,
+    key: Key,
+    estimate_noise: bool,
+    pessimism: AbstractPessimism,
+    safe: Profile,
+    own_flow: Flow,
+    seen: Mass,
+) -> Assured:
+    """`_plan` for problems with limits: pessimistic in them, and mixed with the safe policy."""
+    optimism_key, planner_key = jax.random.split(key)
+    flow = _with_noise(problem, flow, model, estimate_noise)
+    own_flow = _with_noise(problem, own_flow, model, estimate_noise)
+    imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
+    worlds_key = jax.random.fold_in(key, WORLDS)
+    outcomes = pessimism.outcomes(problem, own_flow, model, seen, worlds_key)
+    plan = planner.plan(imagined, motion, problem.actions, planner_key, memory, outcomes)
+    return assured(outcomes, plan, safe)
 
 
 @eqx.filter_jit

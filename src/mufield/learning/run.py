@@ -20,6 +20,7 @@ from ..models.base import AbstractModel, predict_rows
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
@@ -36,7 +37,10 @@ MATTERS = 1.5
 """So many times the expected misses matter: errors are then a tenth wider than the band says."""
 
 
-RARE = ("reward_coverage", "usable", "usable_expected")
+BROKEN = 0.01
+"""A limit that is broken by less than this share of it is not worth a note."""
+
+RARE = ("reward_coverage", "usable", "usable_expected", "margin", "assured", "margins")
 """Metrics that are left out of rows if they are unknown."""
 
 
@@ -64,6 +68,10 @@ class EpisodeMetrics:
         usable: J of the plan without optimism on the same data, which does not explore; None
             without data, and unless the run is judged.
         usable_expected: J that the model's mean expected of it.
+        margin: The least margin of any limit after any move, as a share of the limit: -0.01 is a
+            break by 1%. None if the problem has no limits, as for the next two.
+        assured: The least margin that the plan was sure of; None if it was sure of none.
+        margins: The margin of each limit after each move, by name; None where it need not hold.
     """
 
     episode: int
@@ -82,6 +90,9 @@ class EpisodeMetrics:
     reward_coverage: float | None = None
     usable: float | None = None
     usable_expected: float | None = None
+    margin: float | None = None
+    assured: float | None = None
+    margins: dict[str, list[float | None]] | None = None
 
     @property
     def optimism(self) -> float | None:
@@ -272,6 +283,8 @@ def _figures(rows: list[list[EpisodeMetrics]], planning: float, fitting: float) 
     }
     if last[0].usable is not None:
         figures["usable"] = mean([row.usable for row in last])
+    if last[0].margin is not None:
+        figures["margin"] = min(row.margin for row in last if row.margin is not None)
     if last[0].reference is not None:
         figures["reference"] = last[0].reference
     return {**figures, "plan_s": planning, "fit_s": fitting}
@@ -309,7 +322,10 @@ def measure(
         rewards_inside, doubt = _coverage(
             state.reward_model, fresh.of_rewards(), data.of_rewards(), "rewards"
         )
-    notes += [note for note in (_missing(episode), warning, doubt) if note]
+    margins = _margins(problem, episode)
+    kept = [m for each in margins.values() for m in each if m is not None]
+    broken = _broken(margins)
+    notes += [note for note in (_missing(episode), warning, doubt, broken) if note]
     return EpisodeMetrics(
         episode=state.episode + 1,
         value=value,
@@ -327,7 +343,33 @@ def measure(
         reward_coverage=rewards_inside,
         usable=None if usable is None else usable.value,
         usable_expected=None if usable is None else usable.expected,
+        margin=min(kept, default=None),
+        assured=None if plan.least is None else _number(jnp.min(plan.least)),
+        margins=margins or None,
     )
+
+
+def _margins(problem: Problem, episode: Episode) -> dict[str, list[float | None]]:
+    """The margins of an episode's population, by the names of the limits."""
+    limits = problem.constraints
+    if limits is None:
+        return {}
+    found = np.asarray(eqx.filter_jit(limits.worst)(episode.mass), dtype=float).T
+    return {
+        name: [_number(margin) for margin in row]
+        for name, row in zip(limits.names, found, strict=True)
+    }
+
+
+def _broken(margins: dict[str, list[float | None]]) -> str:
+    """A note on limits that an episode broke by more than `BROKEN`."""
+    notes = []
+    for name, row in margins.items():
+        known = [(margin, step) for step, margin in enumerate(row, start=1) if margin is not None]
+        margin, step = min(known)
+        if margin < -BROKEN:
+            notes.append(f"{name!r} was broken by {-margin:.1%} of it, after move {step}")
+    return "; ".join(notes)
 
 
 @eqx.filter_jit

@@ -82,8 +82,8 @@ class InformationBeta(eqx.Module):
         delta: Probability with which the band may fail.
     """
 
-    share: float = eqx.field(static=True, default=0.4)
-    least: float = eqx.field(static=True, default=2.0)
+    share: float = eqx.field(static=True, default=0.35)
+    least: float = eqx.field(static=True, default=3.2)
     delta: float = eqx.field(static=True, default=0.1)
 
     def __check_init__(self) -> None:

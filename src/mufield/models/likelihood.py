@@ -34,7 +34,7 @@ MOST_STEPS = 60
 ENOUGH = 1e-4
 """The search ends when a step gains less than this share of the logarithm of the likelihood."""
 
-PRIOR_WIDTH = 1.7
+PRIOR_WIDTH = 1.2
 """Standard deviation of the log-normal prior of kernel parameters around their first values."""
 
 NOISE_PRIOR_WIDTH = 3.0

@@ -26,6 +26,7 @@ from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Box, Motion
 from .certificate import is_concave
+from .outcomes import AbstractOutcomes
 from .planner import AbstractPlanner, Actions, Plan
 
 FIRST_STEP = 0.1
@@ -46,6 +47,9 @@ deviation of the moves' values."""
 POLISH, POLISH_WEIGHT, POLISH_MARGIN = 20, 10.0, 2e-3
 """Last sweeps with limits, the factor on rho in them, and the share by which limits are tightened:
 with the multipliers nearly right, more weight brings the plan inside the limits."""
+
+SWEEPS_OF_TIGHTENING = 20
+"""Sweeps between two looks at what a plan may lead to."""
 
 KEPT = 1e-3
 """A limit that is broken by less than this share of it counts as kept."""
@@ -288,15 +292,30 @@ class MirrorPlanner(AbstractPlanner):
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
         """Nothing: every plan starts anew."""
 
-    def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: None) -> Plan:
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        actions: Actions,
+        key: Key,
+        memory: None,
+        outcomes: AbstractOutcomes | None = None,
+    ) -> Plan:
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
         ascent = MirrorAscent(self.sweeps, bound=False)
-        state, _ = ascent.step(moves, ascent.init(moves), self.sweeps)
+        state = ascent.init(moves)
+        if outcomes is None:
+            state, _ = ascent.step(moves, state, self.sweeps)
+        else:
+            for first in range(0, self.sweeps, SWEEPS_OF_TIGHTENING):
+                count = min(SWEEPS_OF_TIGHTENING, self.sweeps - first)
+                state, _ = ascent.step(moves, state, count)
+                state = _tightened(moves, state, outcomes)
+        state = polish(ascent, moves, state)
         rollout = final_rollout(moves, state)
         mass, joint, horizon = rollout.mass, moves.actions[0], flow.problem.horizon
-        weights = state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
-        policy = TablePolicy.mixing(joint[:: moves.group, : actions.dim], weights)
+        policy = TablePolicy.mixing(joint[:: moves.group, : actions.dim], own_weights(moves, state))
         control = jnp.zeros((), dtype=mass.dtype)
         if joint.shape[1] > actions.dim:
             size = jnp.mean(jnp.abs(joint[:, actions.dim :]), axis=-1)
@@ -308,6 +327,20 @@ class MirrorPlanner(AbstractPlanner):
             mass=mass,
             control=control,
         )
+
+
+def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
+    """The weights of agents' own actions, whatever the control eta."""
+    return state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
+
+
+def _tightened(moves: MoveFlow, state: MirrorState, outcomes: AbstractOutcomes) -> MirrorState:
+    """The state with limits tightened by what the worst outcome falls short of the planned one."""
+    assert state.charge is not None
+    planned = outcomes.limits.along(state.sweep.rollout.mass)
+    short = jnp.maximum(planned - outcomes.least(own_weights(moves, state)), 0.0)
+    least = jnp.where(jnp.isfinite(planned), short, 0.0).astype(state.charge.tightened.dtype)
+    return _begin(moves, state, replace(state.charge, tightened=least), bound=False)
 
 
 def regular_moves(

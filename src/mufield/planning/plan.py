@@ -20,6 +20,7 @@ from ..policies.tables import TablePolicy
 from ..problem import Box, Motion
 from .gradient import BPTT, BPTTResult
 from .mirror import regular_moves
+from .outcomes import AbstractOutcomes
 from .planner import AbstractPlanner, Actions, Plan
 from .starts import (
     Network,
@@ -135,7 +136,15 @@ class GradientPlanner(AbstractPlanner):
             return at_rest(flow.problem, box, self.policy.scatter)
         return self.policy.random(flow.problem, box, key)
 
-    def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: Profile) -> Plan:
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        actions: Actions,
+        key: Key,
+        memory: Profile,
+        outcomes: AbstractOutcomes | None = None,
+    ) -> Plan:
         """Climbs from the last plan and from a new start; keeps the better."""
         box = box_of(actions)
         even = AmongAll(motion=motion, action_dim=box.dim)

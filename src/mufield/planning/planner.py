@@ -4,12 +4,14 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Key, Scalar
 from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..problem import Box, Motion, MoveSet
+from .outcomes import AbstractOutcomes
 
 Actions = Box | MoveSet
 
@@ -24,6 +26,8 @@ class Plan(eqx.Module):
         mass: The population's distributions under that motion.
         control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
         note: Why the plan is unusual, such as a fallback; else empty.
+        least: The least margin of each limit after each move that was held possible, as a share of
+            the limit; None without limits, or if nothing is known of them.
     """
 
     profile: Profile
@@ -32,6 +36,7 @@ class Plan(eqx.Module):
     mass: _types.Masses
     control: Scalar
     note: str = eqx.field(static=True, default="")
+    least: Float[Array, "steps limits"] | None = None
 
 
 class AbstractPlanner(eqx.Module):
@@ -47,7 +52,15 @@ class AbstractPlanner(eqx.Module):
         """What the first plan starts from; arguments as of `plan`."""
 
     @abstractmethod
-    def plan(self, flow: Flow, motion: Motion, actions: Actions, key: Key, memory: Any) -> Plan:
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        actions: Actions,
+        key: Key,
+        memory: Any,
+        outcomes: AbstractOutcomes | None = None,
+    ) -> Plan:
         """Plans a policy; a pure function that may be compiled.
 
         Args:
@@ -56,4 +69,5 @@ class AbstractPlanner(eqx.Module):
             actions: What agents can do: the flow's actions without controls.
             key: Randomness.
             memory: The memory of the last plan, or the first one.
+            outcomes: What plans may lead to, if limits must be kept under more than this motion.
         """

@@ -14,6 +14,7 @@ from ..episode import AbstractSystem, Known
 from ..errors import UserError
 from ..learning.m3ucrl import M3UCRL, default_reward_family
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
+from ..learning.safety import AbstractPessimism, AccumulatedDoubt, DrawnWorlds, Trusting
 from ..models.base import AbstractModelFamily
 from ..models.calibration import EmpiricalBeta
 from ..models.data import KnownNoise, LearnedNoise
@@ -38,6 +39,11 @@ OPTIMISM: dict[str, type[AbstractOptimism]] = {
     "bonus": Bonus,
     "thompson": Thompson,
     "greedy": Greedy,
+}
+PESSIMISM: dict[str, type[AbstractPessimism]] = {
+    "worlds": DrawnWorlds,
+    "doubt": AccumulatedDoubt,
+    "none": Trusting,
 }
 POLICIES: dict[str, type[Network | Table]] = {"network": Network, "table": Table}
 """Policies that gradient ascent plans. In a configuration their options and those of
@@ -85,6 +91,7 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
         random_first=config.first == "random",
         estimate_noise=config.estimate_noise,
         reward_family=_reward_family(config, problem, family),
+        pessimism=_pessimism(config, problem),
     )
     return Setup(config, problem, known if isinstance(known, AbstractSystem) else None, learner)
 
@@ -171,6 +178,17 @@ def _optimism(config: RunConfig) -> AbstractOptimism:
     kind = OPTIMISM[config.optimism]
     scaled = config.scale is not None and issubclass(kind, Hallucinated | Bonus)
     return kind(config.scale) if scaled else kind()
+
+
+def _pessimism(config: RunConfig, problem: Problem) -> AbstractPessimism | None:
+    if problem.constraints is not None:
+        return PESSIMISM[config.pessimism]()
+    if config.pessimism != "worlds":
+        raise UserError(
+            f"{config.environment!r} has no limits, so there is nothing to be pessimistic about; "
+            "leave out pessimism"
+        )
+    return None
 
 
 def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:

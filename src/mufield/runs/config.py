@@ -20,6 +20,7 @@ ModelName = Literal["gp", "ensemble"]
 PlannerName = Literal["mirror", "network", "table"]
 OptimismName = Literal["hallucinated", "shared", "bonus", "thompson", "greedy"]
 FirstName = Literal["prior", "random"]
+PessimismName = Literal["worlds", "doubt", "none"]
 Precision = Literal["float32", "float64"]
 
 
@@ -43,6 +44,8 @@ class RunConfig:
         scale: Share of the model's band that plans use, or the bonus's weight; by default what one
             move would teach, or two thirds.
         first: Plan the first episode under the model's prior, or run a random policy.
+        pessimism: Where the environment has limits: keep them in worlds drawn from the model, with
+            a margin for accumulated doubt, or only as planned, which is not safe.
         estimate_noise: Imagine the noise that the model estimates instead of the problem's.
         reward_options: Settings of the model of the reward, where the environment hides it; it is
             of the same kind as the motion's.
@@ -69,6 +72,7 @@ class RunConfig:
     optimism: OptimismName = "hallucinated"
     scale: float | None = None
     first: FirstName = "prior"
+    pessimism: PessimismName = "worlds"
     estimate_noise: bool = False
     reward_options: dict[str, Any] = field(default_factory=dict)
     reference: float | None = None
@@ -88,6 +92,8 @@ class RunConfig:
         """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
         del document["judge"]  # it changes nothing that is learned
+        if self.pessimism == "worlds":  # so did pessimism
+            del document["pessimism"]
         if not self.reward_options:  # older runs had no such setting and keep their identity
             del document["reward_options"]
         text = json.dumps(document, sort_keys=True)

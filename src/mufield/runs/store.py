@@ -105,10 +105,11 @@ class RunStore(RunFiles):
         save_policy(policy, plan.profile, info=about)
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
         memory = {MEMORY + leaf_name(path): leaf for path, leaf in leaves}
+        least = {} if plan.least is None else {"least": plan.least}
         write_sealed(
             self.path("plans", number),
             about | {"note": plan.note, "policy_sha256": file_digest(policy)},
-            {name: getattr(plan, name) for name in PLANNED} | memory,
+            {name: getattr(plan, name) for name in PLANNED} | least | memory,
             kind=PLAN,
         )
 
@@ -122,6 +123,8 @@ class RunStore(RunFiles):
         profile = load_policy(policy)
         assert isinstance(profile, Profile)
         figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in PLANNED}
+        if "least" in arrays:
+            figures["least"] = jnp.asarray(arrays.pop("least"))
         filled = _fill(memory, arrays, self.path("plans", number))
         return Plan(profile=profile, memory=filled, note=document["note"], **figures)
 

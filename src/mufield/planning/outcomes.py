@@ -1,0 +1,154 @@
+"""What a plan may lead to: the least margins of limits under all that is held possible.
+
+A learner plans with one motion, an optimistic one, and must keep limits under every other that its
+data allow. While mirror ascent climbs, limits are tightened by what the worst outcome falls short
+of the planned one.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _types
+from .._types import Mass
+from ..constraints import Constraints
+from ..flow.charge import Margins
+from ..flow.flow import Flow
+from ..flow.kernels import land
+from ..flow.moves import Weights
+
+SHARES = (
+    1.0,
+    0.97,
+    0.93,
+    0.88,
+    0.8,
+    0.7,
+    0.6,
+    0.45,
+    0.35,
+    0.25,
+    0.18,
+    0.12,
+    0.08,
+    0.05,
+    0.03,
+    0.02,
+    0.01,
+)
+"""Shares of a plan that are tried in a mixture with a safe policy."""
+
+
+class AbstractOutcomes(eqx.Module):
+    """What policies over a fixed set of moves may lead to.
+
+    Attributes:
+        flow: The flow of the problem, with agents' own actions.
+        actions: The moves.
+        mean: The landing kernel of the expected motion.
+    """
+
+    flow: eqx.AbstractVar[Flow]
+    actions: eqx.AbstractVar[Float[Array, "moves action_dim"]]
+    mean: eqx.AbstractVar[Float[Array, "cells moves window"]]
+
+    @property
+    def limits(self) -> Constraints:
+        """The limits of the problem."""
+        limits = self.flow.problem.constraints
+        assert limits is not None
+        return limits
+
+    @abstractmethod
+    def least(self, weights: Weights) -> Margins:
+        """The least margins after each move that are held possible."""
+
+    def expected(self, weights: Weights) -> _types.Masses:
+        """The population under the expected motion."""
+        return episode(self.flow, self.mean, weights)
+
+    def mixed(self, weights: Weights, safe: Weights) -> tuple[Float[Array, ""], Weights, Margins]:
+        """The greatest share of a plan that keeps the limits in a mixture with a safe policy.
+
+        In a mixture a share of the agents follows the plan and the others the safe policy, as far
+        as the expected motion can tell who is who.
+
+        Returns:
+            The share, zero if none of `SHARES` will do; the mixture; its least margins.
+        """
+        plan, rest = self.expected(weights)[:-1, :, None], self.expected(safe)[:-1, :, None]
+
+        def mixture(share: Array) -> Weights:
+            own, others = share * plan, (1 - share) * rest
+            both = own * weights + others * safe
+            # Where nobody is expected, the plan, as far as it is followed at all.
+            unseen = share * weights + (1 - share) * safe
+            met = own + others
+            return jnp.where(met > 1e-9, both / jnp.maximum(met, 1e-9), unseen)
+
+        shares = jnp.asarray(SHARES, dtype=weights.dtype)
+        margins = jax.lax.map(lambda share: self.least(mixture(share)), shares)
+        kept = jnp.min(margins, axis=(1, 2)) >= 0
+        first = jnp.argmax(kept)  # of several the first: the greatest share
+        share = jnp.where(jnp.any(kept), shares[first], 0.0)
+        return share, mixture(share), jnp.where(jnp.any(kept), margins[first], self.least(safe))
+
+
+class DrawnOutcomes(AbstractOutcomes):
+    """Outcomes in worlds that were drawn from what a model believes, and in the expected one.
+
+    Attributes:
+        worlds: Landing kernels of the drawn motions.
+    """
+
+    flow: Flow
+    actions: Float[Array, "moves action_dim"]
+    mean: Float[Array, "cells moves window"]
+    worlds: Float[Array, "worlds cells moves window"]
+
+    def least(self, weights: Weights) -> Margins:
+        """The least margins of any world."""
+
+        def one(kernel: Array) -> Margins:
+            return self.limits.along(episode(self.flow, kernel, weights))
+
+        drawn = jax.lax.map(one, self.worlds)
+        return jnp.minimum(jnp.min(drawn, axis=0), one(self.mean))
+
+
+class DoubtfulOutcomes(AbstractOutcomes):
+    """Outcomes as far from the expected one as all doubt so far allows, times a constant.
+
+    As in Safe-M3-UCRL: a margin may be less by L times the accumulated E|sigma|.
+
+    Attributes:
+        doubt: beta sigma of each cell and move, as a share of the farthest move.
+        lipschitz: L, of margins as shares of their limits.
+    """
+
+    flow: Flow
+    actions: Float[Array, "moves action_dim"]
+    mean: Float[Array, "cells moves window"]
+    doubt: Float[Array, "cells moves"]
+    lipschitz: float = eqx.field(static=True)
+
+    def least(self, weights: Weights) -> Margins:
+        """The expected margins minus the doubt so far."""
+        mass = self.expected(weights)
+        doubts = jnp.einsum("hk,hkm,km->h", mass[:-1], weights, self.doubt)
+        return self.limits.along(mass) - self.lipschitz * jnp.cumsum(doubts)[:, None]
+
+
+def episode(
+    flow: Flow, kernel: Float[Array, "cells moves window"], weights: Weights
+) -> _types.Masses:
+    """The population's distributions by a landing kernel."""
+
+    def step(mass: Mass, now: Array) -> tuple[Mass, Mass]:
+        return land(flow, mass[:, None] * now, kernel), mass
+
+    end, before = jax.lax.scan(step, flow.problem.initial, weights)
+    return jnp.concatenate([before, end[None]])

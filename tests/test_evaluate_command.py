@@ -5,10 +5,23 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import walk, walking_problem
 
-from mufield import Box, Profile, TablePolicy, make, save_policy, uniform_policy
+from mufield import (
+    Box,
+    Grid,
+    Profile,
+    SimulatedSystem,
+    TablePolicy,
+    make,
+    mass_at_most,
+    register,
+    save_policy,
+    uniform_policy,
+)
 from mufield.cli import main
-from mufield.cli.evaluate import _summary
+from mufield.cli.evaluate import ROUNDING, _limited, _summary
+from mufield.environments import registry
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +107,42 @@ def test_noise_that_cannot_double_is_left_out(tmp_path, capsys):
     names = " ".join(row["stress"] or "" for row in rows)
     assert "half of the noise" in names
     assert "twice the noise" not in names
+
+
+@pytest.fixture
+def capped(monkeypatch):
+    """Agents on a line of four cells, of whom at most half may be in the first."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    grid = Grid.box(0.0, 4.0, 4)
+    cap = mass_at_most(grid, [(0,)], 0.5)
+    problem = walking_problem(grid, horizon=4, constraints=[cap])
+    register("capped", "a line")(lambda: SimulatedSystem(problem, walk))
+
+
+@pytest.mark.parametrize(("action", "kept"), [(0.0, 1.0), (-1.0, 0.0)])
+def test_limits_are_kept_or_broken(capped, tmp_path, capsys, action, kept):
+    path = tmp_path / "same.policy"
+    save_policy(path, uniform_policy(jnp.array([[action]])))
+    play = (path, "capped", "--population", "50,500", "--episodes", "3", "--no-stress")
+    limit, few, many = evaluated(capsys, *play)
+    assert [row["kept"] for row in (limit, few, many)] == [kept] * 3
+    assert many["margin"] == pytest.approx(limit["margin"], abs=0.1)
+    assert (limit["margin"] > 0) == bool(kept)
+    assert main(["evaluate", *map(str, play)]) == 0
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[-2:] == ["kept", "margin"]
+    assert first.split()[-2:] == [f"{kept:.1%}", f"{limit['margin']:.1%}"]
+
+
+def test_agents_exactly_at_a_limit_keep_it():
+    assert _limited(np.array([-3e-8, 0.1, -1e-4, 0.0]), ROUNDING)["kept"] == 0.75
+
+
+def test_systems_without_limits_have_no_such_columns(policy, capsys):
+    play = (policy, *SHORT, "--population", "20", "--episodes", "2", "--no-stress")
+    assert all("kept" not in row and "margin" not in row for row in evaluated(capsys, *play))
+    assert main(["evaluate", *map(str, play)]) == 0
+    assert "kept" not in capsys.readouterr().out
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():

@@ -22,15 +22,19 @@ class Diagnostic:
     Attributes:
         unit: Label of the vertical axis.
         columns: Columns of the metrics; if there are several, with a name for each.
+        zero: Name of the line at zero; empty for none.
+        rare: Whether the panel is left out where no run has such figures.
     """
 
     title: str
     unit: str
     columns: Mapping[str, str]
+    zero: str = ""
+    rare: bool = False
 
 
 DIAGNOSTICS = (
-    Diagnostic("Optimism gap", "expected − realised J", {"optimism": ""}),
+    Diagnostic("Optimism gap", "expected − realised J", {"optimism": ""}, "expected = realised"),
     Diagnostic("Spread", "std along the plan, in farthest moves", {"spread": ""}),
     Diagnostic("Coverage", "share of moves inside the interval", {"coverage": ""}),
     Diagnostic("Hallucinated control", "mean |η| along the plan", {"control": ""}),
@@ -40,4 +44,11 @@ DIAGNOSTICS = (
         {"w1_end": "at the end", "w1_middle": "half-way"},
     ),
     Diagnostic("Confidence band", "β, in standard deviations", {"beta": ""}),
+    Diagnostic(
+        "Limits",
+        "least margin, share of the limit",
+        {"margin": "realised", "assured": "assured"},
+        "the limit",
+        rare=True,
+    ),
 )

@@ -5,7 +5,6 @@ other function of one distribution can be a `Constraint`, too.
 """
 
 import math
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from ._types import Mass
 from .errors import UserError
@@ -40,7 +39,7 @@ class Constraint(eqx.Module):
         steps: The steps at which it must hold, from 1 to the horizon; None for all of them.
     """
 
-    function: Callable[[Mass], Array]
+    function: Any
     name: str = eqx.field(static=True, default="")
     scale: float = eqx.field(static=True, default=1.0)
     steps: tuple[int, ...] | None = eqx.field(static=True, default=None)
@@ -153,9 +152,7 @@ def cells_at_most(grid: Grid, limit: float, region: Any = None, **options: Any) 
     return _named(_CellCap(cells, limit), f"cells at most {limit:g}", limit, options)
 
 
-def entropy_at_least(
-    grid: Grid, limit: float, weights: ArrayLike | None = None, **options: Any
-) -> Constraint:
+def entropy_at_least(grid: Grid, limit: float, weights: Any = None, **options: Any) -> Constraint:
     """The entropy -sum w mu log mu, in nats, is at least ``limit``.
 
     Args:
@@ -175,9 +172,7 @@ def entropy_at_least(
     return _named(_Entropy(weigh, limit), f"entropy at least {limit:g}", limit, options)
 
 
-def as_constraints(
-    given: Iterable[Any], grid: Grid, initial: Mass, horizon: int
-) -> Constraints | None:
+def as_constraints(given: Any, grid: Grid, initial: Mass, horizon: int) -> Constraints | None:
     """The constraints of a problem, checked; None if there are none.
 
     Raises if a function has the wrong shape, is not finite or was seen not to be concave, or if a

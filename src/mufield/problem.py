@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import equinox as eqx
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._types import Action, Key, Mass, Scalar, State, States
-from .constraints import Constraint, Constraints, as_constraints
+from .constraints import Constraints, as_constraints
 from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
 from .space.measure import MeanField, at_all_cells, check_mass, sample
@@ -232,7 +232,7 @@ class Problem(eqx.Module):
         max_move: PerAxis | None = None,
         pay_end: bool = False,
         reward_noise: float = 0.0,
-        constraints: Iterable[Constraint | Callable[[Mass], Array]] = (),
+        constraints: Any = (),
     ):
         """Checks and builds a problem.
 

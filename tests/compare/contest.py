@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mufield.compare.config import CONTENDERS, ComparisonConfig
+from mufield.compare.config import CONTENDERS, PESSIMISTS, ComparisonConfig
 from mufield.jobs import compute
 
 SEEDS, EPISODES, HORIZON, Q_EPISODES = (0, 1), 7, 3, 1000
@@ -14,10 +14,12 @@ TINY = {
     "model_options": {"inducing": 8, "fit_kernel": False},
     "planner_options": {"points": 3, "sweeps": 2},
 }
-SMALL = ComparisonConfig(
-    "four-rooms", CONTENDERS, options={"horizon": HORIZON, "drawing": ROOMS}, **TINY
+ALL = tuple(name for name in CONTENDERS if name not in PESSIMISTS)
+SMALL = ComparisonConfig("four-rooms", ALL, options={"horizon": HORIZON, "drawing": ROOMS}, **TINY)
+LEARNERS, Q_LEARNERS = ALL[:4], ALL[-2:]
+LIMITED = ComparisonConfig(
+    "swarm-spread", ("safe", "unsafe", "random"), options={"horizon": 4, "cells": 6}, **TINY
 )
-LEARNERS, Q_LEARNERS = CONTENDERS[:4], CONTENDERS[-2:]
 
 
 def pretended(seed, episode):
@@ -26,13 +28,21 @@ def pretended(seed, episode):
 
 
 def pretend(monkeypatch):
-    """Makes learners pretend; returns the settings of those that were asked."""
+    """Makes learners pretend; returns the settings of those that were asked.
+
+    Where there are limits, those that only plan to keep them break one in the first episodes.
+    """
     asked = []
 
     def learn(settings, directory):
         asked.append(settings)
         episodes = range(settings["episodes"])
-        return {"values": np.array([pretended(settings["seed"], i) for i in episodes])}
+        rows = [{"episode": i + 1} for i in episodes]
+        if settings["environment"] == LIMITED.environment:
+            trusts = settings["pessimism"] == "none"
+            rows = [row | {"margin": (row["episode"] - 3) / 10 if trusts else 0.0} for row in rows]
+        values = np.array([pretended(settings["seed"], i) for i in episodes])
+        return {"values": values, "rows": rows}
 
     monkeypatch.setitem(compute.KINDS, "learn", learn)
     return asked

@@ -56,6 +56,15 @@ def test_all_files_are_written_and_the_table_is_printed(mufield, tmp_path):
     assert (tmp_path / "comparison" / "comparison.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_the_table_says_how_often_limits_were_broken(mufield, capsys):
+    words = ("swarm-spread", "--options", "horizon=4,cells=6", "--contenders", "unsafe,random")
+    code = cli.main(["compare", *words, *WORDS[2:8], "--workers", "0", "--out", "there"])
+    out = capsys.readouterr().out
+    assert code == 0
+    head, unsafe, drawn = [line.split() for line in out.splitlines()[:3]]
+    assert (head[-1], unsafe[-1], drawn[-1]) == ("broken", "100.0%", "–")
+
+
 def test_json_is_all_that_stands_on_standard_output(mufield, tmp_path):
     code, out, _ = mufield("--contenders", "random,known", "--out", "there", "--json")
     assert code == 0

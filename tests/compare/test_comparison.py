@@ -7,15 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from contest import (
+    ALL,
     EPISODES,
     HORIZON,
     LEARNERS,
+    LIMITED,
     Q_EPISODES,
     Q_LEARNERS,
     ROOMS,
     SEEDS,
     SMALL,
     TINY,
+    pretend,
     pretended,
 )
 
@@ -30,7 +33,7 @@ from mufield import (
     random_policy,
     register,
 )
-from mufield.compare.config import CONTENDERS, ComparisonConfig
+from mufield.compare.config import ComparisonConfig
 from mufield.compare.result import Comparison, Result
 from mufield.compare.run import compare
 from mufield.environments import registry
@@ -75,7 +78,7 @@ def players(monkeypatch):
 
 def test_the_table_has_a_row_for_each_contender_in_their_order(found):
     rows = {row["contender"]: row for row in found.rows()}
-    assert tuple(rows) == CONTENDERS
+    assert tuple(rows) == ALL
     for row in rows.values():
         assert row["min"] <= row["mean"] <= row["max"]
         assert row["seconds"] >= 0
@@ -152,7 +155,7 @@ def test_files_hold_the_curves_the_table_and_what_they_depend_on(small):
     assert (run["optimism"], run["seed"], run["model_options"]["inducing"]) == ("thompson", 1, 8)
     with (directory / "comparison.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["contender"] for row in rows] == list(CONTENDERS)
+    assert [row["contender"] for row in rows] == list(ALL)
     assert [float(row["mean"]) for row in rows] == [row["mean"] for row in found.rows()]
     assert rows[-1]["note"].startswith("not comparable")
 
@@ -208,6 +211,64 @@ def test_what_fails_is_named_and_the_others_are_compared(tmp_path, monkeypatch):
     assert problem.startswith("greedy-0 failed: the first plan is not finite; see ")
     table = json.loads((tmp_path / "comparison.json").read_text())["table"]
     assert [row["contender"] for row in table] == ["random"]
+
+
+# Limits.
+
+
+@pytest.fixture
+def limited(tmp_path, monkeypatch):
+    """Learners that pretend in a system with limits, with what they were asked."""
+    asked = pretend(monkeypatch)
+    return compare(LIMITED, tmp_path, progress=False), asked, tmp_path
+
+
+def test_safe_and_unsafe_differ_in_their_pessimism_alone(limited):
+    comparison, asked, _ = limited
+    assert [(each["pessimism"], each["seed"]) for each in asked] == [
+        (kind, seed) for kind in ("worlds", "none") for seed in SEEDS
+    ]
+    safe, unsafe = asked[0], asked[len(SEEDS)]
+    assert unsafe | {"pessimism": "worlds"} == safe
+    assert safe["optimism"] == "hallucinated"
+    (axes,) = comparison_figure(comparison).axes
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == 3
+
+
+def test_learners_have_the_share_of_episodes_that_broke_a_limit(limited):
+    comparison, _, directory = limited
+    safe, unsafe, drawn = comparison.rows()
+    assert (safe["broken"], drawn["broken"]) == (0.0, None)
+    assert unsafe["broken"] == pytest.approx(2 / EPISODES)  # by 20% and 10%
+    document = json.loads((directory / "comparison.json").read_text())
+    assert document["table"] == comparison.rows()
+    with (directory / "comparison.csv").open(newline="") as file:
+        assert [row["broken"] for row in csv.DictReader(file)][::2] == ["0.0", ""]
+
+
+def test_without_limits_nothing_is_said_of_them(found):
+    assert all("broken" not in row for row in found.rows())
+
+
+def test_a_plan_with_known_motion_is_bounded_among_those_that_keep_the_limits():
+    (known,) = compare(replace(LIMITED, contenders=("known",)), progress=False).results
+    assert known.remark.startswith("no policy on the learners' moves that keeps the limits earns")
+    assert known.finals[0] <= known.upper + 1e-6
+
+
+def test_an_unsafe_learner_notes_its_margins():
+    config = replace(LIMITED, contenders=("unsafe",), seeds=(0,), episodes=2)
+    (unsafe,) = compare(config, progress=False).results
+    assert unsafe.broken in (0.0, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", ["safe", "unsafe"])
+def test_pessimists_need_limits(tmp_path, name):
+    message = f"{name} needs a system with limits, but four-rooms has none; leave {name} out"
+    with pytest.raises(UserError, match=message):
+        compare(replace(QUICK, contenders=(name,)), tmp_path / "out", progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 # Other games.
@@ -391,7 +452,7 @@ def test_the_figure_has_labels_a_log_axis_and_all_contenders():
 def test_every_contender_has_a_look_of_its_own(found):
     (axes,) = comparison_figure(found).axes
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
-    assert len(looks) == len(CONTENDERS) + 1  # and the bound
+    assert len(looks) == len(ALL) + 1  # and the bound
 
 
 def test_references_alone_make_a_figure_too():

@@ -19,8 +19,10 @@ from mufield import (
     Grid,
     SimulatedSystem,
     TablePolicy,
+    cells_at_most,
     histogram,
     make,
+    mass_at_most,
     point_mass,
     uniform_policy,
 )
@@ -288,6 +290,19 @@ def test_results_that_are_not_finite_are_refused():
         FiniteSystem(plaza_problem(), breaks, agents=N).evaluate(by_cell(), KEY)
     with pytest.raises(ValueError, match="the motion must return the shape"):
         FiniteSystem(plaza_problem(), lambda s, a, mu: s[0], agents=N)
+
+
+# Limits.
+
+
+def test_an_episode_has_the_least_margin_of_its_own_histograms():
+    limits = (cells_at_most(PLAZA, 0.2, steps=(2, 3)), mass_at_most(PLAZA, [(0, 0)], 0.5))
+    problem = walking_problem(PLAZA, horizon=3, initial=point_mass(PLAZA, 0, 0), constraints=limits)
+    system = FiniteSystem(problem, walk, agents=100)
+    found = system.evaluate(by_cell(), KEY, episodes=2)
+    wanted = [float(problem.constraints.along(mass).min()) for mass in found.mass]
+    np.testing.assert_allclose(found.margin, wanted, rtol=1e-6)
+    assert plaza(100).evaluate(by_cell(), KEY).margin is None
 
 
 # Learning.

@@ -130,7 +130,7 @@ def test_global_starts_beat_random_ones_on_a_small_map():
 
 def test_networks_are_fitted_to_tables_and_improved():
     moves = regular_moves(FLOW, walk, BOX, points=9)
-    table = table_start(FLOW, BOX, 1, moves, sweeps=40)
+    table, _ = table_start(FLOW, BOX, 1, moves, sweeps=40)
     rollout = FLOW.rollout(table, walk)
     actions = FLOW.mean_actions(table, rollout.mass)
     network = network_profile(FLOW.problem, KEY, width=16)

@@ -24,7 +24,7 @@ def rooms():
 def start_of(flow, motion):
     actions = flow.problem.actions
     moves = regular_moves(flow, motion, actions, points=9)
-    return table_start(flow, actions, 3, moves, sweeps=20)
+    return table_start(flow, actions, 3, moves, sweeps=20)[0]
 
 
 def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):

@@ -97,6 +97,7 @@ def test_the_file_opens_quickly_and_without_errors(page):
     assert errors(page) == []
     assert page.title == "rooms, line – mufield"
     charts = page.find_elements("css selector", ".chart svg[role=img]")
+    charts = [chart for chart in charts if chart.is_displayed()]
     assert len(charts) == 9
     assert all("no value" not in chart.get_attribute("aria-label") for chart in charts)
     assert "a note <i>of</i> the episode" in page.execute_script(TEXT, "notes-list")
@@ -119,6 +120,35 @@ def test_a_judged_run_has_a_second_curve(chromium, tmp_path, rooms, judged):
     assert len(boxes) == (4 if judged else 3)
     heads = chromium.execute_script(TEXT, "rows")
     assert ("usable expected" in heads) == judged
+    assert errors(chromium) == []
+
+
+def test_a_run_with_limits_shows_its_margins_by_move(chromium, run, small_rooms, tmp_path):
+    for number, margins in ((3, [0.5, None, 0.25]), (4, [0.5, 0.25, -0.1])):
+        figures = {"margin": min(m for m in margins if m is not None), "assured": 0.2}
+        add_episode(run, small_rooms, number, margins={"a <b>door</b>": margins}, **figures)
+    page = tmp_path / "page.html"
+    page.write_text(build_page(collect([RunReader(run)])), encoding="utf-8")
+    chromium.get(page.as_uri())
+    until(lambda: chromium.execute_script(TEXT, "step-text"))
+
+    def described():
+        return chromium.find_element("css selector", "#limits-chart svg").get_attribute(
+            "aria-label"
+        )
+
+    assert described() == "Margins by move: a <b>door</b> −10 % in move 3"
+    assert "every move of episode 4." in chromium.execute_script(TEXT, "limits")
+    press(chromium, "HOME", on="#limits-chart svg")
+    tip = chromium.execute_script("return document.querySelector('#limits-chart .tip').textContent")
+    assert tip == "move 1a <b>door</b>50 %the limit0 %"
+    press(chromium, "p")
+    until(lambda: described().endswith("25 % in move 3"))
+    titles = chromium.find_elements("css selector", "#diagnostics-charts h3")
+    assert "Limits" in [title.text for title in titles]
+    assert "assured" in chromium.execute_script(TEXT, "rows")
+    press(chromium, "p")  # an episode without limits
+    until(lambda: not chromium.find_element("id", "limits").is_displayed())
     assert errors(chromium) == []
 
 

@@ -25,6 +25,16 @@ def test_columns_have_the_rows_and_types_even_without_values(tmp_path):
     assert types.is_list(table.schema.field("notes").type)
 
 
+def test_margins_of_limits_are_lists_by_name(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    rows = [
+        row | {"margin": 0.1, "margins": {"a door": [0.5, 0.1], "at the end": [None, 0.25]}}
+        for row in ROWS
+    ]
+    metrics_files.write_columns(path, rows)
+    assert parquet.read_table(path).to_pylist() == rows
+
+
 def test_the_same_rows_give_the_same_bytes_and_are_not_written_twice(tmp_path):
     first, second = tmp_path / "1", tmp_path / "2"
     metrics_files.write_columns(first, ROWS)

@@ -93,11 +93,25 @@ def test_groups_are_called_by_what_differs(small):
 
 def test_diagnostics_have_the_panels_of_the_page_with_units(small):
     figure = diagnostics_figure(group_runs([metrics(small.config, (1.0, 2.0))]))
-    for axes, diagnostic in zip(figure.axes, DIAGNOSTICS, strict=True):
+    usual = [diagnostic for diagnostic in DIAGNOSTICS if not diagnostic.rare]
+    for axes, diagnostic in zip(figure.axes, usual, strict=True):
         assert (axes.get_title(), axes.get_ylabel()) == (diagnostic.title, diagnostic.unit)
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [1.0, 1.0])
     assert names(figure)[0] == "four-rooms"
     assert {"four-rooms, at the end", "four-rooms, half-way"} < set(names(figure))
+
+
+def test_limits_have_a_panel_with_a_line_at_zero_if_a_run_has_them(small):
+    limited = metrics(small.config, (1.0, 2.0))
+    rows = [row | {"margin": 0.5, "assured": 0.25} for row in limited.rows]
+    other = metrics(small.config, (1.0, 2.0), optimism="greedy")
+    figure = diagnostics_figure(group_runs([replace(limited, rows=rows), other]))
+    assert [axes.get_title() for axes in figure.axes] == [each.title for each in DIAGNOSTICS]
+    panel = figure.axes[-1]
+    lines = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
+    assert lines["hallucinated, realised"] == [0.5, 0.5]
+    assert lines["hallucinated, assured"] == [0.25, 0.25]
+    assert lines["the limit"] == [0.0, 0.0]
 
 
 def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):

@@ -1,13 +1,12 @@
 """``compare``: learners and references side by side."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..compare.config import ComparisonConfig
-from ..compare.result import Result
+from ..compare.result import Comparison
 from .flags import EnvironmentArgument, ImportFlag, Jobs
-from .output import Answer, Table, say
+from .output import Answer, Table, in_percent, say
 
 COLUMNS = {
     "contender": "contender",
@@ -17,6 +16,7 @@ COLUMNS = {
     "episodes": "episodes",
     "transitions": "transitions",
     "seconds": "seconds",
+    "broken": "broken",
 }
 """Heads of the table with the names of their values; notes are too long and stand below it."""
 
@@ -59,14 +59,16 @@ class Compare(Jobs, ComparisonConfig):
         shown: list[Table | str] = []
         if comparison.results:
             save_figure(comparison_figure(comparison), self.out / "comparison")
-            shown = _shown(comparison.results, self.out)
+            shown = _shown(comparison, self.out)
         return Answer(comparison.rows(), shown, FAILED if comparison.problems else 0)
 
 
-def _shown(results: Sequence[Result], directory: Path) -> list[Table | str]:
-    rows = [{**result.row(), "contender": result.label} for result in results]
+def _shown(comparison: Comparison, directory: Path) -> list[Table | str]:
+    results, rows = comparison.results, comparison.rows()
+    labels = [row | {"contender": each.label} for row, each in zip(rows, results, strict=True)]
+    columns = {head: name for head, name in COLUMNS.items() if name in rows[0]}
     return [
-        Table(rows, COLUMNS, texts=("contender",)),
+        Table(in_percent(labels, "broken"), columns, texts=("contender",)),
         *(f"{result.label}: {result.note}" for result in results if result.remark),
         f"curves, table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf",
     ]

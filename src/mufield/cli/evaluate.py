@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .output import Answer, Table
+from .output import Answer, Table, in_percent
 from .sources import OfPolicy
 
 if TYPE_CHECKING:
@@ -22,6 +22,14 @@ STRESS: dict[str, dict[str, float]] = {
 """What may go wrong in reality, as options of `FiniteSystem`."""
 
 COLUMNS = {"population": "population", "J": "value", "from": "low", "to": "high", "loss": "loss"}
+LIMITED = {"kept": "kept", "margin": "margin"}
+"""More columns, for systems with limits."""
+
+FLOW_TOLERANCE = 1e-3
+"""The flow may break a limit by this share of it: plans come this near to limits."""
+
+ROUNDING = 1e-6
+"""N agents may not, but those exactly at a limit must not break it by rounding."""
 
 BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
@@ -30,7 +38,9 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 class Evaluate(OfPolicy):
     """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
 
-    Of a run, the policy that all data make best is played.
+    Of a run, the policy that all data make best is played. Where the system has limits, `kept` is
+    the share of episodes in which the agents keep all of them after every move, and `margin` the
+    mean of the least margin, as a share of the limit.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)
@@ -58,7 +68,9 @@ class Evaluate(OfPolicy):
         system, profile = self._load()
         rows = self._rows(system, profile)
         named = [row | {"population": _name(row)} for row in rows]
-        shown: list[Table | str] = [Table(named, COLUMNS, texts=("population",))]
+        columns = COLUMNS | (LIMITED if "kept" in rows[0] else {})
+        table = Table(in_percent(named, *LIMITED), columns, texts=("population",))
+        shown: list[Table | str] = [table]
         if self.stress and not profile.sees_mu:
             shown.append(BLIND)
         return Answer(rows, shown)
@@ -80,9 +92,12 @@ class Evaluate(OfPolicy):
         from .._progress import progress_bar
         from ..finite.system import FiniteSystem
 
-        limit = float(system.evaluate(profile).value)
+        flow, limits = system.evaluate(profile), system.problem.constraints
+        limit = float(flow.value)
         unknown = dict.fromkeys(("population", "stress", "low", "high"))
         rows: list[dict[str, Any]] = [unknown | {"value": limit, "loss": 0.0}]
+        if limits is not None:
+            rows[0] |= _limited(limits.along(flow.mass).min()[None], FLOW_TOLERANCE)
         cases: list[tuple[int, str | None]] = [(size, None) for size in self.population]
         if self.stress:
             most = max(self.population)
@@ -92,8 +107,10 @@ class Evaluate(OfPolicy):
                 options: Any = {} if name is None else STRESS[name]
                 world = FiniteSystem.of(system, size, **options)
                 key = jax.random.fold_in(jax.random.key(self.seed), number)
-                values = world.evaluate(profile, key, episodes=self.episodes).values
-                found = _summary(values, limit, self.level)
+                played = world.evaluate(profile, key, episodes=self.episodes)
+                found = _summary(played.values, limit, self.level)
+                if played.margin is not None:
+                    found |= _limited(played.margin, ROUNDING)
                 rows.append({"population": size, "stress": name, **found})
                 report(number, J=found["value"])
         return rows
@@ -124,3 +141,11 @@ def _summary(values: Any, limit: float, level: float) -> dict[str, float]:
     # Student's distribution, because the spread is estimated from the same few episodes.
     width = float(stdtrit(len(found) - 1, 0.5 + level / 2)) * error
     return {"value": mean, "low": mean - width, "high": mean + width, "loss": limit - mean}
+
+
+def _limited(margins: Any, tolerance: float) -> dict[str, float]:
+    """How often limits are kept, and the mean of the episodes' least margins."""
+    import numpy as np
+
+    found = np.asarray(margins, dtype=float)
+    return {"kept": float(np.mean(found >= -tolerance)), "margin": float(found.mean())}

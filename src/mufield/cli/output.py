@@ -26,6 +26,7 @@ METRICS = {
     "spread": "spread",
     "W1 end": "w1_end",
     "coverage": "coverage",
+    "margin": "margin",
     "best": "best",
     "notes": "notes",
 }
@@ -128,11 +129,19 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
-    rare = [name for name in ("usable",) if not any(name in row for row in rows)]
+    rare = [name for name in ("usable", "margin") if not any(name in row for row in rows)]
     columns = {head: name for head, name in METRICS.items() if name not in rare}
     policies = f"`mufield policy {run}` writes the policy to use; {run / 'luckiest.policy'} is the "
     policies += f"one with the highest J, {run / 'last.policy'} the last one"
-    return Answer(rows, [Table(rows, columns, texts=("notes",)), policies])
+    return Answer(rows, [Table(in_percent(rows, "margin"), columns, texts=("notes",)), policies])
+
+
+def in_percent(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    """Rows for people, with shares of these names in percent."""
+    return [
+        row | {name: f"{row[name]:.1%}" for name in names if row.get(name) is not None}
+        for row in rows
+    ]
 
 
 def say(line: str) -> None:

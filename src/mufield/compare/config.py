@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..runs.config import OptimismName
+from ..runs.config import OptimismName, PessimismName
 
 LEARNERS: dict[str, OptimismName] = {
     "m3ucrl": "hallucinated",
@@ -15,13 +15,16 @@ LEARNERS: dict[str, OptimismName] = {
 }
 """Contenders that learn a model of the motion, and their kinds of optimism."""
 
+PESSIMISTS: dict[str, PessimismName] = {"safe": "worlds", "unsafe": "none"}
+"""Contenders that differ in how they keep limits; else they learn as the first learner does."""
+
 REFERENCES = ("random", "known")
 """Contenders that learn nothing."""
 
 Q_LEARNERS = ("u2mfqlfh", "u2mfqlfh-extended")
 """Contenders that learn a table of Q-values, with the game's own options or the extended ones."""
 
-CONTENDERS = (*LEARNERS, *REFERENCES, *Q_LEARNERS)
+CONTENDERS = (*LEARNERS, *PESSIMISTS, *REFERENCES, *Q_LEARNERS)
 
 EVALUATIONS = 10
 """How often Q-learning is evaluated in a training."""
@@ -36,9 +39,11 @@ class ComparisonConfig:
 
     contenders: tuple[str, ...] = ("m3ucrl", "greedy", "thompson", "random", "known")
     """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
-    model, each with another kind of optimism; random draws actions uniformly; known plans with the
-    true motion; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set of moves
-    and plays the discrete rooms in place of four-rooms."""
+    model, each with another kind of optimism; safe and unsafe, for systems with limits, learn as
+    m3ucrl does, safe keeping limits in worlds drawn from the model, unsafe only as planned; random
+    draws actions uniformly; known plans with the true motion; u2mfqlfh and u2mfqlfh-extended are
+    Q-learning, which needs a finite set of moves and plays the discrete rooms in place of
+    four-rooms."""
 
     seeds: tuple[int, ...] = tuple(range(10))
     """Seeds of all that learn."""

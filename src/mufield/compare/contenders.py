@@ -11,13 +11,14 @@ from ..errors import UserError
 from ..flow.kernels import depends_on_mu
 from ..jobs.compute import simulated, system_of
 from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
+from ..learning.run import BROKEN
 from ..planning.certificate import is_concave
 from ..planning.starts import Table
 from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
 from ..runs.surroundings import current_precision, import_users
-from .config import EVALUATIONS, LEARNERS, Q_LEARNERS, ComparisonConfig
+from .config import EVALUATIONS, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig
 from .result import Result
 
 LAST = 5
@@ -46,6 +47,7 @@ class Contender:
         comparable: Whether the others play in the same system.
         remark: What people should know of it.
         horizon: Moves of an episode.
+        limited: Whether the population has limits to keep.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Contender:
     comparable: bool
     remark: str
     horizon: int
+    limited: bool = False
 
     def result(self, found: Sequence[JobResult]) -> Result:
         """Puts the results of its jobs together."""
@@ -66,7 +69,7 @@ class Contender:
             "seconds": sum(each.seconds for each in found),
         }
         if kind not in ("learn", "qlearning"):
-            return _reference(shared, **figures[0])
+            return self._reference(shared, **figures[0])
         learned = kind == "learn"
         curves = np.array([each["values" if learned else "evaluation"] for each in figures])
         episodes = np.arange(1, curves.shape[1] + 1) if learned else figures[0]["episodes"]
@@ -78,16 +81,27 @@ class Contender:
                 float(value) for value in curves[:, -LAST if learned else -1 :].mean(axis=1)
             ),
             episodes=int(episodes[-1]),
+            broken=_broken(figures) if learned else None,
         )
 
+    def _reference(
+        self, shared: dict[str, Any], *, value: float, upper: float | None, **more: Any
+    ) -> Result:
+        """The result of a contender that learns nothing."""
+        if upper is not None:
+            # Rounded up, so that it remains a bound.
+            bound = math.ceil(100 * upper) / 100
+            which = "that keeps the limits " if self.limited else ""
+            shared |= {
+                "remark": f"no policy on the learners' moves {which}earns more than {bound:.2f}"
+            }
+        return Result(**shared, finals=(value,), upper=upper)
 
-def _reference(shared: dict[str, Any], *, value: float, upper: float | None, **more: Any) -> Result:
-    """The result of a contender that learns nothing."""
-    if upper is not None:
-        # Rounded up, so that it remains a bound.
-        bound = math.ceil(100 * upper) / 100
-        shared |= {"remark": f"no policy on the learners' moves earns more than {bound:.2f}"}
-    return Result(**shared, finals=(value,), upper=upper)
+
+def _broken(figures: Sequence[dict[str, Any]]) -> float | None:
+    """Share of the episodes of all seeds that broke a limit; None if there are no limits."""
+    margins = [row["margin"] for each in figures for row in each["rows"] if "margin" in row]
+    return float(np.mean(np.array(margins) < -BROKEN)) if margins else None
 
 
 class Arena:
@@ -109,7 +123,9 @@ class Arena:
         }
         self.run: RunConfig = resolve(parse_config(settings, "the comparison"))
         self.settings = {"environment": config.environment, "options": self.run.options}
-        self.horizon: int = system_of(self.settings).problem.horizon
+        problem = system_of(self.settings).problem
+        self.horizon: int = problem.horizon
+        self.limited: bool = problem.constraints is not None
 
     def contenders(self) -> list[Contender]:
         """All contenders of the configuration; raises if one cannot play in this system."""
@@ -117,7 +133,14 @@ class Arena:
 
     def _enter(self, name: str) -> Contender:
         if name in LEARNERS:
-            return self._learner(name)
+            return self._learner(name, optimism=LEARNERS[name])
+        if name in PESSIMISTS:
+            if not self.limited:
+                raise UserError(
+                    f"{name} needs a system with limits, but {self.config.environment} has none; "
+                    f"leave {name} out, or compare in four-rooms-doors"
+                )
+            return self._learner(name, pessimism=PESSIMISTS[name])
         if name in Q_LEARNERS:
             return self._q_learner(name)
         if name == "known":
@@ -125,8 +148,8 @@ class Arena:
         simulated(self.settings, name)  # raises if the random policy cannot be evaluated here
         return self._contender(name, self._job(name, "random"))
 
-    def _learner(self, name: str) -> Contender:
-        document = self.run.document() | {"optimism": LEARNERS[name]}
+    def _learner(self, name: str, **settings: str) -> Contender:
+        document = self.run.document() | settings
         jobs = [
             learning_job(
                 f"{name}-{seed}",
@@ -211,4 +234,5 @@ class Arena:
         return system_job(name, kind, **(self.settings | own | settings))
 
     def _contender(self, name: str, *jobs: Job, remark: str = "") -> Contender:
-        return Contender(name, jobs, self.config.environment, True, remark, self.horizon)
+        shared = (self.config.environment, True, remark, self.horizon, self.limited)
+        return Contender(name, jobs, *shared)

@@ -26,6 +26,8 @@ class Result:
         curves: J for each seed and entry.
         episodes: Episodes of each seed.
         upper: Certified bound: no policy on the moves of the learners earns more.
+        broken: Share of a learner's episodes that broke a limit by more than a percent of it; None
+            if the system has no limits.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Result:
     curves: tuple[tuple[float, ...], ...] = ()
     episodes: int = 0
     upper: float | None = None
+    broken: float | None = None
 
     @property
     def label(self) -> str:
@@ -60,6 +63,7 @@ class Result:
             "episodes": self.episodes,
             "transitions": self.transitions[-1] if self.transitions else 0,
             "seconds": self.seconds,
+            "broken": self.broken,
             "note": self.note,
         }
 
@@ -81,7 +85,11 @@ class Comparison:
 
     def rows(self) -> list[dict[str, Any]]:
         """The table."""
-        return [result.row() for result in self.results]
+        rows = [result.row() for result in self.results]
+        if all(row["broken"] is None for row in rows):  # most systems have no limits
+            for row in rows:
+                del row["broken"]
+        return rows
 
     def document(self) -> dict[str, Any]:
         """Everything as JSON."""

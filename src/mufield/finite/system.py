@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from .. import _types
 from .._types import Key, Mass
+from ..constraints import Constraints
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.flow import end_reward
@@ -32,10 +33,13 @@ class Evaluation(eqx.Module):
     Attributes:
         rewards: Average reward of the agents at each paid step.
         mass: The histograms mu_0, ..., mu_H.
+        margin: The least margin of any of the problem's limits after any move, as a share of the
+            limit; None if there are no limits.
     """
 
     rewards: Float[Array, "episodes paid_steps"]
     mass: Float[Array, "episodes steps_and_end cells"]
+    margin: Float[Array, "episodes"] | None = None
 
     @property
     def values(self) -> Float[Array, "episodes"]:
@@ -144,9 +148,11 @@ class FiniteSystem(AbstractSystem):
         profile = as_profile(policy, self.problem.horizon)
         with _pool() as pool:
             courses = [_play(self, profile, k, 0, pool) for k in jax.random.split(key, episodes)]
+        mass, limits = jnp.stack([course.mass for course in courses]), self.problem.constraints
         return Evaluation(
             rewards=jnp.stack([course.rewards for course in courses]),
-            mass=jnp.stack([course.mass for course in courses]),
+            mass=mass,
+            margin=None if limits is None else _least_margins(limits, mass),
         )
 
 
@@ -223,6 +229,14 @@ def _play(
 
 
 _end_reward = eqx.filter_jit(end_reward)
+
+
+@eqx.filter_jit
+def _least_margins(
+    limits: Constraints, mass: Float[Array, "episodes steps_and_end cells"]
+) -> Float[Array, "episodes"]:
+    least: Array = jax.lax.map(lambda one: jnp.min(limits.along(one)), mass)
+    return least
 
 
 def _number(number: int) -> Int[Array, ""]:

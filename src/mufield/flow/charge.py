@@ -54,6 +54,11 @@ class Prices(eqx.Module):
         """By how much the worst limit is broken, as a share of it; zero if none is."""
         return jnp.maximum(-jnp.min(self.margins), 0.0)
 
+    def fine(self, weight: Scalar) -> Scalar:
+        """A price of all breaks that is too high for breaking limits to pay."""
+        breaks = jnp.maximum(-self.margins, 0.0)
+        return (2 * jnp.max(self.multipliers) + weight) * jnp.sum(breaks)
+
 
 class Charge(eqx.Module):
     """The multipliers of a problem's limits.
@@ -85,6 +90,11 @@ class Charge(eqx.Module):
         """With another rho, and limits that are tighter by this share of them."""
         least = self.tightened + tighter
         return Charge(self.constraints, self.multipliers, least, weight, self.broken)
+
+    def towards(self, prices: Prices, share: float) -> "Charge":
+        """With multipliers that go a share of the way to lambda' of an episode."""
+        moved = self.multipliers + share * (prices.multipliers - self.multipliers)
+        return Charge(self.constraints, moved, self.tightened, self.weight, self.broken)
 
     def repriced(self, prices: Prices) -> "Charge":
         """With the multipliers lambda' of an episode, and more weight if it breaks limits still."""

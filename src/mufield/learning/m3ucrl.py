@@ -422,7 +422,8 @@ def _careful_plan(
     own_flow = _with_noise(problem, own_flow, model, estimate_noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
     worlds_key = jax.random.fold_in(key, WORLDS)
-    outcomes = pessimism.outcomes(problem, own_flow, model, seen, worlds_key)
+    own = planner.own_moves(problem.actions)
+    outcomes = pessimism.outcomes(problem, own_flow, model, seen, own, worlds_key)
     plan = planner.plan(imagined, motion, problem.actions, planner_key, memory, outcomes)
     return assured(outcomes, plan, safe)
 

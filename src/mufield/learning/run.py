@@ -10,10 +10,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from .. import _types
 from .._progress import progress_bar
 from .._types import Action, Mass, Scalar, State
+from ..constraints import Constraints
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..models.base import AbstractModel, predict_rows
@@ -354,11 +356,16 @@ def _margins(problem: Problem, episode: Episode) -> dict[str, list[float | None]
     limits = problem.constraints
     if limits is None:
         return {}
-    found = np.asarray(eqx.filter_jit(limits.worst)(episode.mass), dtype=float).T
+    found = np.asarray(_worst(limits, episode.mass), dtype=float).T
     return {
         name: [_number(margin) for margin in row]
         for name, row in zip(limits.names, found, strict=True)
     }
+
+
+@eqx.filter_jit
+def _worst(limits: Constraints, mass: _types.Masses) -> Array:
+    return limits.worst(mass)
 
 
 def _broken(margins: dict[str, list[float | None]]) -> str:

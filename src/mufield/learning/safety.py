@@ -29,8 +29,7 @@ from ..space.measure import MeanField, at_all_cells
 from .best import drawn_motion
 from .optimism import MeanMotion
 
-POINTS = 9
-"""Moves on each axis of an action box for which outcomes are computed."""
+Moves = Float[Array, "moves action_dim"]
 
 
 class AbstractPessimism(eqx.Module):
@@ -38,7 +37,13 @@ class AbstractPessimism(eqx.Module):
 
     @abstractmethod
     def outcomes(
-        self, problem: Problem, flow: Flow, model: AbstractModel, seen: Mass, key: Key
+        self,
+        problem: Problem,
+        flow: Flow,
+        model: AbstractModel,
+        seen: Mass,
+        own: Moves,
+        key: Key,
     ) -> AbstractOutcomes | None:
         """What policies may lead to; None to trust the plan. May be compiled.
 
@@ -47,6 +52,7 @@ class AbstractPessimism(eqx.Module):
             flow: Its flow.
             model: The model of its motion.
             seen: The population that motions see here, such as the average of the last episode.
+            own: The moves that policies draw from.
             key: Randomness.
         """
 
@@ -74,10 +80,16 @@ class DrawnWorlds(AbstractPessimism):
             )
 
     def outcomes(
-        self, problem: Problem, flow: Flow, model: AbstractModel, seen: Mass, key: Key
+        self,
+        problem: Problem,
+        flow: Flow,
+        model: AbstractModel,
+        seen: Mass,
+        own: Moves,
+        key: Key,
     ) -> AbstractOutcomes:
         """Computes the landing kernels of all worlds, once for a plan."""
-        own = problem.actions.points(POINTS).astype(seen.dtype)
+        own = own.astype(seen.dtype)
 
         def one(each: Key) -> Float[Array, "cells moves window"]:
             motion = drawn_motion(problem, model, each, self.farther)
@@ -101,10 +113,16 @@ class AccumulatedDoubt(AbstractPessimism):
             raise UserError(f"lipschitz must be 0 or more, got {self.lipschitz}")
 
     def outcomes(
-        self, problem: Problem, flow: Flow, model: AbstractModel, seen: Mass, key: Key
+        self,
+        problem: Problem,
+        flow: Flow,
+        model: AbstractModel,
+        seen: Mass,
+        own: Moves,
+        key: Key,
     ) -> AbstractOutcomes:
         """Computes the doubt of all cells and moves."""
-        own = problem.actions.points(POINTS).astype(seen.dtype)
+        own = own.astype(seen.dtype)
         far = jnp.asarray(problem.max_move, dtype=seen.dtype)
 
         def doubt(state: State, action: Action, mu: MeanField) -> Scalar:
@@ -121,7 +139,13 @@ class Trusting(AbstractPessimism):
     """Limits hold in the world that is planned in, and perhaps nowhere else."""
 
     def outcomes(
-        self, problem: Problem, flow: Flow, model: AbstractModel, seen: Mass, key: Key
+        self,
+        problem: Problem,
+        flow: Flow,
+        model: AbstractModel,
+        seen: Mass,
+        own: Moves,
+        key: Key,
     ) -> None:
         """Nothing."""
         return None

@@ -16,10 +16,14 @@ from jaxtyping import Array, Float, Int
 from .._progress import progress_bar
 from .._types import Scalar
 from ..errors import UserError
+from ..flow.charge import Charge
 from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..policies.network import NetworkPolicy
 from ..problem import Motion
+
+REPRICED = 0.1
+"""Share of the way that the multipliers of limits go in each step to those that it asks for."""
 
 LAST_RATE = 0.01
 """Learning rate at the end, as a share of the first one."""
@@ -33,6 +37,8 @@ class BPTTState(eqx.Module):
         best_values: J of the best profiles.
         mark: Best J of all starts at its last noticeable improvement.
         stale: Number of steps since that improvement.
+        charges: What breaking limits costs each start, if the problem has limits. Then J of the
+            best profiles is J minus what their breaks would cost.
     """
 
     profiles: Profile
@@ -41,6 +47,7 @@ class BPTTState(eqx.Module):
     best_values: Float[Array, "starts"]
     mark: Scalar
     stale: Int[Array, ""]
+    charges: Charge | None
 
     @property
     def skipped(self) -> Int[Array, "starts"]:
@@ -65,6 +72,8 @@ class BPTTResult(eqx.Module):
         skipped: Number of steps left out because the gradient was not finite, for each start.
         outcome: ``"plateau"`` or ``"steps"``, the reason to stop.
         lipschitz: For networks, a bound of the policy's Lipschitz constant in the position.
+        margins: By how much each limit is kept after each move, as a share of it; None if the
+            problem has no limits.
     """
 
     profile: Profile
@@ -75,6 +84,7 @@ class BPTTResult(eqx.Module):
     skipped: Int[Array, "starts"]
     outcome: str = eqx.field(static=True)
     lipschitz: float | None = eqx.field(static=True)
+    margins: Float[Array, "horizon limits"] | None = None
 
 
 class BPTT(eqx.Module):
@@ -116,8 +126,11 @@ class BPTT(eqx.Module):
         never = jnp.iinfo(jnp.int32).max
         return optax.apply_if_finite(adam, max_consecutive_errors=int(never))
 
-    def init(self, starts: Sequence[Profile]) -> BPTTState:
-        """The state before the first step, from profiles of the same structure."""
+    def init(self, starts: Sequence[Profile], charge: Charge | None = None) -> BPTTState:
+        """The state before the first step, from profiles of the same structure.
+
+        ``charge`` is what breaking limits costs at first, if the problem has limits.
+        """
         if not starts:
             raise UserError("gradient ascent needs at least one profile to start from")
         kinds = {
@@ -137,6 +150,7 @@ class BPTT(eqx.Module):
             best_values=jnp.full((len(starts),), -jnp.inf),
             mark=jnp.asarray(-jnp.inf),
             stale=jnp.asarray(0, dtype=jnp.int32),
+            charges=jax.tree.map(lambda x: jnp.stack([x] * len(starts)), charge),
         )
 
     def step(
@@ -150,10 +164,23 @@ class BPTT(eqx.Module):
         return state, values[:count]
 
     def solve(
-        self, flow: Flow, motion: Motion, starts: Sequence[Profile], *, progress: bool = False
+        self,
+        flow: Flow,
+        motion: Motion,
+        starts: Sequence[Profile],
+        *,
+        charge: Charge | None = None,
+        progress: bool = False,
     ) -> BPTTResult:
-        """Ascends from all starts until a plateau, or until the steps are used up."""
-        state = self.init(starts)
+        """Ascends from all starts until a plateau, or until the steps are used up.
+
+        ``charge`` is what breaking limits costs at first, if the problem has limits; it changes
+        along the ascent.
+        """
+        limits = flow.problem.constraints
+        if limits is not None and charge is None:
+            charge = Charge.start(limits, jnp.ones((), dtype=flow.problem.initial.dtype))
+        state = self.init(starts, charge)
         history, done, outcome = [], 0, "steps"
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:
             while done < self.steps:
@@ -169,22 +196,31 @@ class BPTT(eqx.Module):
         state, _ = self.step(flow, motion, state)
         start, profile = state.best_of_all()
         network = _network(profile)
+        value, margins = state.best_values[start], None
+        if limits is not None:
+            rollout = eqx.filter_jit(flow.rollout)(profile, motion)
+            value, margins = rollout.value, limits.worst(rollout.mass)
         return BPTTResult(
             profile=profile,
-            value=state.best_values[start],
+            value=value,
             start=int(start),
             values=state.best_values,
             history=jnp.concatenate(history),
             skipped=state.skipped,
             outcome=outcome,
             lipschitz=None if network is None else float(network.lipschitz()),
+            margins=margins,
         )
 
     def climb(
-        self, flow: Flow, motion: Motion, starts: Sequence[Profile]
+        self,
+        flow: Flow,
+        motion: Motion,
+        starts: Sequence[Profile],
+        charge: Charge | None = None,
     ) -> tuple[Profile, Scalar]:
         """The best profile and its J after all steps; unlike `solve` it can be compiled."""
-        state, _ = self.step(flow, motion, self.init(starts), self.steps)
+        state, _ = self.step(flow, motion, self.init(starts, charge), self.steps)
         start, profile = state.best_of_all()
         return profile, state.best_values[start]
 
@@ -194,24 +230,31 @@ class BPTT(eqx.Module):
         arrays, rest = eqx.partition(state.profiles, eqx.is_inexact_array)
         optimiser = self.optimiser()
 
-        def loss(arrays: Any) -> tuple[Scalar, Scalar]:
+        def loss(arrays: Any, charge: Charge | None) -> tuple[Scalar, tuple[Scalar, Any]]:
             profile: Profile = eqx.combine(arrays, rest)
-            value = flow.value(profile, motion)
+            rollout = flow.rollout(profile, motion)
+            value = rollout.value
             network, penalty = _network(profile), jnp.zeros_like(value)
             if network is not None and self.weight_penalty:
                 squares = [jnp.sum(weight**2) for weight in network.layers()]
                 penalty = self.weight_penalty * jnp.sum(jnp.stack(squares))
-            return penalty - value, value
+            if charge is None:
+                return penalty - value, (value, None)
+            prices = charge(rollout.mass)
+            merit = value - prices.fine(charge.weight)
+            return penalty - value - prices.augmented, (merit, charge.towards(prices, REPRICED))
 
-        def one(arrays: Any, memory: Any) -> tuple[Any, Any, Scalar]:
-            gradient, value = jax.grad(loss, has_aux=True)(arrays)
+        def one(arrays: Any, memory: Any, charge: Charge | None) -> tuple[Any, Any, Scalar, Any]:
+            gradient, (value, charge) = jax.grad(loss, has_aux=True)(arrays, charge)
             # The gradient may be finite although J is not.
             gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
             updates, memory = optimiser.update(gradient, memory, arrays)
             moved: Profile = eqx.combine(optax.apply_updates(arrays, updates), rest)
-            return eqx.filter(self._bounded(moved), eqx.is_inexact_array), memory, value
+            return eqx.filter(self._bounded(moved), eqx.is_inexact_array), memory, value, charge
 
-        moved, optimiser_state, values = jax.vmap(one)(arrays, state.optimiser)
+        moved, optimiser_state, values, charges = jax.vmap(one)(
+            arrays, state.optimiser, state.charges
+        )
         better = optimiser_state.last_finite & (values > state.best_values)
 
         def choose(new: Array, old: Array) -> Array:
@@ -230,6 +273,7 @@ class BPTT(eqx.Module):
             best_values=best_values,
             mark=jnp.where(gained, best, state.mark),
             stale=jnp.where(gained, 0, state.stale + 1),
+            charges=charges,
         ), values
 
     def _bounded(self, profile: Profile) -> Profile:

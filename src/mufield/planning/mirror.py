@@ -125,7 +125,7 @@ class MirrorResult(eqx.Module):
     history: Float[Array, "sweeps 2"]
     outcome: str = eqx.field(static=True)
     state: MirrorState
-    margins: Float[Array, "steps limits"] | None = None
+    margins: Float[Array, "horizon limits"] | None = None
 
     @property
     def multipliers(self) -> Margins | None:
@@ -292,6 +292,10 @@ class MirrorPlanner(AbstractPlanner):
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
         """Nothing: every plan starts anew."""
 
+    def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
+        """The moves without controls."""
+        return actions.points(self.points)
+
     def plan(
         self,
         flow: Flow,
@@ -303,16 +307,7 @@ class MirrorPlanner(AbstractPlanner):
     ) -> Plan:
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
-        ascent = MirrorAscent(self.sweeps, bound=False)
-        state = ascent.init(moves)
-        if outcomes is None:
-            state, _ = ascent.step(moves, state, self.sweeps)
-        else:
-            for first in range(0, self.sweeps, SWEEPS_OF_TIGHTENING):
-                count = min(SWEEPS_OF_TIGHTENING, self.sweeps - first)
-                state, _ = ascent.step(moves, state, count)
-                state = _tightened(moves, state, outcomes)
-        state = polish(ascent, moves, state)
+        state = careful_ascent(moves, self.sweeps, outcomes)
         rollout = final_rollout(moves, state)
         mass, joint, horizon = rollout.mass, moves.actions[0], flow.problem.horizon
         policy = TablePolicy.mixing(joint[:: moves.group, : actions.dim], own_weights(moves, state))
@@ -327,6 +322,23 @@ class MirrorPlanner(AbstractPlanner):
             mass=mass,
             control=control,
         )
+
+
+def careful_ascent(
+    moves: MoveFlow, sweeps: int, outcomes: AbstractOutcomes | None = None
+) -> MirrorState:
+    """An ascent from where all moves are equally likely, inside the limits if there are any.
+
+    With ``outcomes`` limits are tightened on the way by what the plan may lead to.
+    """
+    ascent = MirrorAscent(sweeps, bound=False)
+    state = ascent.init(moves)
+    if outcomes is None:
+        return polish(ascent, moves, ascent.step(moves, state, sweeps)[0])
+    for first in range(0, sweeps, SWEEPS_OF_TIGHTENING):
+        count = min(SWEEPS_OF_TIGHTENING, sweeps - first)
+        state = _tightened(moves, ascent.step(moves, state, count)[0], outcomes)
+    return polish(ascent, moves, state)
 
 
 def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:

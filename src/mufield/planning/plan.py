@@ -10,9 +10,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from .._types import Key
 from ..errors import UserError
+from ..flow.charge import Charge
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
 from ..policies.base import Profile
@@ -80,11 +82,12 @@ def plan(
     actions = box_of(flow.problem.actions)
     keys = list(jax.random.split(jax.random.key(0) if key is None else key, max(starts, 1)))
     profiles = [_warm(flow, kind, actions, profile) for profile in warm]
+    charge = None
     if starts and random:
         profiles += [kind.random(flow.problem, actions, each) for each in keys]
     elif starts:
         moves = regular_moves(flow, motion, actions, points=9)
-        profiles += _new_starts(
+        new, charge = _new_starts(
             kind,
             flow,
             motion,
@@ -97,8 +100,9 @@ def plan(
             table_steps=Table.steps,
             fit_steps=FIT_STEPS if kind.scatter == 1 else SCATTER_FIT_STEPS,
         )
+        profiles += new
     ascent = ascent or BPTT(steps=kind.steps, learning_rate=kind.learning_rate)
-    result = ascent.solve(flow, motion, profiles, progress=progress)
+    result = ascent.solve(flow, motion, profiles, charge=charge, progress=progress)
     return dataclasses.replace(result, profile=handed_out(result.profile, actions))
 
 
@@ -136,6 +140,10 @@ class GradientPlanner(AbstractPlanner):
             return at_rest(flow.problem, box, self.policy.scatter)
         return self.policy.random(flow.problem, box, key)
 
+    def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
+        """The moves of a new start's mirror ascent, without controls."""
+        return box_of(actions).points(self.points)
+
     def plan(
         self,
         flow: Flow,
@@ -150,7 +158,7 @@ class GradientPlanner(AbstractPlanner):
         even = AmongAll(motion=motion, action_dim=box.dim)
         moves = regular_moves(flow, even, box, points=self.points)
         exact, motion = motion, tabulated(flow.problem, motion, box)
-        starts = _new_starts(
+        starts, charge = _new_starts(
             self.policy,
             flow,
             motion,
@@ -161,12 +169,14 @@ class GradientPlanner(AbstractPlanner):
             table_steps=self.table_steps,
             fit_steps=self.fit_steps,
             shake=key,
+            outcomes=outcomes,
         )
         rate = self.learning_rate or self.policy.learning_rate
         trial = max(1, round(TRIAL * self.steps))
-        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, [memory, *starts])
+        both = [memory, *starts]
+        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, both, charge)
         rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
-        joint, _ = rest.climb(flow, motion, [joint])
+        joint, _ = rest.climb(flow, motion, [joint], charge)
         rollout = flow.rollout(joint, exact)
         mass = rollout.mass
         control = jnp.zeros((), dtype=mass.dtype)
@@ -194,17 +204,24 @@ def _new_starts(
     table_steps: int,
     fit_steps: int,
     shake: Key | None = None,
-) -> list[Profile]:
-    """New profiles to climb from: one table, or all of the networks, fitted to it."""
-    table = table_start(flow, actions, kind.scatter, moves, sweeps=sweeps)
+    outcomes: AbstractOutcomes | None = None,
+) -> tuple[list[Profile], Charge | None]:
+    """New profiles to climb from: one table, or all of the networks, fitted to it.
+
+    Also what breaking limits costs, if the problem has limits.
+    """
+    table, charge = table_start(
+        flow, actions, kind.scatter, moves, sweeps=sweeps, outcomes=outcomes
+    )
     if shake is not None:
         # Before data the model is symmetric, so that the gradient at rest is zero.
         table = shaken(table, shake, SHAKE)
     if isinstance(kind, Table):
-        return [table]
-    table, _ = BPTT(table_steps, Table.learning_rate).climb(flow, motion, [table])
+        return [table], charge
+    table, _ = BPTT(table_steps, Table.learning_rate).climb(flow, motion, [table], charge)
     mass = eqx.filter_jit(flow.rollout)(table, motion).mass
-    return [fit(flow, profile, table, mass, steps=fit_steps) for profile in networks]
+    fitted = [fit(flow, profile, table, mass, steps=fit_steps) for profile in networks]
+    return fitted, charge
 
 
 def _warm(flow: Flow, kind: PolicyKind, actions: Box, profile: Profile) -> Profile:

@@ -36,7 +36,7 @@ class Plan(eqx.Module):
     mass: _types.Masses
     control: Scalar
     note: str = eqx.field(static=True, default="")
-    least: Float[Array, "steps limits"] | None = None
+    least: Float[Array, "horizon limits"] | None = None
 
 
 class AbstractPlanner(eqx.Module):
@@ -50,6 +50,10 @@ class AbstractPlanner(eqx.Module):
     @abstractmethod
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:
         """What the first plan starts from; arguments as of `plan`."""
+
+    def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
+        """The moves for which `plan` asks what they may lead to."""
+        return actions.points(9)
 
     @abstractmethod
     def plan(

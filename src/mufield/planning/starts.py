@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from .. import _types
 from .._types import Key, Mass, State
 from ..errors import UserError
+from ..flow.charge import Charge
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
@@ -26,7 +27,8 @@ from ..policies.tables import TablePolicy
 from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .mirror import MirrorAscent
+from .mirror import careful_ascent
+from .outcomes import AbstractOutcomes
 
 FLOOR = 0.05
 """Weight of an empty cell in the fit, relative to a cell of average mass."""
@@ -188,14 +190,26 @@ PolicyKind = Table | Network
 
 
 def table_start(
-    flow: Flow, actions: Box, scatter: int, moves: MoveFlow | None, *, sweeps: int = 100
-) -> Profile:
-    """A table around the mean actions that mirror ascent finds; without moves, agents at rest."""
+    flow: Flow,
+    actions: Box,
+    scatter: int,
+    moves: MoveFlow | None,
+    *,
+    sweeps: int = 100,
+    outcomes: AbstractOutcomes | None = None,
+) -> tuple[Profile, Charge | None]:
+    """A table around the mean actions that mirror ascent finds; without moves, agents at rest.
+
+    Also what breaking limits costs there, if the problem has limits.
+    """
+    limits, problem = flow.problem.constraints, flow.problem
     if moves is None:
-        return at_rest(flow.problem, actions, scatter)
-    ascent = MirrorAscent(sweeps, bound=False)
-    state, _ = ascent.step(moves, ascent.init(moves), sweeps)
-    return around(flow.problem, actions, scatter, moves.actions, state.weights)
+        charge = None
+        if limits is not None:
+            charge = Charge.start(limits, jnp.ones((), dtype=problem.initial.dtype))
+        return at_rest(problem, actions, scatter), charge
+    state = careful_ascent(moves, sweeps, outcomes)
+    return around(problem, actions, scatter, moves.actions, state.weights), state.charge
 
 
 def around(

@@ -10,7 +10,10 @@ from .._files import write_changed
 
 INTEGERS = ("episode", "transitions")
 TEXTS = ("notes",)
-"""Lists of texts; all other columns are floating-point numbers."""
+"""Lists of texts."""
+
+LISTS = ("margins",)
+"""Lists of numbers by name; all other columns are floating-point numbers."""
 
 Row = dict[str, Any]
 
@@ -37,6 +40,9 @@ def _parquet(rows: Sequence[Row]) -> bytes | None:
     types = dict.fromkeys(INTEGERS, pyarrow.int64()) | dict.fromkeys(
         TEXTS, pyarrow.list_(pyarrow.string())
     )
+    for column in LISTS:
+        inner = dict.fromkeys(name for row in rows for name in row.get(column) or {})
+        types[column] = pyarrow.struct([(name, pyarrow.list_(pyarrow.float64())) for name in inner])
     names = dict.fromkeys(name for row in rows for name in row)
     # Not guessed from the values: a column without values would have no type.
     schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in names])

@@ -3,12 +3,12 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..compare.config import LEARNERS, Q_LEARNERS
+from ..compare.config import LEARNERS, PESSIMISTS, Q_LEARNERS
 from ..compare.result import Comparison
 from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
 
 # Each contender keeps its colour and marker, whoever else is compared.
-_PLACES = {name: index for index, name in enumerate((*LEARNERS, *Q_LEARNERS))}
+_PLACES = {name: index for index, name in enumerate((*LEARNERS, *Q_LEARNERS, *PESSIMISTS))}
 # Solid or dash-dotted: plain dashes mark what cannot be compared.
 _REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")}
 

@@ -119,7 +119,7 @@ def curve_figure(
 
 
 def panel_figure(
-    panels: Sequence[Sequence[Panel]],
+    panels: Sequence[Sequence[Panel | None]],
     *,
     title: str = "",
     note: str = "",
@@ -130,7 +130,7 @@ def panel_figure(
     """Draws panels in rows, with one legend for all of them below.
 
     Args:
-        panels: The panels of each row; all rows have the same number.
+        panels: The panels of each row; all rows have the same number. None leaves a place empty.
         title: Title of the figure.
         note: Text between the panels and the legend.
         width: Width of a panel in inches.
@@ -149,9 +149,14 @@ def panel_figure(
     )
     pairs = [pair for row in zip(panels, axes, strict=True) for pair in zip(*row, strict=True)]
     for panel, place in pairs:
-        draw_panel(place, panel)
+        if panel is None:
+            place.remove()
+        else:
+            draw_panel(place, panel)
     # After drawing: a range that is set stops matplotlib from fitting a shared axis to all curves.
     for panel, place in pairs:
+        if panel is None:
+            continue
         place.set(xlim=panel.x_range, ylim=panel.y_range)
         if share_y:
             place.label_outer(remove_inner_ticks=False)
@@ -185,7 +190,8 @@ def draw_curve(axes: Axes, name: str, curve: Curve) -> None:
         y,
         color=colour,
         linestyle=curve.dashes,
-        marker=MARKERS[curve.place % len(MARKERS)] if few else "",
+        # Beyond the last colour, each has another marker than the first time.
+        marker=MARKERS[(curve.place + curve.place // len(COLOURS)) % len(MARKERS)] if few else "",
         markersize=MARKER_SIZE,
         label=name,
     )

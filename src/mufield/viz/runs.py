@@ -1,5 +1,6 @@
 """Figures of runs: what they learned, episode by episode, and the flow of one episode."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ EXPLORING, USABLE = "realised while exploring", "realised without optimism"
 OPTIMISTIC = "expected by the optimistic plan"
 """Names of the curves of a run; those that were not judged have two."""
 
-COLUMNS = 3
-"""Panels of the diagnostics in a row."""
+ROWS = 2
+"""Rows of the diagnostics' panels."""
 
 
 def learning_figure(groups: Sequence[RunGroup]) -> Figure:
@@ -66,10 +67,13 @@ def learning_figure(groups: Sequence[RunGroup]) -> Figure:
 def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
     """Draws how far models and plans could be trusted, episode by episode."""
     _check(groups)
-    panels = [_diagnostic(each, groups) for each in DIAGNOSTICS]
-    rows = [panels[start : start + COLUMNS] for start in range(0, len(panels), COLUMNS)]
+    shown = [each for each in DIAGNOSTICS if not each.rare or _is_known(each, groups)]
+    columns = math.ceil(len(shown) / ROWS)
+    panels = [_diagnostic(each, groups) for each in shown]
+    places = [*panels, *[None] * (columns * ROWS - len(panels))]
+    rows = [places[row * columns : (row + 1) * columns] for row in range(ROWS)]
     figure = panel_figure(rows, width=4.2, height=3.2)
-    for diagnostic, axes in zip(DIAGNOSTICS, figure.axes, strict=True):
+    for diagnostic, axes in zip(shown, figure.axes, strict=True):
         if "coverage" in diagnostic.columns:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return figure
@@ -116,14 +120,22 @@ def animate_run(path: Path, flow: RunFlow, progress: Callable[[int, int], None])
     )
 
 
+def _is_known(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> bool:
+    """Whether a run has such figures."""
+    return any(
+        np.isfinite(group.column(column)).any() for group in groups for column in diagnostic.columns
+    )
+
+
 def _diagnostic(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> Panel:
     curves: dict[str, Curve] = {}
     for place, group in enumerate(groups):
         for (column, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
             label = f"{_label(group)}, {name}" if name else _label(group)
             curves[label] = band_of(group.column(column), place=place, dashes=dashes)
-    lines = {"coverage": {f"{LEVEL:.0%} interval": LEVEL}, "optimism": {"expected = realised": 0.0}}
-    references = lines.get(next(iter(diagnostic.columns)), {})
+    references = {diagnostic.zero: 0.0} if diagnostic.zero else {}
+    if "coverage" in diagnostic.columns:
+        references = {f"{LEVEL:.0%} interval": LEVEL}
     return Panel(curves, "episode", diagnostic.unit, diagnostic.title, references)
 
 

@@ -1,5 +1,5 @@
-// Line charts over episodes, with a tooltip at the nearest episode. Arrow keys move the tooltip
-// when a chart has the focus, Enter or a click chooses the episode.
+// Line charts over episodes, or moves, with a tooltip at the nearest one. Arrow keys move the
+// tooltip when a chart has the focus, Enter or a click chooses the episode.
 
 const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"];
 const MARKERS = ["circle", "square", "triangle", "diamond"];
@@ -29,12 +29,13 @@ function swatch({ colour, dash, marker: kind, onlyMarkers }) {
 class LineChart {
   /**
    * @param host element to draw into
-   * @param options label (for screen readers), unit (of the vertical axis), height, format (of
-   *   values), range (values that the axis always spans), onPick (called with an episode)
+   * @param options label (for screen readers), unit (of the vertical axis), count (what the
+   *   horizontal one counts), height, format (of values), range (values that the axis always
+   *   spans), onPick (called with an episode)
    */
   constructor(host, options) {
     this.host = host;
-    this.options = { height: 250, format: figure, onPick: () => {}, ...options };
+    this.options = { count: "episode", height: 250, format: figure, onPick: () => {}, ...options };
     this.series = [];
     this.references = [];
     this.chosen = null;
@@ -82,7 +83,7 @@ class LineChart {
   #describe() {
     const parts = this.series.map((one) => {
       const [episode, value] = one.points.at(-1);
-      return `${one.name} ${this.options.format(value)} in episode ${episode}`;
+      return `${one.name} ${this.options.format(value)} in ${this.options.count} ${episode}`;
     });
     return `${this.options.label}: ${parts.join("; ") || "no value yet"}`;
   }
@@ -119,7 +120,7 @@ class LineChart {
     return [...rules, ...marks,
       svg("path", { class: "frame", d: `M${left} ${bottom}H${right}` }),
       svg("text", { x: left - 6, y: 10, "text-anchor": "start", "dominant-baseline": "middle" }, this.options.unit ?? ""),
-      svg("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle" }, "episode")];
+      svg("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle" }, this.options.count)];
   }
 
   #chosenBand() {
@@ -188,7 +189,7 @@ class LineChart {
       return point ? [this.#row(one, point[1], point[2])] : [];
     });
     rows.push(...this.references.map((one) => this.#row(asReference(one), one.value)));
-    this.tip.replaceChildren(html("b", {}, `episode ${this.at}`), ...rows);
+    this.tip.replaceChildren(html("b", {}, `${this.options.count} ${this.at}`), ...rows);
     const width = this.tip.offsetWidth;
     const left = x + 14 + width > this.box.right ? x - 14 - width : x + 14;
     this.tip.style.left = `${Math.max(0, left)}px`;

@@ -22,6 +22,9 @@ const learning = new LineChart(byId("learning-chart"), { label: "J by episode", 
 const calibration = new LineChart(byId("calibration-chart"), {
   label: "Coverage by episode", unit: "share inside", height: 200, format: percent, onPick: chooseEpisode,
 });
+const limits = new LineChart(byId("limits-chart"), {
+  label: "Margins by move", unit: "margin, share of the limit", count: "move", height: 200, format: percent,
+});
 const field = new FieldView(byId("field"), (text) => { byId("readout").textContent = text; });
 const panels = panelsOf(page.data);
 const diagnostics = panels.map((panel) => {
@@ -35,7 +38,22 @@ function drawCharts() {
   const chosen = page.episode;
   learning.set({ ...learningCurves(runs, page.shown), chosen });
   calibration.set({ ...coverageCurves(runs, level), chosen });
-  diagnostics.forEach((chart, i) => chart.set({ ...diagnosticCurves(runs, panels[i]), chosen }));
+  diagnostics.forEach((chart, i) => {
+    const curves = diagnosticCurves(runs, panels[i]);
+    chart.host.parentElement.hidden = panels[i].rare && !curves.series.some(({ points }) => points.length);
+    chart.set({ ...curves, chosen });
+  });
+  drawLimits();
+}
+
+/** Also where no flow can be shown, and with it no episode chosen: then of the last one. */
+function drawLimits() {
+  const { rows, name } = current();
+  const row = rows.find(({ episode }) => episode === page.episode) ?? rows.at(-1);
+  byId("limits").hidden = !row?.margins;
+  if (!row?.margins) return;
+  byId("limits-episode").textContent = `episode ${row.episode}${several() ? ` of ${name}` : ""}`;
+  limits.set(marginCurves(row.margins));
 }
 
 function makeQuantities() {

@@ -9,8 +9,8 @@ const QUANTITIES = [
 
 /** Panels below each other: those that pictures of runs have too, then those of the page alone. */
 const panelsOf = (data) => [
-  ...data.diagnostics.map(({ title, unit, columns }) => ({
-    title, unit, lines: Object.entries(columns).map(([key, name], i) => ({ key, name: name || title, dash: i ? "dashed" : "solid" })),
+  ...data.diagnostics.map(({ title, unit, columns, zero, rare }) => ({
+    title, unit, zero, rare, lines: Object.entries(columns).map(([key, name], i) => ({ key, name: name || title, dash: i ? "dashed" : "solid" })),
   })),
   { title: "Transitions", unit: "that the plan was based on", lines: [{ key: "transitions", name: "transitions" }] },
   { title: "Time", unit: "seconds", seconds: true },
@@ -85,7 +85,18 @@ function diagnosticCurves(runs, panel) {
     dash: line.dash,
     points: column(run, line.key),
   })));
-  return { series };
+  return { series, references: panel.zero ? [{ name: panel.zero, value: 0 }] : [] };
+}
+
+/** The margins of one episode, move by move; no value where a limit need not hold. */
+function marginCurves(margins) {
+  const series = Object.entries(margins).map(([name, values], i) => ({
+    name,
+    colour: COLOURS[i % COLOURS.length],
+    marker: MARKERS[i % MARKERS.length],
+    points: values.flatMap((value, move) => (isNumber(value) ? [[move + 1, value]] : [])),
+  }));
+  return { series, references: [{ name: "the limit", value: 0 }] };
 }
 
 /** Seconds of the parts of one run's episodes, or the sums of several runs. */
@@ -181,11 +192,15 @@ const ROW_COLUMNS = [
   ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["usable", "usable"],
   ["usable_expected", "usable expected"], ["best", "best"],
   ["beta", "β"], ["spread", "spread"], ["control", "|η|"], ["w1_middle", "W1 half-way"], ["w1_end", "W1 end"],
-  ["coverage", "coverage"], ["transitions", "transitions"], ["regret", "regret"],
+  ["coverage", "coverage"], ["margin", "margin"], ["assured", "assured"],
+  ["transitions", "transitions"], ["regret", "regret"],
 ];
 
+// Columns of the table that only some runs have.
+const RARE = ["usable", "usable_expected", "margin", "assured"];
+
 function rowsTable(run) {
-  const columns = ROW_COLUMNS.filter(([key]) => !key.startsWith("usable") || column(run, key).length);
+  const columns = ROW_COLUMNS.filter(([key]) => !RARE.includes(key) || column(run, key).length);
   const heads = columns.map(([, name]) => html("th", { scope: "col", className: "number" }, name));
   const body = run.rows.map((row) => html("tr", {}, ...columns.map(([key]) =>
     html("td", { className: "number" }, figure(row[key])))));

@@ -1,0 +1,81 @@
+"""Runs in a system with limits: their margins in files, tables and pictures."""
+
+import json
+import shutil
+
+import pytest
+from pyarrow import parquet
+from test_metrics_files import events_of
+
+from mufield import cli
+from mufield.runs.build import build, resolve
+from mufield.runs.config import RunConfig
+from mufield.runs.layout import RunFiles
+from mufield.runs.session import learn_run
+from mufield.runs.store import RunStore
+
+pytestmark = pytest.mark.slow
+
+LIMIT = "entropy of the swarm"
+LIMITED = RunConfig(
+    environment="swarm-spread",
+    options={"horizon": 4, "cells": 6},
+    episodes=2,
+    model="ensemble",
+    model_options={"members": 2, "width": 4, "steps": 3},
+    planner_options={"points": 3, "sweeps": 2},
+    pessimism="none",
+    judge=False,
+    precision="float64",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    setup = build(resolve(LIMITED))
+    directory = tmp_path_factory.mktemp("limited") / "run"
+    RunStore.create(directory, setup.config)
+    learn_run(directory, setup=setup, tensorboard=True, progress=False)
+    return directory
+
+
+def test_files_hold_the_margins(run):
+    rows = RunFiles(run).rows
+    for row in rows:
+        assert row["margin"] == min(row["margins"][LIMIT])
+        assert len(row["margins"][LIMIT]) == 4
+    assert parquet.read_table(run / "metrics.parquet").to_pylist() == rows
+    figures = events_of(run)
+    found = [(step, value) for tag, step, value in figures if tag == "margin"]
+    assert found == [(row["episode"], pytest.approx(row["margin"])) for row in rows]
+    assert "margins" not in {tag for tag, _, _ in figures}
+
+
+def test_show_has_margins_in_percent_and_runs_lists_the_run(run, capsys):
+    rows = RunFiles(run).rows
+    assert cli.main(["show", str(run)]) == 0
+    head, *lines = [line.split() for line in capsys.readouterr().out.splitlines()[:3]]
+    margins = [line[head.index("margin") - 1] for line in lines]  # "W1 end" is one column
+    assert margins == [f"{row['margin']:.1%}" for row in rows]
+    assert cli.main(["show", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    assert cli.main(["runs", str(run.parent), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "complete"
+
+
+def test_a_run_without_limits_has_no_such_column(finished, capsys):
+    assert cli.main(["show", str(finished)]) == 0
+    assert "margin" not in capsys.readouterr().out
+
+
+def test_pictures_and_the_page_are_drawn(run, tmp_path, capsys):
+    assert cli.main(["plot", str(run), "--out", str(tmp_path / "p")]) == 0
+    assert (tmp_path / "p" / "diagnostics.png").exists()
+    assert cli.main(["report", str(run), "--out", str(tmp_path / "page.html")]) == 0
+    assert LIMIT in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_goes_on_with_its_margins(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    learn_run(copy, 3, progress=False)
+    assert [len(row["margins"][LIMIT]) for row in RunFiles(copy).rows] == [4, 4, 4]

@@ -1,0 +1,109 @@
+"""Limits of a problem: the usual ones, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mufield as mf
+
+GRID = mf.Grid.from_map("....\n.#..\n....")
+N = GRID.n_cells
+
+
+def problem(*constraints, horizon=3):
+    return mf.Problem(
+        grid=GRID,
+        actions=mf.Box(-1.0, 1.0, dim=2),
+        reward=lambda state, action, mu: -mf.log_mass(mu.here),
+        horizon=horizon,
+        initial=mf.point_mass(GRID, 0, 0),
+        noise=0.3,
+        max_move=1.0,
+        constraints=constraints,
+    )
+
+
+def mass_of(seed):
+    return jax.nn.softmax(2 * jax.random.normal(jax.random.key(seed), (N,)))
+
+
+def test_margins_are_shares_of_the_limit():
+    right = [bool(x > 2) for x in GRID.centres[:, 0]]
+    limits = problem(
+        mf.mass_at_most(GRID, [(3, 0), (3, 1)], 0.2),
+        mf.mass_at_least(GRID, right, 0.1),
+        mf.cells_at_most(GRID, 0.5),
+        mf.entropy_at_least(GRID, 1.5),
+    ).constraints
+    mass = mass_of(0)
+    found = np.asarray(limits(mass))
+    inside = float(mass[GRID.index_at(3, 0)] + mass[GRID.index_at(3, 1)])
+    assert limits.sizes == (1, 1, N, 1)
+    assert found[0] == pytest.approx((0.2 - inside) / 0.2, rel=1e-5)
+    east = float(mass[np.asarray(right)].sum())
+    assert found[1] == pytest.approx((east - 0.1) / 0.1, rel=1e-4)
+    np.testing.assert_allclose(found[2:-1], (0.5 - np.asarray(mass)) / 0.5, rtol=1e-4)
+    assert found[-1] == pytest.approx((float(mf.entropy(mass)) - 1.5) / 1.5, rel=1e-4)
+
+
+def test_a_region_can_be_cells_truth_values_or_a_function():
+    cells = [(int(c[0]), int(c[1])) for c in GRID.free_cells if c[0] >= 2]
+    ways = [cells, GRID.centres[:, 0] > 2, lambda state: state[0] > 2]
+    values = [float(mf.mass_at_most(GRID, way, 0.4).function(mass_of(1))) for way in ways]
+    assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
+
+
+def test_limits_hold_at_the_named_steps_only():
+    limits = problem(mf.cells_at_most(GRID, 0.5, name="cap", steps=(2,))).constraints
+    margins = np.asarray(limits.worst(jnp.stack([mass_of(seed) for seed in range(4)])))
+    assert margins.shape == (3, 1)
+    assert np.isinf(margins[[0, 2]]).all()
+    assert np.isfinite(margins[1]).all()
+
+
+def test_a_plain_function_is_a_constraint():
+    limits = problem(lambda mass: 0.9 - mass[3]).constraints
+    assert limits.names == ("constraint 1",)
+    assert float(limits(mass_of(0))[0]) == pytest.approx(0.9 - float(mass_of(0)[3]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "words"),
+    [
+        (lambda mass: mass[:4].reshape(2, 2), "one number, or a vector"),
+        (lambda mass: jnp.sum(mass * jnp.nan), "NaN or infinite"),
+        (lambda mass: jnp.sum(jnp.sqrt(mass - 1.0)), "NaN or infinite"),
+        (lambda mass: jnp.max(mass) - 0.1, "not concave"),
+        (lambda mass: jnp.sum(mass**2) - 0.1, "not concave"),
+        (lambda mass: mass["here"], "could not be evaluated"),
+        (3.0, "must be a function"),
+        (mf.Constraint(lambda mass: mass[0], steps=(0,)), "steps run from 1"),
+        (mf.Constraint(lambda mass: mass[0], steps=(4,)), "steps run from 1"),
+        (mf.Constraint(lambda mass: mass[0], steps=()), "at no step"),
+    ],
+)
+def test_what_cannot_be_a_limit_is_refused(constraint, words):
+    with pytest.raises(mf.UserError, match=words):
+        problem(constraint)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: mf.mass_at_most(GRID, [(0, 0)], 0.0), "share of the population"),
+        (lambda: mf.mass_at_most(GRID, np.zeros(N, bool), 0.5), "empty"),
+        (lambda: mf.mass_at_most(GRID, [0.5, 1.5], 0.5), "cells as coordinates"),
+        (lambda: mf.entropy_at_least(GRID, -1.0), "positive"),
+        (lambda: mf.entropy_at_least(GRID, 1.0, weights=[1.0]), "one for each free cell"),
+        (lambda: mf.cells_at_most(GRID, 0.5, colour="red"), "no option colour"),
+    ],
+)
+def test_helpers_say_what_is_wrong(make, words):
+    with pytest.raises(mf.UserError, match=words):
+        make()
+
+
+def test_names_tell_limits_apart():
+    with pytest.raises(mf.UserError, match="two constraints are called"):
+        problem(mf.cells_at_most(GRID, 0.5), mf.cells_at_most(GRID, 0.5))

@@ -23,11 +23,9 @@ from ..constraints import Constraints
 
 Margins = Float[Array, "steps margins"]
 
-NEARLY = 0.01
-"""Limits that are broken by less than this share count as kept while multipliers are sought."""
-
-HALVED, GROWTH = 0.5, 1.1
-"""Unless the worst break falls to this share between two changes of the multipliers, rho grows."""
+FALL, FLOOR, GROWTH = 0.65, 0.008, 1.5
+"""What may be left of the worst break falls by the first factor with every change of the
+multipliers, down to the second; where more is left, rho grows by the third."""
 
 
 class Prices(eqx.Module):
@@ -68,14 +66,14 @@ class Charge(eqx.Module):
         multipliers: lambda, for each move and margin.
         tightened: What margins must be at least, instead of zero.
         weight: rho.
-        broken: How far limits were broken when the multipliers were last changed.
+        allowed: The worst break that is no reason yet to raise rho, as a share of the limit.
     """
 
     constraints: Constraints
     multipliers: Margins
     tightened: Margins
     weight: Scalar
-    broken: Scalar
+    allowed: Scalar
 
     @classmethod
     def start(
@@ -84,24 +82,24 @@ class Charge(eqx.Module):
         """No multipliers yet."""
         zero = jnp.zeros((constraints.horizon, constraints.size), dtype=weight.dtype)
         least = zero if tightened is None else tightened.astype(weight.dtype)
-        return cls(constraints, zero, least, weight, jnp.full_like(weight, jnp.inf))
+        return cls(constraints, zero, least, weight, jnp.ones_like(weight))
 
     def with_weight(self, weight: Scalar, tighter: float = 0.0) -> "Charge":
         """With another rho, and limits that are tighter by this share of them."""
         least = self.tightened + tighter
-        return Charge(self.constraints, self.multipliers, least, weight, self.broken)
+        return Charge(self.constraints, self.multipliers, least, weight, self.allowed)
 
     def towards(self, prices: Prices, share: float) -> "Charge":
         """With multipliers that go a share of the way to lambda' of an episode."""
         moved = self.multipliers + share * (prices.multipliers - self.multipliers)
-        return Charge(self.constraints, moved, self.tightened, self.weight, self.broken)
+        return Charge(self.constraints, moved, self.tightened, self.weight, self.allowed)
 
     def repriced(self, prices: Prices) -> "Charge":
         """With the multipliers lambda' of an episode, and more weight if it breaks limits still."""
-        broken = prices.broken
-        stuck = (broken > NEARLY) & (broken > HALVED * self.broken)
-        weight = self.weight * jnp.where(stuck, GROWTH, 1.0).astype(self.weight.dtype)
-        return Charge(self.constraints, prices.multipliers, self.tightened, weight, broken)
+        slow = prices.broken > self.allowed
+        weight = self.weight * jnp.where(slow, GROWTH, 1.0).astype(self.weight.dtype)
+        allowed = jnp.maximum(FALL * self.allowed, FLOOR).astype(weight.dtype)
+        return Charge(self.constraints, prices.multipliers, self.tightened, weight, allowed)
 
     def __call__(self, mass: _types.Masses) -> Prices:
         """What is charged for an episode."""

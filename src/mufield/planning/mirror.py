@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from .._progress import progress_bar
 from .._types import Key, Scalar
 from ..errors import UserError
-from ..flow.charge import NEARLY, Charge, Margins
+from ..flow.charge import Charge, Margins
 from ..flow.flow import Flow, Rollout
 from ..flow.frozen import FrozenFlow, Kept, keep
 from ..flow.moves import MoveFlow, Sweep, Weights
@@ -44,7 +44,7 @@ PRICE_WEIGHT = 0.15
 """The weight rho of limits, as a share of what a move matters at the start: of the standard
 deviation of the moves' values."""
 
-POLISH, POLISH_WEIGHT, POLISH_MARGIN = 20, 10.0, 2e-3
+POLISH, POLISH_WEIGHT, POLISH_MARGIN = 20, 10.0, 2e-4
 """Last sweeps with limits, the factor on rho in them, and the share by which limits are tightened:
 with the multipliers nearly right, more weight brings the plan inside the limits."""
 
@@ -217,7 +217,8 @@ class MirrorAscent(eqx.Module):
                 bracket = float(state.upper - state.value) if concave else math.inf
                 shown = {} if limits is None else {"broken": float(state.broken)}
                 report(done, J=float(state.value), bracket=bracket, **shown)
-                if bracket <= self.bracket and state.broken <= NEARLY:
+                # A plan that breaks limits may earn more than the bound.
+                if abs(bracket) <= self.bracket and state.broken <= KEPT:
                     outcome = "bracket"
                     break
         state = polish(self, moves, state)

@@ -112,3 +112,17 @@ def test_plans_with_limits_repeat(learned):
     same = jax.tree.map(lambda a, b: bool(jnp.all(a == b)), *again)
     assert all(jax.tree.leaves(same))
     assert dataclasses.is_dataclass(learned.metrics[0])
+
+
+def test_the_policy_to_use_keeps_the_limit_too(learned):
+    best = learned.best()
+    margins = CAPPED.problem.constraints.worst(CAPPED.evaluate(best.profile).mass)
+    assert float(jnp.min(margins)) > -0.01
+    assert "luckiest" not in best.how
+    assert "last" not in best.how
+
+
+def test_a_mixture_has_no_planned_value(learned):
+    first = learned.metrics[0]
+    assert first.optimistic is None
+    assert first.w1_end == pytest.approx(first.w1_end)

@@ -217,7 +217,8 @@ class M3UCRL:
         the highest J under the mean is chosen. With ``cautious`` it is the one whose interval for J
         has the highest lower end. Then ``ran`` counts with what it earned, which needs no model,
         and there is one more candidate: a plan under the mean that pays for going where the model
-        is unsure, so much that the first plan would pay the half-width of its interval.
+        is unsure, so much that the first plan would pay the half-width of its interval. If the
+        problem has limits, only plans are candidates, and they keep them as those of `ask` do.
 
         Nothing is learned or changed; the same arguments give the same answer.
 
@@ -243,7 +244,9 @@ class M3UCRL:
         if cautious:
             shy = self._usable_plan(state, Shy(outlook.price(found[0])))
             found.append(judge(shy.profile, shy.note or "planned at a price for doubt"))
-        if state.profile is not None:
+        if self.problem.constraints is not None:
+            ran = None  # only plans on all data are sure to keep the limits
+        elif state.profile is not None:
             found.append(judge(state.profile, "the last policy"))
         if ran is not None and cautious:
             found.append(outlook.known(*ran, "the luckiest policy, by what it earned"))
@@ -270,6 +273,9 @@ class M3UCRL:
             _careful_plan(*arguments, self.pessimism, self.safe, self._own_flow, state.seen)
         )
         plan = _checked(found.plan, state)
+        if float(found.share) < 1.0:
+            # The mixture is not what was planned, so there is no J that was planned for it.
+            plan = replace(plan, value=plan.value + jnp.nan, mass=found.expected)
         if float(found.share) == 0.0:
             plan = replace(plan, profile=self.safe)
         note = "; ".join(each for each in (plan.note, found.note) if each)

@@ -344,7 +344,7 @@ def measure(
         notes=tuple(notes),
         reward_coverage=rewards_inside,
         usable=None if usable is None else usable.value,
-        usable_expected=None if usable is None else usable.expected,
+        usable_expected=None if usable is None else _number(usable.expected),
         margin=min(kept, default=None),
         assured=None if plan.least is None else _number(jnp.min(plan.least)),
         margins=margins or None,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Mass, Scalar, State
+from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.kernels import landing_kernel
@@ -158,11 +158,13 @@ class Assured(eqx.Module):
         plan: The plan, whose profile is to be run.
         share: Share of the agents that follow what was planned; the others are safe.
         worst: The least margin of any limit that is held possible, as a share of it.
+        expected: The population's distributions under the model's mean.
     """
 
     plan: Plan
     share: Scalar
     worst: Scalar
+    expected: Masses
 
     @property
     def note(self) -> str:
@@ -183,7 +185,7 @@ def assured(outcomes: AbstractOutcomes | None, plan: Plan, safe: Profile) -> Ass
     """The plan, mixed with the safe policy as far as limits ask for; may be compiled."""
     one = jnp.ones((), dtype=plan.mass.dtype)
     if outcomes is None:
-        return Assured(plan, one, -jnp.inf * one)
+        return Assured(plan, one, -jnp.inf * one, plan.mass)
     limits, planned = outcomes.limits, weights_of(outcomes, plan.profile)
     share, weights, margins = outcomes.mixed(planned, weights_of(outcomes, safe))
     horizon = outcomes.flow.problem.horizon
@@ -192,7 +194,7 @@ def assured(outcomes: AbstractOutcomes | None, plan: Plan, safe: Profile) -> Ass
     found = eqx.tree_at(
         lambda p: (p.profile, p.least), plan, (mixture, least), is_leaf=lambda x: x is None
     )
-    return Assured(found, share, jnp.min(margins))
+    return Assured(found, share, jnp.min(margins), outcomes.expected(weights))
 
 
 def weights_of(outcomes: AbstractOutcomes, profile: Profile) -> Weights:

@@ -78,7 +78,7 @@ def test_limits_of_the_entropy_and_from_below():
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 3.0))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_no_policy_inside_the_limits_passes_the_bound(capped, seed, sharpness):
     flow, limits = capped.moves.flow, capped.moves.flow.problem.constraints
     draws = jax.random.normal(jax.random.key(seed), capped.weights.shape)

@@ -60,8 +60,8 @@ def four_rooms(
             of the plan with known motion, never J, with the paper.
         horizon: Number of moves.
         drawing: The map.
-        door_cap: Greatest share of the agents in each of the four doors at any time, such as 0.03;
-            without limits the best plan has 0.11. None for no limit.
+        door_cap: Greatest share of the agents in each of the four doors at any time, such as 0.03,
+            which binds (`benchmarks/constraints.py`). None for no limit.
     """
     if action_box not in BOXES:
         raise UserError(f"action_box must be one of {sorted(BOXES)}, got {action_box!r}")

@@ -73,8 +73,8 @@ class InformationBeta(eqx.Module):
 
     The more a model has learned, the more of its certainty rests on its kernel, which is never
     quite right: errors fall more slowly than deviations. The paper's constants (`TheoryBeta`) are
-    bounds, several times too large; ``share`` was chosen so that bands hold on motions that are in
-    no benchmark.
+    bounds, several times too large; these were chosen by trial, and `benchmarks/motions.py` shows
+    how often the band holds with them.
 
     Attributes:
         share: Factor on the paper's growth.

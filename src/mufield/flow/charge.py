@@ -10,6 +10,7 @@ Lagrangian over all policies; and for any multipliers this is no less than J of 
 keeps the limits.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -24,8 +25,13 @@ from ..constraints import Constraints
 Margins = Float[Array, "steps margins"]
 
 FALL, FLOOR, GROWTH = 0.65, 0.008, 1.5
-"""What may be left of the worst break falls by the first factor with every change of the
-multipliers, down to the second; where more is left, rho grows by the third."""
+"""The break that is no reason yet to raise rho falls by the first factor with every change of the
+multipliers, from the whole limit down to the second; where more is left, rho grows by the third."""
+
+USUAL_BREAK, LEAST_BREAK = 0.6, 0.03
+"""Limits that are never broken by more than a small share of them count as if they were broken by
+the first, and not more than if the greatest break were the second: the entropy can miss 95% of its
+greatest value by a twentieth at most, where doors can be overcrowded many times."""
 
 
 class Prices(eqx.Module):
@@ -65,8 +71,9 @@ class Charge(eqx.Module):
         constraints: The limits.
         multipliers: lambda, for each move and margin.
         tightened: What margins must be at least, instead of zero.
-        weight: rho.
-        allowed: The worst break that is no reason yet to raise rho, as a share of the limit.
+        weight: rho of limits that can be broken by a large share of them.
+        allowed: What the break that is no reason to raise rho has fallen by.
+        greatest: The greatest break so far.
     """
 
     constraints: Constraints
@@ -74,6 +81,7 @@ class Charge(eqx.Module):
     tightened: Margins
     weight: Scalar
     allowed: Scalar
+    greatest: Scalar
 
     @classmethod
     def start(
@@ -82,24 +90,35 @@ class Charge(eqx.Module):
         """No multipliers yet."""
         zero = jnp.zeros((constraints.horizon, constraints.size), dtype=weight.dtype)
         least = zero if tightened is None else tightened.astype(weight.dtype)
-        return cls(constraints, zero, least, weight, jnp.ones_like(weight))
+        return cls(constraints, zero, least, weight, jnp.ones_like(weight), jnp.zeros_like(weight))
 
     def with_weight(self, weight: Scalar, tighter: float = 0.0) -> "Charge":
         """With another rho, and limits that are tighter by this share of them."""
-        least = self.tightened + tighter
-        return Charge(self.constraints, self.multipliers, least, weight, self.allowed)
+        return replace(self, weight=weight, tightened=self.tightened + tighter)
 
     def towards(self, prices: Prices, share: float) -> "Charge":
         """With multipliers that go a share of the way to lambda' of an episode."""
         moved = self.multipliers + share * (prices.multipliers - self.multipliers)
-        return Charge(self.constraints, moved, self.tightened, self.weight, self.allowed)
+        return replace(self, multipliers=moved)
 
     def repriced(self, prices: Prices) -> "Charge":
         """With the multipliers lambda' of an episode, and more weight if it breaks limits still."""
-        slow = prices.broken > self.allowed
-        weight = self.weight * jnp.where(slow, GROWTH, 1.0).astype(self.weight.dtype)
-        allowed = jnp.maximum(FALL * self.allowed, FLOOR).astype(weight.dtype)
-        return Charge(self.constraints, prices.multipliers, self.tightened, weight, allowed)
+        greatest = jnp.maximum(prices.broken, self.greatest)
+        slow = prices.broken / self.unit > jnp.maximum(self.allowed, FLOOR)
+        weight = self.weight * jnp.where(slow, GROWTH, 1.0)
+        return replace(
+            self,
+            multipliers=prices.multipliers,
+            weight=weight.astype(self.weight.dtype),
+            allowed=FALL * self.allowed,
+            greatest=greatest,
+        )
+
+    @property
+    def unit(self) -> Scalar:
+        """A large break of these limits, as a share of them."""
+        usual = jnp.clip(self.greatest, LEAST_BREAK, USUAL_BREAK) / USUAL_BREAK
+        return jnp.where(self.greatest > 0, usual, 1.0)
 
     def __call__(self, mass: _types.Masses) -> Prices:
         """What is charged for an episode."""
@@ -110,15 +129,15 @@ class Charge(eqx.Module):
         return self._prices(mass, augmented=False)
 
     def _prices(self, mass: _types.Masses, augmented: bool) -> Prices:
-        active = jnp.asarray(self.constraints.active)
+        active, rho = jnp.asarray(self.constraints.active), self.weight / self.unit
 
         def one(after: Mass, held: Array, lam: Array, least: Array) -> tuple[Scalar, Any]:
             raw = self.constraints(after)
             if not augmented:
                 new = jnp.where(held, lam, 0.0)
                 return jnp.vdot(new, raw), (raw, new)
-            new = jnp.where(held, jnp.maximum(lam - self.weight * (raw - least), 0.0), 0.0)
-            paid = jnp.sum(jnp.where(held, lam**2, 0.0) - new**2) / (2 * self.weight)
+            new = jnp.where(held, jnp.maximum(lam - rho * (raw - least), 0.0), 0.0)
+            paid = jnp.sum(jnp.where(held, lam**2, 0.0) - new**2) / (2 * rho)
             return paid, (raw, new)
 
         rows = (mass[1:], active, self.multipliers, self.tightened)

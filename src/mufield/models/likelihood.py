@@ -259,7 +259,9 @@ def _subset(
     """At most `MOST_ROWS` rows, padded to a size that rarely changes, with stopped moves."""
     count = len(rows.inputs)
     if count > MOST_ROWS:
-        chosen = np.sort(np.asarray(jax.random.choice(key, count, (MOST_ROWS,), replace=False)))
+        # Drawn by NumPy: JAX would compile a program for every number of rows.
+        draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        chosen = np.sort(draw.choice(count, MOST_ROWS, replace=False))
         rows, side = Rows(*(part[chosen] for part in rows)), side[chosen]
     if side.any():
         covariance = covariances(kernel, rows.inputs, rows.inputs)

@@ -48,6 +48,13 @@ POLISH, POLISH_WEIGHT, POLISH_MARGIN = 20, 10.0, 2e-4
 """Last sweeps with limits, the factor on rho in them, and the share by which limits are tightened:
 with the multipliers nearly right, more weight brings the plan inside the limits."""
 
+MOST_ROUNDS = 6
+"""So often limits are tightened further if a plan is still outside."""
+
+REVIVED_WEIGHT = 1e-8
+"""What prices change must be able to bring back: then no move weighs less than this, where the
+logarithm of its weight could have fallen by millions."""
+
 SWEEPS_OF_TIGHTENING = 20
 """Sweeps between two looks at what a plan may lead to."""
 
@@ -224,6 +231,12 @@ class MirrorAscent(eqx.Module):
         state = polish(self, moves, state)
         rollout = final_rollout(moves, state)
         margins = None if limits is None else limits.worst(rollout.mass)
+        for _ in range(MOST_ROUNDS):
+            if margins is None or jnp.min(margins) >= 0:
+                break
+            state = polish(self, moves, state, weight=1.0)
+            rollout = final_rollout(moves, state)
+            margins = limits.worst(rollout.mass)
         if margins is not None and float(jnp.min(margins)) < -KEPT:
             outcome = "broken"
             if concave:
@@ -419,23 +432,35 @@ def _importance(sweep: Sweep, weights: Weights) -> Scalar:
     return jnp.sqrt(jnp.sum(agents * apart**2) / len(values))
 
 
-def polish(ascent: MirrorAscent, moves: MoveFlow, state: MirrorState) -> MirrorState:
-    """Ends an ascent with limits: `POLISH` sweeps with more weight on them."""
+def polish(
+    ascent: MirrorAscent,
+    moves: MoveFlow,
+    state: MirrorState,
+    weight: float = POLISH_WEIGHT,
+) -> MirrorState:
+    """Ends an ascent with limits: `POLISH` sweeps with more weight on tighter limits."""
     if state.charge is None:
         return state
-    charge = state.charge.with_weight(POLISH_WEIGHT * state.charge.weight, POLISH_MARGIN)
+    charge = state.charge.with_weight(weight * state.charge.weight, POLISH_MARGIN)
     # The step that went with less weight would go too far.
     begin = _begin(moves, state, charge, ascent.bound)
-    return ascent.step(moves, replace(begin, step_size=state.step_size / POLISH_WEIGHT), POLISH)[0]
+    return ascent.step(moves, replace(begin, step_size=state.step_size / weight), POLISH)[0]
 
 
 @eqx.filter_jit
 def _begin(moves: MoveFlow, state: MirrorState, charge: Charge, bound: bool) -> MirrorState:
-    """The state with another charge, at rest."""
-    sweep = moves.sweep(state.weights, bound=bound, charge=charge)
+    """The state with another charge, at rest, and with all moves in reach."""
+    highest = jnp.max(state.logits, axis=-1, keepdims=True)
+    logits = jnp.maximum(state.logits - highest, math.log(REVIVED_WEIGHT))
+    sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound, charge=charge)
     still = jnp.zeros_like(state.velocity)
     return replace(
-        state, charge=charge, sweep=sweep, velocity=still, gains=jnp.zeros_like(state.gains)
+        state,
+        logits=logits,
+        charge=charge,
+        sweep=sweep,
+        velocity=still,
+        gains=jnp.zeros_like(state.gains),
     )
 
 

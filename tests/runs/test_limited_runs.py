@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from pyarrow import parquet
+from test_crash import Crash, crashing_replace, outcome
 from test_metrics_files import events_of
 
 from mufield import cli
@@ -79,3 +81,18 @@ def test_a_run_goes_on_with_its_margins(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     learn_run(copy, 3, progress=False)
     assert [len(row["margins"][LIMIT]) for row in RunFiles(copy).rows] == [4, 4, 4]
+
+
+def test_a_run_that_stopped_half_way_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    setup = build(resolve(replace(LIMITED, pessimism="worlds")))
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    for directory in (whole, torn):
+        RunStore.create(directory, setup.config)
+    learn_run(whole, setup=setup, progress=False)
+    with monkeypatch.context() as patch:
+        crashing_replace(patch, 6)
+        with pytest.raises(Crash):
+            learn_run(torn, setup=setup, progress=False)
+    assert 0 < len(RunFiles(torn).rows) < 2  # else it was not half-way
+    learn_run(torn, setup=setup, progress=False)
+    assert outcome(torn) == outcome(whole)

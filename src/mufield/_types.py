@@ -5,7 +5,7 @@ state space (the paper's p), ``action_dim`` those of the action space (q), ``mov
 of a randomised policy's support, ``steps`` the decisions h = 0..H-1, ``agents`` tracked agents.
 """
 
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
 Key = PRNGKeyArray
 Scalar = Float[Array, ""]
@@ -16,3 +16,4 @@ Mass = Float[Array, "cells"]
 Masses = Float[Array, "steps_and_end cells"]
 Stopped = Bool[Array, "dim"]
 CellIndex = Int[Array, ""]
+Step = Int[ArrayLike, ""]

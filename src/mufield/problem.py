@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ._types import Action, Key, Mass, Scalar, State, States
 from .constraints import Constraints, as_constraints
@@ -19,10 +19,13 @@ from .space.measure import MeanField, at_all_cells, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise
 
 Motion = Callable[[State, Action, MeanField], State]
-"""The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise."""
+"""The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
+
+It may depend on the time of day: ``mu.step`` is the number of the step.
+"""
 
 Reward = Callable[[State, Action, MeanField], Scalar]
-"""The reward r(s, a, mu) of one agent."""
+"""The reward r(s, a, mu) of one agent; it may depend on ``mu.step``, too."""
 
 
 class AbstractJointMotion(eqx.Module):
@@ -282,6 +285,11 @@ class Problem(eqx.Module):
         self.constraints = as_constraints(constraints, grid, self.initial, self.horizon)
         if reward is not None:
             check_function(self, reward, "the reward", ())
+
+    @property
+    def steps(self) -> Int[Array, "steps"]:
+        """The numbers of the steps, from 0."""
+        return jnp.arange(self.horizon, dtype=jnp.int32)
 
     @property
     def paid_steps(self) -> int:

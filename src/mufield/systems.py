@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import _types
-from ._types import Action, Key, Mass, Scalar, State
+from ._types import Action, Key, Mass, Scalar, State, Step
 from .episode import AbstractSystem, Episode
 from .errors import UserError
 from .flow.flow import Conduct, Flow, Rollout
@@ -113,21 +113,28 @@ def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
 
 @eqx.filter_jit
 def _earned(problem: Problem, episode: Episode, key: Key) -> Float[Array, "agents steps"]:
-    def one(state: State, action: Action, mass: Mass) -> Scalar:
-        return jnp.asarray(problem.reward(state, action, mean_field_at(problem.grid, mass, state)))
+    def one(state: State, action: Action, mass: Mass, step: Array) -> Scalar:
+        mu = mean_field_at(problem.grid, mass, state, step)
+        return jnp.asarray(problem.reward(state, action, mu))
 
-    paid = jax.vmap(jax.vmap(one), in_axes=(0, 0, None))(
-        episode.states, episode.actions, episode.mass[:-1]
+    paid = jax.vmap(jax.vmap(one), in_axes=(0, 0, None, None))(
+        episode.states, episode.actions, episode.mass[:-1], problem.steps
     ).astype(episode.mass.dtype)
     return paid + problem.reward_noise * jax.random.normal(key, paid.shape, paid.dtype)
 
 
 def agent_step(
-    problem: Problem, motion: Motion, policy: AbstractPolicy, state: State, mass: Mass, key: Key
+    problem: Problem,
+    motion: Motion,
+    policy: AbstractPolicy,
+    state: State,
+    mass: Mass,
+    key: Key,
+    step: Step,
 ) -> tuple[Array, Move]:
     """One agent's action and move in continuous space, with noise and walls."""
     action_key, noise_key = jax.random.split(key)
-    mu = mean_field_at(problem.grid, mass, state)
+    mu = mean_field_at(problem.grid, mass, state, step)
     action = policy.law(state, mu).sample(action_key)
     draws = problem.noise.draws(problem.grid, noise_key, (), state.dtype)
     return action, agent_move(problem.grid, problem.noise, motion, state, action, mu, draws)
@@ -159,16 +166,16 @@ def _track(
     start_key, key = jax.random.split(key)
 
     def step(states: Array, inputs: Any) -> tuple[Array, Any]:
-        part, mass, step_key = inputs
+        part, mass, step_key, number = inputs
         policy = profile.join(part)
         keys = jax.random.split(step_key, agents)
         actions, moved = jax.vmap(
-            lambda state, k: agent_step(problem, motion, policy, state, mass, k)
+            lambda state, k: agent_step(problem, motion, policy, state, mass, k, number)
         )(states, keys)
         return moved.position, (states, actions, moved.position, moved.stopped)
 
     keys = jax.random.split(key, problem.horizon)
-    inputs = (profile.per_step, rollout.mass[:-1], keys)
+    inputs = (profile.per_step, rollout.mass[:-1], keys, problem.steps)
     _, paths = jax.lax.scan(step, problem.draw_starts(start_key, agents), inputs)
     states, actions, next_states, stopped = (jnp.swapaxes(path, 0, 1) for path in paths)
     return Episode(states, actions, next_states, stopped, rollout.mass, rollout.rewards)

@@ -280,7 +280,7 @@ def test_the_reward_is_computed_once_for_all_etas_of_an_action():
     joint = grouped.actions[0]
     plain = MoveFlow(flow, motion, joint)
     mass = mufield.uniform(flow.problem.grid)
-    np.testing.assert_array_equal(grouped.rewards(mass), plain.rewards(mass))
+    np.testing.assert_array_equal(grouped.rewards(mass, 0), plain.rewards(mass, 0))
     one, other = (moves.sweep(moves.uniform()) for moves in (plain, grouped))
     np.testing.assert_allclose(one.action_values, other.action_values, rtol=1e-12)
     with pytest.raises(ValueError, match="groups of 2"):

@@ -195,6 +195,7 @@ def test_walls_do_not_seem_to_push_agents_away():
         observed=~stopped[:, None],
         mass=np.full((1, problem.grid.n_cells), 1.0 / problem.grid.n_cells),
         moment=np.zeros(100, dtype=np.int64),
+        step=np.zeros(100, dtype=np.int64),
     )
     place = (jnp.array([[0.15]]), jnp.zeros((1, 1)), uniform(LINE))
     found = {
@@ -434,6 +435,7 @@ def test_the_band_covers_a_motion_that_is_a_field_times_the_action():
         observed=np.ones((count, 2), dtype=bool),
         mass=np.full((1, PLANE.n_cells), 1.0 / PLANE.n_cells),
         moment=np.zeros(count, dtype=np.int64),
+        step=np.zeros(count, dtype=np.int64),
     )
     asked = anywhere(400)
     truth = np.asarray(asked[0]) + turned(*map(np.asarray, asked[:2]))

@@ -35,6 +35,7 @@ def crowded(seed):
         observed=inside == slow + noise,
         mass=data.mass,
         moment=data.moment,
+        step=data.step,
     )
 
 

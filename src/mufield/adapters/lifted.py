@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, UInt8
 
-from .._types import Mass, Scalar
+from .._types import Mass, Scalar, Step
 from ..environments.registry import catalogue
 from ..episode import AbstractSystem
 from ..errors import UserError
@@ -101,7 +101,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             raise gymnasium.error.ResetNeeded(
                 f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
             )
-        self._mass, paid = self._advance(self._mass, self._checked(action, ()))
+        self._mass, paid = self._advance(self._mass, self._checked(action, ()), self._step)
         self._step += 1
         over = self._step == self._problem.horizon
         reward = float(paid)
@@ -139,7 +139,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
         for step in range(self._problem.horizon):
             seen = self._observation(mass, step)
             chosen.append(self._checked(model.predict(seen, deterministic=True)[0], ()))
-            mass, _ = self._advance(mass, chosen[-1])
+            mass, _ = self._advance(mass, chosen[-1], step)
         return self.profile(np.stack(chosen))
 
     def _observation(self, mass: Mass, step: int) -> Numbers:
@@ -186,8 +186,13 @@ def register_environments() -> list[str]:
 
 
 def _advance(
-    flow: Flow, motion: Motion, code: PolicyCode, mass: Mass, numbers: Float[Array, "size"]
+    flow: Flow,
+    motion: Motion,
+    code: PolicyCode,
+    mass: Mass,
+    numbers: Float[Array, "size"],
+    step: Step,
 ) -> tuple[Mass, Scalar]:
     """Phi and r-hat of one step."""
     law = code.policy(numbers).at_cells(flow.problem.grid, mass)
-    return flow.step(mass, law, motion), flow.reward(mass, law)
+    return flow.step(mass, law, motion, step), flow.reward(mass, law, step)

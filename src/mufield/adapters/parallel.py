@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
-from .._types import Action, Key, Mass, Scalar, State, States
+from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..policies.tables import TablePolicy
@@ -237,8 +237,8 @@ def _move_all(
     keys = jax.random.split(jax.random.fold_in(key, step), states.shape[0])
 
     def one(chosen: TablePolicy, state: State, key: Key) -> tuple[State, Scalar]:
-        action, moved = agent_step(problem, motion, chosen, state, mass, key)
-        return moved.position, _reward(problem, state, action, mass)
+        action, moved = agent_step(problem, motion, chosen, state, mass, key, step)
+        return moved.position, _reward(problem, state, action, mass, step)
 
     return jax.vmap(one)(chosen, states, keys)
 
@@ -246,8 +246,9 @@ def _move_all(
 def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
     """What agents at rest earn for the last distribution."""
     rest = jnp.asarray(problem.actions.rest, dtype=states.dtype)
-    return jax.vmap(lambda state: _reward(problem, state, rest, mass))(states)
+    return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.horizon))(states)
 
 
-def _reward(problem: Problem, state: State, action: Action, mass: Mass) -> Scalar:
-    return jnp.asarray(problem.reward(state, action, mean_field_at(problem.grid, mass, state)))
+def _reward(problem: Problem, state: State, action: Action, mass: Mass, step: Step) -> Scalar:
+    mu = mean_field_at(problem.grid, mass, state, step)
+    return jnp.asarray(problem.reward(state, action, mu))

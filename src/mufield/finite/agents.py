@@ -161,11 +161,11 @@ def _advance(
     chances, draws = jax.lax.optimization_barrier((chances, draws))
 
     def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
-        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid)
+        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=step.number)
         if isinstance(choose, CellLaws):
             action = choose.draw(cell, chance)
         else:
-            seen = MeanField(mass=step.seen, here=step.seen[cell], grid=grid)
+            seen = MeanField(step.seen, step.seen[cell], grid, step.number)
             action = drawn(choose.law(state, seen), chance)
         problem.check_action(action.shape)
         moved = agent_move(grid, rules.noise, rules.motion, state, action, mu, draws)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _types
-from .._types import Mass, Scalar
+from .._types import Mass, Scalar, Step
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
@@ -115,16 +115,18 @@ class Flow(eqx.Module):
         kept = 4 * windows * problem.horizon * problem.initial.dtype.itemsize
         self.checkpoint = kept > MOST_KEPT_BYTES if checkpoint is None else checkpoint
 
-    def step(self, mass: Mass, law: ActionLaw, motion: Motion) -> Mass:
-        """Phi: the next distribution when agents at the cells follow ``law``."""
-        return self.step_joint(mass, mass, law, motion)
+    def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
+        """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``."""
+        return self.step_joint(mass, mass, law, motion, step)
 
-    def step_joint(self, carried: Mass, mass: Mass, law: ActionLaw, motion: Motion) -> Mass:
+    def step_joint(
+        self, carried: Mass, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0
+    ) -> Mass:
         """Phi with two roles of mu apart: ``carried`` is moved, ``mass`` is what the motion sees.
 
         The result is linear in ``carried`` and in the law's weights.
         """
-        return self.carry(carried, law, self.displacements(motion, mass, law))
+        return self.carry(carried, law, self.displacements(motion, mass, law, step))
 
     def carry(self, carried: Mass, law: ActionLaw, displacements: Array) -> Mass:
         """Phi for agents who aim at these displacements, one for each cell and move."""
@@ -139,21 +141,21 @@ class Flow(eqx.Module):
         return transition(self.problem.grid, self.fold, carried, aims)
 
     def displacements(
-        self, motion: Motion, mass: Mass, law: ActionLaw
+        self, motion: Motion, mass: Mass, law: ActionLaw, step: Step = 0
     ) -> Float[Array, "cells moves dim"]:
         """The displacement that each move of an agent at each cell centre aims at."""
         grid = self.problem.grid
         centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-        aims = at_all_cells(grid, mass, motion, law.actions)
+        aims = at_all_cells(grid, mass, motion, law.actions, step)
         return grid.displacement(centres[:, None, :], aims)
 
-    def rewards(self, mass: Mass, law: ActionLaw) -> Float[Array, "cells moves"]:
+    def rewards(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each of its moves."""
-        return at_all_cells(self.problem.grid, mass, self.problem.reward, law.actions)
+        return at_all_cells(self.problem.grid, mass, self.problem.reward, law.actions, step)
 
-    def reward(self, mass: Mass, law: ActionLaw) -> Scalar:
+    def reward(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Scalar:
         """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
-        return integrated_reward(self.problem, mass, law)
+        return integrated_reward(self.problem, mass, law, step)
 
     def end_reward(self, mass: Mass) -> Scalar:
         """The integrated reward of the last distribution, with agents at rest."""
@@ -205,17 +207,17 @@ class Flow(eqx.Module):
         if ahead:
             parts = jax.vmap(lambda part: law_of(part, problem.initial))(parts)
 
-        def step(mass: Mass, part: Any) -> tuple[Mass, tuple[Mass, Scalar, Any]]:
+        def step(mass: Mass, inputs: Any) -> tuple[Mass, tuple[Mass, Scalar, Any]]:
+            part, number = inputs
             law = part if ahead else law_of(part, mass)
-            displacements = self.displacements(motion, mass, law)
+            displacements = self.displacements(motion, mass, law, number)
             after = self.carry(mass, law, displacements)
-            return after, (mass, self.reward(mass, law), look(mass, law, displacements))
+            return after, (mass, self.reward(mass, law, number), look(mass, law, displacements))
 
         end, (before, rewards, seen) = jax.lax.scan(
             jax.checkpoint(step) if self.checkpoint else step,
             problem.initial,
-            parts,
-            length=problem.horizon,
+            (parts, problem.steps),
         )
         if problem.pay_end:
             rewards = jnp.append(rewards, self.end_reward(end))
@@ -239,9 +241,9 @@ class Flow(eqx.Module):
         return jax.lax.scan(step, None, (profile.per_step, mass[:-1]))[1]
 
 
-def integrated_reward(problem: Problem, mass: Mass, law: ActionLaw) -> Scalar:
+def integrated_reward(problem: Problem, mass: Mass, law: ActionLaw, step: Step = 0) -> Scalar:
     """The integrated reward r-hat(mu, pi) (eq. integratedReward) of agents who follow ``law``."""
-    rewards = at_all_cells(problem.grid, mass, problem.reward, law.actions)
+    rewards = at_all_cells(problem.grid, mass, problem.reward, law.actions, step)
     return jnp.sum(mass[:, None] * law.weights * rewards)
 
 
@@ -252,7 +254,7 @@ def end_reward(problem: Problem, mass: Mass) -> Scalar:
         actions=jnp.broadcast_to(rest, (*mass.shape, 1, *rest.shape)),
         weights=jnp.ones((*mass.shape, 1), dtype=mass.dtype),
     )
-    return integrated_reward(problem, mass, law)
+    return integrated_reward(problem, mass, law, problem.horizon)
 
 
 def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:

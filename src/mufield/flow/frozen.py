@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Mass, Scalar
+from .._types import Mass, Scalar, Step
 from . import kernels
 from .charge import Charge
 from .moves import Choices, MoveFlow, Sweep, Weights, backwards
@@ -59,16 +59,16 @@ class FrozenFlow(eqx.Module):
         rollout = moves.paid(before, end, weights)
         value = rollout.value + jnp.vdot(self.kept.slopes, before - self.kept.mass)
 
-        def choices(inputs: tuple[Array, Array, Array], mass: Mass) -> Choices:
-            now, kernel, slope = inputs
+        def choices(inputs: tuple[Array, ...], mass: Mass) -> Choices:
+            now, kernel, slope, number = inputs
 
             def step(joint: Array, seen: Mass) -> tuple[Mass, Scalar]:
-                after, paid = _step(moves, kernel, joint, seen)
+                after, paid = _step(moves, kernel, joint, seen, number)
                 return after, paid + jnp.vdot(slope, seen)
 
             return Choices(weights=now, step=step)
 
-        inputs = (weights, self.kept.kernels, self.kept.slopes)
+        inputs = (weights, self.kept.kernels, self.kept.slopes, moves.flow.problem.steps)
         prices = None if charge is None else charge(rollout.mass)
         action_values, gap = backwards(
             moves.flow, rollout.mass, inputs, choices, bound=False, prices=prices
@@ -81,39 +81,45 @@ def keep(moves: MoveFlow, weights: Weights, charge: Charge | None = None) -> tup
 
     The motion and its derivative are evaluated once for each step.
     """
+    flow, steps = moves.flow, moves.flow.problem.steps
 
-    def forth(mass: Mass, now: Array) -> tuple[Mass, tuple[Mass, Array]]:
-        kernel = kernels.landing_kernel(moves.flow, moves.motion, moves.actions, mass, moves.group)
+    def forth(mass: Mass, inputs: tuple[Array, Array]) -> tuple[Mass, tuple[Mass, Array]]:
+        now, number = inputs
+        kernel = kernels.landing_kernel(
+            flow, moves.motion, moves.actions, mass, moves.group, number
+        )
         return moves.land(mass[:, None] * now, kernel), (mass, kernel)
 
-    end, (before, found) = jax.lax.scan(forth, moves.flow.problem.initial, weights)
+    end, (before, found) = jax.lax.scan(forth, flow.problem.initial, (weights, steps))
     rollout = moves.paid(before, end, weights)
 
     one = jnp.ones_like(rollout.value)
     prices = None if charge is None else charge(rollout.mass)
 
-    def back(values: Mass, inputs: tuple[Array, Mass, Array, Mass | None]) -> tuple[Mass, Any]:
-        now, mass, kernel, price = inputs
+    def back(values: Mass, inputs: tuple[Any, ...]) -> tuple[Mass, Any]:
+        now, mass, kernel, number, price = inputs
         joint = mass[:, None] * now
-        _, pull = jax.vjp(lambda j, seen: _step(moves, kernel, j, seen), joint, mass)
+        _, pull = jax.vjp(lambda j, seen: _step(moves, kernel, j, seen, number), joint, mass)
         by_choice, by_reward = pull((values, one))
         if price is not None:
             by_reward = by_reward + price
-        slope = jax.vjp(lambda seen: moves.push(joint, seen), mass)[1](values)[0]
+        slope = jax.vjp(lambda seen: moves.push(joint, seen, number), mass)[1](values)[0]
         return jnp.sum(now * by_choice, axis=1) + by_reward + slope, (by_choice, slope)
 
     last = jnp.zeros_like(end)
-    if moves.flow.problem.pay_end:
-        last = jax.grad(moves.flow.end_reward)(end)
+    if flow.problem.pay_end:
+        last = jax.grad(flow.end_reward)(end)
     charged = None
     if prices is not None:
         charged, last = prices.slopes[:-1], last + prices.slopes[-1]
-    inputs = (weights, before, found, charged)
+    inputs = (weights, before, found, steps, charged)
     _, (action_values, slopes) = jax.lax.scan(back, last, inputs, reverse=True)
     sweep = Sweep(rollout, action_values, jnp.inf * one, prices)
     return Kept(found, slopes, before), sweep
 
 
-def _step(moves: MoveFlow, kernel: Array, joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
+def _step(
+    moves: MoveFlow, kernel: Array, joint: Array, mass: Mass, step: Step
+) -> tuple[Mass, Scalar]:
     """The next distribution by a kernel, and what this one earns."""
-    return moves.land(joint, kernel), jnp.sum(joint * moves.rewards(mass))
+    return moves.land(joint, kernel), jnp.sum(joint * moves.rewards(mass, step))

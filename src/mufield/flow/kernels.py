@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float, Int
 
-from .._types import Mass, Scalar
+from .._types import Mass, Scalar, Step
 from ..policies.base import ActionLaw
 from ..problem import AbstractJointMotion, Motion, Problem
 from ..space.measure import MeanField, at_all_cells
@@ -55,18 +55,29 @@ def sight(problem: Problem, function: Callable[..., Any]) -> Sight:
     ``"here"`` means no more than ``mu.here``. The answer may say too much, for example for
     ``0 * mu.mass``, but never too little. It is a plain word, also inside a compiled function.
     """
+    program = _program(problem, function)
+    if _reaches(program, program.invars[0]):
+        return "more"
+    return "here" if _reaches(program, program.invars[1]) else "nothing"
+
+
+def sees_step(problem: Problem, function: Callable[..., Any]) -> bool:
+    """Whether the result of ``function(state, action, mu)`` may depend on ``mu.step``."""
+    program = _program(problem, function)
+    return _reaches(program, program.invars[2])
+
+
+def _program(problem: Problem, function: Callable[..., Any]) -> Any:
+    """The jaxpr of a function of one agent, with the inputs ``mu.mass``, ``here`` and ``step``."""
     grid, dtype = problem.grid, problem.initial.dtype
     state = jnp.asarray(grid.centres[0], dtype=dtype)
     action = jnp.asarray(problem.actions.rest, dtype=dtype)
 
-    def of_mu(mass: Mass, here: Scalar) -> Any:
-        return jnp.asarray(function(state, action, MeanField(mass=mass, here=here, grid=grid)))
+    def of_mu(mass: Mass, here: Scalar, step: Step) -> Any:
+        mu = MeanField(mass=mass, here=here, grid=grid, step=step)
+        return jnp.asarray(function(state, action, mu))
 
-    program = jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0]).jaxpr
-    mass, here = program.invars
-    if _reaches(program, mass):
-        return "more"
-    return "here" if _reaches(program, here) else "nothing"
+    return jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0], problem.steps[0]).jaxpr
 
 
 def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
@@ -89,6 +100,7 @@ def displacements(
     mass: Mass,
     actions: Float[Array, "cells moves action_dim"],
     group: int = 1,
+    step: Step = 0,
 ) -> Float[Array, "cells moves dim"]:
     """Where each move of an agent at each cell centre aims, measured from there.
 
@@ -99,11 +111,12 @@ def displacements(
         actions: The moves.
         group: Number of consecutive moves that share all but their hallucinated control; the
             costly part of an `AbstractJointMotion` is computed once for each group.
+        step: Number of the step.
     """
     cells, moves, _ = actions.shape
     if group == 1 or not isinstance(motion, AbstractJointMotion):
         ones = jnp.ones(actions.shape[:2], dtype=mass.dtype)
-        return flow.displacements(motion, mass, ActionLaw(actions=actions, weights=ones))
+        return flow.displacements(motion, mass, ActionLaw(actions=actions, weights=ones), step)
     joint: AbstractJointMotion = motion
     groups = actions.reshape(cells, moves // group, -1)
 
@@ -112,7 +125,7 @@ def displacements(
         found = joint.believe(state, parts[0, : joint.action_dim], mu)
         return jax.vmap(lambda eta: joint.steer(state, found, eta))(parts[:, joint.action_dim :])
 
-    aims = at_all_cells(flow.problem.grid, mass, together, groups)
+    aims = at_all_cells(flow.problem.grid, mass, together, groups, step)
     centres = jnp.asarray(flow.problem.grid.centres, dtype=mass.dtype)
     return flow.problem.grid.displacement(centres[:, None, :], aims.reshape(cells, moves, -1))
 
@@ -125,12 +138,12 @@ def kernel_bytes(flow: Flow, moves: int) -> int:
 
 @eqx.filter_jit
 def landing_kernel(
-    flow: Flow, motion: Motion, actions: Array, mass: Mass, group: int = 1
+    flow: Flow, motion: Motion, actions: Array, mass: Mass, group: int = 1, step: Step = 0
 ) -> Float[Array, "cells moves window"]:
     """Probability of each window offset for each cell and move; the motion sees ``mass``."""
 
     def one(moves: Float[Array, "cells group action_dim"]) -> Float[Array, "group cells window"]:
-        found = displacements(flow, motion, mass, moves, group)
+        found = displacements(flow, motion, mass, moves, group, step)
         return jax.vmap(lambda each: _landed(flow, each), in_axes=1)(found)
 
     groups = jnp.swapaxes(actions.reshape(len(actions), -1, group, actions.shape[-1]), 0, 1)

@@ -7,6 +7,7 @@ alone, sweeps use a table of kernels instead.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _types
-from .._types import Mass, Scalar
+from .._types import Mass, Scalar, Step
 from ..errors import UserError
 from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy
@@ -65,11 +66,12 @@ class MoveFlow(eqx.Module):
 
     Attributes:
         actions: The moves, for each cell.
-        kernel: Probability of each window offset for each cell and move; none if the motion
-            depends on mu or the kernel would be too large.
+        kernel: Probability of each window offset for each cell and move, for each step if the
+            motion depends on it; none if it depends on mu or the kernel would be too large.
         table: The kernels of a motion that sees the mass of the agent's own cell and no more of
             mu. Sweeps use it; `rollout` does not.
         sees_mu: Whether the motion depends on mu.
+        sees_step: Whether it depends on the step.
         shared: Whether all cells have the same moves.
         group: Moves come in groups of this many neighbours with the same reward.
     """
@@ -77,9 +79,10 @@ class MoveFlow(eqx.Module):
     flow: Flow
     motion: Motion
     actions: Float[Array, "cells moves action_dim"]
-    kernel: Float[Array, "cells moves window"] | None
+    kernel: Float[Array, "*steps cells moves window"] | None
     table: CrowdTable | None
     sees_mu: bool = eqx.field(static=True)
+    sees_step: bool = eqx.field(static=True)
     shared: bool = eqx.field(static=True)
     group: int = eqx.field(static=True)
 
@@ -126,12 +129,17 @@ class MoveFlow(eqx.Module):
         self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
         seen = kernels.sight(problem, motion)
         self.sees_mu = seen != "nothing"
+        self.sees_step = kernels.sees_step(problem, motion)
         self.kernel = self.table = None
-        fits = kernels.kernel_bytes(flow, shape[1]) <= kernels.MOST_KERNEL_BYTES
-        knots = CrowdTable.knots_for(flow, shape[1])
-        if seen == "nothing" and fits:
-            initial = problem.initial
-            self.kernel = kernels.landing_kernel(flow, motion, self.actions, initial, group)
+        size = kernels.kernel_bytes(flow, shape[1]) * (problem.horizon if self.sees_step else 1)
+        knots = 0 if self.sees_step else CrowdTable.knots_for(flow, shape[1])
+        if seen == "nothing" and size <= kernels.MOST_KERNEL_BYTES:
+
+            def at(step: Step) -> Float[Array, "cells moves window"]:
+                initial = problem.initial
+                return kernels.landing_kernel(flow, motion, self.actions, initial, group, step)
+
+            self.kernel = jax.lax.map(at, problem.steps) if self.sees_step else at(0)
         elif seen == "here" and knots:
             self.table = CrowdTable.build(flow, motion, self.actions, knots, group)
 
@@ -164,16 +172,18 @@ class MoveFlow(eqx.Module):
         actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
         return Profile.stacked(TablePolicy(actions, weights), horizon)
 
-    def push(self, joint: Float[Array, "cells moves"], mass: Mass, *, exact: bool = True) -> Mass:
+    def push(
+        self, joint: Float[Array, "cells moves"], mass: Mass, step: Step, *, exact: bool = True
+    ) -> Mass:
         """The next distribution, from the joint mass of cells and moves; motions see ``mass``.
 
         Unless it is to be ``exact``, the table is used if there is one.
         """
         if self.kernel is not None:
-            return self.land(joint, self.kernel)
+            return self.land(joint, self.kernel[step] if self.sees_step else self.kernel)
         if self.table is not None and not exact:
             return kernels.arrive(self.flow, self.table(joint, mass))
-        after = self._push_in_chunks(joint, mass)
+        after = self._push_in_chunks(joint, mass, step)
         return after if self.flow.neighbours is None else self.flow.neighbours(after)
 
     def land(
@@ -182,11 +192,11 @@ class MoveFlow(eqx.Module):
         """The next distribution by a kernel, from the joint mass of cells and moves."""
         return kernels.land(self.flow, joint, kernel)
 
-    def rewards(self, mass: Mass) -> Float[Array, "cells moves"]:
+    def rewards(self, mass: Mass, step: Step) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each move."""
         moves = self.actions[:, :: self.group]
         law = ActionLaw(actions=moves, weights=jnp.ones_like(moves[..., 0]))
-        return jnp.repeat(self.flow.rewards(mass, law), self.group, axis=1)
+        return jnp.repeat(self.flow.rewards(mass, law, step), self.group, axis=1)
 
     def rollout(self, weights: Weights) -> Rollout:
         """The flow and J of the policy with these weights.
@@ -197,15 +207,19 @@ class MoveFlow(eqx.Module):
         return self._rollout(weights, exact=True)
 
     def _rollout(self, weights: Weights, *, exact: bool) -> Rollout:
-        def step(mass: Mass, now: Array) -> tuple[Mass, Mass]:
-            return self.push(mass[:, None] * now, mass, exact=exact), mass
+        def step(mass: Mass, inputs: tuple[Array, Array]) -> tuple[Mass, Mass]:
+            now, number = inputs
+            return self.push(mass[:, None] * now, mass, number, exact=exact), mass
 
-        end, before = jax.lax.scan(step, self.flow.problem.initial, weights)
+        problem = self.flow.problem
+        end, before = jax.lax.scan(step, problem.initial, (weights, problem.steps))
         return self.paid(before, end, weights)
 
     def paid(self, before: Float[Array, "steps cells"], end: Mass, weights: Weights) -> Rollout:
         """An episode from its distributions, before each step and at the end, and the policy."""
-        paid = jax.vmap(lambda m, w: jnp.sum(m[:, None] * w * self.rewards(m)))(before, weights)
+        paid = jax.vmap(lambda m, w, h: jnp.sum(m[:, None] * w * self.rewards(m, h)))(
+            before, weights, self.flow.problem.steps
+        )
         if self.flow.problem.pay_end:
             paid = jnp.append(paid, self.flow.end_reward(end))
         mass = jnp.concatenate([before, end[None]])
@@ -221,21 +235,30 @@ class MoveFlow(eqx.Module):
         """
         rollout = self._rollout(weights, exact=False)
 
-        def choices(now: Array, mass: Mass) -> Choices:
-            return Choices(weights=now, step=self.step)
+        def choices(inputs: tuple[Array, Array], mass: Mass) -> Choices:
+            now, number = inputs
+            return Choices(weights=now, step=partial(self.step, step=number))
 
         bound = bound and not self.sees_mu
         prices = None if charge is None else charge(rollout.mass)
         action_values, gap = backwards(
-            self.flow, rollout.mass, weights, choices, bound=bound, prices=prices
+            self.flow,
+            rollout.mass,
+            (weights, self.flow.problem.steps),
+            choices,
+            bound=bound,
+            prices=prices,
         )
         return Sweep(rollout, action_values, gap, prices)
 
-    def step(self, joint: Float[Array, "cells moves"], mass: Mass) -> tuple[Mass, Scalar]:
+    def step(
+        self, joint: Float[Array, "cells moves"], mass: Mass, step: Step
+    ) -> tuple[Mass, Scalar]:
         """The next distribution, by the table if there is one, and what this one earns."""
-        return self.push(joint, mass, exact=False), jnp.sum(joint * self.rewards(mass))
+        earned = jnp.sum(joint * self.rewards(mass, step))
+        return self.push(joint, mass, step, exact=False), earned
 
-    def _push_in_chunks(self, joint: Array, mass: Mass) -> Mass:
+    def _push_in_chunks(self, joint: Array, mass: Mass, step: Step) -> Mass:
         """Phi with the windows of a few moves at a time, which gradients do not keep either."""
         aimed, beliefs = self.actions, self.table.beliefs if self.table else None
         if beliefs is not None:
@@ -246,7 +269,7 @@ class MoveFlow(eqx.Module):
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
             found, weights = part
             if beliefs is None:
-                found = kernels.displacements(self.flow, self.motion, mass, found, self.group)
+                found = kernels.displacements(self.flow, self.motion, mass, found, self.group, step)
             aims = Aims(found, weights, self.flow.noise_std)
             return total + self.flow.land(jnp.ones_like(mass), aims), None
 

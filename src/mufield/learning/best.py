@@ -277,7 +277,8 @@ class _Aims(eqx.Module):
         """Those along a flow of the mean."""
         actions = jnp.broadcast_to(moves, (flow.problem.grid.n_cells, *moves.shape))
         average = jnp.mean(mass, axis=0)
-        steps = jax.lax.map(lambda now: displacements(flow, mean, now, actions), mass[:-1])
+        inputs = (mass[:-1], flow.problem.steps)
+        steps = jax.lax.map(lambda at: displacements(flow, mean, at[0], actions, 1, at[1]), inputs)
         return cls(actions, average, displacements(flow, mean, average, actions), steps)
 
     def value(self, flow: Flow, motion: Motion, profile: Profile) -> Scalar:
@@ -286,11 +287,12 @@ class _Aims(eqx.Module):
         far = jnp.asarray(flow.problem.max_move, dtype=apart.dtype)
         weights = _weights(profile, flow, self.actions.shape[1])
 
-        def step(mass: Mass, inputs: tuple[Array, Array]) -> tuple[Mass, Scalar]:
-            now, aims = inputs
+        def step(mass: Mass, inputs: tuple[Array, ...]) -> tuple[Mass, Scalar]:
+            now, aims, number = inputs
             law = ActionLaw(self.actions, now)
             after = flow.carry(mass, law, jnp.clip(aims + apart, -far, far))
-            return after, flow.reward(mass, law)
+            return after, flow.reward(mass, law, number)
 
-        end, paid = jax.lax.scan(step, flow.problem.initial, (weights, self.steps))
+        inputs = (weights, self.steps, flow.problem.steps)
+        end, paid = jax.lax.scan(step, flow.problem.initial, inputs)
         return jnp.sum(paid) + (flow.end_reward(end) if flow.problem.pay_end else 0.0)

@@ -389,16 +389,17 @@ def _mean_spread(
 ) -> Scalar:
     far = jnp.asarray(farthest, dtype=mass.dtype)
 
-    def step(inputs: tuple[Any, Mass]) -> Scalar:
-        part, now = inputs
+    def step(inputs: tuple[Any, Mass, Array]) -> Scalar:
+        part, now, number = inputs
         actions = profile.join(part).at_cells(grid, now).mean()
 
         def spread(state: State, action: Action, mu: MeanField) -> Scalar:
             return jnp.mean(model.predict(state, action, mu).epistemic / far)
 
-        return jnp.vdot(now, at_all_cells(grid, now, spread, actions[:, None])[:, 0])
+        return jnp.vdot(now, at_all_cells(grid, now, spread, actions[:, None], number)[:, 0])
 
-    return jnp.mean(jax.lax.map(step, (profile.per_step, mass[:-1])))
+    numbers = jnp.arange(len(mass) - 1, dtype=jnp.int32)
+    return jnp.mean(jax.lax.map(step, (profile.per_step, mass[:-1], numbers)))
 
 
 def _coverage(

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..flow.kernels import landing_kernel
+from ..flow.kernels import landing_kernel, sees_step
 from ..flow.moves import Weights
 from ..models.base import AbstractModel
 from ..planning.outcomes import AbstractOutcomes, DoubtfulOutcomes, DrawnOutcomes
@@ -214,6 +214,11 @@ def weights_of(outcomes: AbstractOutcomes, profile: Profile) -> Weights:
 
 
 def _kernel(flow: Flow, motion: Motion, own: Array, seen: Mass) -> Array:
+    if sees_step(flow.problem, motion):
+        raise UserError(
+            "limits cannot be kept yet under a model that looks at mu.step: what may happen is "
+            "computed once for all steps; leave mu.step out of the model's features"
+        )
     actions = jnp.broadcast_to(own, (flow.problem.grid.n_cells, *own.shape))
     kernel: Array = landing_kernel(flow, motion, actions, seen)
     return kernel

@@ -153,10 +153,10 @@ class FeatureMap(eqx.Module):
     def rows(self, data: PaddedTransitions) -> Float[Array, "rows features"]:
         """The features of every transition."""
 
-        def one(state: State, action: Action, moment: Array) -> Float[Array, "features"]:
-            return self(state, action, mean_field_at(self.grid, data.mass[moment], state))
+        def one(state: State, action: Action, moment: Array, step: Array) -> Array:
+            return self(state, action, mean_field_at(self.grid, data.mass[moment], state, step))
 
-        return jax.vmap(one)(data.states, data.actions, data.moment)
+        return jax.vmap(one)(data.states, data.actions, data.moment, data.step)
 
 
 class Rows(NamedTuple):
@@ -242,12 +242,14 @@ def predict_rows(model: AbstractModel, data: Transitions) -> HeldOut:
 def _predictions(
     model: AbstractModel, data: PaddedTransitions, grid: Grid, of_reward: bool
 ) -> tuple[Float[Array, "rows outputs"], Prediction]:
-    def one(state: State, action: Action, seen: Array, moment: Array) -> tuple[Array, Prediction]:
-        found = model.predict(state, action, mean_field_at(grid, data.mass[moment], state))
+    def one(
+        state: State, action: Action, seen: Array, moment: Array, step: Array
+    ) -> tuple[Array, Prediction]:
+        found = model.predict(state, action, mean_field_at(grid, data.mass[moment], state, step))
         if of_reward:
             return seen - found.mean, found
         return grid.displacement(state, seen) - (found.mean - state), found
 
     seen = data.earned if of_reward else data.next_states
     assert seen is not None
-    return jax.vmap(one)(data.states, data.actions, seen, data.moment)
+    return jax.vmap(one)(data.states, data.actions, seen, data.moment, data.step)

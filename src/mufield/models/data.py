@@ -41,6 +41,7 @@ class Transitions(eqx.Module):
             all that is known is that the agent aimed farther.
         mass: Distributions of the population.
         moment: For each move, the row of ``mass`` at its time.
+        step: For each move, the number of its step in an episode; 0 if it is not known.
         earned: What agents were paid for each move, if the problem's reward is hidden.
         of_reward: Whether models are fitted to the rewards instead of the motion.
     """
@@ -52,6 +53,7 @@ class Transitions(eqx.Module):
     observed: Bool[np.ndarray, "rows dim"]
     mass: Float[np.ndarray, "moments cells"]
     moment: Int[np.ndarray, "rows"]
+    step: Int[np.ndarray, "rows"]
     earned: Float[np.ndarray, "rows"] | None = None
     of_reward: bool = eqx.field(static=True, default=False)
 
@@ -67,6 +69,7 @@ class Transitions(eqx.Module):
             observed=np.zeros((0, dim), dtype=bool),
             mass=np.zeros((0, problem.grid.n_cells)),
             moment=np.zeros(0, dtype=np.int64),
+            step=np.zeros(0, dtype=np.int64),
             earned=np.zeros(0) if problem.hides_reward else None,
         )
 
@@ -88,6 +91,7 @@ class Transitions(eqx.Module):
         *,
         mass: Any | Literal["unknown"] | None = None,
         moment: Any | None = None,
+        step: Any | None = None,
         stopped: Any | None = None,
         earned: Any | None = None,
     ) -> "Transitions":
@@ -104,6 +108,7 @@ class Transitions(eqx.Module):
                 spread, which does no harm where the motion does not depend on mu.
             moment: The row of ``mass`` for each row; without ``mass`` any numbers that tell times
                 apart.
+            step: The number of each row's step, for models that look at ``mu.step``; by default 0.
             stopped: Axes on which a wall or border stopped the agent (rows, dim). By default
                 those on which it ended in contact with one.
             earned: What agents were paid (rows), if the problem's reward is hidden.
@@ -117,6 +122,7 @@ class Transitions(eqx.Module):
             next_states,
             mass=mass,
             moment=moment,
+            step=step,
             stopped=stopped,
             earned=earned,
         )
@@ -144,6 +150,7 @@ class Transitions(eqx.Module):
                 observed=~np.asarray(episode.stopped).reshape(-1, problem.grid.dim)[seen],
                 mass=np.asarray(episode.mass[:-1], dtype=float),
                 moment=np.tile(np.arange(steps), agents)[seen],
+                step=np.tile(np.arange(steps), agents)[seen],
                 earned=earned,
             )
         )
@@ -157,7 +164,7 @@ class Transitions(eqx.Module):
                 "the transitions are of a problem with another grid, other actions or another "
                 "kind of reward; make them with this learner's problem"
             )
-        names = ["states", "actions", "next_states", "observed", "mass"]
+        names = ["states", "actions", "next_states", "observed", "mass", "step"]
         names += [] if self.earned is None else ["earned"]
         joined: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names
@@ -167,7 +174,7 @@ class Transitions(eqx.Module):
 
     def rows(self, chosen: Bool[np.ndarray, "rows"] | Int[np.ndarray, "some"]) -> "Transitions":
         """The transitions that a mask, or indices, choose."""
-        names = ["states", "actions", "next_states", "observed", "moment"]
+        names = ["states", "actions", "next_states", "observed", "moment", "step"]
         names += [] if self.earned is None else ["earned"]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
@@ -229,6 +236,7 @@ class Transitions(eqx.Module):
             observed=fill(self.observed, False, rows, bool),
             mass=fill(self.mass, even, moments),
             moment=fill(self.moment, 0, rows, jnp.int32),
+            step=fill(self.step, 0, rows, jnp.int32),
             earned=None if self.earned is None else fill(self.earned, 0.0, rows),
             count=jnp.asarray(len(self), dtype=jnp.int32),
         )
@@ -243,6 +251,7 @@ class PaddedTransitions(eqx.Module):
     observed: Bool[Array, "rows dim"]
     mass: Float[Array, "moments cells"]
     moment: Int[Array, "rows"]
+    step: Int[Array, "rows"]
     earned: Float[Array, "rows"] | None
     count: Int[Array, ""]
 

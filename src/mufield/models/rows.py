@@ -33,6 +33,7 @@ def transitions_from_rows(
     *,
     mass: Any | Literal["unknown"] | None = None,
     moment: Any | None = None,
+    step: Any | None = None,
     stopped: Any | None = None,
     earned: Any | None = None,
 ) -> Transitions:
@@ -67,8 +68,22 @@ def transitions_from_rows(
         observed=~halted,
         mass=masses.astype(dtype).astype(float),
         moment=moments,
+        step=np.zeros(count, dtype=np.int64) if step is None else _steps(problem, step, count),
         earned=None if paid is None else paid.astype(float),
     )
+
+
+def _steps(problem: Problem, step: Any, count: int) -> Int[np.ndarray, "points"]:
+    """Numbers of steps; raises if one is no step of an episode."""
+    numbers = _matrix("step", np.reshape(step, (-1, 1)), 1, count)[:, 0]
+    odd = ~((numbers >= 0) & (numbers < problem.horizon) & (numbers == np.floor(numbers)))
+    if odd.any():
+        row = int(np.argmax(odd))
+        raise UserError(
+            f"row {row} of step must be a whole number from 0 to {problem.horizon - 1}, got "
+            f"{numbers[row]:g}; leave step out if rows are not of such episodes"
+        )
+    return numbers.astype(np.int64)
 
 
 def histograms(

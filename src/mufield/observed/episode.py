@@ -249,12 +249,11 @@ def _integrated_rewards(
     """r-hat(mu_h, pi_h) (eq. integratedReward) of observed distributions under a known policy."""
 
     def step(_: None, inputs: Any) -> tuple[None, Scalar]:
-        part, now = inputs
+        part, now, number = inputs
         law = profile.join(part).at_cells(problem.grid, now)
-        return None, integrated_reward(problem, now, law)
+        return None, integrated_reward(problem, now, law, number)
 
-    inputs = (profile.per_step, mass[:-1])
-    _, rewards = jax.lax.scan(step, None, inputs, length=problem.horizon)
+    _, rewards = jax.lax.scan(step, None, (profile.per_step, mass[:-1], problem.steps))
     return jnp.append(rewards, end_reward(problem, mass[-1])) if problem.pay_end else rewards
 
 
@@ -272,12 +271,13 @@ def _mean_rewards(
     inputs = (places, jnp.concatenate([actions, resting], axis=1), counted)
 
     def step(_: None, now: Any) -> tuple[None, Scalar]:
-        mu, states, done, counts = now
+        number, mass, states, done, counts = now
 
         def one(state: State, action: Action) -> Scalar:
-            return problem.reward(state, action, mean_field_at(problem.grid, mu, state))
+            return problem.reward(state, action, mean_field_at(problem.grid, mass, state, number))
 
         return None, jnp.mean(jax.vmap(one)(states, done), where=counts)
 
-    by_step = (mass, *(jnp.swapaxes(values, 0, 1) for values in inputs))
+    numbers = jnp.arange(problem.horizon + 1, dtype=jnp.int32)
+    by_step = (numbers, mass, *(jnp.swapaxes(values, 0, 1) for values in inputs))
     return jax.lax.scan(step, None, by_step)[1][: problem.paid_steps]

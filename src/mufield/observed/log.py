@@ -150,6 +150,7 @@ def read_log(
         ends,
         mass=mass,
         moment=moment,
+        step=_steps(problem, times, start),
         stopped=given_stops(table, grid, start),
         earned=table.numbers("reward", start) if problem.hides_reward else None,
     )
@@ -168,6 +169,13 @@ def _times(table: Table, columns: list[str]) -> _Times:
     pairs = np.stack([rank, time], axis=-1)
     _, first, moment = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     return _Times(columns, group, rank, time, moment.reshape(-1), first)
+
+
+def _steps(problem: Problem, times: _Times, start: Rows) -> np.ndarray | None:
+    """Numbers of the steps, if the log counts them as episodes of the problem do."""
+    steps = times.time[start]
+    counts = times.columns[-1] == "step" and bool(np.all((steps >= 0) & (steps < problem.horizon)))
+    return steps if counts else None
 
 
 def _check_once(table: Table, times: _Times, agent: np.ndarray, order: Rows) -> None:

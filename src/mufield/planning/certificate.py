@@ -168,15 +168,21 @@ def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     upward, scale = -math.inf, 0.0
-    for sharpness, point_key in zip(SHARPNESS, jax.random.split(key, len(SHARPNESS)), strict=True):
+    times = np.linspace(0, flow.problem.paid_steps - 1, len(SHARPNESS)).astype(int)
+    keys = jax.random.split(key, len(SHARPNESS))
+    for sharpness, point_key, time in zip(SHARPNESS, keys, times, strict=True):
         joint, actions = _random_joint(flow, point_key, jnp.asarray(sharpness))
+        step = jnp.asarray(time)
         size = joint.size
 
         def curve(
-            direction: Any, joint: Array = joint, actions: Array = actions
+            direction: Any,
+            joint: Array = joint,
+            actions: Array = actions,
+            step: Array = step,
         ) -> Float[np.ndarray, "entries"]:
             along = jnp.asarray(direction, dtype=joint.dtype).reshape(joint.shape)
-            return np.asarray(_curvature(flow, joint, actions, along), dtype=float).ravel()
+            return np.asarray(_curvature(flow, joint, actions, along, step), dtype=float).ravel()
 
         operator = LinearOperator((size, size), matvec=curve, dtype=float)
         start = np.random.default_rng(0).normal(size=size)
@@ -193,12 +199,12 @@ def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
 
 
 @eqx.filter_jit
-def _curvature(flow: Flow, joint: Array, actions: Array, along: Array) -> Array:
+def _curvature(flow: Flow, joint: Array, actions: Array, along: Array, step: Array) -> Array:
     """Second derivative of the integrated reward along changes that keep the total mass."""
 
     def integrated(joint: Array) -> Array:
         law = ActionLaw(actions=actions, weights=joint)
-        return jnp.sum(joint * flow.rewards(jnp.sum(joint, axis=1), law))
+        return jnp.sum(joint * flow.rewards(jnp.sum(joint, axis=1), law, step))
 
     centred = along - jnp.mean(along)
     change: Array = jax.jvp(jax.grad(integrated), (joint,), (centred,))[1]
@@ -230,15 +236,16 @@ def _certify(
     flow = moves.flow
     rollout = flow.rollout(profile, moves.motion)
 
-    def choices(part: Any, mass: Mass) -> Choices:
+    def choices(inputs: tuple[Any, Array], mass: Mass) -> Choices:
+        part, number = inputs
         law = profile.join(part).at_cells(flow.problem.grid, mass)
         own = law.weights.shape[1]
 
         def step(joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
             planned = ActionLaw(actions=law.actions, weights=joint[:, :own])
-            landed = flow.step_joint(jnp.ones_like(mass), mass, planned, moves.motion)
-            paid = jnp.sum(planned.weights * flow.rewards(mass, planned))
-            others, paid_to_others = moves.step(joint[:, own:], mass)
+            landed = flow.step_joint(jnp.ones_like(mass), mass, planned, moves.motion, number)
+            paid = jnp.sum(planned.weights * flow.rewards(mass, planned, number))
+            others, paid_to_others = moves.step(joint[:, own:], mass, number)
             return landed + others, paid + paid_to_others
 
         unused = jnp.zeros(moves.actions.shape[:2], dtype=law.weights.dtype)
@@ -247,7 +254,8 @@ def _certify(
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
     prices = None if charge is None else charge.linear(rollout.mass)
-    _, gap = backwards(flow, rollout.mass, profile.per_step, choices, prices=prices)
+    inputs = (profile.per_step, flow.problem.steps)
+    _, gap = backwards(flow, rollout.mass, inputs, choices, prices=prices)
     if prices is None:
         return rollout.value, gap, jnp.zeros_like(gap)
     return rollout.value, gap + prices.plain, -jnp.min(prices.margins)

@@ -232,7 +232,7 @@ class MirrorAscent(eqx.Module):
         rollout = final_rollout(moves, state)
         margins = None if limits is None else limits.worst(rollout.mass)
         for _ in range(MOST_ROUNDS):
-            if margins is None or jnp.min(margins) >= 0:
+            if limits is None or margins is None or jnp.min(margins) >= 0:
                 break
             state = polish(self, moves, state, weight=1.0)
             rollout = final_rollout(moves, state)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Scalar, State
-from ..flow.kernels import sight
+from ..flow.kernels import sees_step, sight
 from ..problem import AbstractJointMotion, Box, Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -57,7 +57,7 @@ class AmongAll(_Restated):
     def believe(self, state: State, action: Action, mu: MeanField) -> Any:
         """What the motion believes where agents are spread evenly."""
         even = jnp.full_like(mu.mass, 1.0 / mu.grid.n_cells)
-        return _asked(self.motion, state, action, MeanField(even, even[0], mu.grid))
+        return _asked(self.motion, state, action, MeanField(even, even[0], mu.grid, mu.step))
 
 
 class TabulatedMotion(_Restated):
@@ -89,7 +89,7 @@ class TabulatedMotion(_Restated):
 
 
 def tabulated(problem: Problem, motion: Motion, actions: Box) -> Motion:
-    """The motion, quick at the cells' centres; itself if it sees more of mu than the own cell.
+    """The motion, quick at the cells' centres; itself if it sees the step, or more of mu than here.
 
     Args:
         problem: The problem to plan in.
@@ -98,7 +98,11 @@ def tabulated(problem: Problem, motion: Motion, actions: Box) -> Motion:
     """
     grid, seen = problem.grid, sight(problem, motion)
     counts = [NODES.get(actions.dim, 0)] * actions.dim + [MASS_NODES] * (seen == "here")
-    if seen == "more" or not 0 < grid.n_cells * math.prod(counts) <= LARGEST:
+    if (
+        seen == "more"
+        or sees_step(problem, motion)
+        or not 0 < grid.n_cells * math.prod(counts) <= LARGEST
+    ):
         return motion
     places = [np.cos(np.pi * (np.arange(count) + 0.5) / count) for count in counts]
     solve = [np.linalg.inv(np.polynomial.chebyshev.chebvander(x, len(x) - 1)) for x in places]

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -120,6 +121,7 @@ class FunctionPolicy(AbstractPolicy):
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The function's action, with certainty."""
+        mu = replace(mu, step=self.step)
         try:
             action = jnp.asarray(self.function(state, mu, self.step), dtype=state.dtype)
         except Exception as error:

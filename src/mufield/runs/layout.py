@@ -49,7 +49,7 @@ OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
 SOMETIMES = ("earned", "present")
 """Arrays of episodes whose problem hides its reward, and of those of which moves are missing."""
 
-LOGGED = ("states", "actions", "next_states", "observed", "mass", "moment")
+LOGGED = ("states", "actions", "next_states", "observed", "mass", "moment", "step")
 """Arrays of every log, named as the fields of `Transitions`; "earned" if rewards are hidden."""
 
 PLANNED = ("mass", "value", "control")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._types import Action, Key, Mass, Scalar, State, States
+from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..errors import UserError
 from .grid import Grid
 
@@ -31,11 +31,13 @@ class MeanField(eqx.Module):
         mass: Mass of every free cell.
         here: Mass of the cell that the agent is in, the paper's mu(s). Faster than a look-up:
             evaluated for all cells at once, it is the mass vector itself.
+        step: Number h of the step, from 0; H at the end, if that is paid.
     """
 
     mass: Mass
     here: Scalar
     grid: Grid = eqx.field(static=True)
+    step: Step = 0
 
     @property
     def density_here(self) -> Scalar:
@@ -48,9 +50,9 @@ class MeanField(eqx.Module):
         return jnp.where(index < 0, outside, self.mass[index])
 
 
-def mean_field_at(grid: Grid, mass: Mass, state: State) -> MeanField:
+def mean_field_at(grid: Grid, mass: Mass, state: State, step: Step = 0) -> MeanField:
     """The mean field that an agent at ``state`` sees."""
-    return MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid)
+    return MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid, step=step)
 
 
 def at_all_cells(
@@ -58,12 +60,13 @@ def at_all_cells(
     mass: Mass,
     function: Callable[[State, Action, MeanField], Any],
     actions: Float[Array, "cells moves action_dim"],
+    step: Step = 0,
 ) -> Float[Array, "cells moves *result"]:
     """Evaluates a function of one agent at every cell centre, for each of that cell's actions."""
     centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
     def one(state: State, here: Scalar, actions: Array) -> Array:
-        mu = MeanField(mass=mass, here=here, grid=grid)
+        mu = MeanField(mass=mass, here=here, grid=grid, step=step)
         return jax.vmap(lambda action: jnp.asarray(function(state, action, mu)))(actions)
 
     return jax.vmap(one)(centres, mass, actions)

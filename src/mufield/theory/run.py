@@ -169,10 +169,10 @@ def _survey(
             off = jnp.abs(grid.displacement(found.mean, motion(state, action, mu)))
         return jnp.stack([jnp.linalg.norm(found.epistemic), jnp.max(off / found.epistemic)])
 
-    def step(_: None, inputs: tuple[Any, Array]) -> tuple[None, _Survey]:
-        part, now = inputs
+    def step(_: None, inputs: tuple[Any, Array, Array]) -> tuple[None, _Survey]:
+        part, now, number = inputs
         law = profile.join(part).at_cells(grid, now)
-        found = at_all_cells(grid, now, judged, law.actions)
+        found = at_all_cells(grid, now, judged, law.actions, number)
         spread, ratio = found[..., 0], found[..., 1]
         weight = now[:, None] * law.weights
         return None, _Survey(
@@ -182,5 +182,4 @@ def _survey(
             needed=jnp.max(jnp.where(weight > SHARE, ratio, 0.0)),
         )
 
-    inputs = (profile.per_step, mass[:-1])
-    return jax.lax.scan(step, None, inputs, length=problem.horizon)[1]
+    return jax.lax.scan(step, None, (profile.per_step, mass[:-1], problem.steps))[1]

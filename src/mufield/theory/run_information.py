@@ -244,6 +244,7 @@ def _candidates(run: RunData, prior: Prior) -> _Candidates:
         observed=np.ones(states.shape, dtype=bool),
         mass=run.data.mass,
         moment=np.resize(np.arange(len(run.data.mass)), len(states)),
+        step=np.resize(np.arange(problem.horizon), len(states)),
     )
     inputs = prior.family.rows(spread).inputs
     if prior.slopes is None or prior.family.mu != Unseen():

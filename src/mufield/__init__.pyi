@@ -97,5 +97,6 @@ from .space.move import NeighbourNoise as NeighbourNoise
 from .space.move import move as move
 from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem
+from .trips import Trips as Trips
 
 __version__: str

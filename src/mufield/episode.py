@@ -26,6 +26,8 @@ class Episode(eqx.Module):
             otherwise None, because a known reward can be computed.
         present: Which moves of tracked agents were seen, if some were not: agents join, leave or
             miss rows. What the other arrays hold there is ignored; None if all were seen.
+        carried: Which of them were trips that carried the agent off, and so no moves; None if the
+            problem has no trips.
     """
 
     states: Float[Array, "agents steps dim"]
@@ -36,6 +38,7 @@ class Episode(eqx.Module):
     rewards: Float[Array, "paid_steps"]
     earned: Float[Array, "agents steps"] | None = None
     present: Bool[Array, "agents steps"] | None = None
+    carried: Bool[Array, "agents steps"] | None = None
 
     @property
     def value(self) -> Scalar:

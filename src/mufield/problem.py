@@ -17,6 +17,7 @@ from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
 from .space.measure import MeanField, at_all_cells, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise
+from .trips import Trips, check_trips
 
 Motion = Callable[[State, Action, MeanField], State]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
@@ -222,6 +223,7 @@ class Problem(eqx.Module):
     pay_end: bool = eqx.field(static=True)
     reward_noise: float = eqx.field(static=True)
     constraints: Constraints | None
+    trips: Trips | None
 
     def __init__(
         self,
@@ -236,6 +238,7 @@ class Problem(eqx.Module):
         pay_end: bool = False,
         reward_noise: float = 0.0,
         constraints: Any = (),
+        trips: Trips | None = None,
     ):
         """Checks and builds a problem.
 
@@ -254,6 +257,7 @@ class Problem(eqx.Module):
             constraints: Limits that the population must keep after every move: functions of the
                 mass of all free cells, concave, whose values must not be negative. `mass_at_most`,
                 `mass_at_least`, `cells_at_most` and `entropy_at_least` make the usual ones.
+            trips: Known transitions that are no moves: who is taken at a step, and where to.
         """
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
             raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
@@ -283,6 +287,9 @@ class Problem(eqx.Module):
         self.pay_end = pay_end
         self.reward_noise = float(reward_noise)
         self.constraints = as_constraints(constraints, grid, self.initial, self.horizon)
+        if trips is not None:
+            check_trips(trips, grid, self.initial, self.horizon)
+        self.trips = trips
         if reward is not None:
             check_function(self, reward, "the reward", ())
 

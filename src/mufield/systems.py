@@ -19,9 +19,13 @@ from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
 from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at
 from .space.move import Move, Noise
+from .trips import Ride
 
 EARNED = 1
 """Folded into an episode's key to make the randomness of observed rewards."""
+
+TRIP = 2
+"""Folded into an agent's key to make the randomness of its trips."""
 
 
 class SimulatedSystem(AbstractSystem):
@@ -131,13 +135,32 @@ def agent_step(
     mass: Mass,
     key: Key,
     step: Step,
-) -> tuple[Array, Move]:
-    """One agent's action and move in continuous space, with noise and walls."""
+) -> tuple[Array, Move, Any]:
+    """One agent's action, where it comes to rest, and whether it was carried off by a trip."""
+    grid = problem.grid
     action_key, noise_key = jax.random.split(key)
-    mu = mean_field_at(problem.grid, mass, state, step)
+    mu = mean_field_at(grid, mass, state, step)
     action = policy.law(state, mu).sample(action_key)
-    draws = problem.noise.draws(problem.grid, noise_key, (), state.dtype)
-    return action, agent_move(problem.grid, problem.noise, motion, state, action, mu, draws)
+    draws = problem.noise.draws(grid, noise_key, (), state.dtype)
+    moved = agent_move(grid, problem.noise, motion, state, action, mu, draws)
+    if problem.trips is None:
+        return action, moved, jnp.zeros((), dtype=bool)
+    trips, cell = problem.trips, grid.index_of(state)
+    chance = trips.chances(grid, mass, step)[cell]
+    luck = jax.random.uniform(jax.random.fold_in(key, TRIP), (2 + grid.dim,), dtype=state.dtype)
+    ride = Ride.of(grid, trips.landings(step), cell, chance, luck)
+    return action, carried_off(problem, moved, ride), ride.taken
+
+
+def carried_off(problem: Problem, moved: Move, ride: Ride) -> Move:
+    """Where an agent comes to rest: by its own move, or where its trip ends."""
+    centre = jnp.asarray(problem.grid.centres, dtype=ride.position.dtype)[ride.index]
+    end = centre if problem.noise.centred else ride.position
+    return Move(
+        position=jnp.where(ride.taken, end, moved.position),
+        stopped=moved.stopped & ~ride.taken,
+        index=jnp.where(ride.taken, ride.index, moved.index),
+    )
 
 
 def agent_move(
@@ -169,16 +192,24 @@ def _track(
         part, mass, step_key, number = inputs
         policy = profile.join(part)
         keys = jax.random.split(step_key, agents)
-        actions, moved = jax.vmap(
+        actions, moved, carried = jax.vmap(
             lambda state, k: agent_step(problem, motion, policy, state, mass, k, number)
         )(states, keys)
-        return moved.position, (states, actions, moved.position, moved.stopped)
+        return moved.position, (states, actions, moved.position, moved.stopped, carried)
 
     keys = jax.random.split(key, problem.horizon)
     inputs = (profile.per_step, rollout.mass[:-1], keys, problem.steps)
     _, paths = jax.lax.scan(step, problem.draw_starts(start_key, agents), inputs)
-    states, actions, next_states, stopped = (jnp.swapaxes(path, 0, 1) for path in paths)
-    return Episode(states, actions, next_states, stopped, rollout.mass, rollout.rewards)
+    states, actions, next_states, stopped, carried = (jnp.swapaxes(path, 0, 1) for path in paths)
+    return Episode(
+        states=states,
+        actions=actions,
+        next_states=next_states,
+        stopped=stopped,
+        mass=rollout.mass,
+        rewards=rollout.rewards,
+        carried=None if problem.trips is None else carried,
+    )
 
 
 def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct: Conduct) -> None:

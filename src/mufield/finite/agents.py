@@ -15,7 +15,8 @@ from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
 from ..space.move import GaussianNoise, Noise
-from ..systems import agent_move, outside_actions
+from ..systems import agent_move, carried_off, outside_actions
+from ..trips import Ride
 from .draws import CellLaws, drawn, normal, random_bits, uniform
 
 
@@ -64,6 +65,7 @@ class Moves(NamedTuple):
     actions: Float[Array, "*agents action_dim"]
     next_states: Float[Array, "*agents dim"]
     stopped: Bool[Array, "*agents dim"]
+    carried: Bool[Array, "*agents"]
 
 
 class Advanced(NamedTuple):
@@ -112,7 +114,9 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
     Raises if an action is not allowed or a position is not finite.
     """
     problem = step.rules.problem
-    words = 1 + (problem.grid.dim if isinstance(step.rules.noise, GaussianNoise) else 0)
+    dim = problem.grid.dim
+    words = 1 + (dim if isinstance(step.rules.noise, GaussianNoise) else 0)
+    words += 0 if problem.trips is None else 2 + dim
     bits = random_bits(np.asarray(step.seed), int(number), len(block.cell), words)
     move = partial(_advance, step, number, block, jnp.asarray(bits))
     done = move(watched)
@@ -173,10 +177,17 @@ def _advance(
         return action, moved, problem.reward(centres[cell], action, mu), valid
 
     actions, moved, rewards, valid = jax.vmap(one)(block.position, block.cell, chances, draws)
+    carried = jnp.zeros(size, dtype=bool)
+    if problem.trips is not None:
+        chance = problem.trips.chances(grid, step.now, step.number)[block.cell]
+        landings = problem.trips.landings(step.number)
+        luck = uniform(bits[:, bits.shape[1] - (2 + grid.dim) :], dtype)
+        rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, luck)
+        moved, carried = jax.vmap(partial(carried_off, problem))(moved, rides), rides.taken
     life_key = jax.random.fold_in(step.life_key, number)
     here, later = _present(rules, step.number, life_key, size, watched)
     position = centres[moved.index] if rules.centred else moved.position
-    moves = Moves(block.position, actions, moved.position, moved.stopped)
+    moves = Moves(block.position, actions, moved.position, moved.stopped, carried)
     return Advanced(
         block=Block(position, moved.index, _counts(rules, moved.index, later)),
         rewards=jnp.where(here, rewards, 0.0),

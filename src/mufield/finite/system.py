@@ -133,7 +133,10 @@ class FiniteSystem(AbstractSystem):
         with _pool() as pool:
             course = _play(self, as_profile(policy, self.problem.horizon), key, agents, pool)
         path = Moves(*(jnp.stack(steps, axis=1) for steps in zip(*course.tracked, strict=True)))
-        episode = Episode(**path._asdict(), mass=course.mass, rewards=course.rewards)
+        arrays = path._asdict()
+        if self.problem.trips is None:
+            arrays["carried"] = None
+        episode = Episode(**arrays, mass=course.mass, rewards=course.rewards)
         hides = self.problem.hides_reward
         return with_earnings(self._rewarded, episode, key) if hides else episode
 

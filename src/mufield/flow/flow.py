@@ -126,12 +126,41 @@ class Flow(eqx.Module):
 
         The result is linear in ``carried`` and in the law's weights.
         """
-        return self.carry(carried, law, self.displacements(motion, mass, law, step))
+        aims = self.displacements(motion, mass, law, step)
+        return self.carry(carried, mass, law, aims, step)
 
-    def carry(self, carried: Mass, law: ActionLaw, displacements: Array) -> Mass:
+    def carry(
+        self, carried: Mass, mass: Mass, law: ActionLaw, displacements: Array, step: Step
+    ) -> Mass:
         """Phi for agents who aim at these displacements, one for each cell and move."""
-        landed = self.land(carried, Aims(displacements, law.weights, self.noise_std))
-        return landed if self.neighbours is None else self.neighbours(landed)
+
+        def move(staying: Mass) -> Mass:
+            landed = self.land(staying, Aims(displacements, law.weights, self.noise_std))
+            return landed if self.neighbours is None else self.neighbours(landed)
+
+        trips = self.problem.trips
+        if trips is None:
+            return move(carried)
+        taken = trips.chances(self.problem.grid, mass, step)
+        agents = carried * jnp.sum(law.weights, axis=1)
+        return move(carried * (1 - taken)) + trips.land(agents * taken, step)
+
+    def ride(
+        self,
+        joint: Float[Array, "cells moves"],
+        mass: Mass,
+        step: Step,
+        move: Callable[[Float[Array, "cells moves"]], Mass],
+    ) -> Mass:
+        """The next distribution from the joint mass of cells and moves, with the problem's trips.
+
+        ``mass`` is what the chance of a trip sees, ``move`` lands those that are not taken.
+        """
+        trips = self.problem.trips
+        if trips is None:
+            return move(joint)
+        taken = joint * trips.chances(self.problem.grid, mass, step)[:, None]
+        return move(joint - taken) + trips.land(jnp.sum(taken, axis=1), step)
 
     def land(self, carried: Mass, aims: Aims) -> Mass:
         """Where mass at the cell centres comes to rest, before the discrete rooms' noise."""
@@ -211,7 +240,7 @@ class Flow(eqx.Module):
             part, number = inputs
             law = part if ahead else law_of(part, mass)
             displacements = self.displacements(motion, mass, law, number)
-            after = self.carry(mass, law, displacements)
+            after = self.carry(mass, mass, law, displacements, number)
             return after, (mass, self.reward(mass, law, number), look(mass, law, displacements))
 
         end, (before, rewards, seen) = jax.lax.scan(

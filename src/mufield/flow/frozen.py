@@ -6,6 +6,7 @@ the motion would change with mu enters by its derivative: a reward that is linea
 for it, so that value and derivatives are exact at that episode.
 """
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -50,12 +51,14 @@ class FrozenFlow(eqx.Module):
         """`MoveFlow.sweep` by the kernels; there is never a bound."""
         moves = self.moves
 
-        def forth(mass: Mass, inputs: tuple[Array, Array]) -> tuple[Mass, Mass]:
-            now, kernel = inputs
-            return moves.land(mass[:, None] * now, kernel), mass
+        flow, steps = moves.flow, moves.flow.problem.steps
 
-        initial = moves.flow.problem.initial
-        end, before = jax.lax.scan(forth, initial, (weights, self.kept.kernels))
+        def forth(mass: Mass, inputs: tuple[Array, ...]) -> tuple[Mass, Mass]:
+            now, kernel, number = inputs
+            land = partial(moves.land, kernel=kernel)
+            return flow.ride(mass[:, None] * now, mass, number, land), mass
+
+        end, before = jax.lax.scan(forth, flow.problem.initial, (weights, self.kept.kernels, steps))
         rollout = moves.paid(before, end, weights)
         value = rollout.value + jnp.vdot(self.kept.slopes, before - self.kept.mass)
 
@@ -68,10 +71,10 @@ class FrozenFlow(eqx.Module):
 
             return Choices(weights=now, step=step)
 
-        inputs = (weights, self.kept.kernels, self.kept.slopes, moves.flow.problem.steps)
+        inputs = (weights, self.kept.kernels, self.kept.slopes, steps)
         prices = None if charge is None else charge(rollout.mass)
         action_values, gap = backwards(
-            moves.flow, rollout.mass, inputs, choices, bound=False, prices=prices
+            flow, rollout.mass, inputs, choices, bound=False, prices=prices
         )
         return Sweep(eqx.tree_at(lambda r: r.value, rollout, value), action_values, gap, prices)
 
@@ -88,7 +91,8 @@ def keep(moves: MoveFlow, weights: Weights, charge: Charge | None = None) -> tup
         kernel = kernels.landing_kernel(
             flow, moves.motion, moves.actions, mass, moves.group, number
         )
-        return moves.land(mass[:, None] * now, kernel), (mass, kernel)
+        land = partial(moves.land, kernel=kernel)
+        return flow.ride(mass[:, None] * now, mass, number, land), (mass, kernel)
 
     end, (before, found) = jax.lax.scan(forth, flow.problem.initial, (weights, steps))
     rollout = moves.paid(before, end, weights)
@@ -103,7 +107,13 @@ def keep(moves: MoveFlow, weights: Weights, charge: Charge | None = None) -> tup
         by_choice, by_reward = pull((values, one))
         if price is not None:
             by_reward = by_reward + price
-        slope = jax.vjp(lambda seen: moves.push(joint, seen, number), mass)[1](values)[0]
+
+        def moved(seen: Mass) -> Mass:
+            """What changes with what the motion sees; what trips see is in the other derivative."""
+            move = partial(moves.move, mass=seen, step=number)
+            return flow.ride(joint, mass, number, move)
+
+        slope = jax.vjp(moved, mass)[1](values)[0]
         return jnp.sum(now * by_choice, axis=1) + by_reward + slope, (by_choice, slope)
 
     last = jnp.zeros_like(end)
@@ -122,4 +132,5 @@ def _step(
     moves: MoveFlow, kernel: Array, joint: Array, mass: Mass, step: Step
 ) -> tuple[Mass, Scalar]:
     """The next distribution by a kernel, and what this one earns."""
-    return moves.land(joint, kernel), jnp.sum(joint * moves.rewards(mass, step))
+    land = partial(moves.land, kernel=kernel)
+    return moves.flow.ride(joint, mass, step, land), jnp.sum(joint * moves.rewards(mass, step))

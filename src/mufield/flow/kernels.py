@@ -80,6 +80,11 @@ def _program(problem: Problem, function: Callable[..., Any]) -> Any:
     return jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0], problem.steps[0]).jaxpr
 
 
+def trips_see_mu(problem: Problem) -> bool:
+    """Whether the chance of a trip depends on mu; then the flow is not linear in it."""
+    return problem.trips is not None and depends_on_mu(problem, problem.trips.at)
+
+
 def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
     """Whether the result of ``function(state, action, mu)`` may depend on mu; see `sight`."""
     return sight(problem, function) != "nothing"

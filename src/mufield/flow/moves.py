@@ -179,6 +179,13 @@ class MoveFlow(eqx.Module):
 
         Unless it is to be ``exact``, the table is used if there is one.
         """
+        move = partial(self.move, mass=mass, step=step, exact=exact)
+        return self.flow.ride(joint, mass, step, move)
+
+    def move(
+        self, joint: Float[Array, "cells moves"], mass: Mass, step: Step, *, exact: bool = True
+    ) -> Mass:
+        """`push` without the problem's trips."""
         if self.kernel is not None:
             return self.land(joint, self.kernel[step] if self.sees_step else self.kernel)
         if self.table is not None and not exact:
@@ -239,7 +246,7 @@ class MoveFlow(eqx.Module):
             now, number = inputs
             return Choices(weights=now, step=partial(self.step, step=number))
 
-        bound = bound and not self.sees_mu
+        bound = bound and not self.sees_mu and not kernels.trips_see_mu(self.flow.problem)
         prices = None if charge is None else charge(rollout.mass)
         action_values, gap = backwards(
             self.flow,

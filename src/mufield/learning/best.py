@@ -290,7 +290,7 @@ class _Aims(eqx.Module):
         def step(mass: Mass, inputs: tuple[Array, ...]) -> tuple[Mass, Scalar]:
             now, aims, number = inputs
             law = ActionLaw(self.actions, now)
-            after = flow.carry(mass, law, jnp.clip(aims + apart, -far, far))
+            after = flow.carry(mass, mass, law, jnp.clip(aims + apart, -far, far), number)
             return after, flow.reward(mass, law, number)
 
         inputs = (weights, self.steps, flow.problem.steps)

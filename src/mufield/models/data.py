@@ -138,6 +138,8 @@ class Transitions(eqx.Module):
         seen = np.ones(agents * steps, dtype=bool)
         if episode.present is not None:
             seen = np.asarray(episode.present).reshape(-1)
+        if episode.carried is not None:  # trips teach nothing about the motion
+            seen = seen & ~np.asarray(episode.carried).reshape(-1)
         earned = None
         if self.earned is not None:
             earned = np.asarray(episode.earned, dtype=float).reshape(-1)[seen]
@@ -363,6 +365,8 @@ def check_episode(problem: Problem, episode: Episode) -> None:
         by_agent["present"] = (agents, steps)
         if not np.any(episode.present):
             raise UserError("no agent is present at any step of the episode; leave it out")
+    if episode.carried is not None:
+        by_agent["carried"] = (agents, steps)
     for name, shape in (by_agent | by_step).items():
         values = np.asarray(getattr(episode, name))
         if values.shape != shape:

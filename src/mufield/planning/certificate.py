@@ -19,7 +19,7 @@ from .._types import Key, Mass, Scalar
 from ..errors import UserError
 from ..flow.charge import Charge, Margins
 from ..flow.flow import Flow
-from ..flow.kernels import depends_on_mu
+from ..flow.kernels import depends_on_mu, trips_see_mu
 from ..flow.moves import Choices, MoveFlow, backwards
 from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion, Problem
@@ -127,9 +127,10 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
     The test computes the largest curvature of the integrated reward at several random
     distributions. It can find that a reward is not concave, but not prove that it is.
     """
-    if depends_on_mu(flow.problem, motion):
+    if depends_on_mu(flow.problem, motion) or trips_see_mu(flow.problem):
+        moved = "the chance of a trip" if trips_see_mu(flow.problem) else "the motion"
         raise OutsideClassError(
-            "no certificate: the motion depends on mu, so J is not concave over randomised "
+            f"no certificate: {moved} depends on mu, so J is not concave over randomised "
             "policies and a gradient bounds nothing; compare with other plans instead"
         )
     upward, scale = _most_upward(flow, jax.random.key(0) if key is None else key)
@@ -143,7 +144,7 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
 
 def is_concave(flow: Flow, motion: Motion) -> bool:
     """Whether the problem passes `check_class`; the answer is remembered, as planners ask often."""
-    if depends_on_mu(flow.problem, motion):
+    if depends_on_mu(flow.problem, motion) or trips_see_mu(flow.problem):
         return False
     question: Any = (flow.problem.grid, flow.problem.reward)
     try:

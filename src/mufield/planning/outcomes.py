@@ -147,8 +147,12 @@ def episode(
 ) -> _types.Masses:
     """The population's distributions by a landing kernel."""
 
-    def step(mass: Mass, now: Array) -> tuple[Mass, Mass]:
-        return land(flow, mass[:, None] * now, kernel), mass
+    def step(mass: Mass, inputs: tuple[Array, Array]) -> tuple[Mass, Mass]:
+        now, number = inputs
+        after = flow.ride(
+            mass[:, None] * now, mass, number, lambda joint: land(flow, joint, kernel)
+        )
+        return after, mass
 
-    end, before = jax.lax.scan(step, flow.problem.initial, weights)
+    end, before = jax.lax.scan(step, flow.problem.initial, (weights, flow.problem.steps))
     return jnp.concatenate([before, end[None]])

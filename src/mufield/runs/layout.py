@@ -46,8 +46,8 @@ PLAN, EPISODE, LOG = "plan of a run", "episode of a run", "log of a run"
 OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
 """Arrays of every episode, named as the fields of `Episode`."""
 
-SOMETIMES = ("earned", "present")
-"""Arrays of episodes whose problem hides its reward, and of those of which moves are missing."""
+SOMETIMES = ("earned", "present", "carried")
+"""Arrays of episodes whose problem hides its reward, of which moves are missing, or with trips."""
 
 LOGGED = ("states", "actions", "next_states", "observed", "mass", "moment", "step")
 """Arrays of every log, named as the fields of `Transitions`; "earned" if rewards are hidden."""

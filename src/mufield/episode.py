@@ -57,7 +57,7 @@ class AbstractSystem(eqx.Module):
 
     @abstractmethod
     def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
-        """Runs one episode from the initial distribution.
+        """Runs one episode from the problem's initial distribution.
 
         Args:
             policy: A profile, a policy, or a function ``(state, mu, step) -> action``.

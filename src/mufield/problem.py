@@ -320,6 +320,12 @@ class Problem(eqx.Module):
         """Agents drawn from the initial distribution."""
         return sample(self.grid, self.initial, key, agents, centred=self.noise.centred)
 
+    def starting_from(self, initial: Any) -> "Problem":
+        """The same problem with episodes that start from another distribution."""
+        mass = check_mass(self.grid, initial, "the distribution at the start")
+        changed: Problem = eqx.tree_at(lambda p: p.initial, self, mass.astype(self.initial.dtype))
+        return changed
+
     def with_reward(self, reward: Reward) -> "Problem":
         """The same problem with another reward; may be called inside compiled functions."""
         changed: Problem = eqx.tree_at(

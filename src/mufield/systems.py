@@ -60,10 +60,15 @@ class SimulatedSystem(AbstractSystem):
         """
         return self._flow, self._motion
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
-        """Runs one episode; raises if an action is outside the box or a result is not finite."""
+    def run(self, policy: Any, key: Key, *, agents: int = 1, initial: Any = None) -> Episode:
+        """Runs one episode; raises if an action is outside the box or a result is not finite.
+
+        ``initial`` is where the population starts, if not from the problem's distribution.
+        """
         if agents < 1:
             raise UserError(f"at least one agent must be tracked, got {agents}")
+        if initial is not None:
+            return self.starting_from(initial).run(policy, key, agents=agents)
         profile = as_profile(policy, self.problem.horizon)
         rollout = self.evaluate(profile)
         episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
@@ -71,6 +76,15 @@ class SimulatedSystem(AbstractSystem):
         if self.problem.hides_reward:
             episode = with_earnings(self._flow.problem, episode, key)
         return episode
+
+    def starting_from(self, initial: Any) -> "SimulatedSystem":
+        """The same system with episodes that start from another distribution."""
+        changed: SimulatedSystem = eqx.tree_at(
+            lambda s: (s.problem, s._flow),
+            self,
+            (self.problem.starting_from(initial), self._flow.starting_from(initial)),
+        )
+        return changed
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""

@@ -35,16 +35,24 @@ class Ask(OfRun):
     out: Path | None = None
     """File to copy the policy to; it is in the run's directory in any case."""
 
+    start: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Where the agents are today, .csv or .parquet, with the columns state_0, state_1, ... and one
+    row for each agent; by default the problem's initial distribution."""
+
     def __call__(self) -> Answer:
         prepare(self.run)
         from .._files import write_bytes
+        from ..observed.episode import read_positions
         from ..runs.layout import read_versions
         from ..runs.session import open_run
         from ..runs.surroundings import changes_since
 
         with waiting("planning"), open_run(self.run, imports=self.imports) as session:
             print_notes(changes_since(read_versions(self.run)))
-            plan, asked = session.ask(), session.asked()
+            today = None
+            if self.start is not None:
+                today = read_positions(self.start, session.setup.problem)
+            plan, asked = session.ask(today), session.asked()
             path = session.store.path("policies", asked.episode)
             if self.out is not None:
                 write_bytes(self.out, path.read_bytes())
@@ -69,6 +77,7 @@ class Tell(OfRun):
     horizon - 1); state_0, state_1, ... (where the agent was, in the units of the problem's grid);
     action_0, ... (what it did); next_0, ... (where it was one step later). Optional: stopped_0,
     ... (1 where a wall or border stopped it on that axis; else found from contact with walls);
+    carried (1 where a trip carried it off; not optional if the problem has trips);
     reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
     (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
     run, episode and policy (as `mufield ask` prints them; compared). Agents may join, leave or miss

@@ -253,6 +253,11 @@ class Flow(eqx.Module):
         mass = jnp.concatenate([before, end[None]])
         return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards)), seen
 
+    def starting_from(self, initial: Any) -> "Flow":
+        """The same flow with episodes that start from another distribution."""
+        changed: Flow = eqx.tree_at(lambda f: f.problem, self, self.problem.starting_from(initial))
+        return changed
+
     def value(self, policy: Any, motion: Motion) -> Scalar:
         """J(pi) under a motion (lemma DistMDP)."""
         return self.rollout(policy, motion).value

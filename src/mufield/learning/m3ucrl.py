@@ -175,12 +175,19 @@ class M3UCRL:
         """What the planner starts from in the first episode."""
         return self.planner.first_memory(self.flow, self.problem.actions, key)
 
-    def ask(self, state: LearnerState) -> Plan:
+    def ask(self, state: LearnerState, *, initial: Any = None) -> Plan:
         """The policy to run next; raises `PlanError` if none can be found.
 
         A plan that is not finite is replaced by the last good policy, with a note.
+
+        Args:
+            state: What the learner knows.
+            initial: Where the population is today, over the free cells or the whole box; by
+                default the problem's initial distribution.
         """
-        return self.plans([state])[0]
+        if initial is None:
+            return self.plans([state])[0]
+        return _on_all_cores(lambda each: self._next_plan(each, initial), [state])[0]
 
     def plans(self, states: list[LearnerState]) -> list[Plan]:
         """`ask` for several runs: one compiled program, run on all cores at once.
@@ -188,13 +195,13 @@ class M3UCRL:
         Not one `vmap`: planning reads a few megabytes over and over, and those of several runs
         would not fit into a core's cache.
         """
+        return _on_all_cores(self._next_plan, states)
 
-        def one(state: LearnerState) -> Plan:
-            if state.episode == 0 and self.random_first:
-                return self._random_plan(state)
-            return self._plan(state, self.optimism, self.flow, state.memory, state.key_for(PLAN))
-
-        return _on_all_cores(one, states)
+    def _next_plan(self, state: LearnerState, initial: Any = None) -> Plan:
+        if state.episode == 0 and self.random_first:
+            return self._random_plan(state)
+        flow = self.flow if initial is None else self.flow.starting_from(initial)
+        return self._plan(state, self.optimism, flow, state.memory, state.key_for(PLAN), initial)
 
     def usable_plans(self, states: list[LearnerState]) -> list[Plan]:
         """For each run the plan without optimism: the one that earns most under the model's mean.
@@ -263,14 +270,22 @@ class M3UCRL:
         return self._plan(state, world, self._own_flow, memory, key)
 
     def _plan(
-        self, state: LearnerState, world: AbstractOptimism, flow: Flow, memory: Any, key: Key
+        self,
+        state: LearnerState,
+        world: AbstractOptimism,
+        flow: Flow,
+        memory: Any,
+        key: Key,
+        initial: Any = None,
     ) -> Plan:
-        models, problem = (state.model, state.reward_model), self.problem
+        models, problem, own_flow = (state.model, state.reward_model), self.problem, self._own_flow
+        if initial is not None:
+            problem, own_flow = problem.starting_from(initial), own_flow.starting_from(initial)
         arguments = (self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
         if problem.constraints is None:
             return _checked(jax.block_until_ready(_plan(*arguments)), state)
         found = jax.block_until_ready(
-            _careful_plan(*arguments, self.pessimism, self.safe, self._own_flow, state.seen)
+            _careful_plan(*arguments, self.pessimism, self.safe, own_flow, state.seen)
         )
         plan = _checked(found.plan, state)
         if float(found.share) < 1.0:

@@ -10,6 +10,8 @@ One row for each agent and step, as CSV or Parquet:
 - ``stopped_0``, ... (optional): 1 on axes where a wall or border stopped the agent, else 0. If
   they are missing, an axis counts as stopped if the agent ended in contact with a wall or border;
   for agents that move from cell to cell, if they stayed beside one on that axis.
+- ``carried``: 1 where a trip carried the agent off, 0 where it moved by itself; only if the problem
+  has trips.
 - ``reward``: what the agent was paid at the step. Optional, unless the problem hides its reward,
   which is then learned from this column.
 - ``end_reward``: what the agent was paid for its final position, repeated in each of its rows;
@@ -38,7 +40,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import _types
-from .._types import Action, Scalar, State
+from .._types import Action, Mass, Scalar, State
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.flow import end_reward, integrated_reward
@@ -82,7 +84,13 @@ def read_episode(
     start = checked_positions(table.where, grid, points["state"], names["state"])
     end = checked_positions(table.where, grid, points["next"], names["next"])
     check_actions(table.where, problem, points["action"])
-    check_moves(table.where, problem, start, end)
+    carried = given_trips(table, problem)
+    own = np.flatnonzero(~carried)
+
+    def where(row: int, column: str) -> str:
+        return table.where(int(own[row]), column)
+
+    check_moves(where, problem, start[own], end[own])
 
     def by_agent(values: np.ndarray, filler: Any) -> np.ndarray:
         shape = (len(who), problem.horizon, *values.shape[1:])
@@ -137,7 +145,32 @@ def read_episode(
         rewards=rewards,
         earned=None if earned is None else jnp.asarray(earned),
         present=None if seen.all() else jnp.asarray(seen),
+        carried=None if problem.trips is None else jnp.asarray(by_agent(carried, False)[tracked]),
     )
+
+
+def given_trips(table: Table, problem: Problem) -> Bool[np.ndarray, "rows"]:
+    """Which rows are trips that carried agents off; raises unless a problem with trips says so."""
+    if (problem.trips is not None) != ("carried" in table.columns):
+        raise UserError(
+            f"{table.path}: expected a column carried, with 1 where a trip carried the agent off "
+            "and 0 where it moved by itself, because the problem has trips; got none"
+            if problem.trips is not None
+            else f"{table.path}: a column carried, but the problem has no trips; leave it out"
+        )
+    if problem.trips is None:
+        return np.zeros(len(table), dtype=bool)
+    return table.flags("carried")
+
+
+def read_positions(path: Path, problem: Problem) -> Mass:
+    """The distribution of agents whose positions a file has, one row for each."""
+    table, grid = read_table(path), problem.grid
+    columns = [f"state_{i}" for i in range(grid.dim)]
+    table.require(columns)
+    points = np.stack([table.numbers(column) for column in columns], axis=-1)
+    places = checked_positions(table.where, grid, points, columns)
+    return histogram(grid, places).astype(problem.initial.dtype)
 
 
 def _mean(

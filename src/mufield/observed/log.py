@@ -10,8 +10,8 @@ One row for each agent and time, as CSV or Parquet, in any order:
 - ``next_0``, ... (optional): where it was one step later. If they are missing, the agent's next row
   says it; a step is then 1, or for ``time`` the most common distance of an agent's rows. Where the
   next row is nearer or farther, rows are missing, and the move is left out.
-- ``stopped_0``, ... (optional) and ``reward`` (only if the problem hides its reward): as in an
-  episode's file.
+- ``stopped_0``, ... (optional), ``carried`` (only if the problem has trips) and ``reward`` (only if
+  it hides its reward): as in an episode's file.
 
 Agents may come and go, episodes may have any length and any start. The population's distribution
 at a time is that of the agents which have a row then, if there are enough of them, or comes from a
@@ -32,7 +32,14 @@ from ..models.data import Transitions
 from ..models.rows import check_actions, check_moves, checked_positions, histograms
 from ..problem import Problem
 from .checks import by_number, check_sizes
-from .episode import cell_columns, check_rewards, chosen_agents, distributions, given_stops
+from .episode import (
+    cell_columns,
+    check_rewards,
+    chosen_agents,
+    distributions,
+    given_stops,
+    given_trips,
+)
 from .tables import Rows, Table, read_table
 
 ENOUGH_AGENTS = 10
@@ -131,6 +138,8 @@ def read_log(
     else:
         start, after = _pairs(table, times, agent, tracked, notes)
         ends = places[after]
+    own = ~given_trips(table, problem)[start]
+    start, ends = start[own], ends[own]  # trips teach nothing about the motion
 
     def where(row: int, column: str) -> str:
         shown = column if gives_next else column.replace("next_", "state_")

@@ -14,9 +14,11 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .._files import digest, file_digest
 from .._progress import progress_bar
+from .._types import Mass
 from ..episode import Episode
 from ..errors import UserError
 from ..learning.best import BestPlan
@@ -27,6 +29,7 @@ from ..observed.episode import read_episode
 from ..observed.log import read_log
 from ..planning.planner import Plan
 from ..policies.files import read_info
+from ..space.measure import MASS_TOLERANCE
 from .build import Setup, build, resolve, with_reward_options
 from .config import RunConfig
 from .layout import LogRecord
@@ -78,13 +81,17 @@ class Session:
         """Number of the next episode."""
         return self.store.episodes + 1
 
-    def ask(self) -> Plan:
-        """The plan of the next episode, from disk; if there is none, it is made and written."""
+    def ask(self, initial: Mass | None = None) -> Plan:
+        """The plan of the next episode, from disk; if there is none, it is made and written.
+
+        ``initial`` is where the population is today, if not where the problem says; raises if the
+        plan on disk starts elsewhere.
+        """
         if self._plan is None:
             if not self.store.asked:
                 state, began = self.state, time.perf_counter()
                 try:
-                    plan = self.setup.learner.ask(state)
+                    plan = self.setup.learner.ask(state, initial=initial)
                 except PlanError as error:
                     raise UserError(
                         f"the run {self.store.directory} cannot plan episode {self.episode}: "
@@ -94,6 +101,13 @@ class Session:
                 self.store.write_plan(plan)
             # From disk even if it was just made, to go on as after an interruption.
             self._plan = self._read_plan(self.episode)
+        start = self._plan.mass[0]
+        if initial is not None and float(jnp.max(jnp.abs(start - initial))) > MASS_TOLERANCE:
+            raise UserError(
+                f"episode {self.episode} of the run {self.store.directory} was planned from "
+                "another distribution already; run that plan and tell its episode, or delete "
+                f"{self.store.path('plans', self.episode)} to plan anew"
+            )
         return self._plan
 
     def best(self, *, cautious: bool = False) -> BestPlan:

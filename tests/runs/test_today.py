@@ -1,0 +1,26 @@
+"""Runs that are asked for a plan from where the agents are today."""
+
+import jax.numpy as jnp
+import numpy as np
+from fleet import write
+
+from mufield import cli
+from mufield.observed.episode import read_positions
+from mufield.runs.session import open_run
+
+
+def test_a_run_is_asked_for_a_start_of_today(begin, tmp_path, capsys):
+    run, places = tmp_path / "run", tmp_path / "today.csv"
+    begin(run)
+    write(places, [{"agent": i, "state_0": 2.5, "state_1": 0.5 + i % 2} for i in range(4)])
+    assert cli.main(["ask", str(run), "--start", str(places)]) == 0, capsys.readouterr().err
+    with open_run(run) as session:
+        expected = read_positions(places, session.setup.problem)
+        assert float(jnp.max(expected)) == 0.5
+        np.testing.assert_allclose(session.ask().mass[0], expected)
+    write(places, [{"agent": 0, "state_0": 0.5, "state_1": 0.5}])
+    assert cli.main(["ask", str(run), "--start", str(places)]) == 2
+    assert "planned from another distribution already" in " ".join(capsys.readouterr().err.split())
+    write(places, [{"agent": 0, "state_0": 1.5, "state_1": 1.5}])
+    assert cli.main(["ask", str(run), "--start", str(places)]) == 2
+    assert "is inside a wall" in " ".join(capsys.readouterr().err.split())

@@ -89,7 +89,7 @@ def test_a_mixture_is_the_greatest_share_that_keeps_the_limit():
     free = system()
     bold = mf.MirrorAscent(60).solve(mf.MoveFlow(free.reveal()[0], motion, moves.actions[0]))
     still = jnp.zeros_like(bold.weights).at[..., 4].set(1.0)
-    outcomes = DrawnOutcomes(flow, moves.actions[0], moves.kernel, moves.kernel[None])
+    outcomes = DrawnOutcomes(flow, moves.actions[0], moves.kernel, *[moves.kernel[None]] * 2)
     share, weights, margins = outcomes.mixed(bold.weights, still)
     assert float(jnp.min(outcomes.least(bold.weights))) < 0
     assert 0 < float(share) < 1

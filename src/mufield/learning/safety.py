@@ -65,7 +65,7 @@ class DrawnWorlds(AbstractPessimism):
     the one, of many, that these worlds allow.
 
     Attributes:
-        draws: Number of worlds.
+        draws: Number of worlds that plans are made in; they are checked in as many others, too.
         farther: One more factor on how much worlds differ from the expected one.
     """
 
@@ -95,8 +95,9 @@ class DrawnWorlds(AbstractPessimism):
             motion = drawn_motion(problem, model, each, self.farther)
             return _kernel(flow, motion, own, seen)
 
-        worlds: Array = jax.lax.map(one, jax.random.split(key, self.draws))
-        return DrawnOutcomes(flow, own, _mean_kernel(problem, flow, model, own, seen), worlds)
+        drawn: Array = jax.lax.map(one, jax.random.split(key, 2 * self.draws))
+        mean = _mean_kernel(problem, flow, model, own, seen)
+        return DrawnOutcomes(flow, own, mean, drawn[: self.draws], drawn[self.draws :])
 
 
 class AccumulatedDoubt(AbstractPessimism):

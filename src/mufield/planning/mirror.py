@@ -361,10 +361,13 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
 
 
 def _tightened(moves: MoveFlow, state: MirrorState, outcomes: AbstractOutcomes) -> MirrorState:
-    """The state with limits tightened by what the worst outcome falls short of the planned one."""
+    """The state with limits tightened by what the worst outcome falls short of the planned one.
+
+    And by a little more, because the plan goes on to change.
+    """
     assert state.charge is not None
     planned = outcomes.limits.along(state.sweep.rollout.mass)
-    short = jnp.maximum(planned - outcomes.least(own_weights(moves, state)), 0.0)
+    short = jnp.maximum(planned - outcomes.least(own_weights(moves, state)), 0.0) + KEPT
     least = jnp.where(jnp.isfinite(planned), short, 0.0).astype(state.charge.tightened.dtype)
     return _begin(moves, state, replace(state.charge, tightened=least), bound=False)
 

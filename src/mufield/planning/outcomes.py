@@ -22,7 +22,9 @@ from ..flow.moves import Weights
 
 SHARES = (
     1.0,
-    0.97,
+    0.99,
+    0.98,
+    0.96,
     0.93,
     0.88,
     0.8,
@@ -66,6 +68,10 @@ class AbstractOutcomes(eqx.Module):
     def least(self, weights: Weights) -> Margins:
         """The least margins after each move that are held possible."""
 
+    def checked(self, weights: Weights) -> Margins:
+        """The least margins for the last word on a plan, which was made to please `least`."""
+        return self.least(weights)
+
     def expected(self, weights: Weights) -> _types.Masses:
         """The population under the expected motion."""
         return episode(self.flow, self.mean, weights)
@@ -90,11 +96,11 @@ class AbstractOutcomes(eqx.Module):
             return jnp.where(met > 1e-9, both / jnp.maximum(met, 1e-9), unseen)
 
         shares = jnp.asarray(SHARES, dtype=weights.dtype)
-        margins = jax.lax.map(lambda share: self.least(mixture(share)), shares)
+        margins = jax.lax.map(lambda share: self.checked(mixture(share)), shares)
         kept = jnp.min(margins, axis=(1, 2)) >= 0
         first = jnp.argmax(kept)  # of several the first: the greatest share
         share = jnp.where(jnp.any(kept), shares[first], 0.0)
-        return share, mixture(share), jnp.where(jnp.any(kept), margins[first], self.least(safe))
+        return share, mixture(share), jnp.where(jnp.any(kept), margins[first], self.checked(safe))
 
 
 class DrawnOutcomes(AbstractOutcomes):
@@ -102,21 +108,29 @@ class DrawnOutcomes(AbstractOutcomes):
 
     Attributes:
         worlds: Landing kernels of the drawn motions.
+        others: Those of motions that plans are not made for, only checked in: of many plans the
+            best looks better than it is in the worlds that it was chosen by.
     """
 
     flow: Flow
     actions: Float[Array, "moves action_dim"]
     mean: Float[Array, "cells moves window"]
     worlds: Float[Array, "worlds cells moves window"]
+    others: Float[Array, "worlds cells moves window"]
 
     def least(self, weights: Weights) -> Margins:
         """The least margins of any world."""
+        return jnp.minimum(self._worst(self.worlds, weights), self._worst(self.mean[None], weights))
 
+    def checked(self, weights: Weights) -> Margins:
+        """The same, with the other worlds, too."""
+        return jnp.minimum(self.least(weights), self._worst(self.others, weights))
+
+    def _worst(self, kernels: Array, weights: Weights) -> Margins:
         def one(kernel: Array) -> Margins:
             return self.limits.along(episode(self.flow, kernel, weights))
 
-        drawn = jax.lax.map(one, self.worlds)
-        return jnp.minimum(jnp.min(drawn, axis=0), one(self.mean))
+        return jnp.min(jax.lax.map(one, kernels), axis=0)
 
 
 class DoubtfulOutcomes(AbstractOutcomes):

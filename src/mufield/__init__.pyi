@@ -81,6 +81,7 @@ from .problem import Box as Box
 from .problem import MoveSet as MoveSet
 from .problem import Problem as Problem
 from .space.grid import Grid as Grid
+from .space.maps import CityMap as CityMap
 from .space.measure import MeanField as MeanField
 from .space.measure import density as density
 from .space.measure import entropy as entropy

@@ -96,11 +96,21 @@ class AbstractOutcomes(eqx.Module):
             return jnp.where(met > 1e-9, both / jnp.maximum(met, 1e-9), unseen)
 
         shares = jnp.asarray(SHARES, dtype=weights.dtype)
-        margins = jax.lax.map(lambda share: self.checked(mixture(share)), shares)
-        kept = jnp.min(margins, axis=(1, 2)) >= 0
-        first = jnp.argmax(kept)  # of several the first: the greatest share
-        share = jnp.where(jnp.any(kept), shares[first], 0.0)
-        return share, mixture(share), jnp.where(jnp.any(kept), margins[first], self.checked(safe))
+
+        def attempt(carry: tuple[Array, ...]) -> tuple[Array, Array, Margins]:
+            number = carry[0]
+            margins = self.checked(mixture(shares[number]))
+            return number + 1, jnp.min(margins) >= 0, margins
+
+        def unkept(carry: tuple[Array, ...]) -> Array:
+            number, kept = carry[:2]
+            return ~kept & (number < len(SHARES))
+
+        # One after the other from the greatest share on, because the first mostly keeps them.
+        number, kept, margins = jax.lax.while_loop(unkept, attempt, attempt((jnp.asarray(0),)))
+        share = jnp.where(kept, shares[number - 1], 0.0)
+        margins = jax.lax.cond(kept, lambda: margins, lambda: self.checked(safe))
+        return share, mixture(share), margins
 
 
 class DrawnOutcomes(AbstractOutcomes):

@@ -70,7 +70,7 @@ class DrawnWorlds(AbstractPessimism):
     """
 
     draws: int = eqx.field(static=True, default=16)
-    farther: float = eqx.field(static=True, default=1.5)
+    farther: float = eqx.field(static=True, default=1.2)
 
     def __check_init__(self) -> None:
         if self.draws < 1 or not self.farther >= 0:

@@ -68,10 +68,12 @@ def test_worlds_hold_the_expected_one_and_more_doubt_leaves_less(learned):
     problem, flow = CAPPED.problem, CAPPED.reveal()[0]
     model, key, own = learned.state.model, jax.random.key(1), problem.actions.points(3)
     found = [
-        mf.DrawnWorlds(draws=4, farther=f).outcomes(problem, flow, model, problem.initial, own, key)
+        mf.DrawnWorlds(draws=16, farther=f).outcomes(
+            problem, flow, model, problem.initial, own, key
+        )
         for f in (0.0, 3.0)
     ]
-    weights = weights_of(found[0], learned.profile)
+    weights = weights_of(found[0], mf.as_profile(mf.random_policy(problem), problem.horizon))
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
     limits = problem.constraints
     sure = limits.along(episode(flow, found[0].mean, weights))

@@ -64,12 +64,19 @@ class Constraints(eqx.Module):
     Attributes:
         parts: The constraints.
         sizes: Number of margins of each.
-        horizon: Number of moves; limits hold at the steps 1 to ``horizon``.
+        horizon: Number of moves.
+        first: Number of the first step; limits hold after each move, at the steps ``first + 1`` to
+            ``first + horizon``.
     """
 
     parts: tuple[Constraint, ...]
     sizes: tuple[int, ...] = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
+    first: int = eqx.field(static=True, default=0)
+
+    def from_step(self, step: int) -> "Constraints":
+        """The limits of the rest of an episode."""
+        return Constraints(self.parts, self.sizes, self.first + self.horizon - step, step)
 
     @property
     def size(self) -> int:
@@ -89,10 +96,10 @@ class Constraints(eqx.Module):
 
     @property
     def active(self) -> Bool[np.ndarray, "steps margins"]:
-        """Which margins count at the steps 1 to ``horizon``."""
+        """Which margins count after each move."""
         columns = []
         for part, size in zip(self.parts, self.sizes, strict=True):
-            steps = np.arange(1, self.horizon + 1)
+            steps = self.first + np.arange(1, self.horizon + 1)
             held = np.ones(self.horizon, bool) if part.steps is None else np.isin(steps, part.steps)
             columns.append(np.repeat(held[:, None], size, axis=1))
         return np.concatenate(columns, axis=1)

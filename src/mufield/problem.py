@@ -211,6 +211,9 @@ class Problem(eqx.Module):
 
     The reward may be hidden (the paper's footnote on unknown rewards): then `reward` is a
     `HiddenReward`, to be learned from what agents are paid.
+
+    Attributes:
+        first: Number of the first step: 0, unless the problem is the rest of an episode.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -224,6 +227,7 @@ class Problem(eqx.Module):
     reward_noise: float = eqx.field(static=True)
     constraints: Constraints | None
     trips: Trips | None
+    first: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -277,6 +281,7 @@ class Problem(eqx.Module):
                 f"a known reward is not observed, so there is no noise on it; leave out "
                 f"reward_noise = {reward_noise}, or hide the reward with reward=None"
             )
+        self.first = 0
         self.grid = grid
         self.actions = actions
         self.reward = HiddenReward() if reward is None else reward
@@ -295,8 +300,13 @@ class Problem(eqx.Module):
 
     @property
     def steps(self) -> Int[Array, "steps"]:
-        """The numbers of the steps, from 0."""
-        return jnp.arange(self.horizon, dtype=jnp.int32)
+        """The numbers of the steps; they count from 0, but a day's rest begins later."""
+        return jnp.arange(self.first, self.end, dtype=jnp.int32)
+
+    @property
+    def end(self) -> int:
+        """The number of the step after the last."""
+        return self.first + self.horizon
 
     @property
     def paid_steps(self) -> int:
@@ -325,6 +335,26 @@ class Problem(eqx.Module):
         mass = check_mass(self.grid, initial, "the distribution at the start")
         changed: Problem = eqx.tree_at(lambda p: p.initial, self, mass.astype(self.initial.dtype))
         return changed
+
+    def from_step(self, step: int, mass: Any) -> "Problem":
+        """The rest of an episode: from a step on, with the population as it is then.
+
+        Steps keep their numbers, so that rewards, trips, motions and limits that depend on the
+        time of day mean the same; `horizon` counts the moves that are left.
+        """
+        whole = isinstance(step, int | np.integer) and not isinstance(step, bool)
+        if not whole or not self.first <= step < self.end:
+            raise UserError(
+                f"the rest of an episode begins at a step from {self.first} to {self.end - 1}, "
+                f"got {step!r}"
+            )
+        begun = self.starting_from(mass)
+        limits = None if self.constraints is None else self.constraints.from_step(int(step))
+        left = {"first": int(step), "horizon": self.end - int(step), "constraints": limits}
+        rest: Problem = object.__new__(Problem)  # everything was checked when the problem was made
+        for name in self.__dataclass_fields__:
+            object.__setattr__(rest, name, left.get(name, getattr(begun, name)))
+        return rest
 
     def with_reward(self, reward: Reward) -> "Problem":
         """The same problem with another reward; may be called inside compiled functions."""

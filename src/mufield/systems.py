@@ -69,7 +69,7 @@ class SimulatedSystem(AbstractSystem):
             raise UserError(f"at least one agent must be tracked, got {agents}")
         if initial is not None:
             return self.starting_from(initial).run(policy, key, agents=agents)
-        profile = as_profile(policy, self.problem.horizon)
+        profile = as_profile(policy, self.problem.horizon, self.problem.first)
         rollout = self.evaluate(profile)
         episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
         _check_agents(self.problem, episode)
@@ -79,16 +79,21 @@ class SimulatedSystem(AbstractSystem):
 
     def starting_from(self, initial: Any) -> "SimulatedSystem":
         """The same system with episodes that start from another distribution."""
+        return self._with(self.problem.starting_from(initial), self._flow.starting_from(initial))
+
+    def from_step(self, step: int, mass: Any) -> "SimulatedSystem":
+        """The system for the rest of an episode; see `Problem.from_step`."""
+        return self._with(self.problem.from_step(step, mass), self._flow.from_step(step, mass))
+
+    def _with(self, problem: Problem, flow: Flow) -> "SimulatedSystem":
         changed: SimulatedSystem = eqx.tree_at(
-            lambda s: (s.problem, s._flow),
-            self,
-            (self.problem.starting_from(initial), self._flow.starting_from(initial)),
+            lambda s: (s.problem, s._flow), self, (problem, flow)
         )
         return changed
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
-        profile = as_profile(policy, self.problem.horizon)
+        profile = as_profile(policy, self.problem.horizon, self.problem.first)
         rollout, conduct = _inspect(self._flow, profile, self._motion)
         _check_rollout(self.problem, profile, rollout, conduct)
         return rollout
@@ -237,7 +242,7 @@ def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct
         outside = np.argwhere(~np.asarray(problem.actions.contains(law.actions) | ~used))
         cell, choice = (int(i) for i in outside[0])
         where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
-        raise outside_actions(problem, law.actions[cell, choice], step, where)
+        raise outside_actions(problem, law.actions[cell, choice], problem.first + step, where)
     finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
     if not bool(finite):
         raise UserError(

@@ -101,7 +101,8 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             raise gymnasium.error.ResetNeeded(
                 f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
             )
-        self._mass, paid = self._advance(self._mass, self._checked(action, ()), self._step)
+        clock = self._problem.first + self._step
+        self._mass, paid = self._advance(self._mass, self._checked(action, ()), clock)
         self._step += 1
         over = self._step == self._problem.horizon
         reward = float(paid)
@@ -139,7 +140,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
         for step in range(self._problem.horizon):
             seen = self._observation(mass, step)
             chosen.append(self._checked(model.predict(seen, deterministic=True)[0], ()))
-            mass, _ = self._advance(mass, chosen[-1], step)
+            mass, _ = self._advance(mass, chosen[-1], self._problem.first + step)
         return self.profile(np.stack(chosen))
 
     def _observation(self, mass: Mass, step: int) -> Numbers:

@@ -139,7 +139,8 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         if not self.agents:
             return {}, {}, {}, {}, {}
         moves = self._laws(actions)
-        ends, rewards = self._move(self._states, self._mass, moves, self._key, self._step)
+        clock = self._problem.first + self._step
+        ends, rewards = self._move(self._states, self._mass, moves, self._key, clock)
         self._place(ends)
         self._step += 1
         over = self._step == self._problem.horizon
@@ -246,7 +247,7 @@ def _move_all(
 def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
     """What agents at rest earn for the last distribution."""
     rest = jnp.asarray(problem.actions.rest, dtype=states.dtype)
-    return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.horizon))(states)
+    return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.end))(states)
 
 
 def _reward(problem: Problem, state: State, action: Action, mass: Mass, step: Step) -> Scalar:

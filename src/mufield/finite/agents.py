@@ -185,7 +185,7 @@ def _advance(
         rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, luck)
         moved, carried = jax.vmap(partial(carried_off, problem))(moved, rides), rides.taken
     life_key = jax.random.fold_in(step.life_key, number)
-    here, later = _present(rules, step.number, life_key, size, watched)
+    here, later = _present(rules, step.number - problem.first, life_key, size, watched)
     position = centres[moved.index] if rules.centred else moved.position
     moves = Moves(block.position, actions, moved.position, moved.stopped, carried)
     return Advanced(

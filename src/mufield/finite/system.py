@@ -131,7 +131,13 @@ class FiniteSystem(AbstractSystem):
                 f"{agents}; track fewer, or build a larger population"
             )
         with _pool() as pool:
-            course = _play(self, as_profile(policy, self.problem.horizon), key, agents, pool)
+            course = _play(
+                self,
+                as_profile(policy, self.problem.horizon, self.problem.first),
+                key,
+                agents,
+                pool,
+            )
         path = Moves(*(jnp.stack(steps, axis=1) for steps in zip(*course.tracked, strict=True)))
         arrays = path._asdict()
         if self.problem.trips is None:
@@ -148,7 +154,7 @@ class FiniteSystem(AbstractSystem):
         """
         if episodes < 1:
             raise UserError(f"at least one episode must be run, got {episodes}")
-        profile = as_profile(policy, self.problem.horizon)
+        profile = as_profile(policy, self.problem.horizon, self.problem.first)
         with _pool() as pool:
             courses = [_play(self, profile, k, 0, pool) for k in jax.random.split(key, episodes)]
         mass, limits = jnp.stack([course.mass for course in courses]), self.problem.constraints
@@ -214,7 +220,8 @@ def _play(
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
         number, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
         choose = choices(rules, profile, number, now, seen)
-        shared = Step(rules, choose, number, seed, life_key, now, seen)
+        clock = _number(problem.first + step)
+        shared = Step(rules, choose, clock, seed, life_key, now, seen)
         done: list[Advanced] = list(pool.map(partial(advance, shared), numbers, blocks, watched))
         blocks = [each.block for each in done]
         rewards.append(sum(each.earned for each in done) / present)

@@ -221,7 +221,7 @@ class Flow(eqx.Module):
         self, policy: Any, motion: Motion, look: Callable[..., Any]
     ) -> tuple[Rollout, Any]:
         problem = self.problem
-        profile = as_profile(policy, problem.horizon)
+        profile = as_profile(policy, problem.horizon, problem.first)
 
         def law_of(part: Any, mass: Mass) -> ActionLaw:
             pi: AbstractPolicy = profile.join(part)
@@ -255,7 +255,15 @@ class Flow(eqx.Module):
 
     def starting_from(self, initial: Any) -> "Flow":
         """The same flow with episodes that start from another distribution."""
-        changed: Flow = eqx.tree_at(lambda f: f.problem, self, self.problem.starting_from(initial))
+        return self.of_problem(self.problem.starting_from(initial))
+
+    def from_step(self, step: int, mass: Any) -> "Flow":
+        """The flow of the rest of an episode; see `Problem.from_step`."""
+        return self.of_problem(self.problem.from_step(step, mass))
+
+    def of_problem(self, problem: Problem) -> "Flow":
+        """The same tables for a problem with the same grid, noise and farthest moves."""
+        changed: Flow = eqx.tree_at(lambda f: f.problem, self, problem)
         return changed
 
     def value(self, policy: Any, motion: Motion) -> Scalar:
@@ -266,7 +274,7 @@ class Flow(eqx.Module):
         self, policy: Any, mass: _types.Masses
     ) -> Float[Array, "steps cells action_dim"]:
         """Average action in every cell at each step, given the distributions of an episode."""
-        profile = as_profile(policy, self.problem.horizon)
+        profile = as_profile(policy, self.problem.horizon, self.problem.first)
 
         def step(_: None, inputs: Any) -> tuple[None, Array]:
             part, now = inputs
@@ -288,7 +296,7 @@ def end_reward(problem: Problem, mass: Mass) -> Scalar:
         actions=jnp.broadcast_to(rest, (*mass.shape, 1, *rest.shape)),
         weights=jnp.ones((*mass.shape, 1), dtype=mass.dtype),
     )
-    return integrated_reward(problem, mass, law, problem.horizon)
+    return integrated_reward(problem, mass, law, problem.end)
 
 
 def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:

@@ -187,7 +187,8 @@ class MoveFlow(eqx.Module):
     ) -> Mass:
         """`push` without the problem's trips."""
         if self.kernel is not None:
-            return self.land(joint, self.kernel[step] if self.sees_step else self.kernel)
+            place = step - self.flow.problem.first
+            return self.land(joint, self.kernel[place] if self.sees_step else self.kernel)
         if self.table is not None and not exact:
             return kernels.arrive(self.flow, self.table(joint, mass))
         after = self._push_in_chunks(joint, mass, step)

@@ -28,6 +28,7 @@ from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
 from ..policies.encoders import LogHere
+from ..policies.joined import followed_by
 from ..policies.tables import TablePolicy, random_policy
 from ..problem import Problem
 from ..space.measure import MeanField, mean_field_at, uniform
@@ -35,7 +36,7 @@ from .best import DRAWS, BestPlan, Outlook, Shy
 from .optimism import AbstractOptimism, Greedy, Hallucinated
 from .safety import AbstractPessimism, Assured, DrawnWorlds, assured
 
-FIT, PLAN, RUN, FIT_REWARD, USE, DRAW, JUDGE, WORLDS = 1, 2, 3, 4, 5, 6, 7, 8
+FIT, PLAN, RUN, FIT_REWARD, USE, DRAW, JUDGE, WORLDS, REPLAN = 1, 2, 3, 4, 5, 6, 7, 8, 9
 """Uses of an episode's randomness; each has a key of its own."""
 
 REWARD_POINTS = 64
@@ -138,7 +139,7 @@ class M3UCRL:
         self.optimism = Hallucinated() if optimism is None else optimism
         self.flow = Flow(self.optimism.joint(problem))
         # Agents' own actions, without eta; the tables are the same.
-        self._own_flow: Flow = eqx.tree_at(lambda f: f.problem, self.flow, problem)
+        self._own_flow = self.flow.of_problem(problem)
         if problem.constraints is None and (pessimism is not None or safe is not None):
             raise UserError(
                 "the problem has no limits; leave out pessimism and safe, or give it constraints"
@@ -200,8 +201,51 @@ class M3UCRL:
     def _next_plan(self, state: LearnerState, initial: Any = None) -> Plan:
         if state.episode == 0 and self.random_first:
             return self._random_plan(state)
-        flow = self.flow if initial is None else self.flow.starting_from(initial)
-        return self._plan(state, self.optimism, flow, state.memory, state.key_for(PLAN), initial)
+        task = self._task if initial is None else self._task_of(self.problem.starting_from(initial))
+        key = state.key_for(PLAN)
+        return self._plan(state, self.optimism, task, state.memory, key, state.profile)
+
+    def replan(
+        self,
+        state: LearnerState,
+        plan: Plan,
+        mass: Any,
+        step: int,
+        *,
+        problem: Problem | None = None,
+    ) -> Plan:
+        """Plans the rest of an episode anew, from where the population was observed to be.
+
+        Returns the plan of the whole episode: until the step it is the old one, so that policies
+        and distributions keep their places; `value` is what the rest is expected to earn. `tell`
+        takes the episode with it.
+
+        Args:
+            state: What the learner knows; episodes count only when they are over.
+            plan: The plan that was run until now.
+            mass: Where the population is, over the free cells or the whole box.
+            step: Number of the step that comes next.
+            problem: The problem as it is today, if that is not what was expected: another demand,
+                for example. Space, actions, noise and horizon must be the same.
+        """
+        today = self.problem if problem is None else _same_kind(problem, self.problem)
+        task = self._task_of(today.from_step(step, mass))
+        memory = self.planner.memory_from(plan.memory, step)
+        key = jax.random.fold_in(state.key_for(REPLAN), step)
+        late = plan.profile.from_step(step)
+
+        def one(state: LearnerState) -> Plan:
+            return self._plan(state, self.optimism, task, memory, key, late)
+
+        rest = _on_all_cores(one, [state])[0]
+        seen, profile = jnp.concatenate([plan.mass[:step], rest.mass]), rest.profile
+        if step:
+            early = plan.profile.until(step)
+            profile = followed_by(self.problem.grid, early, profile, seen[:-1])
+        least = None
+        if plan.least is not None and rest.least is not None:
+            least = jnp.concatenate([plan.least[:step], rest.least])
+        return replace(rest, profile=profile, memory=plan.memory, mass=seen, least=least)
 
     def usable_plans(self, states: list[LearnerState]) -> list[Plan]:
         """For each run the plan without optimism: the one that earns most under the model's mean.
@@ -267,32 +311,41 @@ class M3UCRL:
     def _usable_plan(self, state: LearnerState, world: AbstractOptimism) -> Plan:
         key = state.key_for(USE)
         memory = self.planner.first_memory(self._own_flow, self.problem.actions, key)
-        return self._plan(state, world, self._own_flow, memory, key)
+        task = self._task._replace(flow=self._own_flow)
+        return self._plan(state, world, task, memory, key, state.profile)
+
+    @property
+    def _task(self) -> "_Task":
+        return _Task(self.problem, self.flow, self._own_flow, self.safe)
+
+    def _task_of(self, problem: Problem) -> "_Task":
+        """What is to be planned on another day, or of the rest of one."""
+        flow = self.flow.of_problem(self.optimism.joint(problem))
+        safe = self.safe.from_step(problem.first)
+        return _Task(problem, flow, self._own_flow.of_problem(problem), safe)
 
     def _plan(
         self,
         state: LearnerState,
         world: AbstractOptimism,
-        flow: Flow,
+        task: "_Task",
         memory: Any,
         key: Key,
-        initial: Any = None,
+        last: Profile | None,
     ) -> Plan:
-        models, problem, own_flow = (state.model, state.reward_model), self.problem, self._own_flow
-        if initial is not None:
-            problem, own_flow = problem.starting_from(initial), own_flow.starting_from(initial)
+        models, (problem, flow, own_flow, safe) = (state.model, state.reward_model), task
         arguments = (self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
         if problem.constraints is None:
-            return _checked(jax.block_until_ready(_plan(*arguments)), state)
+            return _checked(jax.block_until_ready(_plan(*arguments)), last, state.memory)
         found = jax.block_until_ready(
-            _careful_plan(*arguments, self.pessimism, self.safe, own_flow, state.seen)
+            _careful_plan(*arguments, self.pessimism, safe, own_flow, state.seen)
         )
-        plan = _checked(found.plan, state)
+        plan = _checked(found.plan, last, state.memory)
         if float(found.share) < 1.0:
             # The mixture is not what was planned, so there is no J that was planned for it.
             plan = replace(plan, value=plan.value + jnp.nan, mass=found.expected)
         if float(found.share) == 0.0:
-            plan = replace(plan, profile=self.safe)
+            plan = replace(plan, profile=safe)
         note = "; ".join(each for each in (plan.note, found.note) if each)
         return replace(plan, note=note)
 
@@ -367,6 +420,15 @@ class M3UCRL:
             control=zero,
             note="the uniform random policy",
         )
+
+
+class _Task(NamedTuple):
+    """What is to be planned: a problem, its flows with joint and with own actions, a safe policy."""
+
+    problem: Problem
+    flow: Flow
+    own_flow: Flow
+    safe: Profile
 
 
 class _Fit(NamedTuple):
@@ -483,17 +545,34 @@ def _on_all_cores(one: Callable[[LearnerState], Plan], states: list[LearnerState
     return found
 
 
-def _checked(plan: Plan, state: LearnerState) -> Plan:
-    """The plan; if it is not finite, the last good policy in its place."""
+def _same_kind(problem: Problem, expected: Problem) -> Problem:
+    """The problem, if a plan of the expected one can go on in it."""
+    for name in ("grid", "horizon", "max_move", "pay_end", "hides_reward"):
+        if getattr(problem, name) != getattr(expected, name):
+            raise UserError(
+                f"today's problem must have the {name} of the learner's, {getattr(expected, name)}"
+                f", got {getattr(problem, name)}; only reward, trips and limits may differ"
+            )
+    same = eqx.tree_equal((problem.actions, problem.noise), (expected.actions, expected.noise))
+    if not bool(same) or (problem.constraints is None) != (expected.constraints is None):
+        raise UserError(
+            "today's problem must have the actions and the noise of the learner's, and limits if "
+            "that has limits; only reward, trips and what the limits are may differ"
+        )
+    return problem
+
+
+def _checked(plan: Plan, last: Profile | None, memory: Any) -> Plan:
+    """The plan; if it is not finite, the last good policy in its place, with that memory."""
     if _is_finite((plan.profile, plan.value, plan.mass)):
         return plan
-    if state.profile is None:
+    if last is None:
         raise PlanError(
             "the first plan is not finite and there is no earlier policy to fall back to; check "
             "the reward and the planner's learning rate, or start with random_first=True"
         )
     note = "the plan was not finite; running the last good policy again"
-    return replace(plan, profile=state.profile, memory=state.memory, note=note)
+    return replace(plan, profile=last, memory=memory, note=note)
 
 
 def _fit_all(

@@ -51,6 +51,10 @@ class AbstractPlanner(eqx.Module):
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:
         """What the first plan starts from; arguments as of `plan`."""
 
+    def memory_from(self, memory: Any, step: int) -> Any:
+        """What a plan of the steps from this one on starts from, given a whole plan's memory."""
+        return memory.from_step(step) if isinstance(memory, Profile) else memory
+
     def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
         """The moves for which `plan` asks what they may lead to."""
         return actions.points(9)

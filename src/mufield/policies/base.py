@@ -107,6 +107,16 @@ class Profile(eqx.Module):
         """The policy of one step."""
         return self.join(jax.tree.map(lambda leaf: leaf[step], self.per_step))
 
+    def until(self, step: int) -> "Profile":
+        """The policies of the steps before this one."""
+        early = jax.tree.map(lambda leaf: leaf[:step], self.per_step)
+        return Profile(per_step=early, shared=self.shared, horizon=step)
+
+    def from_step(self, step: int) -> "Profile":
+        """The policies of the steps from this one on."""
+        rest = jax.tree.map(lambda leaf: leaf[step:], self.per_step)
+        return Profile(per_step=rest, shared=self.shared, horizon=self.horizon - step)
+
     def join(self, part: Any) -> AbstractPolicy:
         """The policy of one step, from that step's slice of `per_step`; for use in scans."""
         policy: AbstractPolicy = self.shared if part is None else eqx.combine(part, self.shared)
@@ -132,8 +142,11 @@ class FunctionPolicy(AbstractPolicy):
         return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
 
 
-def as_profile(policy: Any, horizon: int) -> Profile:
-    """Makes a profile of a profile, a policy, or a function ``(state, mu, step) -> action``."""
+def as_profile(policy: Any, horizon: int, first: int = 0) -> Profile:
+    """Makes a profile of a profile, a policy, or a function ``(state, mu, step) -> action``.
+
+    ``first`` is the number of the first step, for functions.
+    """
     if isinstance(policy, Profile):
         if policy.horizon != horizon:
             raise UserError(f"the problem has {horizon} steps but the profile has {policy.horizon}")
@@ -142,7 +155,8 @@ def as_profile(policy: Any, horizon: int) -> Profile:
         return Profile.stationary(policy, horizon)
     if callable(policy):
         # Only the step is stacked: arrays that a callable module holds are the same at all steps.
-        whole = FunctionPolicy(policy, jnp.arange(horizon, dtype=jnp.int32))
+        steps = jnp.arange(first, first + horizon, dtype=jnp.int32)
+        whole = FunctionPolicy(policy, steps)
         spec = eqx.tree_at(lambda p: p.step, jax.tree.map(lambda _: False, whole), True)
         return Profile(*eqx.partition(whole, spec), horizon=horizon)
     raise TypeError(

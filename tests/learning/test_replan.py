@@ -115,7 +115,7 @@ def test_policies_of_all_kinds_follow_each_other(kinds):
     np.testing.assert_allclose(whole.rewards[2:], after.rewards, atol=1e-6)
 
 
-@pytest.mark.parametrize("planner", [MIRROR, NETWORK], ids=["mirror", "network"])
+@pytest.mark.parametrize("planner", [MIRROR, pytest.param(NETWORK, marks=pytest.mark.slow)])
 def test_a_plan_from_elsewhere_is_better_there(planner):
     system = corridor()
     problem, cells = system.problem, system.problem.grid.n_cells

@@ -2,9 +2,9 @@
 
 import math
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -13,6 +13,10 @@ from .flags import Switch
 from .output import Answer, metrics_answer, print_notes, waiting
 from .settings import Configured
 from .sources import OfRun, prepare
+
+if TYPE_CHECKING:
+    from ..planning.planner import Plan
+    from ..runs.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,6 @@ class Ask(OfRun):
 
     def __call__(self) -> Answer:
         prepare(self.run)
-        from .._files import write_bytes
         from ..observed.episode import read_positions
         from ..runs.layout import read_versions
         from ..runs.session import open_run
@@ -52,20 +55,62 @@ class Ask(OfRun):
             today = None
             if self.start is not None:
                 today = read_positions(self.start, session.setup.problem)
-            plan, asked = session.ask(today), session.asked()
-            path = session.store.path("policies", asked.episode)
-            if self.out is not None:
-                write_bytes(self.out, path.read_bytes())
-            value = float(plan.value)
-            answer = {
-                "episode": asked.episode,
-                "file": str(self.out or path),
-                "run": asked.run,
-                "policy": asked.policy,
-                "optimistic": None if math.isnan(value) else value,
-                "note": plan.note,
-            }
-        return Answer(answer)
+            return _answer(session, session.ask(today), self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replan(OfRun):
+    """Plan the rest of an episode anew, from where the agents are now; asked for before it began.
+
+    The file is a policy for the whole episode; until the step it is the one that was run. Tell the
+    episode as ever when it is over.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """Where the agents are now, .csv or .parquet: as of `mufield ask --start`."""
+
+    step: Annotated[int, tyro.conf.arg(metavar="H")]
+    """Number of the step that comes next, from 0; later than that of an earlier replan."""
+
+    out: Path | None = None
+    """File to copy the policy to; it is in the run's directory in any case."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment that are others for the rest of this day, such as load=0.9 after
+    vehicles were lost."""
+
+    def __call__(self) -> Answer:
+        prepare(self.run)
+        from ..observed.episode import read_positions
+        from ..runs.layout import read_versions
+        from ..runs.session import open_run
+        from ..runs.surroundings import changes_since
+
+        with waiting("planning"), open_run(self.run, imports=self.imports) as session:
+            print_notes(changes_since(read_versions(self.run)))
+            now = read_positions(self.file, session.setup.problem)
+            return _answer(session, session.replan(now, self.step, self.options), self.out)
+
+
+def _answer(session: "Session", plan: "Plan", out: Path | None) -> Answer:
+    """What is said of the policy to run, which is copied to ``out``."""
+    from .._files import write_bytes
+
+    asked, value = session.asked(), float(plan.value)
+    path = session.store.policy_path(asked.episode)
+    if out is not None:
+        write_bytes(out, path.read_bytes())
+    return Answer(
+        {
+            "episode": asked.episode,
+            **({"from_step": asked.changes[-1][0]} if asked.changes else {}),
+            "file": str(out or path),
+            "run": asked.run,
+            "policy": asked.policy_at(math.inf),
+            "optimistic": None if math.isnan(value) else value,
+            "note": plan.note,
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

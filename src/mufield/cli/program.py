@@ -26,7 +26,7 @@ from .environments import List, Simulate
 from .evaluate import Evaluate
 from .export import Export
 from .flags import REGISTRY, Command
-from .fleet import Ask, New, Tell
+from .fleet import Ask, New, Replan, Tell
 from .pictures import Animate, Plot
 from .policy import Policy
 from .report import Report, Watch
@@ -40,7 +40,7 @@ _KINDS: tuple[type[Command], ...] = (
     *(List, Simulate, Demo),
     *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
     *(Policy, Evaluate, Theory, Export, Compare, Reproduce),
-    *(New, Ask, Tell),
+    *(New, Ask, Replan, Tell),
 )
 COMMANDS = {kind.__name__.lower(): kind for kind in _KINDS}
 """All commands by name, in the order of the help."""

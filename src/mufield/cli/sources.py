@@ -131,7 +131,7 @@ def read_run(directory: Path) -> "RunFiles":
 def _of_run(run: "RunFiles", episode: str) -> tuple[Path, dict[str, Any]]:
     """The file of one of a run's policies, and what identifies it."""
     number = run.episode_number(episode, planned=True)
-    return run.path("policies", number), _identity(run, run.plan_id(number), episode=number)
+    return run.policy_path(number), _identity(run, run.policy_id(number), episode=number)
 
 
 def _best_of_run(run: "RunFiles", imports: str | None) -> tuple[Path, dict[str, Any]]:

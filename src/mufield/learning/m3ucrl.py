@@ -423,7 +423,7 @@ class M3UCRL:
 
 
 class _Task(NamedTuple):
-    """What is to be planned: a problem, its flows with joint and with own actions, a safe policy."""
+    """What is to be planned: a problem, its flows of joint and of own actions, a safe policy."""
 
     problem: Problem
     flow: Flow

@@ -18,24 +18,39 @@ LEAST_PRESENT = 0.1
 
 @dataclass(frozen=True)
 class Asked:
-    """The plan that an observed episode must belong to; `run` and `policy` are their ids."""
+    """The plan that an observed episode must belong to; `run` and `policy` are their ids.
+
+    Attributes:
+        changes: Steps at which the policy was changed within the day, and the ids from then on.
+    """
 
     problem: Problem
     profile: Profile
     run: str
     episode: int
     policy: str
+    changes: tuple[tuple[int, str], ...] = ()
+
+    def policy_at(self, step: float) -> str:
+        """The id of the policy that was run at a step."""
+        return [self.policy, *(name for first, name in self.changes if first <= step)][-1]
 
 
 def check_answer(table: Table, asked: Asked) -> None:
     """Raises if the file is of another problem, run, episode or policy."""
     check_sizes(table, asked.problem)
-    wanted = {"run": asked.run, "episode": str(asked.episode), "policy": asked.policy}
+    rows = len(table)
+    wanted = {
+        "run": [asked.run] * rows,
+        "episode": [str(asked.episode)] * rows,
+        "policy": [asked.policy_at(step) for step in table.integers("step").tolist()],
+    }
     for column in wanted.keys() & table.columns.keys():
-        for row, found in enumerate(table.labels(column)):
-            if found != wanted[column]:
+        pairs = zip(wanted[column], table.labels(column), strict=True)
+        for row, (expected, found) in enumerate(pairs):
+            if found != expected:
                 raise UserError(
-                    f"{table.where(row, column)}: expected {wanted[column]}, got {found}: the rows "
+                    f"{table.where(row, column)}: expected {expected}, got {found}: the rows "
                     "belong to another run or episode; tell the episode of the policy that was "
                     "asked last"
                 )

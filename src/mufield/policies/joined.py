@@ -51,13 +51,10 @@ def _alike(early: Profile, late: Profile) -> bool:
         [(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(each.per_step)]
         for each in (early, late)
     ]
-    same = jax.tree.structure(early.per_step) == jax.tree.structure(late.per_step)
+    trees: Any = [jax.tree.structure(each.per_step) for each in (early, late)]
     stepwise = early.per_step is not None
-    return stepwise and same and shapes[0] == shapes[1] and _equal(early.shared, late.shared)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return bool(eqx.tree_equal(one, other))
+    same = trees[0] == trees[1] and shapes[0] == shapes[1]
+    return stepwise and same and bool(eqx.tree_equal(early.shared, late.shared))
 
 
 def _as_table(grid: Grid, profile: Profile, mass: Masses) -> TablePolicy:

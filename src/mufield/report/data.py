@@ -24,6 +24,7 @@ from ..runs.layout import (
     VERSIONS,
     part_numbers,
     part_path,
+    policy_path,
     read_record,
     read_seconds,
     read_versions,
@@ -145,7 +146,7 @@ class RunReader:
             masses = np.asarray(read_record(path)[1].arrays["mass"], dtype=float)
             if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
                 return {"message": f"The distributions of {path.name} are those of another space."}
-            policy = part_path(self.directory, "policies", episode)
+            policy = policy_path(self.directory, episode)
             return {"space": scene.document(), **scene.episode(masses, policy, stride)}
         except (ValueError, OSError) as error:
             return {"message": _line(error)}

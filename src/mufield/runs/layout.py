@@ -7,6 +7,8 @@ policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
 logs/0001.safetensors      transitions that belong to no episode, if there are any
+replans/0001-0004.policy   the policy of episode 1 as it was changed at step 4, if it was
+replans/0001-0004.safetensors  what the planner expected from then on
 metrics.jsonl     one row for each episode, the same whenever the run is repeated
 metrics.parquet   the same by columns; only with the extra ``parquet``
 timings.jsonl     seconds, which differ from run to run
@@ -16,11 +18,12 @@ best.policy       the policy that all data make best, and cautious.policy: once 
 tensorboard/      events, if they were asked for
 ```
 
-The first six are the run; a plan, an episode or a log is part of it once its file is there. The
+The first eight are the run; a plan, an episode or a log is part of it once its file is there. The
 metrics and the copies are derived from them, and written again where they differ.
 """
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,11 @@ METRICS, COLUMNS = "metrics.jsonl", "metrics.parquet"
 LOGS = "logs"
 """Directory with one file for each log; runs without logs have none."""
 
+REPLANS = "replans"
+"""Directory with two files for each change of a policy within a day; most runs have none."""
+
 PLAN, EPISODE, LOG = "plan of a run", "episode of a run", "log of a run"
+REPLAN = "changed plan of a run"
 """Kinds of sealed files."""
 
 OBSERVED = ("states", "actions", "next_states", "stopped", "mass", "rewards")
@@ -93,6 +100,30 @@ class LogRecord:
         return len(self.arrays["states"])
 
 
+@dataclass(frozen=True)
+class ReplanRecord:
+    """A plan that was changed within a day.
+
+    Attributes:
+        path: Its file.
+        step: The first step that was planned anew.
+        id: Names the changed policy.
+        document: What else the file says of it.
+        arrays: What the planner expected; the distributions are those of the whole episode.
+    """
+
+    path: Path
+    step: int
+    id: str
+    document: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def policy(self) -> Path:
+        """The file of the policy, for all steps of the episode."""
+        return self.path.with_suffix(".policy")
+
+
 class RunFiles:
     """A run, read from its files; `records` are its episodes so far, `logs` its further data."""
 
@@ -107,6 +138,7 @@ class RunFiles:
             document, record = read_record(path)
             self._check_owner(path, document, number, "plan")
             self.records.append(record)
+            self._check_replans(path, document, number)
 
     @property
     def episodes(self) -> int:
@@ -164,6 +196,60 @@ class RunFiles:
         text = "\n".join([self.config.identity, str(number), *before])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def replans(self, number: int) -> list[ReplanRecord]:
+        """The changes of an episode's plan within the day, in their order."""
+        found: list[ReplanRecord] = []
+        for path in replan_paths(self.directory, number):
+            document, arrays = read_sealed(path, REPLAN)
+            missing = [name for name in PLANNED if name not in arrays]
+            missing += [name for name in ("step", "options", "note") if name not in document]
+            if missing:
+                raise unusable(path, f"it lacks {', '.join(missing)}")
+            step = int(document["step"])
+            name = self.replan_id(number, found, step, arrays["mass"], document["options"])
+            for key, value in {"run": self.config.identity, "episode": number, "id": name}.items():
+                if document.get(key) != value:
+                    raise unusable(
+                        path,
+                        f"it belongs to another run, episode or plan: expected the {key} {value}, "
+                        f"got {document.get(key)}",
+                    )
+            found.append(ReplanRecord(path, step, name, document, arrays))
+        return found
+
+    def replan_id(
+        self,
+        number: int,
+        before: list[ReplanRecord],
+        step: int,
+        mass: np.ndarray,
+        options: dict[str, Any],
+    ) -> str:
+        """Names a changed plan: by what it changes, when, from where, and for what problem."""
+        start = digest("", {"start": np.asarray(mass[step])})
+        last = before[-1].id if before else self.plan_id(number)
+        text = "\n".join([last, str(step), start, json.dumps(options, sort_keys=True)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def policy_id(self, number: int) -> str:
+        """Names the policy that an episode was ended with."""
+        changed = self.replans(number)
+        return changed[-1].id if changed else self.plan_id(number)
+
+    def policy_path(self, number: int) -> Path:
+        """The file of the policy that an episode was ended with."""
+        return policy_path(self.directory, number)
+
+    def _check_replans(self, path: Path, document: dict[str, Any], number: int) -> None:
+        told = document.get("replans", [])
+        there = [each.id for each in self.replans(number)]
+        if told != there:
+            raise unusable(
+                path,
+                f"its policy was changed {len(told)} times within the day, but {REPLANS}/ has "
+                f"{len(there)} changes for it, or others",
+            )
+
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
         # One later than the next plan, which may not know the last logs.
@@ -220,6 +306,26 @@ class RunFiles:
 def part_path(directory: Path, part: str, number: int) -> Path:
     """The file of an episode in one of the `PARTS` of a run."""
     return directory / part / f"{number:04d}.{PARTS[part]}"
+
+
+def replan_path(directory: Path, number: int, step: int) -> Path:
+    """The file of an episode's plan as it was changed at a step."""
+    return directory / REPLANS / f"{number:04d}-{step:04d}.safetensors"
+
+
+def replan_paths(directory: Path, number: int) -> list[Path]:
+    """The files of all changes of an episode's plan, by step."""
+    found = (directory / REPLANS).glob(f"{number:04d}-*.safetensors")
+    named = [path for path in found if path.stem.partition("-")[2].isdecimal()]
+    return sorted(named, key=lambda path: int(path.stem.partition("-")[2]))
+
+
+def policy_path(directory: Path, number: int) -> Path:
+    """The file of the policy that an episode was ended with."""
+    changed = replan_paths(directory, number)
+    if changed:
+        return changed[-1].with_suffix(".policy")
+    return part_path(directory, "policies", number)
 
 
 def part_numbers(directory: Path, part: str) -> list[int]:

@@ -4,6 +4,7 @@ The learner's state is always made from what is on disk, interrupted or not. So 
 killed and goes on computes the same as one that was not.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._files import digest, file_digest
 from .._progress import progress_bar
@@ -30,7 +32,7 @@ from ..observed.log import read_log
 from ..planning.planner import Plan
 from ..policies.files import read_info
 from ..space.measure import MASS_TOLERANCE
-from .build import Setup, build, resolve, with_reward_options
+from .build import Setup, build, build_problem, resolve, with_reward_options
 from .config import RunConfig
 from .layout import LogRecord
 from .metrics_files import event_writer
@@ -53,9 +55,10 @@ class Session:
         ends: Number of transitions after each episode.
     """
 
-    def __init__(self, store: RunStore, setup: Setup):
+    def __init__(self, store: RunStore, setup: Setup, imports: str | None = None):
         """Reads the data of all episodes and logs so far."""
         self.store = store
+        self.imports = imports
         self.setup = setup
         self.data, self.ends, _ = told(store, setup.problem)
         self._state: LearnerState | None = None
@@ -110,6 +113,39 @@ class Session:
             )
         return self._plan
 
+    def replan(self, mass: Mass, step: int, options: dict[str, Any] | None = None) -> Plan:
+        """Plans the rest of the next episode anew, from a step on; or reads it from disk.
+
+        Args:
+            mass: Where the population was observed to be.
+            step: Number of the step that comes next.
+            options: Options of the environment that are others today, such as the demand; for the
+                rest of this episode only.
+        """
+        asked, given = self.asked(), options or {}
+        changed = self.store.replans(asked.episode)
+        if changed and changed[-1].step >= step:
+            last = changed[-1]
+            start = np.asarray(self.ask().mass[last.step])
+            same = float(np.max(np.abs(start - np.asarray(mass)))) <= MASS_TOLERANCE
+            if last.step == step and same and last.document["options"] == given:
+                return self.ask()
+            raise UserError(
+                f"episode {asked.episode} of the run {self.store.directory} was planned anew from "
+                f"step {last.step} already; name a later step, or delete {last.path} to plan it "
+                "once more"
+            )
+        problem = None
+        if given:
+            config = self.store.config
+            problem = build_problem(replace(config, options=config.options | given), self.imports)
+        state, plan, began = self.state, self.ask(), time.perf_counter()
+        fresh = self.setup.learner.replan(state, plan, mass, step, problem=problem)
+        self.store.note_seconds(self.episode, replan=time.perf_counter() - began)
+        self.store.write_replan(fresh, step, given)
+        self._plan = None
+        return self.ask()
+
     def best(self, *, cautious: bool = False) -> BestPlan:
         """The policy that all data make best, from disk; made and written if it is not there.
 
@@ -150,6 +186,7 @@ class Session:
             run=self.store.config.identity,
             episode=self.episode,
             policy=self.store.plan_id(self.episode),
+            changes=tuple((each.step, each.id) for each in self.store.replans(self.episode)),
         )
 
     def tell(
@@ -168,14 +205,19 @@ class Session:
             repeated: Whether it may equal an earlier one, number for number.
             usable: What a plan without optimism earned, if that is known.
         """
-        self.asked()
+        asked = self.asked()
         data = self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
             self._check_new(episode, source or {})
         config, rows = self.store.config, self.store.rows
+        plan = self.ask()
+        if asked.changes:  # what the whole day was expected to earn, only its first plan said
+            anew = ", ".join(str(step) for step, _ in asked.changes)
+            note = "; ".join(each for each in (plan.note, f"planned anew from step {anew}") if each)
+            plan = replace(plan, value=self._first_plan(self.episode).value, note=note)
         metrics = measure(
             self.state,
-            self.ask(),
+            plan,
             episode,
             data,
             best=rows[-1]["best"] if rows else None,
@@ -207,10 +249,11 @@ class Session:
         asked = self.asked()
         if policy_path is not None:
             info = read_info(policy_path)
-            if info.get("id") != asked.policy:
+            last = asked.policy_at(math.inf)
+            if info.get("id") != last:
                 raise UserError(
                     f"{policy_path} is not the policy that was asked for last: expected the id "
-                    f"{asked.policy} of episode {asked.episode} of the run {asked.run}, got "
+                    f"{last} of episode {asked.episode} of the run {asked.run}, got "
                     f"{info.get('id')} of episode {info.get('episode')} of the run "
                     f"{info.get('run')}; tell the episode of that policy"
                 )
@@ -281,6 +324,11 @@ class Session:
                 )
 
     def _read_plan(self, number: int) -> Plan:
+        """The plan that an episode was ended with."""
+        plan, changed = self._first_plan(number), self.store.replans(number)
+        return self.store.read_replan(changed[-1], plan) if changed else plan
+
+    def _first_plan(self, number: int) -> Plan:
         return self.store.read_plan(number, self._memory)
 
     @cached_property
@@ -322,7 +370,7 @@ def open_run(
     with RunStore.writing(directory) as store:
         if setup is None or setup.config.identity != store.config.identity:
             setup = build(store.config, imports)
-        yield Session(store, setup)
+        yield Session(store, setup, imports)
 
 
 def learn_run(

@@ -45,13 +45,16 @@ from .layout import (
     PARTS,
     PLAN,
     PLANNED,
+    REPLAN,
     SOMETIMES,
     TIMINGS,
     VERSIONS,
     EpisodeRecord,
     LogRecord,
+    ReplanRecord,
     RunFiles,
     read_seconds,
+    replan_path,
 )
 from .metrics_files import write_columns
 from .surroundings import versions
@@ -128,6 +131,31 @@ class RunStore(RunFiles):
         filled = _fill(memory, arrays, self.path("plans", number))
         return Plan(profile=profile, memory=filled, note=document["note"], **figures)
 
+    def write_replan(self, plan: Plan, step: int, options: dict[str, Any]) -> None:
+        """Writes the next episode's plan as it was changed at a step: first its policy."""
+        number = self.episodes + 1
+        path, mass = replan_path(self.directory, number, step), np.asarray(plan.mass)
+        path.parent.mkdir(exist_ok=True)
+        name = self.replan_id(number, self.replans(number), step, mass, options)
+        about = {"run": self.config.identity, "episode": number, "id": name, "step": step}
+        policy = path.with_suffix(".policy")
+        save_policy(policy, plan.profile, info=about)
+        least = {} if plan.least is None else {"least": plan.least}
+        told = {"options": options, "note": plan.note, "policy_sha256": file_digest(policy)}
+        figures = {name: getattr(plan, name) for name in PLANNED}
+        write_sealed(path, about | told, figures | least, kind=REPLAN)
+
+    def read_replan(self, record: ReplanRecord, plan: Plan) -> Plan:
+        """A plan as it was changed within the day; ``plan`` is the day's first."""
+        check_file(record.policy)
+        if file_digest(record.policy) != record.document["policy_sha256"]:
+            raise unusable(record.policy, "it is not the policy that was planned")
+        profile = load_policy(record.policy)
+        assert isinstance(profile, Profile)
+        figures = {name: jnp.asarray(array) for name, array in record.arrays.items()}
+        memory, note = plan.memory, record.document["note"]
+        return Plan(profile=profile, memory=memory, note=note, **figures)
+
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
         about = {"run": self.config.identity, "episodes": self.episodes, "id": self.best_id(kind)}
@@ -166,6 +194,9 @@ class RunStore(RunFiles):
             "source": source,
             "metrics": row,
         }
+        changed = [each.id for each in self.replans(number)]
+        if changed:
+            document["replans"] = changed
         write_sealed(self.path("episodes", number), document, arrays, kind=EPISODE)
         self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source))
         self.derive()
@@ -190,7 +221,7 @@ class RunStore(RunFiles):
         if not self.records:
             return
         for name, number in (("last", self.episodes), ("luckiest", self.luckiest)):
-            source = self.path("policies", number)
+            source = self.policy_path(number)
             check_file(source)
             write_changed(self.directory / f"{name}.policy", source.read_bytes())
 

@@ -116,7 +116,7 @@ def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
     problem, known = run.setup.problem, run.motion is not None
     for number, record in enumerate(run.store.records, start=1):
         model, episode = run.state_after(number - 1).model, to_episode(record)
-        profile = load_policy(run.store.path("policies", number))
+        profile = load_policy(run.store.policy_path(number))
         assert isinstance(profile, Profile)
         plan = run.store.read_plan_file(number).arrays
         survey = _survey(problem, model, run.motion, profile, episode.mass)

@@ -94,7 +94,7 @@ def run_flow(run: RunFiles, problem: Problem, episode: int) -> RunFlow:
     record = run.records[episode - 1]
     masses, arrows = jnp.asarray(record.arrays["mass"]), None
     if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
-        policy = load_policy(run.path("policies", episode))
+        policy = load_policy(run.policy_path(episode))
         arrows = np.asarray(Flow(problem).mean_actions(policy, masses))
     title = f"{run.config.environment}, episode {episode}, J = {record.row['value']:.4g}"
     return RunFlow(problem, title, masses, arrows)

@@ -47,6 +47,8 @@ from .models.kernels import Smooth as Smooth
 from .models.kernels import Steered as Steered
 from .models.kernels import Structured as Structured
 from .observed.log import read_log as read_log
+from .passengers import Earnings as Earnings
+from .passengers import Passengers as Passengers
 from .planning.certificate import Certificate as Certificate
 from .planning.certificate import certify as certify
 from .planning.gradient import BPTT as BPTT

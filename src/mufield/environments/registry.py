@@ -90,6 +90,11 @@ _BUILT_IN = (
         "a corridor whose far side moves fast: greedy learners never find out",
         "walkway.walkway",
     ),
+    Entry(
+        "manhattan",
+        "a fleet of taxis, with demand and trips from public records and an invented motion",
+        "manhattan.manhattan",
+    ),
 )
 _MOTIONS = {
     "rooms-wind": "the same wind everywhere",

@@ -1,0 +1,213 @@
+"""Manhattan's taxis: demand and trips counted from public records, and an invented motion.
+
+Where passengers wait, where they go and what they pay comes from 55,679 trips of New York's taxis
+(public records of the city's Taxi and Limousine Commission, as sampled in a public tutorial
+repository under the Apache License 2.0; `tools/make_manhattan.py`). How far an empty vehicle gets in
+ten minutes is **invented**: the records do not say it.
+"""
+
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .._files import read_sealed
+from .._types import Action, State
+from ..errors import UserError
+from ..passengers import Earnings, Passengers
+from ..problem import Box, Problem
+from ..space.grid import Grid
+from ..space.maps import CityMap
+from ..space.measure import MeanField
+from ..systems import SimulatedSystem
+from ..trips import Trips
+from .motions import bump
+
+DATA = Path(__file__).with_name("manhattan.safetensors")
+KIND = "table of trips"
+
+PART_STARTS = (0, 6, 10, 16, 20)
+"""First hours of the parts of the day: in each, trips have other destinations."""
+
+STEPS_PER_HOUR = 6
+REWARDS = ("served", "fares")
+DAYS = ("weekday", "weekend")
+
+NEAR, PRIOR_TRIPS, POPULAR_TRIPS = 0.35, 30.0, 3.0
+"""How destinations are smoothed: trips count for origins and destinations nearby, with a Gaussian of
+this width in kilometres; to the trips of a part of the day so many are added of the whole week, and
+to these so many to where most people go. The first two predict trips best that were left out."""
+
+AVENUES, STREETS = 1.0, 0.75
+"""Kilometres in ten minutes along avenues and along streets, where nothing slows a vehicle down."""
+MIDTOWN = (2.9, 7.4)
+MIDTOWN_SLOWS, MIDTOWN_WIDTH = 0.4, 1.3
+RUSH_SLOWS, RUSH_HOURS, RUSH_WIDTH = 0.2, (8.5, 17.5), 1.3
+CROWDS_SLOW = 10.0
+NOISE = 0.125
+
+
+class TripTable(NamedTuple):
+    """What is known of trips.
+
+    Attributes:
+        city: The map.
+        pickups: Trips by day, hour and cell where they begin, smoothed over hours.
+        journeys: Probability of each destination by day, part of the day and origin.
+        fares: Mean fare in dollars, by day, part of the day and origin.
+    """
+
+    city: CityMap
+    pickups: Float[np.ndarray, "days hours cells"]
+    journeys: Float[np.ndarray, "days parts cells cells"]
+    fares: Float[np.ndarray, "days parts cells"]
+
+
+class Traffic(eqx.Module):
+    """The invented motion: s + v(s, hour, mu(s)) a, with another speed on each axis.
+
+    Avenues, along the second axis, are faster than streets; midtown is slow, and so are rush hours
+    on weekdays and crowds of empty vehicles.
+
+    Attributes:
+        start: Hour of the day at the first step.
+        rush: By how much rush hours slow down.
+    """
+
+    start: float = eqx.field(static=True)
+    rush: float = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
+        """Where a vehicle gets in ten minutes."""
+        hour = self.start + (mu.step + 0.5) / STEPS_PER_HOUR
+        midtown = MIDTOWN_SLOWS * bump(state, *MIDTOWN, MIDTOWN_WIDTH)
+        slowed = (1 - midtown) * (1 - self.rush * _rush(hour)) / (1 + CROWDS_SLOW * mu.here)
+        return state + slowed.astype(state.dtype) * jnp.array([STREETS, AVENUES]) * action
+
+
+def _rush(hour: Float[np.ndarray, ""]) -> Float[np.ndarray, ""]:
+    """How much of a rush hour it is, from 0 to 1."""
+    # The shorter way round the clock.
+    apart = [(hour - peak + 12) % 24 - 12 for peak in RUSH_HOURS]
+    return sum((jnp.exp(-0.5 * jnp.square(each / RUSH_WIDTH)) for each in apart), jnp.zeros(()))
+
+
+def manhattan(
+    *,
+    horizon: int = 12,
+    load: float = 0.6,
+    start: float = 7.0,
+    day: str = "weekday",
+    reward: str = "served",
+    cost: float = 0.05,
+    noise_std: float = NOISE,
+) -> SimulatedSystem:
+    """A fleet of taxis on 185 cells of 500 m, in steps of ten minutes.
+
+    A vehicle finds a passenger with the probability min(1, demand / mu), and is then where the
+    trip ends; the others drive, or stay. Episodes start with vehicles where the trips of the hour
+    before ended. Only the motion of empty vehicles is unknown to the learner, and it is invented:
+    see `Traffic`. Demand, destinations and fares are counted from public records.
+
+    Args:
+        horizon: Number of steps.
+        load: Demand in a step as a share of the fleet, in the mean over the episode.
+        start: Hour of the day at the first step, such as 7.5 for half past seven.
+        day: ``"weekday"`` or ``"weekend"``.
+        reward: ``"served"`` pays one for each passenger, so that J is the number of passengers of a
+            vehicle; ``"fares"`` pays the mean fare, in dollars, of the trips from that cell.
+        cost: Cost of driving empty at full speed for a step, on one axis: a share of a mean fare.
+        noise_std: Standard deviation of the noise, in kilometres.
+    """
+    for name, given, there in (("day", day, DAYS), ("reward", reward, REWARDS)):
+        if given not in there:
+            raise UserError(f"{name} must be one of {', '.join(there)}, got {given!r}")
+    if not (math.isfinite(load) and load > 0 and 0 <= start < 24):
+        raise UserError(
+            f"load must be positive and start an hour from 0 to 24, got {load} and {start}"
+        )
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
+        raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+    table, which = trip_table(), DAYS.index(day)
+    grid = table.city.grid
+    hours = start + (np.arange(horizon) + 0.5) / STEPS_PER_HOUR
+    rates = _at_hours(table.pickups[which], hours)
+    parts = _parts(hours)
+    passengers = Passengers(grid, load * horizon * rates / rates.sum())
+    before = start - (np.arange(STEPS_PER_HOUR) + 0.5) / STEPS_PER_HOUR
+    ended = np.einsum(
+        "hk,hkj->j", _at_hours(table.pickups[which], before), table.journeys[which, _parts(before)]
+    )
+    fares = table.fares[which, parts]
+    usual = float(np.sum(rates * fares) / rates.sum()) if reward == "fares" else 1.0
+    problem = Problem(
+        grid=grid,
+        actions=Box(-1.0, 1.0, dim=2),
+        reward=Earnings(passengers, fares if reward == "fares" else 1.0, cost * usual),
+        horizon=int(horizon),
+        initial=ended / ended.sum(),
+        noise=noise_std,
+        max_move=(STREETS, AVENUES),
+        trips=Trips(passengers, table.journeys[which, parts]),
+    )
+    return SimulatedSystem(problem, Traffic(start, RUSH_SLOWS if day == "weekday" else 0.0))
+
+
+@lru_cache(maxsize=1)
+def trip_table() -> TripTable:
+    """The counts that ship with mufield, smoothed."""
+    document, arrays = read_sealed(DATA, KIND)
+    shape, edge = arrays["free"].shape, document["cell"] / 1000
+    grid = Grid.box(0.0, tuple(n * edge for n in shape), shape, walls=~arrays["free"])
+    city = CityMap(document["longitude"], document["latitude"], document["turn"], grid)
+    days, cells = len(DAYS), grid.n_cells
+    counts = np.zeros((days * len(PART_STARTS), cells, cells))
+    counts[arrays["part"], arrays["origin"], arrays["destination"]] = arrays["count"]
+    counts = counts.reshape(days, -1, cells, cells)
+    pickups = arrays["pickups"].astype(float)
+    pickups = (np.roll(pickups, 1, 1) + 2 * pickups + np.roll(pickups, -1, 1)) / 4
+    near = _near(grid)
+    begun = counts.sum(axis=-1)
+    # The mean fare of trips from nearby, and a few of the whole city's.
+    usual = arrays["paid"].sum() / begun.sum()
+    paid = arrays["paid"] @ near + POPULAR_TRIPS * usual
+    fares = paid / (begun @ near + POPULAR_TRIPS)
+    return TripTable(city, pickups, _smoothed(counts, near), fares)
+
+
+def _near(grid: Grid) -> Float[np.ndarray, "cells cells"]:
+    """To which cells a trip counts that begins or ends in one."""
+    apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
+    weights = np.exp(-0.5 * apart / NEAR**2)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _smoothed(
+    counts: Float[np.ndarray, "days parts cells cells"], near: Float[np.ndarray, "cells cells"]
+) -> Float[np.ndarray, "days parts cells cells"]:
+    """Probability of each destination, from counts of trips."""
+    spread = near.T @ counts @ near
+    popular = counts.sum(axis=(0, 1, 2)) + 1
+    usual = spread.sum(axis=(0, 1)) + POPULAR_TRIPS * popular / popular.sum()
+    found = spread + PRIOR_TRIPS * usual / usual.sum(axis=-1, keepdims=True)
+    return np.asarray(found / found.sum(axis=-1, keepdims=True))
+
+
+def _at_hours(
+    pickups: Float[np.ndarray, "hours cells"], hours: Float[np.ndarray, "steps"]
+) -> Float[np.ndarray, "steps cells"]:
+    """Pickups at times of day, linear between the middles of the hours."""
+    place = (hours - 0.5) % 24
+    low = np.floor(place).astype(int)
+    share = (place - low)[:, None]
+    return np.asarray((1 - share) * pickups[low % 24] + share * pickups[(low + 1) % 24])
+
+
+def _parts(hours: Float[np.ndarray, "steps"]) -> np.ndarray:
+    """The part of the day of each time."""
+    return np.searchsorted(PART_STARTS, hours % 24, side="right") - 1

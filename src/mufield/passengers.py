@@ -1,0 +1,118 @@
+"""Passengers and what serving them earns: the chance and the reward of a fleet of vehicles for hire.
+
+Both are known to the learner; how vehicles move between passengers is not.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._types import Action, Scalar, State
+from .errors import UserError
+from .space.grid import Grid
+from .space.measure import MeanField
+
+EMPTY = 1e-9
+"""Mass below which a cell counts as empty; a vehicle there is sure to find a passenger."""
+
+
+class Passengers(eqx.Module):
+    r"""The chance that a vehicle finds a passenger, for `Trips`: $\min(1, d_h(k) / \mu_h(k))$.
+
+    So as many are served as there are vehicles or passengers, whichever are fewer.
+
+    Attributes:
+        wanted: Demand in each step and cell, as a share of the fleet.
+    """
+
+    wanted: Float[Array, "steps cells"]
+    grid: Grid = eqx.field(static=True)
+
+    def __init__(self, grid: Grid, wanted: Any):
+        """Checks and builds.
+
+        Args:
+            grid: The space.
+            wanted: As the attribute; one row for all steps is enough if demand does not change.
+        """
+        demand = np.atleast_2d(np.asarray(wanted, dtype=float))
+        if demand.ndim != 2 or demand.shape[1] != grid.n_cells:
+            raise UserError(
+                f"demand must have a row for each step and a column for each of {grid.n_cells} "
+                f"free cells, got the shape {np.shape(wanted)}"
+            )
+        if not np.isfinite(demand).all() or (demand < 0).any():
+            raise UserError("demand must be finite and not negative; it is a share of the fleet")
+        self.wanted = jnp.asarray(demand, dtype=jnp.result_type(float))
+        self.grid = grid
+
+    def __call__(self, state: State, mu: MeanField) -> Scalar:
+        """The chance of one vehicle."""
+        return jnp.minimum(1.0, of_step(self.wanted, self.grid, state, mu) / self._here(mu))
+
+    def of_steps(self, horizon: int) -> Float[np.ndarray, "steps cells"]:
+        """The demand of each step of an episode."""
+        return by_step(self.wanted, horizon)
+
+    @staticmethod
+    def _here(mu: MeanField) -> Scalar:
+        return jnp.maximum(mu.here, EMPTY)
+
+
+class Earnings(eqx.Module):
+    """A reward: what serving passengers pays, minus the cost of driving empty.
+
+    Attributes:
+        passengers: Where passengers are.
+        pay: What a passenger pays, by step and cell where the trip begins.
+        cost: Cost of driving empty: for each axis, of an action of size one.
+    """
+
+    passengers: Passengers
+    pay: Float[Array, "steps cells"]
+    cost: Float[Array, "axes"]
+
+    def __init__(self, passengers: Passengers, pay: Any = 1.0, cost: Any = 0.05):
+        """Checks and builds; a single number is the pay everywhere, or the cost on all axes."""
+        cells = passengers.grid.n_cells
+        try:
+            paid = np.atleast_2d(np.broadcast_to(np.asarray(pay, dtype=float), _shape(pay, cells)))
+        except ValueError as error:
+            raise UserError(
+                f"pay must be a number, or have a column for each of {cells} free cells, got the "
+                f"shape {np.shape(pay)}"
+            ) from error
+        costs = np.atleast_1d(np.asarray(cost, dtype=float))
+        if not (np.isfinite(paid).all() and np.isfinite(costs).all()) or (costs < 0).any():
+            raise UserError("pay and cost must be finite, and the cost not negative")
+        self.passengers = passengers
+        self.pay = jnp.asarray(paid, dtype=jnp.result_type(float))
+        self.cost = jnp.asarray(costs, dtype=jnp.result_type(float))
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        """The reward of one vehicle; a chance of the pay, and the cost if it does not find any."""
+        served = self.passengers(state, mu)
+        pay = of_step(self.pay, self.passengers.grid, state, mu)
+        return pay * served - (1 - served) * self.driving(action)
+
+    def driving(self, action: Float[Array, "*batch axes"]) -> Float[Array, "*batch"]:
+        """The cost of driving empty."""
+        return jnp.sum(self.cost.astype(action.dtype) * jnp.abs(action), axis=-1)
+
+
+def of_step(table: Float[Array, "steps cells"], grid: Grid, state: State, mu: MeanField) -> Scalar:
+    """The entry of an agent's cell and of the step."""
+    step = jnp.minimum(mu.step, len(table) - 1)
+    return table[step, grid.index_of(state)].astype(mu.mass.dtype)
+
+
+def by_step(table: Float[Array, "steps cells"], horizon: int) -> Float[np.ndarray, "steps cells"]:
+    """The rows of the steps of an episode; the last row serves all steps after it."""
+    return np.asarray(table, dtype=float)[np.minimum(np.arange(horizon), len(table) - 1)]
+
+
+def _shape(pay: Any, cells: int) -> tuple[int, ...]:
+    return (*np.shape(pay)[:-1], cells)

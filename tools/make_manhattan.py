@@ -1,0 +1,96 @@
+"""Makes the data of the environment `manhattan` from a table of taxi trips.
+
+    python tools/make_manhattan.py nyc_taxi_trips.csv.gz
+
+The table has the columns weekday (1 is Sunday, 7 Saturday), hour, pickup_lon, pickup_lat,
+dropoff_lon, dropoff_lat and fare_usd. It holds 65,900 trips of New York's taxis: public records of the
+city's Taxi and Limousine Commission, as sampled in a public tutorial repository under the Apache
+License 2.0. What is written are counts by cell, hour and part of the day, and mean fares; no trip can
+be told from them.
+"""
+
+import argparse
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from mufield._files import write_sealed
+from mufield.environments.manhattan import DATA, KIND, PART_STARTS
+from mufield.space.maps import CityMap
+
+ABOUT = (
+    "Taxi trips of New York, counted by cells of 500 m: public records of the city's Taxi and "
+    "Limousine Commission, as sampled in a public tutorial repository under the Apache License 2.0"
+)
+COLUMNS = (
+    "weekday", "hour", "pickup_lon", "pickup_lat", "dropoff_lon", "dropoff_lat", "fare_usd",
+)  # fmt: skip
+TURN, CELL, SIZE, LEAST = 29.0, 500.0, (6000.0, 14000.0), 30
+CORNER = (-74.05400043, 40.70914716)
+"""Longitude and latitude of the map's corner: 3 km left of and 0.5 km below (-74.02, 40.70)."""
+
+
+def main() -> None:
+    """Reads the table, counts, writes."""
+    parser = argparse.ArgumentParser(description="Makes the data of the environment manhattan.")
+    parser.add_argument("trips", type=Path, help="table of trips, CSV, may be gzipped")
+    parser.add_argument("--out", type=Path, default=DATA)
+    args = parser.parse_args()
+    rows = read(args.trips)
+    print(f"{len(rows):,} trips")
+    where = {"cell": CELL, "turn": TURN, "origin": CORNER, "size": SIZE}
+    plane = CityMap.of_traffic(*rows[:, 2:4].T, **where)
+    ends = [plane.to_plane(*rows[:, i : i + 2].T) for i in (2, 4)]
+    inside = np.all([(0 <= p) & (p < np.array(SIZE) / 1000) for p in ends], axis=(0, 2))
+    rows = rows[inside]
+    city = CityMap.of_traffic(
+        np.concatenate([rows[:, 2], rows[:, 4]]),
+        np.concatenate([rows[:, 3], rows[:, 5]]),
+        least=LEAST,
+        **where,
+    )
+    start, end = (city.grid.index_of(p[inside]) for p in ends)
+    kept = (start >= 0) & (end >= 0)
+    print(f"{inside.sum():,} inside, {kept.sum():,} of them between {city.grid.n_cells} cells")
+    start, end, fare = start[kept], end[kept], rows[kept, 6]
+    weekend = np.isin(rows[kept, 0], (1, 7)).astype(int)
+    hour = rows[kept, 1].astype(int)
+    part = np.searchsorted(PART_STARTS, hour, side="right") - 1
+    cells = city.grid.n_cells
+    pickups = np.zeros((2, 24, cells), dtype=np.uint16)
+    np.add.at(pickups, (weekend, hour, start), 1)
+    journeys = np.zeros((2, len(PART_STARTS), cells, cells), dtype=int)
+    np.add.at(journeys, (weekend, part, start, end), 1)
+    paid = np.zeros((2, len(PART_STARTS), cells))
+    np.add.at(paid, (weekend, part, start), fare)
+    day, when, origin, destination = np.nonzero(journeys)
+    document = {
+        "about": ABOUT, "longitude": CORNER[0], "latitude": CORNER[1], "turn": TURN, "cell": CELL,
+        "trips": int(kept.sum()),
+    }  # fmt: skip
+    arrays = {
+        "free": ~city.grid.walls,
+        "pickups": pickups,
+        "part": (day * len(PART_STARTS) + when).astype(np.uint8),
+        "origin": origin.astype(np.uint8),
+        "destination": destination.astype(np.uint8),
+        "count": journeys[day, when, origin, destination].astype(np.uint8),
+        "paid": paid.astype(np.float32),
+    }
+    assert cells <= 256
+    assert journeys.max() < 256
+    write_sealed(args.out, document, arrays, kind=KIND)
+    print(f"{args.out}: {args.out.stat().st_size:,} bytes")
+
+
+def read(path: Path) -> np.ndarray:
+    """The rows of the table as numbers; raises if one is no number or a column is missing."""
+    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
+    with opened as file:
+        return np.array([[float(row[name]) for name in COLUMNS] for row in csv.DictReader(file)])
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from ._types import Action, Key, Mass, Scalar, State, States
 from .constraints import Constraints, as_constraints
 from .errors import UserError
 from .space.grid import Grid, PerAxis, per_axis
+from .space.maps import CityMap
 from .space.measure import MeanField, at_all_cells, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise
 from .trips import Trips, check_trips
@@ -213,6 +214,7 @@ class Problem(eqx.Module):
     `HiddenReward`, to be learned from what agents are paid.
 
     Attributes:
+        city: The map that the grid belongs to, if there is one.
         first: Number of the first step: 0, unless the problem is the rest of an episode.
     """
 
@@ -227,12 +229,13 @@ class Problem(eqx.Module):
     reward_noise: float = eqx.field(static=True)
     constraints: Constraints | None
     trips: Trips | None
+    city: CityMap | None = eqx.field(static=True)
     first: int = eqx.field(static=True)
 
     def __init__(
         self,
         *,
-        grid: Grid,
+        grid: Grid | CityMap,
         actions: Box | MoveSet,
         reward: Reward | None,
         horizon: int,
@@ -247,7 +250,7 @@ class Problem(eqx.Module):
         """Checks and builds a problem.
 
         Args:
-            grid: The space.
+            grid: The space; of a city, its map, and then files may hold longitude and latitude.
             actions: What agents can do.
             reward: The reward of one agent, ``(state, action, mu) -> number``; None to hide it.
             horizon: Number of moves in an episode.
@@ -263,6 +266,8 @@ class Problem(eqx.Module):
                 `mass_at_least`, `cells_at_most` and `entropy_at_least` make the usual ones.
             trips: Known transitions that are no moves: who is taken at a step, and where to.
         """
+        self.city = grid if isinstance(grid, CityMap) else None
+        grid = grid.grid if isinstance(grid, CityMap) else grid
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
             raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
         if not isinstance(actions, (Box, MoveSet)):

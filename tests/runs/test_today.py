@@ -16,7 +16,7 @@ def test_a_run_is_asked_for_a_start_of_today(begin, tmp_path, capsys):
     write(places, [{"agent": i, "state_0": 2.5, "state_1": 0.5 + i % 2} for i in range(4)])
     assert cli.main(["ask", str(run), "--start", str(places)]) == 0, capsys.readouterr().err
     with open_run(run) as session:
-        expected = read_positions(places, session.setup.problem)
+        expected, _ = read_positions(places, session.setup.problem)
         assert float(jnp.max(expected)) == 0.5
         np.testing.assert_allclose(session.ask().mass[0], expected)
     write(places, [{"agent": 0, "state_0": 0.5, "state_1": 0.5}])

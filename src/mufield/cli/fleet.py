@@ -40,8 +40,9 @@ class Ask(OfRun):
     """File to copy the policy to; it is in the run's directory in any case."""
 
     start: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where the agents are today, .csv or .parquet, with the columns state_0, state_1, ... and one
-    row for each agent; by default the problem's initial distribution."""
+    """Where the agents are today, .csv or .parquet, with the columns state_0, state_1, ... (on a
+    city's map longitude and latitude) and one row for each agent; by default the problem's initial
+    distribution."""
 
     def __call__(self) -> Answer:
         prepare(self.run)
@@ -54,7 +55,8 @@ class Ask(OfRun):
             print_notes(changes_since(read_versions(self.run)))
             today = None
             if self.start is not None:
-                today = read_positions(self.start, session.setup.problem)
+                today, notes = read_positions(self.start, session.setup.problem)
+                print_notes(notes)
             return _answer(session, session.ask(today), self.out)
 
 
@@ -88,7 +90,8 @@ class Replan(OfRun):
 
         with waiting("planning"), open_run(self.run, imports=self.imports) as session:
             print_notes(changes_since(read_versions(self.run)))
-            now = read_positions(self.file, session.setup.problem)
+            now, notes = read_positions(self.file, session.setup.problem)
+            print_notes(notes)
             return _answer(session, session.replan(now, self.step, self.options), self.out)
 
 
@@ -120,9 +123,10 @@ class Tell(OfRun):
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
     """The episode, .csv or .parquet: one row for each agent and step. Columns: agent; step (0, ...,
     horizon - 1); state_0, state_1, ... (where the agent was, in the units of the problem's grid);
-    action_0, ... (what it did); next_0, ... (where it was one step later). Optional: stopped_0,
-    ... (1 where a wall or border stopped it on that axis; else found from contact with walls);
-    carried (1 where a trip carried it off; not optional if the problem has trips);
+    action_0, ... (what it did); next_0, ... (where it was one step later); on a city's map
+    longitude, latitude, next_longitude and next_latitude may stand for the positions. Optional:
+    stopped_0, ... (1 where a wall or border stopped it on that axis; else found from contact with
+    walls); carried (1 where a trip carried it off; not optional if the problem has trips);
     reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
     (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
     run, episode and policy (as `mufield ask` prints them; compared). Agents may join, leave or miss

@@ -152,6 +152,7 @@ def describe(
         "version": VERSION,
         "mufield": version("mufield"),
         "grid": grid_entries(problem.grid),
+        **_map(problem),
         "actions": known,
         "axes": {
             "state": [f"state_{axis}" for axis in range(problem.grid.dim)],
@@ -162,6 +163,18 @@ def describe(
         "dtypes": dict.fromkeys(arrays, dtype.name),
     }
     return DeployedPolicy(document, arrays)
+
+
+def _map(problem: Problem) -> dict[str, Any]:
+    """Where on the earth the grid is, and how far actions of one point, if it is known."""
+    city, actions = problem.city, problem.actions
+    if city is None:
+        return {}
+    place = {"longitude": city.longitude, "latitude": city.latitude, "turn": city.turn}
+    if actions.dim == 2:
+        largest = np.maximum(np.abs(actions.lower), np.abs(actions.upper))
+        place["reach"] = (np.asarray(problem.max_move) / np.maximum(largest, 1e-9)).tolist()
+    return {"map": place}
 
 
 def _check_fits(policy: AbstractPolicy, problem: Problem) -> None:

@@ -5,6 +5,10 @@ This file needs nothing else of mufield: copied beside a policy, it works wherev
     policy = DeployedPolicy.load("policy.safetensors")
     actions = policy.act(positions, step=3)
 
+and of a policy for a city's map:
+
+    where = policy.destinations(longitude, latitude, step=3)
+
 A policy is a safetensors file: 8 bytes with the length of a header, the header in JSON, then the
 arrays. The header's entry ``mufield`` holds a document (the kind of policy, the grid, the actions,
 units, the run that it comes from) and a checksum of the document and all arrays. Nothing in the
@@ -28,6 +32,13 @@ VERSION = 1
 CONTACT = 1e-3
 """How far a position may be inside a wall, as a share of a cell: measured positions of agents that
 touch a wall are not exact."""
+
+DEGREE = math.pi / 180 * 6371.0088
+"""Kilometres of a degree along a great circle."""
+
+EDGE, FAR = 1e-4, 2.0
+"""Positions in walls count for the nearest free cell if its centre is at most ``FAR`` cells away,
+and are put into it, ``EDGE`` of a cell inside."""
 
 MASS_TOLERANCE = 1e-4
 """How far a distribution may be from summing to one."""
@@ -107,6 +118,19 @@ class Space:
             lost = lost[cells[lost] < 0]
         return cells
 
+    def onto_streets(self, points: np.ndarray) -> np.ndarray:
+        """The same points, those in walls moved to a free cell nearby; NaN if there is none."""
+        size = np.asarray(self.cell_size)
+        centres = np.asarray(self.lower) + (np.argwhere(~self.walls) + 0.5) * size
+        found = np.array(points, dtype=float)
+        for row in np.flatnonzero(self.cells_of(found) < 0):
+            apart = np.linalg.norm(centres - found[row], axis=1)
+            nearest = centres[int(np.argmin(apart))]
+            inside = (0.5 - EDGE) * size
+            near = apart.min() <= FAR * size.max()
+            found[row] = np.clip(found[row], nearest - inside, nearest + inside) if near else np.nan
+        return found
+
     def blocks(self, cells: int) -> np.ndarray:
         """The block of each free cell, where blocks have ``cells`` cells on each axis."""
         _, block = np.unique(np.argwhere(~self.walls) // cells, axis=0, return_inverse=True)
@@ -125,6 +149,53 @@ class Space:
         return np.stack(columns, axis=1)
 
 
+class Map:
+    """Where on the earth the grid is.
+
+    Attributes:
+        reach: Kilometres that an action of one points to on each axis; None if actions are no
+            moves.
+    """
+
+    def __init__(self, document: dict[str, Any]):
+        """Reads the map's part of a document."""
+        numbers = _numbers(document[name] for name in ("longitude", "latitude", "turn"))
+        self.origin, angle = np.array(numbers[:2]), math.radians(numbers[2])
+        if abs(numbers[0]) > 180 or abs(numbers[1]) > 89:
+            raise ValueError(f"expected degrees of longitude and latitude, got {numbers[:2]}")
+        # From east and north to the map's axes; degrees of longitude are shorter.
+        self._turn = np.array(
+            [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
+        )
+        self._scale = DEGREE * np.array([math.cos(math.radians(numbers[1])), 1.0])
+        reach = document.get("reach")
+        self.reach = None if reach is None else np.array(_numbers(reach))
+        if self.reach is not None and self.reach.shape != (2,):
+            raise ValueError(f"expected a reach on two axes, got {reach}")
+
+    def to_plane(self, longitude: Any, latitude: Any) -> np.ndarray:
+        """Positions in kilometres, (agents, 2)."""
+        where = [_real(longitude, "longitude"), _real(latitude, "latitude")]
+        if where[0].ndim != 1 or where[0].shape != where[1].shape:
+            raise ValueError(
+                "expected as many longitudes as latitudes, got the shapes "
+                f"{where[0].shape} and {where[1].shape}"
+            )
+        for name, values, most in zip(("longitude", "latitude"), where, (180, 89), strict=True):
+            wrong = ~(np.abs(values) <= most)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise ValueError(
+                    f"{name}, row {row}: expected degrees from -{most} to {most}, got {values[row]}"
+                )
+        flat = (np.stack(where, axis=-1).astype(float) - self.origin) * self._scale
+        return np.asarray(flat @ self._turn)
+
+    def to_earth(self, points: np.ndarray) -> np.ndarray:
+        """Longitude and latitude, (agents, 2)."""
+        return np.asarray(self.origin + points @ self._turn.T / self._scale)
+
+
 class DeployedPolicy:
     """A policy, ready to decide for any number of agents.
 
@@ -138,6 +209,7 @@ class DeployedPolicy:
         identity: The run, episode and environment that the policy comes from.
         actions: What agents can do: a box from ``lower`` to ``upper``, or a list of ``moves``.
         units: The units of all inputs and outputs.
+        map: Where on the earth the grid is; None if the file does not say it.
     """
 
     def __init__(self, document: dict[str, Any], arrays: dict[str, np.ndarray]):
@@ -145,6 +217,9 @@ class DeployedPolicy:
         self.document, self.arrays = document, arrays
         self.dtype = np.result_type(*arrays.values())
         self.space = Space(document["grid"], self.dtype)
+        self.map = Map(document["map"]) if "map" in document else None
+        if self.map is not None and self.space.dim != 2:
+            raise ValueError(f"expected a map of two axes, got {self.space.dim}")
         (self.horizon,) = _sizes([document["horizon"]])
         self.identity: dict[str, Any] = document["identity"]
         self.actions: dict[str, Any] = document["actions"]
@@ -224,6 +299,55 @@ class DeployedPolicy:
             raise ValueError("expected at least one agent, got none")
         counts = np.bincount(cells, minlength=self.space.n_cells)
         return (counts / len(points)).astype(self.dtype)
+
+    def positions(self, longitude: Any, latitude: Any) -> np.ndarray:
+        """States from coordinates, (agents, 2), for all other methods.
+
+        A vehicle in a wall, on a bridge or by the error of a receiver, counts for the nearest free
+        cell; raises if one is farther off.
+        """
+        points = self.space.onto_streets(self._map().to_plane(longitude, latitude))
+        lost = np.isnan(points[:, 0])
+        if lost.any():
+            row = int(np.argmax(lost))
+            raise ValueError(
+                f"row {row}: {np.asarray(longitude)[row]}, {np.asarray(latitude)[row]} is not on "
+                f"the map or near it ({int(lost.sum())} of {len(lost)}); leave those vehicles out, "
+                "or check the order of longitude and latitude"
+            )
+        return points
+
+    def destinations(
+        self,
+        longitude: Any,
+        latitude: Any,
+        mass: Any = None,
+        *,
+        step: Step = None,
+        rng: Any = None,
+        chance: Any = None,
+    ) -> np.ndarray:
+        """Where to drive: longitude and latitude for each vehicle, (agents, 2).
+
+        That is where its action points to; in a step it gets as far as traffic lets it. Arguments
+        as of `act`.
+        """
+        place = self._map()
+        if place.reach is None:
+            raise ValueError("the policy's actions are no moves on a map; use `act`")
+        states = self.positions(longitude, latitude)
+        actions = self.act(states, mass, step=step, rng=rng, chance=chance).astype(float)
+        aims = self.space.onto_streets(states + place.reach * actions)
+        # Into a river far from any street: stay.
+        return place.to_earth(np.where(np.isnan(aims), states, aims))
+
+    def _map(self) -> Map:
+        if self.map is None:
+            raise ValueError(
+                "the policy's file has no map, so it knows no coordinates; build the problem with "
+                "grid=CityMap(...) and export it again"
+            )
+        return self.map
 
     def slice(self, name: str, step: int) -> np.ndarray:
         """An array at one step."""

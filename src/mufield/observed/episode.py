@@ -6,7 +6,8 @@ One row for each agent and step, as CSV or Parquet:
 - ``step``: 0, 1, ..., horizon - 1.
 - ``state_0``, ``state_1``, ...: where the agent was, in the units of the problem's grid.
 - ``action_0``, ...: what it did.
-- ``next_0``, ...: where it was one step later.
+- ``next_0``, ...: where it was one step later. For a problem on a `CityMap` ``longitude``,
+  ``latitude``, ``next_longitude`` and ``next_latitude`` may stand for the positions.
 - ``stopped_0``, ... (optional): 1 on axes where a wall or border stopped the agent, else 0. If
   they are missing, an axis counts as stopped if the agent ended in contact with a wall or border;
   for agents that move from cell to cell, if they stayed beside one on that axis.
@@ -50,6 +51,7 @@ from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
 from .checks import Asked, check_answer, check_continuity, check_present, places_by_agent
+from .coordinates import read_plane
 from .tables import Rows, Table, label, read_table
 
 
@@ -66,7 +68,7 @@ def read_episode(
     """
     problem = asked.problem
     grid, dtype = problem.grid, problem.initial.dtype
-    table = read_table(path)
+    table, _ = read_plane(path, problem)  # rows that are left out count as not seen
     names = {
         "state": [f"state_{i}" for i in range(grid.dim)],
         "action": [f"action_{i}" for i in range(problem.actions.dim)],
@@ -163,14 +165,14 @@ def given_trips(table: Table, problem: Problem) -> Bool[np.ndarray, "rows"]:
     return table.flags("carried")
 
 
-def read_positions(path: Path, problem: Problem) -> Mass:
-    """The distribution of agents whose positions a file has, one row for each."""
-    table, grid = read_table(path), problem.grid
+def read_positions(path: Path, problem: Problem) -> tuple[Mass, tuple[str, ...]]:
+    """The distribution of agents whose positions a file has, one row for each, and notes."""
+    (table, notes), grid = read_plane(path, problem), problem.grid
     columns = [f"state_{i}" for i in range(grid.dim)]
     table.require(columns)
     points = np.stack([table.numbers(column) for column in columns], axis=-1)
     places = checked_positions(table.where, grid, points, columns)
-    return histogram(grid, places).astype(problem.initial.dtype)
+    return histogram(grid, places).astype(problem.initial.dtype), notes
 
 
 def _mean(

@@ -32,6 +32,7 @@ from ..models.data import Transitions
 from ..models.rows import check_actions, check_moves, checked_positions, histograms
 from ..problem import Problem
 from .checks import by_number, check_sizes
+from .coordinates import read_plane
 from .episode import (
     cell_columns,
     check_rewards,
@@ -100,7 +101,8 @@ def read_log(
         mass_path: A file of the population's distributions, if these are known.
         agents: The agents to learn from; by default all.
     """
-    table, grid, dtype = read_table(Path(path)), problem.grid, problem.initial.dtype
+    table, left_out = read_plane(Path(path), problem)
+    grid, dtype = problem.grid, problem.initial.dtype
     names = {
         name: [f"{name}_{i}" for i in range(size)]
         for name, size in (("state", grid.dim), ("action", problem.actions.dim), ("next", grid.dim))
@@ -131,7 +133,7 @@ def read_log(
 
     places = checked_positions(table.where, grid, numbers("state"), names["state"])
     tracked = np.isin(agent, chosen_agents(table.path, who, agents))
-    notes: list[str] = []
+    notes: list[str] = list(left_out)
     if gives_next:
         start = order[tracked[order]]
         ends = checked_positions(table.where, grid, numbers("next"), names["next"])[start]

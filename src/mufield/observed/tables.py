@@ -3,8 +3,8 @@
 import csv
 import math
 import reprlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,19 +30,32 @@ class Table:
         columns: The values of each column, as they were written.
         first_row: Number of the first row in errors: lines of a CSV file count the header.
         word: What errors call a row: ``"line"`` or ``"row"``.
+        shown: What errors call columns that the file has under another name.
+        kept: Numbers of the rows in the file, if some were left out.
     """
 
     path: Path
     columns: dict[str, list[Any]]
     first_row: int
     word: str
+    shown: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[int, ...] | None = None
+
+    def only(self, rows: Rows) -> "Table":
+        """The table with some of its rows."""
+        chosen = rows.tolist()
+        columns = {name: [each[row] for row in chosen] for name, each in self.columns.items()}
+        before = range(len(self)) if self.kept is None else self.kept
+        return replace(self, columns=columns, kept=tuple(before[row] for row in chosen))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
     def where(self, row: int, column: str) -> str:
         """The place of a value, for errors; rows count from 0 here."""
-        return f"{self.path}, {self.word} {row + self.first_row}, column {column}"
+        number = row if self.kept is None else self.kept[row]
+        column = self.shown.get(column, column)
+        return f"{self.path}, {self.word} {number + self.first_row}, column {column}"
 
     def require(self, names: Iterable[str]) -> None:
         """Raises unless there are these columns and at least one row."""

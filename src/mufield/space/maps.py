@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from .._types import Mass
 from ..errors import UserError
@@ -22,6 +22,10 @@ DEGREE = math.pi / 180 * 6371.0088
 
 FARTHEST = 200.0
 """Half the size, in kilometres, of maps that count as flat."""
+
+EDGE = 1e-4
+"""How far inside a cell, as a share of it, states from walls are put: so near that they still count
+as touching the wall."""
 
 Plane = Float[np.ndarray, "points 2"]
 
@@ -123,20 +127,35 @@ class CityMap:
         Vehicles in walls, on a bridge for example, count for the nearest free cell if its centre is
         at most two cells away; those farther off are left out.
         """
-        points = self.to_plane(longitude, latitude)
-        index = self.grid.index_of(points)
-        lost = np.flatnonzero(index < 0)
-        apart = np.linalg.norm(points[lost, None] - self.grid.centres, axis=-1)
-        near = apart.min(axis=1, initial=np.inf) <= 2 * max(self.grid.cell_size)
-        points[lost[near]] = self.grid.centres[apart[near].argmin(axis=1)]
-        kept = np.ones(len(points), dtype=bool)
-        kept[lost[~near]] = False
-        if not kept.any():
+        points, near = self.onto_streets(self.to_plane(longitude, latitude))
+        if not near.any():
             raise UserError(
                 f"none of {len(points):,} positions is on the map or near it; check the order of "
                 "longitude and latitude"
             )
-        return histogram(self.grid, points[kept]), int((~kept).sum())
+        return histogram(self.grid, points[near]), int((~near).sum())
+
+    def onto_streets(self, states: Any) -> tuple[Plane, Bool[np.ndarray, "points"]]:
+        """States in free cells, and which of them were there or near.
+
+        A state in a wall is moved to the nearest free cell, just inside, if that cell's centre is
+        at most two cells away.
+        """
+        points, size = np.array(states, dtype=float), np.asarray(self.grid.cell_size)
+        lost = np.flatnonzero(np.asarray(self.grid.index_of(points)) < 0)
+        nearest = np.zeros(len(lost), dtype=int)
+        apart = np.zeros(len(lost))
+        for first in range(0, len(lost), 10_000):  # all at once would take too much memory
+            some = slice(first, first + 10_000)
+            far = np.linalg.norm(points[lost[some], None] - self.grid.centres, axis=-1)
+            nearest[some], apart[some] = far.argmin(axis=1), far.min(axis=1)
+        near = apart <= 2 * size.max()
+        centres = self.grid.centres[nearest[near]]
+        inside = (0.5 - EDGE) * size
+        points[lost[near]] = np.clip(points[lost[near]], centres - inside, centres + inside)
+        kept = np.ones(len(points), dtype=bool)
+        kept[lost[~near]] = False
+        return points, kept
 
     @property
     def _origin(self) -> np.ndarray:

@@ -47,6 +47,9 @@ from .models.kernels import Smooth as Smooth
 from .models.kernels import Steered as Steered
 from .models.kernels import Structured as Structured
 from .observed.log import read_log as read_log
+from .observed.records import TripModel as TripModel
+from .observed.records import TripRecords as TripRecords
+from .observed.records import read_trips as read_trips
 from .passengers import Earnings as Earnings
 from .passengers import Passengers as Passengers
 from .planning.certificate import Certificate as Certificate

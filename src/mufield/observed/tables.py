@@ -1,8 +1,11 @@
 """Tables from CSV and Parquet files, as columns by name."""
 
 import csv
+import gzip
+import io
 import math
 import reprlib
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -156,20 +159,30 @@ def read_table(path: Path) -> Table:
     if not path.is_file():
         raise UserError(f"there is no file {path}; name a .csv or .parquet file")
     suffix = path.suffix.lower()
-    if suffix == ".csv":
+    if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
         return _read_csv(path)
     if suffix in (".parquet", ".pq"):
         return _read_parquet(path)
-    raise UserError(f"expected a .csv or .parquet file, got {path}; write it as one of them")
+    raise UserError(
+        f"expected a .csv, .csv.gz or .parquet file, got {path}; write it as one of them"
+    )
+
+
+def _opened(path: Path) -> io.TextIOWrapper:
+    if path.suffix.lower() == ".gz":
+        return io.TextIOWrapper(gzip.GzipFile(path), newline="", encoding="utf-8-sig")
+    return path.open(newline="", encoding="utf-8-sig")
 
 
 def _read_csv(path: Path) -> Table:
     try:
         # Spreadsheets begin files with a byte order mark.
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with _opened(path) as file:
             lines = list(csv.reader(file, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no CSV file in UTF-8: {error}; write it again") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path} cannot be unpacked: {error}; copy it again") from error
     while lines and not any(cell.strip() for cell in lines[-1]):
         lines.pop()
     if not lines:

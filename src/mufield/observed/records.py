@@ -1,0 +1,318 @@
+"""A fleet's own records of trips: from a table to demand by step and destinations by cell.
+
+One row for each trip, as CSV (also gzipped) or Parquet:
+
+- ``pickup_longitude``, ``pickup_latitude``, ``dropoff_longitude``, ``dropoff_latitude``: degrees.
+- ``time``, or ``hour``: when it began, as the hour of the day (7.25 is a quarter past seven) or as
+  a date with a time (2026-03-01T07:15:00, as clocks on the street show it).
+- ``weekday`` (optional): a number; with dates it is not needed, and 0 is Monday.
+- ``fare`` (optional): what was paid.
+
+Other columns are ignored. A file that lacks columns or was cut short is refused. Rows that cannot
+be right are left out, and every omission is counted in the notes.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..errors import UserError
+from ..space.grid import Grid
+from ..space.maps import CityMap
+from .tables import Table, read_table
+
+PLACES = ("pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude")
+CLOCKS = ("time", "hour")
+MOST_LEFT_OUT = 0.5
+"""If more rows than this share cannot be right, the columns are probably not what they seem."""
+
+NEAR = 0.35
+"""Width of the Gaussian, in kilometres, over which trips count for origins and ends nearby."""
+
+POPULAR_TRIPS = 3.0
+"""So many trips to where most people go are added to those from each cell."""
+
+
+@dataclass(frozen=True, eq=False)
+class TripRecords:
+    """Trips that can be right.
+
+    Attributes:
+        pickup: Longitude and latitude of where each began.
+        dropoff: Those of where it ended.
+        hour: Hour of the day when it began, from 0 to below 24.
+        weekday: Number of the day as in the file, or from 0 for Monday; None if nobody says it.
+        fare: What was paid; None if nobody says it.
+        notes: What was left out, in words.
+    """
+
+    pickup: Float[np.ndarray, "trips 2"]
+    dropoff: Float[np.ndarray, "trips 2"]
+    hour: Float[np.ndarray, "trips"]
+    weekday: Float[np.ndarray, "trips"] | None
+    fare: Float[np.ndarray, "trips"] | None
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.hour)
+
+    def city(self, **options: Any) -> CityMap:
+        """A map whose free cells are those where trips begin or end.
+
+        Options are those of `CityMap.of_traffic`, such as ``cell=500, turn=29, least=10``.
+        """
+        ends = np.concatenate([self.pickup, self.dropoff])
+        return CityMap.of_traffic(ends[:, 0], ends[:, 1], **options)
+
+    def on(self, days: Collection[float]) -> "TripRecords":
+        """The trips of some weekdays, by their numbers; raises if there is none."""
+        if self.weekday is None:
+            raise UserError(
+                "the records do not say on which day trips were; give a column weekday, or dates "
+                "in the column time"
+            )
+        chosen = np.isin(self.weekday, list(days))
+        if not chosen.any():
+            there = ", ".join(f"{day:g}" for day in np.unique(self.weekday))
+            raise UserError(f"no trip is on one of the days {list(days)}; there are {there}")
+        note = f"{int((~chosen).sum()):,} of {len(self):,} trips are on other days"
+        return replace(self._only(chosen), notes=(*self.notes, note))
+
+    def model(
+        self,
+        city: CityMap,
+        *,
+        start: float,
+        steps: int,
+        minutes: float = 10.0,
+        near: float = NEAR,
+        popular: float = POPULAR_TRIPS,
+    ) -> "TripModel":
+        """Demand by step and destinations by cell, on a map.
+
+        Args:
+            city: The map.
+            start: Hour of the day at the first step, such as 7.5.
+            steps: Number of steps.
+            minutes: Length of a step.
+            near: Trips count for origins and destinations nearby, by a Gaussian of this width in
+                kilometres.
+            popular: So many trips to where most people go are added to those from each cell. With
+                0 and no trip from a cell or near it, agents there land where they are.
+        """
+        if not (0 <= start < 24 and steps >= 1 and minutes > 0 and near >= 0 and popular >= 0):
+            raise UserError(
+                "expected an hour from 0 to below 24, at least one step of more than 0 minutes, "
+                f"and widths and counts of 0 or more, got start={start}, steps={steps}, "
+                f"minutes={minutes}, near={near}, popular={popular}"
+            )
+        ends = [city.onto_streets(city.to_plane(*each.T)) for each in (self.pickup, self.dropoff)]
+        inside = ends[0][1] & ends[1][1]
+        notes = list(self.notes)
+        if not inside.any():
+            raise UserError("no trip begins and ends on the map; check its corner, size and turn")
+        if not inside.all():
+            notes.append(f"{int((~inside).sum()):,} of {len(self):,} trips are not on the map")
+        kept = self._only(inside)
+        origin, goal = (np.asarray(city.grid.index_of(points[inside])) for points, _ in ends)
+        cells = city.grid.n_cells
+        by_hour = np.zeros((24, cells))
+        np.add.at(by_hour, (np.floor(kept.hour).astype(int), origin), 1)
+        if kept.fare is None:
+            fares = None
+        else:
+            weights = _near(city.grid, near)
+            paid = np.bincount(origin, kept.fare, cells) @ weights + popular * kept.fare.mean()
+            fares = paid / np.maximum(
+                np.bincount(origin, minlength=cells) @ weights + popular, 1e-9
+            )
+        journeys = np.zeros((cells, cells))
+        np.add.at(journeys, (origin, goal), 1)
+        matrix = _smoothed(journeys, _near(city.grid, near), popular)
+        middles = start + (np.arange(steps) + 0.5) * minutes / 60
+        hourly = (np.roll(by_hour, 1, 0) + 2 * by_hour + np.roll(by_hour, -1, 0)) / 4
+        demand = _at_hours(hourly, middles) * minutes / 60
+        if not demand.any():
+            raise UserError(
+                f"no trip begins between {start:g} and {middles[-1]:.4g} o'clock; choose others"
+            )
+        before = _at_hours(hourly, start - (np.arange(6) + 0.5) / 6).sum(axis=0)
+        ended = (before if before.any() else demand.sum(axis=0)) @ matrix
+        return TripModel(demand, matrix, fares, ended / ended.sum(), tuple(notes))
+
+    def _only(self, chosen: Bool[np.ndarray, "trips"]) -> "TripRecords":
+        return TripRecords(
+            self.pickup[chosen],
+            self.dropoff[chosen],
+            self.hour[chosen],
+            None if self.weekday is None else self.weekday[chosen],
+            None if self.fare is None else self.fare[chosen],
+            self.notes,
+        )
+
+
+class TripModel(NamedTuple):
+    """What passengers do, on a map.
+
+    Attributes:
+        demand: Trips that begin in each step and cell, in all the records; smooth over the hours.
+        matrix: Probability of each destination (columns) of a trip from each cell (rows): what
+            `Trips` wants.
+        fares: Mean fare of trips from each cell; None if the records have none.
+        ended: Where the trips of the hour before ended, as a distribution: where vehicles are.
+        notes: What was left out, in words.
+    """
+
+    demand: Float[np.ndarray, "steps cells"]
+    matrix: Float[np.ndarray, "cells cells"]
+    fares: Float[np.ndarray, "cells"] | None
+    ended: Float[np.ndarray, "cells"]
+    notes: tuple[str, ...]
+
+    def wanted(self, load: float) -> Float[np.ndarray, "steps cells"]:
+        """Demand as a share of the fleet: ``load`` in a step, in the mean over all steps.
+
+        With a fleet of N vehicles and records of D days the load is
+        ``demand.sum() / (D * N * steps)``, if the records hold all trips.
+        """
+        if not load > 0:
+            raise UserError(f"the load must be positive, got {load}")
+        return np.asarray(load * len(self.demand) * self.demand / self.demand.sum())
+
+
+def read_trips(path: str | Path, columns: Mapping[str, str] | None = None) -> TripRecords:
+    """Reads records of trips; raises if the file cannot be right, and counts what is left out.
+
+    Args:
+        path: A .csv, .csv.gz or .parquet file.
+        columns: What the file calls the columns, such as ``{"pickup_longitude": "lon_0"}``; the
+            others have the names that the module's text says.
+    """
+    table, called = read_table(Path(path)), dict(columns or {})
+    known = (*PLACES, *CLOCKS, "weekday", "fare")
+    unknown = sorted(called.keys() - set(known))
+    if unknown:
+        raise UserError(f"no column {', '.join(unknown)} is used; there are {', '.join(known)}")
+    names = {name: called.get(name, name) for name in known}
+    clocks = [name for name in CLOCKS if names[name] in table.columns]
+    absent = [names[name] for name in called if names[name] not in table.columns]
+    table.require([*(names[name] for name in PLACES), *absent])
+    if len(clocks) != 1:
+        raise UserError(
+            f"{path}: expected a column {names['time']} or {names['hour']}, one of them, got "
+            f"{', '.join(table.columns)}; say when trips began"
+        )
+    places = np.stack([_numbers(table, names[name]) for name in PLACES], axis=-1)
+    hour, day = _clock(table, names[clocks[0]])
+    if names["weekday"] in table.columns:
+        day = _numbers(table, names["weekday"])
+    fare = _numbers(table, names["fare"]) if names["fare"] in table.columns else None
+    dated = not np.isnan(day).all()
+    degrees = np.abs(places) <= np.array([180.0, 89.0] * 2)
+    nowhere = (places.reshape(-1, 2, 2) == 0).all(axis=-1).any(axis=-1)
+    reasons = {
+        "a coordinate is missing or no number": np.isnan(places).any(axis=1),
+        "a coordinate is none of the earth, or 0, 0": ~degrees.all(axis=1) | nowhere,
+        "the time is missing or cannot be read": np.isnan(hour),
+        "the hour is not from 0 to below 24": ~((hour >= 0) & (hour < 24)),
+        "the weekday is missing or no number": np.isnan(day) & dated,
+        "the fare is missing, no number or negative": np.zeros(len(table), dtype=bool)
+        if fare is None
+        else ~((fare >= 0) & np.isfinite(fare)),
+    }
+    good, notes = _counted(table, reasons)
+    return TripRecords(
+        places[good, :2],
+        places[good, 2:],
+        hour[good],
+        day[good] if dated else None,
+        None if fare is None else fare[good],
+        notes,
+    )
+
+
+def _counted(
+    table: Table, reasons: Mapping[str, Bool[np.ndarray, "rows"]]
+) -> tuple[Bool[np.ndarray, "rows"], tuple[str, ...]]:
+    """The rows that can be right, and for each reason how many cannot, with the first of them."""
+    good, notes = np.ones(len(table), dtype=bool), []
+    for reason, bad in reasons.items():
+        new = bad & good
+        if new.any():
+            first = int(np.argmax(new)) + table.first_row
+            count = int(new.sum())
+            notes.append(
+                f"{count:,} of {len(table):,} trips were left out, because {reason}: first in "
+                f"{table.word} {first}"
+            )
+        good &= ~bad
+    if good.mean() < 1 - MOST_LEFT_OUT:
+        raise UserError(
+            f"{table.path}: only {int(good.sum()):,} of {len(table):,} trips can be right: "
+            f"{'; '.join(notes)}; check the columns and their units"
+        )
+    return good, tuple(notes)
+
+
+def _numbers(table: Table, column: str) -> Float[np.ndarray, "rows"]:
+    """A column of numbers; NaN where there is none."""
+    found = np.array([_number(value) for value in table.columns[column]])
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _clock(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Hour of the day and weekday of each row; NaN where nobody knows."""
+    hours, days = _numbers(table, column), np.full(len(table), np.nan)
+    for row in np.flatnonzero(np.isnan(hours)).tolist():
+        value = table.columns[column][row]
+        try:
+            when = (
+                value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
+            )
+        except ValueError:
+            continue
+        hours[row] = when.hour + when.minute / 60 + when.second / 3600
+        days[row] = when.weekday()
+    return hours, days
+
+
+def _near(grid: Grid, width: float) -> Float[np.ndarray, "cells cells"]:
+    """To which cells a trip counts that begins or ends in one."""
+    if width == 0:
+        return np.eye(grid.n_cells)
+    apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
+    weights = np.exp(-0.5 * apart / width**2)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _smoothed(
+    counts: Float[np.ndarray, "cells cells"], near: Float[np.ndarray, "cells cells"], popular: float
+) -> Float[np.ndarray, "cells cells"]:
+    """Probability of each destination, from counts of trips."""
+    liked = counts.sum(axis=0) @ near
+    found = near.T @ counts @ near + popular * liked / liked.sum()
+    total = found.sum(axis=1, keepdims=True)
+    # Where no trip begins, agents land where they are.
+    return np.where(total > 1e-12, found / np.maximum(total, 1e-12), np.eye(len(counts)))
+
+
+def _at_hours(
+    hourly: Float[np.ndarray, "hours cells"], hours: Sequence[float] | np.ndarray
+) -> Float[np.ndarray, "times cells"]:
+    """Trips in an hour around times of the day, linear between the middles of the hours."""
+    place = (np.asarray(hours) - 0.5) % 24
+    low = np.floor(place).astype(int)
+    share = (place - low)[:, None]
+    return np.asarray((1 - share) * hourly[low % 24] + share * hourly[(low + 1) % 24])

@@ -1,0 +1,181 @@
+"""Records of trips: what is counted, what is left out, and what is refused."""
+
+import gzip
+
+import numpy as np
+import pytest
+from fleet import write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mufield as mf
+
+GRID = mf.Grid.box(0.0, (2.0, 2.0), (4, 4), walls=np.eye(4, dtype=bool))
+CITY = mf.CityMap(-73.98, 40.75, 29.0, GRID)
+
+
+def trips(count=40, seed=0, **changes):
+    """Trips between random free cells, at seven and eight o'clock."""
+    rng = np.random.default_rng(seed)
+    ends = CITY.to_earth(GRID.centres[rng.integers(GRID.n_cells, size=2 * count)])
+    rows = []
+    for i, (begin, end) in enumerate(zip(ends[:count], ends[count:], strict=True)):
+        rows.append(
+            {
+                "pickup_longitude": begin[0],
+                "pickup_latitude": begin[1],
+                "dropoff_longitude": end[0],
+                "dropoff_latitude": end[1],
+                "hour": 7 + i % 2,
+                "weekday": i % 7,
+                "fare": 8.0 + i % 3,
+            }
+        )
+        rows[-1] |= changes
+    return rows
+
+
+def test_trips_become_a_problem(tmp_path):
+    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    assert (len(records), records.notes) == (40, ())
+    found = records.model(CITY, start=7.0, steps=6, near=0.0, popular=0.0)
+    assert found.notes == ()
+    np.testing.assert_allclose(found.matrix.sum(axis=1), 1.0)
+    np.testing.assert_allclose(found.wanted(0.6).sum(axis=1).mean(), 0.6)
+    # Without smoothing, rows are the shares of the trips from there.
+    starts = GRID.index_of(CITY.to_plane(*records.pickup.T))
+    ends = GRID.index_of(CITY.to_plane(*records.dropoff.T))
+    cell = int(starts[0])
+    shares = np.bincount(ends[starts == cell], minlength=GRID.n_cells) / (starts == cell).sum()
+    np.testing.assert_allclose(found.matrix[cell], shares)
+    np.testing.assert_allclose(found.fares[cell], records.fare[starts == cell].mean())
+    smooth = records.model(CITY, start=7.0, steps=6)
+    assert (smooth.matrix > 0).all()
+    problem = mf.Problem(
+        grid=CITY,
+        actions=mf.Box(-1.0, 1.0, dim=2),
+        reward=lambda state, action, mu: 0.0,
+        horizon=6,
+        initial=smooth.ended,
+        noise=0.1,
+        trips=mf.Trips(mf.Passengers(GRID, smooth.wanted(0.6)), smooth.matrix),
+    )
+    assert problem.city is CITY
+
+
+def test_all_hours_of_a_day_hold_all_trips(tmp_path):
+    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    day = records.model(CITY, start=0.0, steps=144)
+    assert day.demand.sum() == pytest.approx(40.0)
+    own = records.city(cell=500, turn=29)
+    assert (
+        own.grid.n_cells == len(np.unique(np.round(records.pickup, 6), axis=0)) or own.left_out == 0
+    )
+
+
+def test_days_are_chosen_and_counted(tmp_path):
+    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    weekend = records.on((5, 6))
+    assert set(weekend.weekday) == {5.0, 6.0}
+    assert weekend.notes == (f"{40 - len(weekend)} of 40 trips are on other days",)
+    with pytest.raises(mf.UserError, match=r"no trip is on one of the days \[9\]; there are 0, 1"):
+        records.on([9])
+    rows = [{k: v for k, v in row.items() if k != "weekday"} for row in trips()]
+    with pytest.raises(mf.UserError, match="do not say on which day"):
+        mf.read_trips(write(tmp_path / "trips.csv", rows)).on([0])
+
+
+def test_dates_say_hour_and_day(tmp_path):
+    rows = [{k: v for k, v in row.items() if k not in ("hour", "weekday")} for row in trips(4)]
+    for row in rows:
+        row["time"] = "2026-03-07 07:45:00"  # a Saturday
+    for path in ("trips.csv", "trips.parquet"):
+        records = mf.read_trips(write(tmp_path / path, rows))
+        assert (set(records.hour), set(records.weekday)) == ({7.75}, {5.0})
+
+
+def test_omissions_are_counted_by_reason(tmp_path):
+    rows = trips()
+    rows[0]["pickup_latitude"] = ""
+    rows[1]["dropoff_longitude"] = "nan"
+    rows[2] |= {"pickup_longitude": 0.0, "pickup_latitude": 0.0}
+    rows[3]["dropoff_latitude"] = 400.0
+    rows[4]["hour"] = "soon"
+    rows[5]["hour"] = 24
+    rows[6]["weekday"] = ""
+    rows[7]["fare"] = -3.0
+    records = mf.read_trips(write(tmp_path / "trips.csv", rows))
+    assert len(records) == 32
+    assert [note.partition(":")[0] for note in records.notes] == [
+        "2 of 40 trips were left out, because a coordinate is missing or no number",
+        "2 of 40 trips were left out, because a coordinate is none of the earth, or 0, 0",
+        "1 of 40 trips were left out, because the time is missing or cannot be read",
+        "1 of 40 trips were left out, because the hour is not from 0 to below 24",
+        "1 of 40 trips were left out, because the weekday is missing or no number",
+        "1 of 40 trips were left out, because the fare is missing, no number or negative",
+    ]
+    assert records.notes[1].endswith("first in line 4")
+    rows[8] |= {"pickup_longitude": -74.5}
+    found = mf.read_trips(write(tmp_path / "trips.csv", rows)).model(CITY, start=7.0, steps=2)
+    assert found.notes[-1] == "1 of 32 trips are not on the map"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda text: text.replace("hour", "minute"), "expected a column time or hour"),
+        (lambda text: text.replace("dropoff_l", "x"), "is missing among"),
+        (lambda text: text[:-12], "expected 7 values .* the file may be cut short"),
+        (lambda text: text.split("\n")[0], "expected at least one row"),
+        (lambda text: "", "empty file"),
+        (lambda text: text.replace("-73.", "-473."), "only 0 of 40 trips can be right"),
+        (lambda text: text.replace("\n", "\n\0", 1), "NUL|no CSV|missing or no number|line"),
+    ],
+)
+def test_files_that_cannot_be_right(tmp_path, spoil, message):
+    path = write(tmp_path / "trips.csv", trips())
+    path.write_text(spoil(path.read_text().replace("\r\n", "\n").strip()))
+    if "NUL" in message:
+        mf.read_trips(path)
+        return
+    with pytest.raises(mf.UserError, match=message):
+        mf.read_trips(path)
+
+
+def test_gzipped_files_and_other_names(tmp_path):
+    path = write(tmp_path / "trips.csv", trips())
+    packed = tmp_path / "trips.csv.gz"
+    text = path.read_bytes().replace(b"pickup_longitude", b"x")
+    packed.write_bytes(gzip.compress(text))
+    assert len(mf.read_trips(packed, {"pickup_longitude": "x"})) == 40
+    with pytest.raises(mf.UserError, match="no column lon is used"):
+        mf.read_trips(packed, {"lon": "x"})
+    with pytest.raises(mf.UserError, match="but y is missing"):
+        mf.read_trips(packed, {"pickup_longitude": "x", "fare": "y"})
+    packed.write_bytes(packed.read_bytes()[:-30])
+    with pytest.raises(mf.UserError, match="cannot be unpacked"):
+        mf.read_trips(packed, {"pickup_longitude": "x"})
+
+
+def test_hours_without_trips_are_refused(tmp_path):
+    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    with pytest.raises(mf.UserError, match="no trip begins between 15"):
+        records.model(CITY, start=15.0, steps=3)
+    with pytest.raises(mf.UserError, match="expected an hour from 0 to below 24"):
+        records.model(CITY, start=25.0, steps=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    near=st.sampled_from([0.0, 0.2, 1.0]),
+    popular=st.sampled_from([0.0, 3.0]),
+    seed=st.integers(0, 9),
+)
+def test_destinations_are_always_distributions(tmp_path_factory, near, popular, seed):
+    path = tmp_path_factory.mktemp("trips") / "trips.csv"
+    records = mf.read_trips(write(path, trips(5, seed)))
+    found = records.model(CITY, start=7.0, steps=3, near=near, popular=popular)
+    np.testing.assert_allclose(found.matrix.sum(axis=1), 1.0, atol=1e-9)
+    assert (found.matrix >= 0).all()
+    assert found.ended.sum() == pytest.approx(1.0)
+    mf.Trips(lambda state, mu: 0.5, found.matrix)

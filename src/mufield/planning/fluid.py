@@ -10,17 +10,18 @@ Vehicles of the programme may refuse passengers, $s < \min(\mu, d)$; those of th
 they can. So each policy's flow is a point of the programme, and no policy earns more than its
 optimum.
 
-The motion of the programme is that of empty streets, and moves are few, so the optimum itself bounds
-only policies of a motion that does not see mu. But its dual has a value $V_h(k)$ of a vehicle in each
-cell, and any such values give a bound, if in each cell
+The motion of the programme is that of empty streets, and its moves are few, so the optimum itself
+bounds only policies over these moves, for a motion that does not see mu. But its dual has a value
+$V_h(k)$ of a vehicle in each cell, and any such values give a bound, if in each cell
 
 $$V_h(k) \ge \max_{a, m}\ \sum_j T_m(k, a, j)\, V_{h+1}(j) - c(a), \qquad
 \lambda_h(k) = \max\Big(0,\ w_h(k) + \sum_j P(k, j)\, V_{h+1}(j) - V_h(k)\Big),$$
 
-namely $\sum_k \mu_0(k) V_0(k) + \sum_{h,k} d_h(k) \lambda_h(k)$. There $m$ is the mass of the cell, as
-the motion sees it. The values are raised where that is needed, from the last step to the first.
-The bound holds whatever the solver's tolerance, for all moves that are tried there, in crowds of any
-of `CROWDS` sizes.
+namely $\sum_k \mu_0(k) V_0(k) + \sum_{h,k} d_h(k) \lambda_h(k)$. There $m$ is the mass of the cell
+that the motion sees. The values are raised where that is needed, from the last step to the first.
+The bound holds whatever the solver's tolerance, for all moves that are tried there. If the motion
+sees mu, crowds of `CROWDS` sizes are tried; then it is a bound as far as these stand for all sizes.
+If crowds only slow down, as in Manhattan, the smallest is the best.
 """
 
 import warnings
@@ -91,7 +92,7 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None) -> FluidPlan:
         tried: More moves, for which the bound is to hold as well; by default the plan's.
     """
     problem = moves.flow.problem
-    earnings, passengers = _of_fleet(problem)
+    earnings, passengers = of_fleet(problem)
     if kernels.sight(problem, moves.motion) == "more":
         raise UserError(
             "the fluid programme needs a motion that sees of mu no more than mu.here, so that all "
@@ -123,7 +124,7 @@ class _Solution(eqx.Module):
     refused: float
 
 
-def _of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
+def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
     """The reward and the chance of a fleet's problem; raises if it is no such problem."""
     chance = None if problem.trips is None else problem.trips.chance
     reward = problem.reward
@@ -213,7 +214,7 @@ class _Programme:
         )
 
     def _policy(self, empty: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Weights of the moves; where the programme has no empty vehicle, the best by its values."""
+        """Weights of the moves; where no vehicle is empty, the move that the values favour."""
         best = np.zeros_like(empty)
         for step in range(self.horizon):
             after = values[step + 1] if step + 1 < self.horizon else np.zeros(self.cells)
@@ -252,7 +253,7 @@ def raised_bound(
 
 
 @eqx.filter_jit
-def _worth(moves: MoveFlow, mass: Array, values: Array, step: Step) -> Float[Array, "cells moves"]:
+def _worth(moves: MoveFlow, mass: Array, values: Any, step: Step) -> Float[Array, "cells moves"]:
     """Expected value of where each move lands; the motion sees ``mass``."""
     dtype = moves.actions.dtype
     # The landed mass is linear in the weights of the moves, so its derivative is exact.
@@ -264,9 +265,7 @@ def _worth(moves: MoveFlow, mass: Array, values: Array, step: Step) -> Float[Arr
 def _kernel(moves: MoveFlow, mass: Mass, step: Step) -> Float[Array, "cells moves window"]:
     if moves.kernel is not None:
         return moves.kernel[step] if moves.sees_step else moves.kernel
-    return kernels.landing_kernel(
-        moves.flow, moves.motion, moves.actions, mass, moves.group, step
-    )
+    return kernels.landing_kernel(moves.flow, moves.motion, moves.actions, mass, moves.group, step)
 
 
 def _landings(moves: MoveFlow, step: int) -> Any:

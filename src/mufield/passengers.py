@@ -1,4 +1,4 @@
-"""Passengers and what serving them earns: the chance and the reward of a fleet of vehicles for hire.
+"""Passengers and what serving them earns: the chance and the reward of vehicles for hire.
 
 Both are known to the learner; how vehicles move between passengers is not.
 """

@@ -21,10 +21,18 @@ PESSIMISTS: dict[str, PessimismName] = {"safe": "worlds", "unsafe": "none"}
 REFERENCES = ("random", "known")
 """Contenders that learn nothing."""
 
+FLEET = ("stay", "demand", "fluid")
+"""Contenders for fleets, which learn nothing either."""
+
 Q_LEARNERS = ("u2mfqlfh", "u2mfqlfh-extended")
 """Contenders that learn a table of Q-values, with the game's own options or the extended ones."""
 
-CONTENDERS = (*LEARNERS, *PESSIMISTS, *REFERENCES, *Q_LEARNERS)
+CONTENDERS = (*LEARNERS, *PESSIMISTS, *REFERENCES, *FLEET, *Q_LEARNERS)
+
+USUAL = "usual"
+USUALLY = ("m3ucrl", "greedy", "thompson", "random", "known")
+OF_FLEETS = {"manhattan": ("stay", "demand", "m3ucrl", "known", "fluid")}
+"""Who is compared if nobody is named, and in which environments it is others."""
 
 EVALUATIONS = 10
 """How often Q-learning is evaluated in a training."""
@@ -37,19 +45,24 @@ class ComparisonConfig:
     environment: str
     """Name of the environment; `mufield list` shows them."""
 
-    contenders: tuple[str, ...] = ("m3ucrl", "greedy", "thompson", "random", "known")
+    contenders: tuple[str, ...] = (USUAL,)
     """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
     model, each with another kind of optimism; safe and unsafe, for systems with limits, learn as
     m3ucrl does, safe keeping limits in worlds drawn from the model, unsafe only as planned; random
-    draws actions uniformly; known plans with the true motion; u2mfqlfh and u2mfqlfh-extended are
-    Q-learning, which needs a finite set of moves and plays the discrete rooms in place of
-    four-rooms."""
+    draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles wait,
+    demand sends them where passengers are near by, and fluid plans with the true motion by the
+    fluid linear programme; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set
+    of moves and plays the discrete rooms in place of four-rooms. usual stands for m3ucrl, greedy,
+    thompson, random and known; in manhattan for stay, demand, m3ucrl, known and fluid."""
 
     seeds: tuple[int, ...] = tuple(range(10))
     """Seeds of all that learn."""
 
     episodes: int = 30
     """Episodes of those that learn a model; the mean J of the last five counts."""
+
+    agents: int = 1
+    """Agents that those that learn a model track in each episode."""
 
     q_episodes: int = 1_000_000
     """Episodes of Q-learning, a multiple of ten; of its ten evaluations the last counts."""
@@ -67,12 +80,15 @@ class ComparisonConfig:
     """Python file or module to import first, which registers your own system."""
 
     def __post_init__(self) -> None:
+        if self.contenders == (USUAL,):
+            usual = OF_FLEETS.get(self.environment, USUALLY)
+            object.__setattr__(self, "contenders", usual)
         _check_list("contender", self.contenders, CONTENDERS)
         _check_list("seed", self.seeds)
-        if self.episodes < 1 or min(self.seeds) < 0:
+        if min(self.episodes, self.agents) < 1 or min(self.seeds) < 0:
             raise UserError(
-                "expected 1 or more episodes and no negative seed, got "
-                f"{self.episodes} and {min(self.seeds)}; correct it"
+                "expected 1 or more episodes and agents and no negative seed, got "
+                f"{self.episodes}, {self.agents} and {min(self.seeds)}; correct it"
             )
         if self.q_episodes < 1 or self.q_episodes % EVALUATIONS:
             raise UserError(

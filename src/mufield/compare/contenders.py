@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..flow.kernels import depends_on_mu
+from ..flow.kernels import depends_on_mu, trips_see_mu
 from ..jobs.compute import simulated, system_of
 from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
 from ..learning.run import BROKEN
 from ..planning.certificate import is_concave
+from ..planning.fluid import of_fleet
 from ..planning.starts import Table
 from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
 from ..runs.surroundings import current_precision, import_users
-from .config import EVALUATIONS, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig
+from .config import EVALUATIONS, FLEET, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig
 from .result import Result
 
 LAST = 5
@@ -26,6 +27,9 @@ LAST = 5
 
 SWEEPS, BRACKET = 400, 0.05
 """Mirror ascent with known motion stops after these sweeps, or this near to the optimum."""
+
+FLUID_POINTS = 5
+"""Moves on each axis in the fluid programme; its bound is for all that the learners plan with."""
 
 STANDARD, EXTENDED = Q_LEARNERS
 CONTINUOUS_ROOMS, DISCRETE_ROOMS = "four-rooms", "discrete-rooms"
@@ -48,6 +52,7 @@ class Contender:
         remark: What people should know of it.
         horizon: Moves of an episode.
         limited: Whether the population has limits to keep.
+        agents: Agents that are tracked in an episode.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Contender:
     remark: str
     horizon: int
     limited: bool = False
+    agents: int = 1
 
     def result(self, found: Sequence[JobResult]) -> Result:
         """Puts the results of its jobs together."""
@@ -75,7 +81,7 @@ class Contender:
         episodes = np.arange(1, curves.shape[1] + 1) if learned else figures[0]["episodes"]
         return Result(
             **shared,
-            transitions=tuple(int(count) * self.horizon for count in episodes),
+            transitions=tuple(int(count) * self.horizon * self.agents for count in episodes),
             curves=tuple(tuple(map(float, curve)) for curve in curves),
             finals=tuple(
                 float(value) for value in curves[:, -LAST if learned else -1 :].mean(axis=1)
@@ -116,6 +122,7 @@ class Arena:
             "options": config.options,
             "imports": config.imports,
             "episodes": config.episodes,
+            "agents": config.agents,
             "judge": False,
             "model_options": config.model_options,
             "planner_options": config.planner_options,
@@ -145,6 +152,8 @@ class Arena:
             return self._q_learner(name)
         if name == "known":
             return self._known()
+        if name in FLEET:
+            return self._of_fleet(name)
         simulated(self.settings, name)  # raises if the random policy cannot be evaluated here
         return self._contender(name, self._job(name, "random"))
 
@@ -170,7 +179,9 @@ class Arena:
         system = simulated(self.settings, "known")
         flow, motion = system.reveal()
         concave = is_concave(flow, motion)
-        if concave or isinstance(system.problem.actions, MoveSet):
+        # With trips vehicles of a cell must part, which a single action for each cell cannot say.
+        mixes = concave or system.problem.trips is not None
+        if mixes or isinstance(system.problem.actions, MoveSet):
             points = int(self.run.planner_options["points"])
             job = self._job("known", "mirror", points=points, sweeps=SWEEPS, bracket=BRACKET)
         else:
@@ -178,7 +189,18 @@ class Arena:
             job = self._job("known", "plan", policy="table", starts=1, **ascent)
         moved = depends_on_mu(system.problem, motion)
         why = "the motion depends on mu" if moved else "the reward is not concave in mu"
+        if not moved and trips_see_mu(system.problem):
+            why = "trips depend on mu"
         return self._contender("known", job, remark=f"no certificate, {why}")
+
+    def _of_fleet(self, name: str) -> Contender:
+        """A contender that needs passengers."""
+        of_fleet(simulated(self.settings, name).problem)  # raises if there are none
+        if name != "fluid":
+            return self._contender(name, self._job(name, "fleet", policy=name))
+        points = int(self.run.planner_options["points"])
+        job = self._job(name, "fluid", points=FLUID_POINTS, tried=points)
+        return self._contender(name, job)
 
     def _q_learner(self, name: str) -> Contender:
         """Q-learning; it plays the discrete rooms where the others play the continuous ones."""
@@ -235,4 +257,4 @@ class Arena:
 
     def _contender(self, name: str, *jobs: Job, remark: str = "") -> Contender:
         shared = (self.config.environment, True, remark, self.horizon, self.limited)
-        return Contender(name, jobs, *shared)
+        return Contender(name, jobs, *shared, agents=self.config.agents)

@@ -2,14 +2,14 @@
 
 Where passengers wait, where they go and what they pay comes from 55,679 trips of New York's taxis
 (public records of the city's Taxi and Limousine Commission, as sampled in a public tutorial
-repository under the Apache License 2.0; `tools/make_manhattan.py`). How far an empty vehicle gets in
-ten minutes is **invented**: the records do not say it.
+repository under the Apache License 2.0; `tools/make_manhattan.py`). How far an empty vehicle gets
+in ten minutes is **invented**: the records do not say it.
 """
 
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._files import read_sealed
-from .._types import Action, State
+from .._types import Action, Scalar, State
 from ..errors import UserError
 from ..passengers import Earnings, Passengers
 from ..problem import Box, Problem
@@ -39,9 +39,10 @@ REWARDS = ("served", "fares")
 DAYS = ("weekday", "weekend")
 
 NEAR, PRIOR_TRIPS, POPULAR_TRIPS = 0.35, 30.0, 3.0
-"""How destinations are smoothed: trips count for origins and destinations nearby, with a Gaussian of
-this width in kilometres; to the trips of a part of the day so many are added of the whole week, and
-to these so many to where most people go. The first two predict trips best that were left out."""
+"""How destinations are smoothed: trips count for origins and destinations near by, with a Gaussian
+of this width in kilometres; to the trips of a part of the day so many are added of the whole week,
+and to these so many to where most people go. Of some values, the first two predict those trips
+best that were left out (`tools/make_manhattan.py --check`)."""
 
 AVENUES, STREETS = 1.0, 0.75
 """Kilometres in ten minutes along avenues and along streets, where nothing slows a vehicle down."""
@@ -90,11 +91,11 @@ class Traffic(eqx.Module):
         return state + slowed.astype(state.dtype) * jnp.array([STREETS, AVENUES]) * action
 
 
-def _rush(hour: Float[np.ndarray, ""]) -> Float[np.ndarray, ""]:
+def _rush(hour: Any) -> Scalar:
     """How much of a rush hour it is, from 0 to 1."""
     # The shorter way round the clock.
     apart = [(hour - peak + 12) % 24 - 12 for peak in RUSH_HOURS]
-    return sum((jnp.exp(-0.5 * jnp.square(each / RUSH_WIDTH)) for each in apart), jnp.zeros(()))
+    return jnp.sum(jnp.exp(-0.5 * jnp.square(jnp.stack(apart) / RUSH_WIDTH)))
 
 
 def manhattan(
@@ -166,35 +167,37 @@ def trip_table() -> TripTable:
     grid = Grid.box(0.0, tuple(n * edge for n in shape), shape, walls=~arrays["free"])
     city = CityMap(document["longitude"], document["latitude"], document["turn"], grid)
     days, cells = len(DAYS), grid.n_cells
-    counts = np.zeros((days * len(PART_STARTS), cells, cells))
-    counts[arrays["part"], arrays["origin"], arrays["destination"]] = arrays["count"]
-    counts = counts.reshape(days, -1, cells, cells)
+    flat = np.zeros((days * len(PART_STARTS), cells, cells))
+    flat[arrays["part"], arrays["origin"], arrays["destination"]] = arrays["count"]
+    counts = flat.reshape(days, -1, cells, cells)
     pickups = arrays["pickups"].astype(float)
     pickups = (np.roll(pickups, 1, 1) + 2 * pickups + np.roll(pickups, -1, 1)) / 4
-    near = _near(grid)
+    near = nearness(grid, NEAR)
     begun = counts.sum(axis=-1)
     # The mean fare of trips from nearby, and a few of the whole city's.
     usual = arrays["paid"].sum() / begun.sum()
     paid = arrays["paid"] @ near + POPULAR_TRIPS * usual
     fares = paid / (begun @ near + POPULAR_TRIPS)
-    return TripTable(city, pickups, _smoothed(counts, near), fares)
+    return TripTable(city, pickups, destinations(counts, near, PRIOR_TRIPS), fares)
 
 
-def _near(grid: Grid) -> Float[np.ndarray, "cells cells"]:
+def nearness(grid: Grid, width: float) -> Float[np.ndarray, "cells cells"]:
     """To which cells a trip counts that begins or ends in one."""
     apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
-    weights = np.exp(-0.5 * apart / NEAR**2)
+    weights = np.exp(-0.5 * apart / width**2)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _smoothed(
-    counts: Float[np.ndarray, "days parts cells cells"], near: Float[np.ndarray, "cells cells"]
+def destinations(
+    counts: Float[np.ndarray, "days parts cells cells"],
+    near: Float[np.ndarray, "cells cells"],
+    prior_trips: float,
 ) -> Float[np.ndarray, "days parts cells cells"]:
     """Probability of each destination, from counts of trips."""
     spread = near.T @ counts @ near
     popular = counts.sum(axis=(0, 1, 2)) + 1
     usual = spread.sum(axis=(0, 1)) + POPULAR_TRIPS * popular / popular.sum()
-    found = spread + PRIOR_TRIPS * usual / usual.sum(axis=-1, keepdims=True)
+    found = spread + prior_trips * usual / usual.sum(axis=-1, keepdims=True)
     return np.asarray(found / found.sum(axis=-1, keepdims=True))
 
 

@@ -30,6 +30,50 @@ TRACES_AT_ONCE = 1 << 18
 """Lines followed in one compiled call while the tables are built."""
 
 
+class Lists(eqx.Module):
+    """For each owner the members that it sums.
+
+    Where few owners have many members, as corners of walls do, theirs are listed apart: else
+    every list would be as long as the longest.
+
+    Attributes:
+        first: Members of each owner, padded with the number of members.
+        long: Owners whose lists are longer.
+        rest: Their further members.
+    """
+
+    first: Int[Array, "owners width"]
+    long: Int[Array, "long"]
+    rest: Int[Array, "long further"]
+
+    @classmethod
+    def build(
+        cls, owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n: int, pad: int
+    ) -> "Lists":
+        """Lists the members of ``n`` owners."""
+        table = _lists(owners, members, n, pad)
+        counts = np.sum(table != pad, axis=1)
+        widths = np.arange(1, table.shape[1] + 1)
+        sizes = [n * w + np.sum(counts > w) * (table.shape[1] - w) for w in widths]
+        width = int(widths[np.argmin(sizes)])
+        if 2 * min(sizes) > table.size:
+            width = table.shape[1]
+        long = np.flatnonzero(counts > width).astype(np.int32)
+        parts = (table[:, :width], long, table[long, width:])
+        return cls(*(jnp.asarray(part) for part in parts))
+
+    def __call__(self, values: Float[Array, "members *rest"]) -> Float[Array, "owners *rest"]:
+        """The sum of each owner's members."""
+        padded = jnp.concatenate([values, jnp.zeros_like(values[:1])])
+        if self.first.shape[1] == 1:
+            sums = padded[self.first[:, 0]]
+        else:
+            sums = jnp.sum(padded[self.first], axis=1)
+        if not len(self.long):
+            return sums
+        return sums.at[self.long].add(jnp.sum(padded[self.rest], axis=1))
+
+
 class Routing(eqx.Module):
     """The linear map ``y[j] = sum of x[i] over the inputs i that lead to j``.
 
@@ -38,12 +82,12 @@ class Routing(eqx.Module):
     the inputs that it sums, and for each input the outputs that it reaches.
 
     Attributes:
-        incoming: Inputs of each output, padded with the number of inputs.
-        outgoing: Outputs of each input, padded with the number of outputs.
+        incoming: Inputs of each output.
+        outgoing: Outputs of each input.
     """
 
-    incoming: Int[Array, "outputs most_inputs"]
-    outgoing: Int[Array, "inputs most_outputs"]
+    incoming: Lists
+    outgoing: Lists
 
     @classmethod
     def build(
@@ -55,8 +99,8 @@ class Routing(eqx.Module):
     ) -> "Routing":
         """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``."""
         return cls(
-            incoming=jnp.asarray(_lists(outputs, inputs, n_outputs, pad=n_inputs)),
-            outgoing=jnp.asarray(_lists(inputs, outputs, n_inputs, pad=n_outputs)),
+            incoming=Lists.build(outputs, inputs, n_outputs, pad=n_inputs),
+            outgoing=Lists.build(inputs, outputs, n_inputs, pad=n_outputs),
         )
 
     def __call__(self, values: Float[Array, "inputs *rest"]) -> Float[Array, "outputs *rest"]:
@@ -65,14 +109,11 @@ class Routing(eqx.Module):
 
 
 @jax.custom_vjp
-def _route(values: Array, incoming: Array, outgoing: Array) -> Array:
-    padded = jnp.concatenate([values, jnp.zeros_like(values[:1])])
-    if incoming.shape[1] == 1:
-        return padded[incoming[:, 0]]
-    return jnp.sum(padded[incoming], axis=1)
+def _route(values: Array, incoming: Lists, outgoing: Lists) -> Array:
+    return incoming(values)
 
 
-def _route_forward(values: Array, incoming: Array, outgoing: Array) -> tuple[Array, Any]:
+def _route_forward(values: Array, incoming: Lists, outgoing: Lists) -> tuple[Array, Any]:
     return _route(values, incoming, outgoing), (incoming, outgoing)
 
 

@@ -21,6 +21,7 @@ from ..environments.registry import make
 from ..errors import UserError
 from ..flow.flow import Rollout
 from ..flow.moves import MoveFlow
+from ..planning.fluid import fluid_plan
 from ..planning.gradient import BPTT
 from ..planning.mirror import MirrorAscent
 from ..planning.plan import plan
@@ -105,6 +106,27 @@ def _random(settings: Settings, directory: Path) -> Settings:
     return {"value": outcome.value, "upper": None, **outcome.figures()}
 
 
+def _fleet(settings: Settings, directory: Path) -> Settings:
+    """Plays what a fleet does without a plan."""
+    from ..baselines.fleet import stay, towards_demand
+
+    policy = {"stay": stay, "demand": towards_demand}[settings["policy"]]
+    outcome = play(settings, policy(simulated(settings).problem))
+    return {"value": outcome.value, "upper": None, **outcome.figures()}
+
+
+def _fluid(settings: Settings, directory: Path) -> Settings:
+    """Plans by the fluid linear programme, with known motion, and plays the plan."""
+    system = simulated(settings)
+    moves, tried = (
+        MoveFlow(*system.reveal(), system.problem.actions.points(settings[name]))
+        for name in ("points", "tried")
+    )
+    found = fluid_plan(moves, tried=tried)
+    outcome = play(settings, found.profile)
+    return {"value": outcome.value, "upper": found.upper, **outcome.figures()}
+
+
 def _train(settings: Settings, directory: Path) -> Settings:
     """Trains by Q-learning, from the last checkpoint on."""
     from ..baselines.training import train
@@ -127,6 +149,8 @@ KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
     "plan": _plan,
     "mirror": _mirror,
     "random": _random,
+    "fleet": _fleet,
+    "fluid": _fluid,
     "qlearning": _train,
 }
 """Functions from settings and directory to figures; a figure ``seconds`` replaces the clock's."""

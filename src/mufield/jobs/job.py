@@ -36,7 +36,7 @@ RESULT_KIND = "job result"
 Q_RATES = {"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15}
 """The paper's rates of Q-learning."""
 
-Kind = Literal["learn", "plan", "mirror", "random", "qlearning"]
+Kind = Literal["learn", "plan", "mirror", "random", "fleet", "fluid", "qlearning"]
 State = Literal["done", "partly", "missing"]
 
 

@@ -34,8 +34,9 @@ GROWTH, SHRINKAGE, SLOWING = 1.1, 0.5, 0.8
 """Factors on the step size after a gain, and after a loss, which is undone: of a plain step, and of
 one with momentum, which may have been what went too far."""
 
-SWEEPS_OF_ROUND = 6
-"""Sweeps for which kernels are kept of a motion that sees more of mu than the agent's own cell."""
+SWEEPS_OF_ROUND, MOST_OF_ROUND = 6, 24
+"""Sweeps for which kernels are kept of a motion that sees more of mu than the agent's own cell, or
+mu and the step: at first, and after rounds that paid, as the plan changes less and less."""
 
 SWEEPS_OF_PRICE = 5
 """Sweeps between two changes of the multipliers of limits."""
@@ -215,9 +216,10 @@ class MirrorAscent(eqx.Module):
         concave = self.bound and is_concave(moves.flow, moves.motion)
         state = self.init(moves, weights)
         history, done, outcome = [], 0, "sweeps"
+        at_once = max(self.sweeps_at_once, 2 * MOST_OF_ROUND if moves.freezes else 0)
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
-                count = min(self.sweeps_at_once, self.sweeps - done)
+                count = min(at_once, self.sweeps - done)
                 state, figures = self.step(moves, state, count)
                 history.append(figures)
                 done += count
@@ -519,9 +521,9 @@ def _frozen_sweeps(
     After a round the motion itself is asked; a round after which J is lower is undone.
     """
 
-    def one(carry: tuple[Array, MirrorState, Kept, Array]) -> tuple[Any, ...]:
-        done, state, kept, figures = carry
-        then = jnp.minimum(done + SWEEPS_OF_ROUND, count)
+    def one(carry: tuple[Array, Array, MirrorState, Kept, Array]) -> tuple[Any, ...]:
+        done, length, state, kept, figures = carry
+        then = jnp.minimum(done + length, count)
         near, figures = _climb(FrozenFlow(moves, kept), state, False, done, then, figures)
         new, sweep = keep(moves, near.weights, near.charge)
         better = sweep.objective >= state.sweep.objective - _slack(state)
@@ -531,12 +533,14 @@ def _frozen_sweeps(
             state, step_size=slower, gains=jnp.zeros_like(state.gains), sweeps=near.sweeps
         )
         state, kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (near, new), (worse, kept))
-        return then, state, kept, figures
+        length = jnp.where(better, jnp.minimum(2 * length, MOST_OF_ROUND), SWEEPS_OF_ROUND)
+        return then, length, state, kept, figures
 
     kept, sweep = keep(moves, state.weights, state.charge)
     state = eqx.tree_at(lambda s: s.sweep, state, sweep)
-    start = (jnp.zeros_like(count), state, kept, figures)
-    _, state, _, figures = jax.lax.while_loop(lambda carry: carry[0] < count, one, start)
+    length = jnp.clip(state.sweeps, SWEEPS_OF_ROUND, MOST_OF_ROUND).astype(count.dtype)
+    start = (jnp.zeros_like(count), length, state, kept, figures)
+    *_, state, _, figures = jax.lax.while_loop(lambda carry: carry[0] < count, one, start)
     return state, figures
 
 

@@ -10,7 +10,11 @@ from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
 # Each contender keeps its colour and marker, whoever else is compared.
 _PLACES = {name: index for index, name in enumerate((*LEARNERS, *Q_LEARNERS, *PESSIMISTS))}
 # Solid or dash-dotted: plain dashes mark what cannot be compared.
-_REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")}
+_REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")} | {
+    "stay": ("-.", "tab:brown"),
+    "demand": ("-.", "tab:olive"),
+    "fluid": ("-", "tab:gray"),
+}
 
 
 def comparison_figure(comparison: Comparison) -> Figure:

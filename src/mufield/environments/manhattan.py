@@ -147,7 +147,7 @@ def manhattan(
     fares = table.fares[which, parts]
     usual = float(np.sum(rates * fares) / rates.sum()) if reward == "fares" else 1.0
     problem = Problem(
-        grid=grid,
+        grid=table.city,
         actions=Box(-1.0, 1.0, dim=2),
         reward=Earnings(passengers, fares if reward == "fares" else 1.0, cost * usual),
         horizon=int(horizon),

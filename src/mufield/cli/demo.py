@@ -1,7 +1,10 @@
-"""``demo``: what the library does, in a minute."""
+"""``demo``: what the library does, in a minute or three."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
 
 from .flags import Jobs
 from .output import Answer, paths_answer
@@ -9,15 +12,25 @@ from .output import Answer, paths_answer
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Jobs):
-    """Show a population flow through four rooms, and draw what happened."""
+    """Show a population flow through four rooms, or a fleet of taxis, and draw what happened."""
 
-    out: Path = Path("demo")
-    """Directory for the pictures and for what is computed; made if it does not exist."""
+    what: Annotated[
+        Literal["rooms", "fleet"], tyro.conf.Positional, tyro.conf.arg(metavar="[{rooms,fleet}]")
+    ] = "rooms"
+    """The four rooms, or Manhattan's taxis on a morning."""
+
+    out: Path | None = None
+    """Directory for the pictures and for what is computed; made if it does not exist. By default
+    demo, for the fleet demo-fleet."""
 
     def __call__(self) -> Answer:
         from rich.console import Console
 
+        console = Console(stderr=self.json)
+        if self.what == "fleet":
+            from ..demo.fleet import run as run_fleet
+
+            return paths_answer(run_fleet(self.out or Path("demo-fleet"), console=console))
         from ..demo import run
 
-        console = Console(stderr=self.json)
-        return paths_answer(run(self.out, workers=self.workers, console=console))
+        return paths_answer(run(self.out or Path("demo"), workers=self.workers, console=console))

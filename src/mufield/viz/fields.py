@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +39,18 @@ SHORTEST_ARROW = 0.25
 MOST_ARROWS = 16
 """Arrows along a panel of normal width; finer grids show those of some cells only."""
 
+
+@dataclass(frozen=True)
+class Labels:
+    """What axes and colours are called."""
+
+    x: str = "x"
+    y: str = "y"
+    mass: str = "mass of a cell"
+
+
+PLAIN = Labels()
+
 ColourScale = Literal["linear", "log"]
 
 
@@ -52,6 +65,7 @@ def draw_field(
     colour_scale: ColourScale = "linear",
     colour_bar: bool = True,
     arrow_unit: float | None = None,
+    labels: Labels = PLAIN,
 ) -> None:
     """Draws one distribution: the density along a line, or the masses of cells as an image.
 
@@ -69,6 +83,7 @@ def draw_field(
         colour_bar: Whether to draw the colour bar beside the panel.
         arrow_unit: Size of the action whose arrow is as long as a cell, or as the block of cells
             that it stands for; by default that of the largest action.
+        labels: What axes and colours are called, of a plane.
     """
     values = np.asarray(mass, dtype=float)
     if grid.dim == 3:
@@ -89,16 +104,18 @@ def draw_field(
             raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")
         _draw_line(axes, grid, values, limits, colour_scale)
     else:
-        _draw_plane(axes, grid, values, norm)
+        _draw_plane(axes, grid, values, norm, labels)
         if arrows is not None:
-            _draw_arrows(axes, grid, values, np.asarray(arrows, dtype=float), arrow_unit)
+            draw_arrows(axes, grid, values, np.asarray(arrows, dtype=float), arrow_unit)
         if colour_bar:
-            draw_colour_bar(axes, grid, norm)
+            draw_colour_bar(axes, grid, norm, labels)
     if title:
         axes.set_title(title)
 
 
-def draw_colour_bar(axes: Axes | Sequence[Axes], grid: Grid, norm: Normalize) -> None:
+def draw_colour_bar(
+    axes: Axes | Sequence[Axes], grid: Grid, norm: Normalize, labels: Labels = PLAIN
+) -> None:
     """Draws the colour bar of one panel, or one that several panels share."""
     first = axes if isinstance(axes, Axes) else axes[0]
     logarithmic = isinstance(norm, LogNorm)
@@ -106,7 +123,7 @@ def draw_colour_bar(axes: Axes | Sequence[Axes], grid: Grid, norm: Normalize) ->
     bar = first.figure.colorbar(
         ScalarMappable(norm, COLOUR_MAP),
         ax=axes if isinstance(axes, Axes) else list(axes),
-        label="mass of a cell",
+        label=labels.mass,
         location="bottom" if wide else "right",
         ticks=LogLocator(subs=(1.0, 2.0, 5.0)) if logarithmic else None,
         format="%g" if logarithmic else None,
@@ -223,7 +240,7 @@ def _draw_line(
 
 
 def _draw_plane(
-    axes: Axes, grid: Grid, values: Float[np.ndarray, "cells"], norm: Normalize
+    axes: Axes, grid: Grid, values: Float[np.ndarray, "cells"], norm: Normalize, labels: Labels
 ) -> None:
     axes.imshow(
         grid.to_array(values).T,  # rows of an image are y
@@ -238,16 +255,17 @@ def _draw_plane(
     if len(corners):
         blocks = [Rectangle((x, y), size[0], size[1]) for x, y in corners]
         axes.add_collection(PatchCollection(blocks, label="walls", **WALLS), autolim=False)
-    axes.set(xlabel="x", ylabel="y", aspect="equal")
+    axes.set(xlabel=labels.x, ylabel=labels.y, aspect="equal")
 
 
-def _draw_arrows(
+def draw_arrows(
     axes: Axes,
     grid: Grid,
     values: Float[np.ndarray, "cells"],
     arrows: Float[np.ndarray, "cells 2"],
     unit: float | None,
 ) -> None:
+    """Draws the mean actions of cells with mass; an action of size ``unit`` is as long as a cell."""
     if arrows.shape != (grid.n_cells, 2):
         raise UserError(
             f"arrows must have the shape {(grid.n_cells, 2)}, one for each free cell, "

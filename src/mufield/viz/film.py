@@ -16,7 +16,16 @@ from matplotlib.figure import Figure
 from ..errors import UserError
 from ..space.grid import Grid
 from .curves import DOTS_PER_INCH
-from .fields import ColourScale, draw_colour_bar, draw_field, norm_between, panel_size, range_of
+from .fields import (
+    PLAIN,
+    ColourScale,
+    Labels,
+    draw_colour_bar,
+    draw_field,
+    norm_between,
+    panel_size,
+    range_of,
+)
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
 
 Frame = UInt8[np.ndarray, "height width 3"]
@@ -33,6 +42,7 @@ def animate_flow(
     titles: Sequence[str] | None = None,
     frames_per_second: float = 3,
     progress: Progress | None = None,
+    labels: Labels = PLAIN,
 ) -> Path:
     """Writes a film of a flow, or of several side by side: one frame for each step.
 
@@ -48,6 +58,7 @@ def animate_flow(
         titles: Titles of the frames; by default the step.
         frames_per_second: Speed.
         progress: Called after each frame with the number of frames done and of all frames.
+        labels: What axes and colours are called, of a plane.
 
     Returns:
         The file that was written.
@@ -64,7 +75,7 @@ def animate_flow(
     titles = [f"h = {step}" for step in range(length)] if titles is None else titles
     if len(titles) != length:
         raise UserError(f"expected a title for each of {length} frames, got {len(titles)}")
-    frames = _frames(grid, flows, titles, progress)
+    frames = _frames(grid, flows, titles, progress, labels)
     if path.suffix.lower() == ".gif":
         _write_gif(path, frames, frames_per_second)
     elif (program := _ffmpeg()) is not None:
@@ -76,7 +87,11 @@ def animate_flow(
 
 
 def _frames(
-    grid: Grid, flows: Sequence[NamedFlow], titles: Sequence[str], progress: Progress | None
+    grid: Grid,
+    flows: Sequence[NamedFlow],
+    titles: Sequence[str],
+    progress: Progress | None,
+    labels: Labels,
 ) -> Iterator[Frame]:
     width, height = panel_size(grid)
     figure = Figure(
@@ -89,7 +104,7 @@ def _frames(
     scale: ColourScale = "linear" if grid.dim == 1 else "log"
     limits = range_of(grid, max(float(np.max(flow.masses)) for flow in flows), scale)
     if grid.dim == 2:
-        draw_colour_bar(list(panels), grid, norm_between(limits, scale))
+        draw_colour_bar(list(panels), grid, norm_between(limits, scale), labels)
     unit = longest_arrow(flows)
     heading = figure.suptitle(titles[0])
     for step, title in enumerate(titles):
@@ -108,6 +123,7 @@ def _frames(
                 colour_scale=scale,
                 colour_bar=False,
                 arrow_unit=unit,
+                labels=labels,
             )
         canvas.draw()
         if step == 0:

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from . import viz
-from .jobs.compute import Outcome, episode_policy, play, simulated
-from .jobs.job import JobStore
-from .jobs.pool import compute_missing, local_pool
-from .paper import workload
-from .paper.budget import FULL, Budget
-from .paper.catalogue import KNOWN, LEARNED
-from .policies.tables import random_policy
-from .runs.surroundings import set_precision
-from .space.grid import Grid
-from .space.measure import entropy
+from .. import viz
+from ..jobs.compute import Outcome, episode_policy, play, simulated
+from ..jobs.job import JobStore
+from ..jobs.pool import compute_missing, local_pool
+from ..paper import workload
+from ..paper.budget import FULL, Budget
+from ..paper.catalogue import KNOWN, LEARNED
+from ..policies.tables import random_policy
+from ..runs.surroundings import set_precision
+from ..space.grid import Grid
+from ..space.measure import entropy
 
 BUDGET = replace(FULL, rooms_seeds=1, rooms_episodes=15)
 PANELS = (0, 5, 10, 20)

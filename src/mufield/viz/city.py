@@ -1,0 +1,158 @@
+"""Pictures of a fleet on a city's map: where passengers and vehicles are, and who is served when."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import PercentFormatter
+
+from .._style import COLOURS
+from ..errors import UserError
+from ..space.maps import CityMap
+from .curves import MARKERS
+from .fields import Labels, draw_arrows
+
+WATER, STREETS = "#c9dcea", "YlOrRd"
+"""Colours of everything that is no street, and of streets."""
+
+FLEET = 1000
+"""Maps show how many vehicles of a fleet of this size are in a cell."""
+
+Cells = Float[Array | np.ndarray, "cells"]
+
+
+@dataclass(frozen=True, eq=False)
+class MapPanel:
+    """One map of a picture.
+
+    Attributes:
+        title: What it shows.
+        shares: Share of the fleet, or demand as a share of it, in each cell.
+        arrows: Mean actions in the cells, if they are to be shown.
+    """
+
+    title: str
+    shares: Cells
+    arrows: Float[Array | np.ndarray, "cells 2"] | None = None
+
+
+def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Labels:
+    """What the axes of a city's map are called."""
+    turned = f", {city.turn:g}° from north" if city.turn else ", north"
+    return Labels(x="km", y=f"km{turned}", mass=mass)
+
+
+def map_figure(
+    city: CityMap,
+    panels: Sequence[MapPanel],
+    *,
+    title: str = "",
+    places: Mapping[str, tuple[float, float]] | None = None,
+) -> Figure:
+    """Draws maps side by side, with one range of colours for all.
+
+    Args:
+        city: The map.
+        panels: What to show.
+        title: Title of the figure.
+        places: Names to write on the maps, with longitude and latitude.
+    """
+    if not panels:
+        raise UserError("expected at least one map to draw, got none")
+    grid, labels = city.grid, map_labels(city)
+    width = 2.6 * max(1.0, 1.6 * grid.extent[0] / grid.extent[1])
+    height = width * grid.extent[1] / grid.extent[0] + 0.9
+    figure = Figure(figsize=(width * len(panels) + 1.0, min(height, 8.0)), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    highest = max(float(np.max(panel.shares)) for panel in panels)
+    # The square root shows thin cells beside crowds.
+    norm = PowerNorm(0.5, 0.0, max(FLEET * highest, 1e-9))
+    for place, (panel, each) in enumerate(zip(panels, axes, strict=True)):
+        _draw_map(each, city, panel, norm, places or {})
+        each.set(xlabel=labels.x, ylabel=labels.y if place == 0 else "", title=panel.title)
+    size = 1000 * grid.cell_size[0]
+    figure.colorbar(
+        ScalarMappable(norm, STREETS),
+        ax=list(axes),
+        label=f"per {FLEET:,} vehicles of the fleet, in a cell of {size:.0f} m",
+        fraction=0.05,
+        aspect=30,
+    )
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _draw_map(
+    axes: Axes,
+    city: CityMap,
+    panel: MapPanel,
+    norm: Normalize,
+    places: Mapping[str, tuple[float, float]],
+) -> None:
+    grid, values = city.grid, np.asarray(panel.shares, dtype=float)
+    axes.set_facecolor(WATER)
+    picture = np.where(grid.walls, np.nan, grid.to_array(FLEET * values))
+    axes.imshow(
+        picture.T,
+        origin="lower",
+        extent=(grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]),
+        cmap=STREETS,
+        norm=norm,
+        interpolation="nearest",
+    )
+    if panel.arrows is not None:
+        draw_arrows(axes, grid, values, np.asarray(panel.arrows, dtype=float), None)
+    for name, (longitude, latitude) in places.items():
+        x, y = city.to_plane(longitude, latitude)[0]
+        if grid.lower[0] <= x <= grid.upper[0] and grid.lower[1] <= y <= grid.upper[1]:
+            text = axes.text(x, y, name, ha="center", va="center", fontsize=7.5)
+            text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
+
+
+def served_figure(
+    hours: Sequence[float] | np.ndarray,
+    served: Mapping[str, Float[np.ndarray, "steps"]],
+    *,
+    title: str = "",
+) -> Figure:
+    """Draws the share of passengers that is served at each time of the day.
+
+    Args:
+        hours: Hours of the day, such as 7.5, one for each step.
+        served: The shares by the name of the policy.
+        title: Title of the figure.
+    """
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, shares) in enumerate(served.items()):
+        axes.plot(
+            hours,
+            shares,
+            label=name,
+            color=COLOURS[place % len(COLOURS)],
+            marker=MARKERS[place % len(MARKERS)],
+            markersize=4,
+        )
+    axes.set(
+        xlabel="time of day", ylabel="passengers served, of those who want a ride", ylim=(0, 1.03)
+    )
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.xaxis.set_major_formatter(lambda hour, _: clock(hour))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
+    if title:
+        axes.set_title(title)
+    return figure
+
+
+def clock(hour: float) -> str:
+    """An hour of the day as clocks show it: 7.5 is 7:30."""
+    minutes = round(60 * hour) % (24 * 60)
+    return f"{minutes // 60}:{minutes % 60:02d}"

@@ -31,12 +31,11 @@ DOTS_PER_INCH = 110
 STAY, NEAR, KNOWN = "stay where passengers left", "go towards demand", "plan with known traffic"
 
 PLACES = {
-    "Harlem": (-73.9448, 40.8080),
     "Central Park": (-73.9665, 40.7812),
     "Midtown": (-73.9840, 40.7549),
     "Downtown": (-74.0050, 40.7150),
-    "Hudson": (-74.0010, 40.7800),
-    "East River": (-73.9560, 40.7420),
+    "Hudson": (-73.9958, 40.7772),
+    "East River": (-73.9627, 40.7376),
 }
 """Names on the maps."""
 
@@ -199,7 +198,7 @@ def _draw(
         city.grid,
         [
             viz.NamedFlow("all stay", masses[STAY]),
-            viz.NamedFlow("learned, and where empty ones drive", masses[learned_name], drive),
+            viz.NamedFlow("learned, with the moves", masses[learned_name], drive),
         ],
         titles=[f"vehicles at {viz.clock(hour)}" for hour in hours],
         labels=viz.map_labels(city),

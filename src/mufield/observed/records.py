@@ -80,6 +80,8 @@ class TripRecords:
         if not chosen.any():
             there = ", ".join(f"{day:g}" for day in np.unique(self.weekday))
             raise UserError(f"no trip is on one of the days {list(days)}; there are {there}")
+        if chosen.all():
+            return self
         note = f"{int((~chosen).sum()):,} of {len(self):,} trips are on other days"
         return replace(self._only(chosen), notes=(*self.notes, note))
 

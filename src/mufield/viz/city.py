@@ -1,4 +1,4 @@
-"""Pictures of a fleet on a city's map: where passengers and vehicles are, and who is served when."""
+"""Pictures of a fleet on a city's map: where passengers and vehicles are, and who is served."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ class MapPanel:
 
 def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Labels:
     """What the axes of a city's map are called."""
-    turned = f", {city.turn:g}° from north" if city.turn else ", north"
-    return Labels(x="km", y=f"km{turned}", mass=mass)
+    up = f"{city.turn:g}° from north" if city.turn else "north"
+    return Labels(x="km", y=f"km (up is {up})", mass=mass)
 
 
 def map_figure(
@@ -83,6 +83,7 @@ def map_figure(
         label=f"per {FLEET:,} vehicles of the fleet, in a cell of {size:.0f} m",
         fraction=0.05,
         aspect=30,
+        shrink=0.75,
     )
     if title:
         figure.suptitle(title)
@@ -112,7 +113,7 @@ def _draw_map(
     for name, (longitude, latitude) in places.items():
         x, y = city.to_plane(longitude, latitude)[0]
         if grid.lower[0] <= x <= grid.upper[0] and grid.lower[1] <= y <= grid.upper[1]:
-            text = axes.text(x, y, name, ha="center", va="center", fontsize=7.5)
+            text = axes.text(x, y, name, ha="center", va="center", fontsize=7.5, zorder=2)
             text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
 
 

@@ -265,7 +265,7 @@ def draw_arrows(
     arrows: Float[np.ndarray, "cells 2"],
     unit: float | None,
 ) -> None:
-    """Draws the mean actions of cells with mass; an action of size ``unit`` is as long as a cell."""
+    """Draws the mean actions of cells with mass; one of size ``unit`` is as long as a cell."""
     if arrows.shape != (grid.n_cells, 2):
         raise UserError(
             f"arrows must have the shape {(grid.n_cells, 2)}, one for each free cell, "

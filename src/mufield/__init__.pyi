@@ -56,6 +56,7 @@ from .planning.certificate import Certificate as Certificate
 from .planning.certificate import certify as certify
 from .planning.fluid import FluidPlan as FluidPlan
 from .planning.fluid import fluid_plan as fluid_plan
+from .planning.fluid import for_fleet as for_fleet
 from .planning.gradient import BPTT as BPTT
 from .planning.mirror import InfeasibleError as InfeasibleError
 from .planning.mirror import MirrorAscent as MirrorAscent

@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 from ._types import Action, Scalar, State
@@ -26,17 +27,20 @@ class Passengers(eqx.Module):
 
     Attributes:
         wanted: Demand in each step and cell, as a share of the fleet.
+        vehicles: Size of the fleet to plan for, see `for_fleet`; None for the limit.
     """
 
     wanted: Float[Array, "steps cells"]
     grid: Grid = eqx.field(static=True)
+    vehicles: Scalar | None
 
-    def __init__(self, grid: Grid, wanted: Any):
+    def __init__(self, grid: Grid, wanted: Any, vehicles: int | None = None):
         """Checks and builds.
 
         Args:
             grid: The space.
             wanted: As the attribute; one row for all steps is enough if demand does not change.
+            vehicles: As the attribute.
         """
         demand = np.atleast_2d(np.asarray(wanted, dtype=float))
         if demand.ndim != 2 or demand.shape[1] != grid.n_cells:
@@ -47,19 +51,37 @@ class Passengers(eqx.Module):
         if not np.isfinite(demand).all() or (demand < 0).any():
             raise UserError("demand must be finite and not negative; it is a share of the fleet")
         self.wanted = jnp.asarray(demand, dtype=jnp.result_type(float))
+        if vehicles is not None and vehicles < 1:
+            raise UserError(f"a fleet must have at least one vehicle, got {vehicles}")
         self.grid = grid
+        # An array, so that plans for fleets of all sizes share their compiled program.
+        self.vehicles = None if vehicles is None else jnp.asarray(float(vehicles))
+
+    def for_fleet(self, vehicles: int) -> "Passengers":
+        r"""The chance in a fleet of so many vehicles, where cells hold more or fewer than planned.
+
+        A plan for the limit sends just as many vehicles as there are passengers. Of $N$ vehicles
+        that follow it, as many arrive as chance has it, about $N \mu \pm \sqrt{N \mu}$, and where
+        there are too few, passengers are left. With this chance, the mean of $\min(1, d / m)$ over
+        a normal $m$, plans send some more. It is for plans only: agents draw their own luck.
+        """
+        return Passengers(self.grid, self.wanted, vehicles)
 
     def __call__(self, state: State, mu: MeanField) -> Scalar:
         """The chance of one vehicle."""
-        return jnp.minimum(1.0, of_step(self.wanted, self.grid, state, mu) / self._here(mu))
+        wanted = of_step(self.wanted, self.grid, state, mu)
+        here = jnp.maximum(mu.here, EMPTY)
+        if self.vehicles is None:
+            return jnp.minimum(1.0, wanted / here)
+        spread = jnp.sqrt(here / self.vehicles.astype(here.dtype))
+        # The mean of max(0, m - wanted), of those that find nobody.
+        over = (here - wanted) / spread
+        idle = (here - wanted) * norm.cdf(over) + spread * norm.pdf(over)
+        return jnp.clip(1.0 - idle / here, 0.0, 1.0)
 
     def of_steps(self, horizon: int) -> Float[np.ndarray, "steps cells"]:
         """The demand of each step of an episode."""
         return by_step(self.wanted, horizon)
-
-    @staticmethod
-    def _here(mu: MeanField) -> Scalar:
-        return jnp.maximum(mu.here, EMPTY)
 
 
 class Earnings(eqx.Module):

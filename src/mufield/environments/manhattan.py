@@ -78,16 +78,18 @@ class Traffic(eqx.Module):
     Attributes:
         start: Hour of the day at the first step.
         rush: By how much rush hours slow down.
+        crowds: How much crowds of vehicles slow down.
     """
 
     start: float = eqx.field(static=True)
     rush: float = eqx.field(static=True)
+    crowds: float = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
         """Where a vehicle gets in ten minutes."""
         hour = self.start + (mu.step + 0.5) / STEPS_PER_HOUR
         midtown = MIDTOWN_SLOWS * bump(state, *MIDTOWN, MIDTOWN_WIDTH)
-        slowed = (1 - midtown) * (1 - self.rush * _rush(hour)) / (1 + CROWDS_SLOW * mu.here)
+        slowed = (1 - midtown) * (1 - self.rush * _rush(hour)) / (1 + self.crowds * mu.here)
         return state + slowed.astype(state.dtype) * jnp.array([STREETS, AVENUES]) * action
 
 
@@ -106,6 +108,7 @@ def manhattan(
     day: str = "weekday",
     reward: str = "served",
     cost: float = 0.05,
+    crowds: float = CROWDS_SLOW,
     noise_std: float = NOISE,
 ) -> SimulatedSystem:
     """A fleet of taxis on 185 cells of 500 m, in steps of ten minutes.
@@ -123,14 +126,16 @@ def manhattan(
         reward: ``"served"`` pays one for each passenger, so that J is the number of passengers of a
             vehicle; ``"fares"`` pays the mean fare, in dollars, of the trips from that cell.
         cost: Cost of driving empty at full speed for a step, on one axis: a share of a mean fare.
+        crowds: Speeds are divided by one plus this times the share of the fleet in the cell.
         noise_std: Standard deviation of the noise, in kilometres.
     """
     for name, given, there in (("day", day, DAYS), ("reward", reward, REWARDS)):
         if given not in there:
             raise UserError(f"{name} must be one of {', '.join(there)}, got {given!r}")
-    if not (math.isfinite(load) and load > 0 and 0 <= start < 24):
+    if not (0 < load < math.inf and 0 <= start < 24 and 0 <= crowds < math.inf):
         raise UserError(
-            f"load must be positive and start an hour from 0 to 24, got {load} and {start}"
+            "load must be positive, start an hour from 0 to 24 and crowds not negative, got "
+            f"{load}, {start} and {crowds}"
         )
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
         raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
@@ -156,7 +161,8 @@ def manhattan(
         max_move=(STREETS, AVENUES),
         trips=Trips(passengers, table.journeys[which, parts]),
     )
-    return SimulatedSystem(problem, Traffic(start, RUSH_SLOWS if day == "weekday" else 0.0))
+    rush = RUSH_SLOWS if day == "weekday" else 0.0
+    return SimulatedSystem(problem, Traffic(float(start), rush, float(crowds)))
 
 
 @lru_cache(maxsize=1)

@@ -114,6 +114,19 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None) -> FluidPlan:
     )
 
 
+def for_fleet(problem: Problem, vehicles: int) -> Problem:
+    """The problem to plan in for a fleet of so many vehicles; see `Passengers.for_fleet`.
+
+    Run the plan in the problem as it is.
+    """
+    earnings, passengers = of_fleet(problem)
+    assert problem.trips is not None
+    finite = passengers.for_fleet(vehicles)
+    trips = eqx.tree_at(lambda t: t.chance, problem.trips, finite)
+    changed: Problem = eqx.tree_at(lambda p: p.trips, problem, trips)
+    return changed.with_reward(Earnings(finite, earnings.pay, earnings.cost))
+
+
 class _Solution(eqx.Module):
     """A solution of the programme: values of its dual, and the policy."""
 
@@ -132,11 +145,12 @@ def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
         not isinstance(chance, Passengers)
         or not isinstance(reward, Earnings)
         or not np.array_equal(chance.wanted, reward.passengers.wanted)
+        or chance.vehicles is not None
     ):
         raise UserError(
             "the fluid programme needs a problem with trips=Trips(passengers, matrix) and "
-            "reward=Earnings(passengers, ...), where passengers is a mufield.Passengers; got the "
-            f"chance {type(chance).__name__} and the reward {type(reward).__name__}"
+            "reward=Earnings(passengers, ...), where passengers is a mufield.Passengers of the "
+            f"limit; got the chance {type(chance).__name__} and the reward {type(reward).__name__}"
         )
     if problem.pay_end or problem.constraints is not None:
         raise UserError("the fluid programme knows neither pay_end nor limits; leave them out")

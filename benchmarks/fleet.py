@@ -1,0 +1,398 @@
+"""Manhattan's taxis: plans with known motion, learned plans, and fleets of N vehicles.
+
+Loads of 0.6 and 0.9, episodes of 12 and 36 steps. Sections, each with its claims:
+
+- ``plans``: J of vehicles that stay, that go towards demand, of the fluid linear programme's plan
+  and of mirror ascent with known motion, as shares of the programme's bound. Mirror ascent: at
+  least 97% at a load of 0.6, 94% at 0.9.
+- ``loose``: the same in a city whose crowds do not slow down, where the programme is right about
+  the motion: which side is loose, the bound or the plan?
+- ``clock``: plans for a motion that stands still at the middle of the episode, in the city as it
+  is: what is lost by a model that does not see the hour.
+- ``learn``: the defaults with 50 tracked vehicles, 15 episodes, three seeds. The mean of the last
+  three episodes, at least 97% of the plan with known motion.
+- ``population``: N vehicles that follow that plan, or one that was made for N vehicles
+  (`for_fleet`); 1,000 earn at least 97% of the limit, and so do 10,000.
+- ``time``: 36 steps at 185 cells are planned in 20 s, and 1,024 cells with a dense matrix in a
+  minute, both with compilation.
+
+Run ``python benchmarks/fleet.py``; ``--quick`` ends within a minute, with the section ``plans`` and
+a fleet of 10,000 for a short episode. With ``--out DIR`` results are kept as soon as they are there,
+with pictures, and taken from there by the next run.
+"""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _report import Report
+
+import mufield as mf
+from mufield.baselines.fleet import stay, towards_demand
+from mufield.finite.gap import population_gap
+from mufield.finite.system import FiniteSystem
+from mufield.learning.run import learn_many
+from mufield.policies.files import load_policy, save_policy
+
+SECTIONS = ("plans", "loose", "clock", "learn", "population", "time")
+LOADS, HORIZONS = (0.6, 0.9), (12, 36)
+BARS = {0.6: 0.97, 0.9: 0.94}
+POINTS, FLUID_POINTS, SWEEPS = 9, 5, 240
+TIMED_SWEEPS = 60
+AGENTS, EPISODES, SEEDS, LAST = 50, 15, 3, 3
+SIZES, GAP_EPISODES = (100, 300, 1000, 3000, 10_000), 16
+PLANS = ("for the limit", "for N vehicles")
+KEY = jax.random.key(0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One load and horizon."""
+
+    load: float
+    horizon: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        more = "".join(f"-{key}{value}" for key, value in self.options)
+        return f"load{self.load}-steps{self.horizon}{more}"
+
+    def system(self) -> mf.SimulatedSystem:
+        options = {"load": self.load, "horizon": self.horizon, **dict(self.options)}
+        return mf.make("manhattan", **options)
+
+
+class Standing(eqx.Module):
+    """A motion whose clock stands still."""
+
+    motion: Any
+    step: int
+
+    def __call__(self, state: Any, action: Any, mu: mf.MeanField) -> Any:
+        return self.motion(state, action, mf.MeanField(mu.mass, mu.here, mu.grid, self.step))
+
+
+@dataclass
+class Bench:
+    """The run's options, and the files that it keeps."""
+
+    options: argparse.Namespace
+    report: Report
+
+    @property
+    def cases(self) -> list[Case]:
+        if self.options.quick:
+            return [Case(0.6, 4)]
+        chosen = self.options.cases
+        every = [Case(load, horizon) for horizon in HORIZONS for load in LOADS]
+        return [case for case in every if not chosen or case.name in chosen]
+
+    @property
+    def sweeps(self) -> int:
+        return 40 if self.options.quick else SWEEPS
+
+    @property
+    def points(self) -> int:
+        return FLUID_POINTS if self.options.quick else POINTS
+
+    def kept(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A result, computed unless an earlier run kept it."""
+        path = self.options.out / f"{name}.json" if self.options.out else None
+        if path and path.is_file():
+            return json.loads(path.read_text())
+        sys.stderr.write(f"{name}\n")
+        began = time.perf_counter()
+        found = compute()
+        found["seconds"] = time.perf_counter() - began
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(found))
+        jax.clear_caches()  # programs of this case are of no use to others
+        return found
+
+    def known(self, case: Case) -> tuple[float, mf.Profile]:
+        """J and the policy of mirror ascent with known motion."""
+        path = self.options.out / f"{case.name}.policy" if self.options.out else None
+        system = case.system()
+        if path and path.is_file():
+            profile = load_policy(path)
+        else:
+            moves = mf.MoveFlow(*system.reveal(), system.problem.actions.points(self.points))
+            ascent = mf.MirrorAscent(sweeps=self.sweeps, bound=False)
+            profile = ascent.solve(moves, progress=sys.stderr.isatty()).profile
+            if path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_policy(path, profile)
+        return float(system.evaluate(profile).value), profile
+
+    def values(self, case: Case) -> dict[str, Any]:
+        """J of all that do not learn, and the bound."""
+
+        def compute() -> dict[str, Any]:
+            system = case.system()
+            problem, points = system.problem, system.problem.actions.points
+            few, tried = (
+                mf.MoveFlow(*system.reveal(), points(n)) for n in (FLUID_POINTS, self.points)
+            )
+            fluid = mf.fluid_plan(few, tried=tried)
+            return {
+                "stay": float(system.evaluate(stay(problem)).value),
+                "demand": float(system.evaluate(towards_demand(problem)).value),
+                "fluid": fluid.value,
+                "optimum": fluid.optimum,
+                "upper": fluid.upper,
+                "refused": fluid.refused,
+                "known": self.known(case)[0],
+                "wanted": float(jnp.sum(problem.trips.chance.wanted)),
+            }
+
+        return self.kept(case.name, compute)
+
+
+def plans(bench: Bench) -> None:
+    for case in bench.cases:
+        found = bench.values(case)
+        show(bench.report, case, found)
+        name = f"{case.name}: known motion, share of the bound"
+        bench.report.claim(name, found["known"] / found["upper"], BARS[case.load], side="at least")
+        best = max(found["stay"], found["demand"])
+        name = f"{case.name}: known motion against staying or going towards demand"
+        bench.report.claim(name, found["known"] / best, 1.1, side="at least")
+
+
+def show(report: Report, case: Case, found: dict[str, Any]) -> None:
+    names = ("stay", "demand", "fluid", "known", "upper", "wanted")
+    text = " | ".join(f"{found[name]:.3f}" for name in names)
+    report.row(f"{case.name}: {' | '.join(names)}", text)
+    shares = " | ".join(f"{found[name] / found['upper']:.1%}" for name in names[:4])
+    report.row(f"{case.name}: shares of the bound", shares)
+
+
+def loose(bench: Bench) -> None:
+    for plain in bench.cases[:2]:
+        case = Case(plain.load, plain.horizon, (("crowds", 0.0),))
+        found, crowded = bench.values(case), bench.values(plain)
+        show(bench.report, case, found)
+        share = found["known"] / found["upper"]
+        bench.report.claim(
+            f"{case.name}: known motion, share of the bound", share, 0.97, side="at least"
+        )
+        bench.report.row(
+            f"{case.name}: bound with crowds, without",
+            f"{crowded['upper']:.3f}, {found['upper']:.3f}",
+        )
+        bench.report.row(f"{case.name}: refused in the programme", f"{found['refused']:.2%}")
+
+
+def clock(bench: Bench) -> None:
+    for case in bench.cases:
+
+        def compute(case: Case = case) -> dict[str, Any]:
+            system = case.system()
+            flow, motion = system.reveal()
+            still = Standing(motion, case.horizon // 2)
+            moves = mf.MoveFlow(flow, still, system.problem.actions.points(bench.points))
+            plan = mf.MirrorAscent(sweeps=bench.sweeps, bound=False).solve(moves)
+            return {"value": float(system.evaluate(plan.profile).value)}
+
+        value = bench.kept(f"{case.name}-clock", compute)["value"]
+        share = value / bench.values(case)["known"]
+        bench.report.claim(f"{case.name}: without the clock", share, 0.98, side="at least")
+
+
+def learn(bench: Bench) -> None:
+    given = bench.options
+    for case in bench.cases:
+
+        def compute(case: Case = case) -> dict[str, Any]:
+            runs = learn_many(
+                case.system(),
+                seeds=list(range(given.seeds)),
+                episodes=given.episodes,
+                agents=AGENTS,
+                progress=sys.stderr.isatty(),
+            )
+            return {"values": [[row.value for row in run.metrics] for run in runs]}
+
+        found, known = bench.kept(f"{case.name}-learn", compute), bench.values(case)["known"]
+        shares = np.array(found["values"]) / known
+        for seed, curve in enumerate(shares):
+            bench.report.row(
+                f"{case.name}, seed {seed}: share of known motion, by episode",
+                " ".join(f"{100 * value:.1f}" for value in curve),
+            )
+        worst = float(shares[:, -LAST:].mean(axis=1).min())
+        name = f"{case.name}: learned, share of known motion, worst of {len(shares)} seeds"
+        bench.report.claim(name, worst, 0.97, side="at least")
+        values = bench.values(case)
+        best = max(values["stay"], values["demand"])
+        name = f"{case.name}: learned against staying or going towards demand"
+        bench.report.claim(name, worst * known / best, 1.1, side="at least")
+        each = found["seconds"] / shares.size
+        bench.report.row(f"{case.name}: an episode, with compilation", f"{each:.0f} s")
+
+
+def population(bench: Bench) -> None:
+    sizes = (1000, 10_000) if bench.options.quick else SIZES
+    found: dict[str, tuple[list[int], np.ndarray]] = {}
+    for case in bench.cases[:2]:
+
+        def compute(case: Case = case) -> dict[str, Any]:
+            limit, profile = bench.known(case)
+            system = case.system()
+            usual = population_gap(system, profile, sizes, GAP_EPISODES, KEY)
+            values = []
+            for size in sizes:
+                problem = mf.for_fleet(system.problem, size)
+                points = problem.actions.points(FLUID_POINTS)
+                moves = mf.MoveFlow(mf.Flow(problem), system.reveal()[1], points)
+                plan = mf.MirrorAscent(sweeps=bench.sweeps, bound=False).solve(moves)
+                fleet = FiniteSystem.of(system, size)
+                values.append(fleet.evaluate(plan.profile, KEY, episodes=GAP_EPISODES).values)
+            return {
+                "limit": limit,
+                "sizes": list(sizes),
+                "for the limit": usual.values.tolist(),
+                "for N vehicles": np.array(values).tolist(),
+            }
+
+        kept = bench.kept(f"{case.name}-population", compute)
+        for plan in PLANS:
+            shares = np.array(kept[plan]) / kept["limit"]
+            found[f"load {case.load}, plan {plan}"] = kept["sizes"], shares
+            for size, each in zip(kept["sizes"], shares, strict=True):
+                text = f"{each.mean():.2%} of the limit, ± {each.std(ddof=1):.2%}"
+                bench.report.row(f"{case.name}, N = {size:,}, plan {plan}: mean J", text)
+        for size in (10_000,) if bench.options.quick else (1000, 10_000):
+            share = float(shares[kept["sizes"].index(size)].mean())
+            name = f"{case.name}: N = {size:,}, share of the limit"
+            bench.report.claim(name, share, 0.97, side="at least")
+    if bench.options.out:
+        draw(found, bench.options.out / "population.png")
+
+
+def draw(found: dict[str, tuple[list[int], np.ndarray]], path: Path) -> None:
+    """N against the gap."""
+    from matplotlib.figure import Figure
+
+    from mufield._style import COLOURS
+    from mufield.viz.curves import MARKERS
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for (name, (sizes, shares)), colour, marker in zip(
+        found.items(), COLOURS, MARKERS, strict=False
+    ):
+        short, spread = 100 * (1 - shares.mean(axis=1)), 100 * shares.std(axis=1, ddof=1)
+        axes.errorbar(sizes, short, spread, marker=marker, color=colour, capsize=3, label=name)
+    axes.axhline(3.0, color="0.5", linestyle=":", linewidth=1, label="3%")
+    axes.axhline(0.0, color="0.5", linewidth=0.8)
+    axes.set(xscale="log", xlabel="vehicles N", ylabel="J below the limit's (%)")
+    axes.set_title("Manhattan: fleets of N vehicles against the mean field")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def timing(bench: Bench) -> None:
+    ascent = mf.MirrorAscent(sweeps=TIMED_SWEEPS, bound=False)
+
+    def timed(build: Callable[[], mf.SimulatedSystem], points: int) -> Callable[[], dict[str, Any]]:
+        def compute() -> dict[str, Any]:
+            system = build()
+            began = time.perf_counter()
+            moves = mf.MoveFlow(*system.reveal(), system.problem.actions.points(points))
+            value = float(ascent.solve(moves).value)
+            first = time.perf_counter() - began
+            began = time.perf_counter()
+            ascent.solve(moves)
+            return {"first": first, "again": time.perf_counter() - began, "value": value}
+
+        return compute
+
+    horizon, side = (4, 12) if bench.options.quick else (36, 32)
+    sides = {
+        f"{horizon} steps at 185 cells": (Case(0.6, horizon).system, 20.0),
+        f"{side**2:,} cells, dense matrix, 12 steps": (lambda: wide(side), 60.0),
+    }
+    for name, (build, bar) in sides.items():
+        found = bench.kept(f"time-{name.replace(' ', '-')}", timed(build, bench.points))
+        text = f"{found['first']:.1f} s, {found['again']:.1f} s"
+        bench.report.row(f"{name}: with compilation, without", text)
+        bench.report.claim(f"{name}: seconds of a plan", found["first"], bar, side="at most")
+
+
+def wide(side: int) -> mf.SimulatedSystem:
+    """A square city without walls, with a dense matrix of trips."""
+    grid = mf.Grid.box(0.0, float(side), (side, side))
+    rng = np.random.default_rng(0)
+    demand = 0.6 * rng.dirichlet(np.full(grid.n_cells, 0.3), size=12)
+    passengers = mf.Passengers(grid, demand)
+    problem = mf.Problem(
+        grid=grid,
+        actions=mf.Box(-1.0, 1.0, dim=2),
+        reward=mf.Earnings(passengers),
+        horizon=12,
+        initial=mf.uniform(grid),
+        noise=0.25,
+        max_move=2.0,
+        trips=mf.Trips(passengers, rng.dirichlet(np.ones(grid.n_cells), size=grid.n_cells)),
+    )
+    return mf.SimulatedSystem(problem, lambda s, a, mu: s + 2.0 * a / (1 + 10.0 * mu.here))
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    every = [Case(load, horizon).name for horizon in HORIZONS for load in LOADS]
+    add("--quick", action="store_true", help="short episodes; ends within a minute")
+    add("--sections", type=names, help=f"of {', '.join(SECTIONS)}, with commas; all by default")
+    add("--cases", type=names, help=f"of {', '.join(every)}, with commas; all by default")
+    add("--episodes", type=int, default=EPISODES, help="of learners")
+    add("--seeds", type=int, default=SEEDS, help="likewise")
+    add("--out", type=Path, metavar="DIR", help="keep results and pictures here")
+    options = parser.parse_args()
+    for given, known in ((options.sections, SECTIONS), (options.cases, every)):
+        unknown = set(given or ()) - set(known)
+        if unknown:
+            parser.error(f"unknown {sorted(unknown)}; there are {', '.join(known)}")
+    quick = ("plans", "population")
+    run_section = {
+        "plans": plans,
+        "loose": loose,
+        "clock": clock,
+        "learn": learn,
+        "population": population,
+        "time": timing,
+    }
+    mf.enable_compilation_cache()
+    bench = Bench(options, Report("fleet"))
+    for name in options.sections or (quick if options.quick else SECTIONS):
+        run_section[name](bench)
+    bench.report.show()
+
+
+if __name__ == "__main__":
+    main()

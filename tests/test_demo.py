@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mufield.demo import BUDGET, run
+from mufield.demo.fleet import run as run_fleet
 
 pytestmark = pytest.mark.slow
 
@@ -35,3 +36,14 @@ def test_the_demonstration_learns_writes_its_pictures_and_tables(
     for words in ("learned in 2 episodes", "56.18", "79.2", "80.4", "99.49%", "doors"):
         assert words in printed
     assert "77.86" not in printed  # of another world: the paper prints no noise
+
+
+def test_the_fleet_learns_and_draws_its_map(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = run_fleet(tmp_path / "fleet", episodes=1, agents=3, horizon=3)
+    assert [path.stem for path in written] == ["fleet", "served", "fleet", "moves"]
+    assert all(path.stat().st_size > 1000 for path in written)
+    printed = capsys.readouterr().out
+    for words in ("learned in 1 morning", "go towards demand", "100.0%", "1,000"):
+        assert words in printed

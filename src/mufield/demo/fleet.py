@@ -72,7 +72,7 @@ def run(
     console = console or Console()
     out.mkdir(parents=True, exist_ok=True)
     system = manhattan(horizon=horizon, load=LOAD, start=START)
-    learned_name = f"learned in {episodes} mornings"
+    learned_name = f"learned in {episodes} morning{'s' if episodes > 1 else ''}"
     console.print(
         f"Manhattan's taxis from {viz.clock(START)}: passengers are those of public records, how "
         "vehicles get on in traffic is invented, and unknown to the learner."

@@ -113,7 +113,7 @@ def _draw_map(
     for name, (longitude, latitude) in places.items():
         x, y = city.to_plane(longitude, latitude)[0]
         if grid.lower[0] <= x <= grid.upper[0] and grid.lower[1] <= y <= grid.upper[1]:
-            text = axes.text(x, y, name, ha="center", va="center", fontsize=7.5, zorder=2)
+            text = axes.text(x, y, name, ha="center", va="center", fontsize=7.5, zorder=4)
             text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
 
 

@@ -49,26 +49,61 @@ class Sealed(NamedTuple):
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file atomically: after a crash there is the old file or the new one."""
+    with replacing(path) as temporary, temporary.open("xb") as file:
+        file.write(data)
+        file.flush()
+        if os.environ.get(FSYNC) != "0":
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields where to write a file; if that succeeds, it is put in the place of ``path``.
+
+    A symbolic link of that name is replaced, and what it points to is left alone.
+    """
     # In the same directory, because `os.replace` is atomic only within one file system.
     temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
-    sync = os.environ.get(FSYNC) != "0"
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if sync and sys.platform != "win32":
+    if os.environ.get(FSYNC) != "0" and sys.platform != "win32":
         # So that the new name survives a power failure as well.
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def open_new(path: Path) -> int:
+    """Opens a new file for writing and returns its handle; what had its name is removed.
+
+    So a symbolic link is never followed.
+    """
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def check_own(directory: Path, *parts: str) -> None:
+    """Raises if there are symbolic links to directories, which would lead writers elsewhere.
+
+    Looks at everything in the directory, or only at these parts of it. The directory itself may
+    be a link: it is what the user named.
+    """
+    for place, inner, _ in os.walk(directory):
+        if parts and Path(place) == directory:
+            inner[:] = [name for name in inner if name in parts]
+        for name in inner:
+            path = Path(place, name)
+            if path.is_symlink():
+                raise UserError(
+                    f"cannot write to {directory}: {path} is a symbolic link, which may lead "
+                    "anywhere; put the directory itself in its place"
+                )
 
 
 def write_changed(path: Path, data: bytes) -> None:
@@ -223,13 +258,16 @@ class DirectoryInUse(UserError):
 def locked(directory: Path) -> Iterator[None]:
     """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
 
-    The operating system drops the lock when the process ends, even if it is killed.
+    The operating system drops the lock when the process ends, even if it is killed. Nothing else
+    is written to, even if somebody put a link in the lock's place.
     """
     path = directory / "lock"
-    if path.exists() and not path.is_file():
-        raise UserError(f"cannot lock with {path}: it is a directory or device; remove it")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"cannot lock with {path}: it is a link, directory or device; remove it")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     try:
+        if os.fstat(handle).st_nlink > 1:
+            raise UserError(f"cannot lock with {path}: it has another name, too; remove it")
         if not _acquire(handle):
             holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
             raise DirectoryInUse(

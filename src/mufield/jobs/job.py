@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..errors import UserError
 from ..runs.config import RunConfig
@@ -157,7 +157,9 @@ def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds:
 
 
 class JobStore:
-    """A directory of jobs and their results."""
+    """A directory of jobs and their results; `parts` are the directories in it."""
+
+    parts: ClassVar[tuple[str, ...]] = ("jobs",)
 
     def __init__(self, out: Path):
         """Takes the directory, which may not exist yet."""
@@ -168,9 +170,11 @@ class JobStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Makes the directory, and keeps other writers out for as long as the block lasts."""
-        from .._files import locked, remove_leftovers
+        from .._files import check_own, locked, remove_leftovers
 
         self.out.mkdir(parents=True, exist_ok=True)
+        # Only what is written to: the rest of the directory is the user's.
+        check_own(self.out, *self.parts)
         with locked(self.out):
             remove_leftovers(self.out)
             yield

@@ -12,7 +12,7 @@ table.md, table.json, table.csv
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..jobs.job import Job, JobStore, State
 from .budget import Budget
@@ -32,6 +32,8 @@ class Drawn:
 
 class Results(JobStore):
     """The directory of a reproduction with one budget."""
+
+    parts: ClassVar[tuple[str, ...]] = (*JobStore.parts, "figures", "films", "made")
 
     def __init__(self, out: Path, budget: Budget):
         """Takes the directory, which may not exist yet."""
@@ -55,7 +57,7 @@ class Results(JobStore):
         """Draws an item whose jobs are done, and keeps a record of it."""
         from .._files import write_json
 
-        for name in ("figures", "films", "made"):
+        for name in self.parts:
             (self.out / name).mkdir(parents=True, exist_ok=True)
         drawn = item.draw(self)
         record = {

@@ -14,6 +14,7 @@ from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
 from .._files import (
     check_file,
+    check_own,
     digest,
     file_digest,
     locked,
@@ -72,6 +73,7 @@ class RunStore(RunFiles):
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory):
             check_vacant(directory)
+            check_own(directory)
             remove_leftovers(directory)
             for part in PARTS:
                 (directory / part).mkdir(exist_ok=True)
@@ -85,6 +87,7 @@ class RunStore(RunFiles):
     def writing(cls, directory: Path) -> Iterator["RunStore"]:
         """Opens a run to write to it, and completes what a crash left undone."""
         read_config(directory)  # raises if there is no run, before a lock is made there
+        check_own(directory)
         with locked(directory):
             remove_leftovers(directory)
             store = cls(directory)

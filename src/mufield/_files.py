@@ -234,7 +234,8 @@ def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_file(path: Path) -> None:

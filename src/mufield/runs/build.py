@@ -28,7 +28,7 @@ from ..planning.starts import Network, Table
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import RunConfig
-from .surroundings import check_precision, import_users
+from .surroundings import check_precision, import_named, import_users
 
 T = TypeVar("T")
 
@@ -78,7 +78,8 @@ class Setup:
 def build(config: RunConfig, imports: str | None = None) -> Setup:
     """Builds a run's problem, system and learner.
 
-    ``imports`` is the user's own file, if it is no longer where the configuration says.
+    ``imports`` is the user's own file, to be executed, and where it is now. Without it, the one
+    that the configuration names is executed only if the user asked for it before (`trust`).
     """
     check_precision(config.precision)
     known = _known(config, imports)
@@ -127,7 +128,10 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def _known(config: RunConfig, imports: str | None) -> Known:
-    import_users(config.imports if imports is None else imports)
+    if imports is None:
+        import_named(config.imports)
+    else:
+        import_users(imports)
     return make_known(config.environment, **config.options)
 
 

@@ -38,7 +38,7 @@ class Command:
     debug: Switch = False
     """Show the traceback of a mistake, too."""
 
-    def names(self) -> Sequence[Path]:
+    def named_runs(self) -> Sequence[Path]:
         """Directories of runs whose Python files the command may need."""
         return ()
 

@@ -121,7 +121,7 @@ def _run(arguments: list[str]) -> int:
     configured = arguments and issubclass(COMMANDS.get(arguments[0], Command), Configured)
     command = _parse(arguments, defaults(arguments) if configured else {})
     if getattr(command, "imports", None) is None:
-        confirm(command.names())
+        confirm(command.named_runs())
     answer = command()
     if answer is not None:
         answer.show(as_json=command.json)

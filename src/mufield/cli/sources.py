@@ -33,7 +33,7 @@ class OfRun(Command):
     """Your own Python file, to be executed: where it is now, if it is not where it was when the run
     began, or if you have not asked for it yet, as it is now, on this computer."""
 
-    def names(self) -> Sequence[Path]:
+    def named_runs(self) -> Sequence[Path]:
         """The run."""
         return (self.run,)
 
@@ -49,7 +49,7 @@ class OfRuns(Command):
     """Your own Python file, to be executed: where it is now, if it is not where it was when the run
     began, or if you have not asked for it yet, as it is now, on this computer."""
 
-    def names(self) -> Sequence[Path]:
+    def named_runs(self) -> Sequence[Path]:
         """The runs."""
         return self.runs
 
@@ -75,7 +75,7 @@ class OfPolicy(Command):
     """Python file or module to import first, which registers your own environment; also for a run
     whose file you have not asked for yet, as it is now, on this computer."""
 
-    def names(self) -> Sequence[Path]:
+    def named_runs(self) -> Sequence[Path]:
         """The run, if it is one."""
         return (self.policy,)
 

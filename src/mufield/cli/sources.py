@@ -100,8 +100,8 @@ class OfPolicy(Command):
             )
         from .._files import file_digest
         from ..environments.registry import make_known
-        from ..policies.base import as_profile
         from ..policies.files import load_policy, read_info, read_precision
+        from ..policies.fits import fitting_profile
         from ..problem import Problem
         from ..runs.surroundings import import_named, import_users, set_precision
 
@@ -115,8 +115,10 @@ class OfPolicy(Command):
             import_users(self.imports)
         known = make_known(environment, **options)
         problem = known if isinstance(known, Problem) else known.problem
-        profile = as_profile(load_policy(path), problem.horizon)
-        _check_cells(profile, problem, path, environment)
+        try:
+            profile = fitting_profile(load_policy(path), problem)
+        except UserError as error:
+            raise UserError(f"{path} is no policy for {environment}: {error}") from error
         identity = identity | {"environment": environment, "options": options}
         identity |= {"file": path.name, "sha256": file_digest(path)}
         return PolicySource(profile, environment, known, problem, identity)
@@ -195,15 +197,3 @@ def _identity(run: "RunFiles", policy: str, **more: Any) -> dict[str, Any]:
         "policy": policy,
         **more,
     }
-
-
-def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment: str) -> None:
-    """Raises if the policy is a table for another number of cells."""
-    from ..policies.tables import TablePolicy
-
-    policy, cells = profile.at(0), problem.grid.n_cells
-    if isinstance(policy, TablePolicy) and policy.rows not in (1, cells):
-        raise UserError(
-            f"the policy {path} is for {policy.rows} cells, and {environment} has {cells}; name "
-            "the environment and the options that it was planned for"
-        )

@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile
 from ..policies.encoders import AllCells, Pooled, Unseen
 from ..policies.files import grid_entries, plain
+from ..policies.fits import fitting_profile
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..problem import Box, Problem
@@ -134,8 +135,8 @@ def describe(
     unknown = set(units or {}) - UNITS.keys()
     if unknown:
         raise UserError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")
-    document, arrays = plain(profile)
-    _check_fits(profile.join(profile.per_step), problem)
+    document, arrays = plain(fitting_profile(profile, problem))
+    _check_exportable(profile.join(profile.per_step), problem)
     dtype = np.result_type(*arrays.values())
     arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}
     actions = problem.actions
@@ -164,25 +165,14 @@ def describe(
     return DeployedPolicy(document, arrays)
 
 
-def _check_fits(policy: AbstractPolicy, problem: Problem) -> None:
-    remedy = "name the environment and the options that it was planned for"
-    if isinstance(policy, NetworkPolicy):
-        if not isinstance(policy.mu, Unseen | AllCells | Pooled):
-            raise UserError(
-                "expected a network that sees mu as Unseen, AllCells or Pooled, got "
-                f"{type(policy.mu).__name__}; write its actions into a TablePolicy"
-            )
-        if policy.grid != problem.grid or policy.box != problem.actions:
-            raise UserError(
-                "the network was made for another grid or action box than the problem's; " + remedy
-            )
+def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
+    seen = policy.mu if isinstance(policy, NetworkPolicy) else Unseen()
+    if not isinstance(seen, Unseen | AllCells | Pooled):
+        raise UserError(
+            "expected a network that sees mu as Unseen, AllCells or Pooled, got "
+            f"{type(seen).__name__}; write its actions into a TablePolicy"
+        )
     if isinstance(policy, TablePolicy):
-        dim, cells = policy.actions.shape[-1], problem.grid.n_cells
-        if policy.rows not in (1, cells) or dim != problem.actions.dim:
-            raise UserError(
-                f"the policy is for {policy.rows} cells and actions of {dim} axes, and the problem "
-                f"has {cells} and {problem.actions.dim}; {remedy}"
-            )
         inside = np.asarray(problem.actions.contains(jnp.asarray(policy.actions)))
         if not inside.all():
             raise UserError(

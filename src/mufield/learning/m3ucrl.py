@@ -28,6 +28,7 @@ from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
 from ..policies.encoders import LogHere
+from ..policies.fits import fitting_profile
 from ..policies.tables import TablePolicy, random_policy
 from ..problem import Problem
 from ..space.measure import MeanField, mean_field_at, uniform
@@ -149,7 +150,7 @@ class M3UCRL:
             )
         self.pessimism = DrawnWorlds() if pessimism is None else pessimism
         rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
-        self.safe = as_profile(rest if safe is None else safe, problem.horizon)
+        self.safe = fitting_profile(rest if safe is None else safe, problem)
         self.random_first = random_first
         self.estimate_noise = estimate_noise
         self.reward_family = reward_family

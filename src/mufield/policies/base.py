@@ -49,6 +49,9 @@ class AbstractPolicy(eqx.Module):
         """Whether all agents of a cell have the same law, wherever in the cell they are."""
         return False
 
+    def check_grid(self, grid: Grid) -> None:
+        """Raises if the policy was made for another space; functions are for any."""
+
     @abstractmethod
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The distribution of the action of one agent at ``state``."""
@@ -130,6 +133,15 @@ class FunctionPolicy(AbstractPolicy):
                 f"action of one agent, here with a state of shape {state.shape}: {error}"
             ) from error
         return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
+
+
+def check_same_grid(own: Grid | None, grid: Grid) -> None:
+    """Raises if a policy for the space ``own`` is used on another; None fits all."""
+    if own is not None and own != grid:
+        raise UserError(
+            f"the policy was made for another map than this: for {own.describe()}, and this is "
+            f"{grid.describe()}; name the environment and the options that it was planned for"
+        )
 
 
 def as_profile(policy: Any, horizon: int) -> Profile:

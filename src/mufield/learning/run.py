@@ -304,15 +304,17 @@ def measure(
     best: float | None = None,
     reference: float | None = None,
     usable: Usable | None = None,
+    notes: Sequence[str] = (),
 ) -> EpisodeMetrics:
     """Computes the metrics of an episode.
 
-    ``state`` and ``best``, the best J, are those before the episode; ``data`` includes it.
+    ``state`` and ``best``, the best J, are those before the episode; ``data`` includes it. The
+    metrics' notes begin with ``notes``.
     """
     problem = state.data.problem
     grid, far = problem.grid, problem.max_move
     value = float(episode.value)
-    notes = [*state.notes, plan.note] if plan.note else list(state.notes)
+    notes = [*notes, *state.notes, *([plan.note] if plan.note else [])]
     spread = w1_middle = w1_end = w1_error = None
     if bool(jnp.all(jnp.isfinite(plan.mass))):  # the random policy was not planned
         spread = float(_mean_spread(state.model, plan.profile, plan.mass, grid, far))

@@ -18,13 +18,17 @@ LEAST_PRESENT = 0.1
 
 @dataclass(frozen=True)
 class Asked:
-    """The plan that an observed episode must belong to; `run` and `policy` are their ids."""
+    """The plan that an observed episode must belong to; `run` and `policy` are their ids.
+
+    ``start`` is where the plan expects the population at first, if that is known.
+    """
 
     problem: Problem
     profile: Profile
     run: str
     episode: int
     policy: str
+    start: np.ndarray | None = None
 
 
 def check_answer(table: Table, asked: Asked) -> None:

@@ -1,7 +1,6 @@
 """Writes a policy for use elsewhere, and checks that the files decide as the policy does."""
 
 import importlib
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,12 +74,11 @@ def export_policy(
     """
     check_extra(formats)
     policy = describe(profile, problem, identity=identity, units=units)
-    directory.mkdir(parents=True, exist_ok=True)
-    written = []
+    proved: dict[str, tuple[bytes, float | None]] = {}
     for name in formats:
         path = directory / f"policy.{name}"
-        # Written beside its place and read back; moved there only if it is right.
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".mufield-") as place:
+        # Written elsewhere and read back: nothing gets here before all of it is right.
+        with tempfile.TemporaryDirectory(prefix="mufield-") as place:
             trial = Path(place) / path.name
             if name == "onnx":
                 from .onnx_graph import write_onnx
@@ -96,11 +94,14 @@ def export_policy(
                     f"{path} was not written: its outputs would differ by {difference:.3g} from "
                     f"the policy's, expected at most {TOLERANCE:g}"
                 )
-            os.replace(trial, path)
-        written.append(Written(path, difference))
+            proved[path.name] = (trial.read_bytes(), difference)
         if name == "safetensors":
-            write_bytes(directory / READER, Path(reader.__file__).read_bytes())
-            written.append(Written(directory / READER, None))
+            proved[READER] = (Path(reader.__file__).read_bytes(), None)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for file, (data, off) in proved.items():
+        write_bytes(directory / file, data)
+        written.append(Written(directory / file, off))
     return written
 
 

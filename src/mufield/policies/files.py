@@ -33,6 +33,9 @@ from .network import NetworkPolicy
 from .tables import TablePolicy
 
 KIND = "policy"
+MOST_POINTS = 100
+"""Actions of a network on each axis; more would only take memory and time."""
+
 VERSION = 2
 """Version of the document; files of later versions are refused."""
 
@@ -219,7 +222,7 @@ class _Network(_Part):
     actions: _Box
     mu: _Encoder
     widths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    points: PositiveInt
+    points: Annotated[PositiveInt, Field(le=MOST_POINTS)]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         policy, first = self.skeleton(), self.widths[0]

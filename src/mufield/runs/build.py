@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
 from ..environments.registry import find, make_known
 from ..episode import AbstractSystem, Known
@@ -63,6 +63,10 @@ WORDS: dict[str, Mapping[str, type[Any]]] = {
 }
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""
+
+
+MOST = 2**31 - 1
+"""Largest whole number among settings, as JAX counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +204,13 @@ def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:
 
     ``what`` names the object in errors; ``fixed`` are settings that a configuration cannot choose.
     """
-    return kind(**_checked(kind, options, what, fixed), **fixed)
+    own = _checked(kind, options, what, fixed)
+    try:
+        return kind(**own, **fixed)
+    except UserError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"{what} cannot have the settings {own}: {error}; correct them") from error
 
 
 def _checked(
@@ -236,8 +246,13 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
     settings = ConfigDict(arbitrary_types_allowed=True)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind, config=settings)
-        return adapter.validate_python(value)
-    except (ValidationError, PydanticUserError) as error:
+        found = adapter.validate_python(value)
+        # Python takes true for 1, and 1e39 for a whole number.
+        odd = isinstance(value, bool) and not isinstance(found, bool)
+        if odd or (isinstance(found, int) and abs(found) > MOST):
+            raise ValueError("of another kind, or too large")
+        return found
+    except (ValueError, PydanticUserError) as error:
         wanted = f"one of {', '.join(words)}, or " if words else ""
         raise UserError(
             f"{what}: {setting} must be {wanted}of the type {kind}, got {value!r}; correct it"

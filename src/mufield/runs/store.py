@@ -1,5 +1,6 @@
 """Writing to a run's directory: no file is ever half written, and one process writes at a time."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -121,7 +122,7 @@ class RunStore(RunFiles):
         document, arrays = self.read_plan_file(number)
         policy = self.path("policies", number)
         check_file(policy)
-        if file_digest(policy) != document["policy_sha256"]:
+        if file_digest(policy) != document.get("policy_sha256"):
             raise unusable(policy, "it is not the policy that was planned")
         profile = load_policy(policy)
         assert isinstance(profile, Profile)
@@ -193,9 +194,12 @@ class RunStore(RunFiles):
         if not self.records:
             return
         for name, number in (("last", self.episodes), ("luckiest", self.luckiest)):
-            source = self.path("policies", number)
+            source, planned = self.path("policies", number), self.read_plan_file(number).document
             check_file(source)
-            write_changed(self.directory / f"{name}.policy", source.read_bytes())
+            data = source.read_bytes()
+            if hashlib.sha256(data).hexdigest() != planned.get("policy_sha256"):
+                raise unusable(source, "it is not the policy that was planned")
+            write_changed(self.directory / f"{name}.policy", data)
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""

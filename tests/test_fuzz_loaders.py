@@ -32,7 +32,7 @@ from mufield import _files as files
 from mufield.baselines.training import train
 from mufield.deploy.export import describe, write_policy
 from mufield.deploy.reader import DeployedPolicy
-from mufield.environments.registry import make
+from mufield.environments import registry
 from mufield.jobs.job import RESULT, Job, JobStore, write_result
 from mufield.observed.episode import read_episode, read_mass, read_positions
 from mufield.observed.log import read_log
@@ -70,7 +70,7 @@ JOB = Job("small", "random", {"steps": [1, 2]}, {"jax": "1"})
 
 def _train(path):
     """Q-learning from a checkpoint on, which is made if there is none."""
-    system = make("discrete-rooms", horizon=2, drawing="..\n..")
+    system = registry.make("discrete-rooms", horizon=2, drawing="..\n..")
     found = train(system, episodes=20, evaluate_every=10, checkpoint=path, progress=False)
     return found.state.q.tolist()
 
@@ -272,9 +272,6 @@ def loaders(small, asked):
         results._made("made").symlink_to(path)
         return results.numbers("made") or None
 
-    def versions(path):
-        return changes_since(read_versions(path.parent)) if path.exists() else None
-
     readers = {
         "episode": lambda path: files.digest("", observed_arrays(read_episode(path, asked))),
         "log": lambda path: files.digest("", logged_arrays(read_log(path, small.problem).data)),
@@ -289,7 +286,6 @@ def loaders(small, asked):
         "made.safetensors": record,
         "checkpoint.safetensors": _train,
         "positions.csv": lambda path: read_positions(path, small.problem).tolist(),
-        "versions.json": versions,
         **{f"{name}.{end}": readers[name] for name in ("episode", "log", "mass") for end in TABLES},
         **{f"settings.{end}": settings for end in ("toml", "json")},
     }
@@ -300,7 +296,6 @@ SEALED = ("network.policy", "moves.policy", "exported.safetensors", "result.safe
 SEALED += ("made.safetensors", "checkpoint.safetensors")
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
 NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv")
-NAMES += ("versions.json",)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -336,8 +331,9 @@ def test_a_flipped_bit_is_found_or_changes_nothing(name, loaders, originals, tmp
 def test_a_foreign_file_is_refused_and_never_run(name, loaders, originals, tmp_path):
     path, sentinel = tmp_path / name, tmp_path / "executed"
     others = {other: (originals / other).read_bytes() for other in NAMES if other != name}
-    # An episode may be told as a log, too.
-    alike = ({"network.policy", "moves.policy"}, *({f"episode.{e}", f"log.{e}"} for e in TABLES))
+    # An episode may be told as a log, too, and has positions.
+    alike = [{"network.policy", "moves.policy"}, *({f"episode.{e}", f"log.{e}"} for e in TABLES)]
+    alike += [{"positions.csv", "episode.csv"}, {"positions.csv", "log.csv"}]
     others = {o: data for o, data in others.items() if {o, name} not in alike}
     for what, data in (foreign(sentinel) | others).items():
         path.write_bytes(data)
@@ -471,7 +467,7 @@ LOADERS = {
 
 
 def test_every_loader_is_tried():
-    """A new function that reads files fails here until it has a file among those that are fuzzed."""
+    """A new function that reads files fails here until its file is among those that are fuzzed."""
     found, package = set(), Path(mf.__file__).parent
     for path in sorted(package.rglob("*.py")):
         found |= {f"{path.relative_to(package)}:{name}" for name in _readers_in(path)}

@@ -19,6 +19,9 @@ from .space.measure import MeanField, at_all_cells, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise
 from .trips import Trips, check_trips
 
+MOST_MOVE = 10.0
+"""How many times the width of the space a move may aim; more is a mistake in the units."""
+
 Motion = Callable[[State, Action, MeanField], State]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
 
@@ -270,6 +273,18 @@ class Problem(eqx.Module):
         farthest = grid.extent if max_move is None else per_axis(max_move, grid.dim, float)
         if any(not (math.isfinite(m) and m > 0) for m in farthest):
             raise UserError(f"max_move must be positive on every axis, got {max_move}")
+        for axis, wide in enumerate(grid.extent):
+            std = noise.std[axis] if isinstance(noise, GaussianNoise) else 0.0
+            if std > wide:
+                raise UserError(
+                    f"expected noise that is smaller than the space, which is {wide:g} wide on "
+                    f"axis {axis}, got a standard deviation of {std:g}; check the units"
+                )
+            if max_move is not None and farthest[axis] > MOST_MOVE * wide:
+                raise UserError(
+                    f"expected moves within the space, which is {wide:g} wide on axis {axis}, got "
+                    f"a max_move of {farthest[axis]:g}; check the units"
+                )
         if not (math.isfinite(reward_noise) and reward_noise >= 0):
             raise UserError(f"reward_noise must be 0 or more, got {reward_noise}")
         if reward_noise and reward is not None:

@@ -240,6 +240,11 @@ def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct
         where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
         raise outside_actions(problem, law.actions[cell, choice], step, where)
     finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
+    if bool(finite) and not bool(jnp.isfinite(rollout.value)):
+        raise UserError(
+            f"the sum of the rewards overflows, as each is as large as "
+            f"{float(jnp.max(jnp.abs(rollout.rewards))):.3g}; divide the reward by a constant"
+        )
     if not bool(finite):
         raise UserError(
             "the episode is not finite: the motion or the reward returned NaN or infinity for a "

@@ -130,7 +130,7 @@ def _begin(
     if not path.parent.is_dir():
         # Checked now rather than after the first million episodes.
         raise UserError(f"there is no directory {path.parent} to write {path.name} to; make it")
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nowhere is no checkpoint, either
         return state, rows
 
     def layout(document: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:

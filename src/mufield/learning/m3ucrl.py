@@ -488,12 +488,17 @@ def _checked(plan: Plan, state: LearnerState) -> Plan:
     """The plan; if it is not finite, the last good policy in its place."""
     if _is_finite((plan.profile, plan.value, plan.mass)):
         return plan
+    from .trouble import trouble  # seldom needed
+
+    why = trouble(state.data.problem)
     if state.profile is None:
-        raise PlanError(
-            "the first plan is not finite and there is no earlier policy to fall back to; check "
-            "the reward and the planner's learning rate, or start with random_first=True"
+        why = why or (
+            "check the reward and the planner's learning rate, or start with random_first=True"
         )
-    note = "the plan was not finite; running the last good policy again"
+        raise PlanError(
+            "the first plan is not finite and there is no earlier policy to fall back to: " + why
+        )
+    note = "the plan was not finite; running the last good policy again" + (why and f": {why}")
     return replace(plan, profile=state.profile, memory=state.memory, note=note)
 
 

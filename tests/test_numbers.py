@@ -1,10 +1,11 @@
 """Numbers beyond sense are refused, with the remedy, before they cost time, memory or mass."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
-from mufield import Flow, Grid, SimulatedSystem, UserError
+from mufield import Box, Flow, Grid, Problem, SimulatedSystem, UserError, uniform
 from mufield.learning.trouble import trouble
 
 SMALL = Grid.box(0.0, 4.0, (4, 4))
@@ -72,3 +73,57 @@ def test_the_cell_and_step_where_a_reward_is_to_blame_are_named(reward, words):
 
 def test_a_sound_reward_is_not_blamed():
     assert trouble(walking_problem(SMALL, horizon=2)) == ""
+
+
+TABLE = np.arange(16.0).reshape(4, 4)
+
+
+def looks_up(state, action, mu):
+    return TABLE[int(state[0]), 0]
+
+
+def looks_up_cell(state, action, mu):
+    return np.arange(16.0)[mu.grid.index_of(state)]
+
+
+def branches(state, action, mu):
+    return 1.0 if state[0] > 3 else 0.0
+
+
+def counts(state, action, mu):
+    return np.sqrt(np.asarray(state)).sum()
+
+
+def too_few(state, action):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("function", "remedy"),
+    [
+        (looks_up, r"jnp.asarray\(table\)\[index\]"),
+        (looks_up_cell, r"jnp.asarray\(table\)\[index\]"),
+        (counts, r"use jax.numpy in place of numpy"),
+        (branches, r"use jnp.where\(condition, one, other\) in place of if"),
+        (too_few, r"called as function\(state, action, mu\)"),
+    ],
+)
+def test_habits_of_numpy_are_answered_with_the_remedy(function, remedy):
+    with pytest.raises(UserError, match=remedy) as caught:
+        Problem(
+            grid=SMALL,
+            actions=Box(-1.0, 1.0, dim=2),
+            reward=function,
+            horizon=2,
+            initial=uniform(SMALL),
+            noise=0.2,
+            max_move=1.0,
+        )
+    if function is not too_few:
+        assert "test_numbers.py" in str(caught.value)
+
+
+def test_a_policy_that_lacks_an_argument_is_told_which_there_are():
+    system = SimulatedSystem(walking_problem(SMALL, horizon=2), walk)
+    with pytest.raises(UserError, match=r"called as function\(state, mu, step\)"):
+        system.evaluate(lambda state, mu: jnp.zeros(2))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, State
 from ..errors import UserError
+from ..problem import in_words
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -130,7 +131,8 @@ class FunctionPolicy(AbstractPolicy):
         except Exception as error:
             raise UserError(
                 "the policy could not be evaluated; it must be a function (state, mu, step) -> "
-                f"action of one agent, here with a state of shape {state.shape}: {error}"
+                f"action of one agent, here with a state of shape {state.shape}: "
+                f"{in_words(error, '(state, mu, step)')}"
             ) from error
         return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from pathlib import Path
 
 # Before NumPy and JAX are imported: on busy cores the threads of OpenBLAS only get in each
@@ -9,6 +10,8 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nor need files of tests, and of the processes that they start, outlive a power failure.
 os.environ.setdefault("MUFIELD_FSYNC", "0")
+# What tests agree to execute is nothing that their user agrees to.
+os.environ["MUFIELD_TRUSTED"] = tempfile.mkdtemp()
 # Small problems take longer to compile than to compute, so the compiler need not try hard.
 os.environ.setdefault(
     "XLA_FLAGS",

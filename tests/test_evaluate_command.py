@@ -159,7 +159,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         ([*SHORT, "--population", "0"], "numbers of agents"),
         ([*SHORT, "--episodes", "1"], "at least two episodes"),
         ([], "name the environment"),
-        (["swarm", "--options", "horizon=3"], "is for 104 cells, and swarm has 100"),
+        (["swarm", "--options", "horizon=3"], "is for 104 cells, and the grid has 100"),
     ],
 )
 def test_mistakes_are_one_line(policy, arguments, message, capsys):

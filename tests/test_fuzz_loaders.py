@@ -6,11 +6,13 @@ makes another sound file, so there a changed file is refused by name or read as 
 What follows from other files (metrics, copies of policies, the lock) is written anew.
 """
 
+import ast
 import io
 import json
 import os
 import pickle
 import random
+import resource
 import shutil
 import signal
 import zipfile
@@ -27,10 +29,16 @@ from safetensors.numpy import save as to_safetensors
 
 import mufield as mf
 from mufield import _files as files
+from mufield.baselines.training import train
 from mufield.deploy.export import describe, write_policy
 from mufield.deploy.reader import DeployedPolicy
-from mufield.observed.episode import read_episode, read_mass
+from mufield.environments import registry
+from mufield.jobs.job import RESULT, Job, JobStore, write_result
+from mufield.observed.episode import read_episode, read_mass, read_positions
 from mufield.observed.log import read_log
+from mufield.paper.budget import QUICK
+from mufield.paper.results import KIND as RECORD
+from mufield.paper.results import Results
 from mufield.policies.files import load_policy, read_info, save_policy
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
@@ -55,6 +63,16 @@ CONFIG = RunConfig(
     judge=False,
     precision="float64",
 )
+
+
+JOB = Job("small", "random", {"steps": [1, 2]}, {"jax": "1"})
+
+
+def _train(path):
+    """Q-learning from a checkpoint on, which is made if there is none."""
+    system = registry.make("discrete-rooms", horizon=2, drawing="..\n..")
+    found = train(system, episodes=20, evaluate_every=10, checkpoint=path, progress=False)
+    return found.state.q.tolist()
 
 
 class Bomb:
@@ -204,6 +222,16 @@ def originals(small, asked, episode, tmp_path_factory):
         fleet.write(place / f"episode.{suffix}", fleet.rows_of(episode))
         fleet.write(place / f"log.{suffix}", fleet.rows_of(episode))
         fleet.write(place / f"mass.{suffix}", masses)
+    store = JobStore(place)
+    write_result(store.begin(JOB), JOB, {"value": 1.5, "curve": np.arange(3.0)}, 2.0)
+    shutil.copy(store.path(JOB) / RESULT, place / "result.safetensors")
+    record = {"made_of": {}, "files": ["a.png"], "numbers": {"J": 1.5}}
+    files.write_sealed(place / "made.safetensors", record, {}, kind=RECORD)
+    _train(place / "checkpoint.safetensors")
+    fleet.write(place / "positions.csv", fleet.rows_of(episode))
+    files.write_json(
+        place / "versions.json", {"jax": "1", "imported": {"file": "x", "sha256": "y"}}
+    )
     files.write_json(place / "settings.json", CONFIG.document())
     (place / "settings.toml").write_text(
         'environment = "four-rooms"\nseed = 3\nscale = 0.5\n[model]\nname = "gp"\nbeta = 2.0\n'
@@ -226,6 +254,24 @@ def loaders(small, asked):
     def settings(path):
         return parse_config(read_settings(path), str(path)).document()
 
+    def result(path):
+        store = JobStore(path.parent / "store")
+        place = store.begin(JOB) / RESULT
+        place.unlink(missing_ok=True)
+        if path.is_file():
+            shutil.copy(path, place)
+        elif path.exists():
+            place.symlink_to(path)
+        found = store.find(JOB)
+        return None if found is None else (found.figures["value"], found.figures["curve"].tolist())
+
+    def record(path):
+        results = Results(path.parent / "store", QUICK)
+        results._made("made").parent.mkdir(parents=True, exist_ok=True)
+        results._made("made").unlink(missing_ok=True)
+        results._made("made").symlink_to(path)
+        return results.numbers("made") or None
+
     readers = {
         "episode": lambda path: files.digest("", observed_arrays(read_episode(path, asked))),
         "log": lambda path: files.digest("", logged_arrays(read_log(path, small.problem).data)),
@@ -236,15 +282,20 @@ def loaders(small, asked):
         "network.policy": policy,
         "moves.policy": policy,
         "exported.safetensors": exported,
+        "result.safetensors": result,
+        "made.safetensors": record,
+        "checkpoint.safetensors": _train,
+        "positions.csv": lambda path: read_positions(path, small.problem).tolist(),
         **{f"{name}.{end}": readers[name] for name in ("episode", "log", "mass") for end in TABLES},
         **{f"settings.{end}": settings for end in ("toml", "json")},
     }
 
 
 TABLES = ("csv", "parquet")
-SEALED = ("network.policy", "moves.policy", "exported.safetensors")
+SEALED = ("network.policy", "moves.policy", "exported.safetensors", "result.safetensors")
+SEALED += ("made.safetensors", "checkpoint.safetensors")
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
-NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json")
+NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -280,8 +331,9 @@ def test_a_flipped_bit_is_found_or_changes_nothing(name, loaders, originals, tmp
 def test_a_foreign_file_is_refused_and_never_run(name, loaders, originals, tmp_path):
     path, sentinel = tmp_path / name, tmp_path / "executed"
     others = {other: (originals / other).read_bytes() for other in NAMES if other != name}
-    # An episode may be told as a log, too.
-    alike = ({"network.policy", "moves.policy"}, *({f"episode.{e}", f"log.{e}"} for e in TABLES))
+    # An episode may be told as a log, too, and has positions.
+    alike = [{"network.policy", "moves.policy"}, *({f"episode.{e}", f"log.{e}"} for e in TABLES)]
+    alike += [{"positions.csv", "episode.csv"}, {"positions.csv", "log.csv"}]
     others = {o: data for o, data in others.items() if {o, name} not in alike}
     for what, data in (foreign(sentinel) | others).items():
         path.write_bytes(data)
@@ -323,6 +375,123 @@ def forgeries(text):
                 for key in value:
                     yield json.dumps(document | {name: value | {key: other}}).encode()
         yield json.dumps({k: v for k, v in document.items() if k != name}).encode()
+
+
+MUTATIONS = int(os.environ.get("MUFIELD_FUZZ", "40"))
+"""Mutations of each file, in `test_files_that_were_changed_at_random...`: 10,000 in all take
+``MUFIELD_FUZZ=600 pytest tests/test_fuzz_loaders.py``."""
+
+MOST_MEGABYTES = 2000
+"""What reading any file may take beyond what the tests need."""
+
+
+def mutations(data, count, others):
+    """The file changed at random: bytes, parts cut out, doubled or of another file, numbers."""
+    rng = random.Random(7)
+    for _ in range(count):
+        changed, kind = bytearray(data), rng.randrange(6)
+        place = rng.randrange(len(data))
+        size = rng.randrange(1, 40)
+        if kind == 0:
+            changed[place : place + size] = rng.randbytes(size)
+        elif kind == 1:
+            del changed[place : place + size]
+        elif kind == 2:
+            changed[place:place] = changed[place : place + size] * rng.randrange(1, 20)
+        elif kind == 3:
+            other = rng.choice(others)
+            begin = rng.randrange(len(other))
+            changed[place : place + size] = other[begin : begin + size]
+        elif kind == 4:
+            digits = [i for i, byte in enumerate(data) if 48 <= byte <= 57] or [place]
+            at = rng.choice(digits)
+            words = [b"-1", b"1e39", b"NaN", b"null", b"true", b"9" * 30, b"[]", b"{}", b"0"]
+            changed[at : at + 1] = rng.choice(words)
+        else:
+            changed = changed[: rng.randrange(len(data))] + changed[place:]
+        yield bytes(changed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_that_were_changed_at_random_are_refused_or_read(name, loaders, originals, tmp_path):
+    path, whole = tmp_path / name, (originals / name).read_bytes()
+    others = [(originals / other).read_bytes() for other in NAMES if other != name]
+    sound, before = loaders[name](originals / name), peak_megabytes()
+    for data in mutations(whole, MUTATIONS, others):
+        path.write_bytes(data)
+        found = refused(loaders[name], path)
+        if name in SEALED:
+            assert found in (None, sound)
+    assert peak_megabytes() - before < MOST_MEGABYTES
+
+
+def peak_megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+READERS = {"read_sealed", "_read_sealed", "read_json", "read_lines", "read_table", "safe_open"}
+READERS |= {"read_text", "ParquetFile", "read_settings"}
+"""What functions read files with; whoever calls one of these is a loader."""
+
+LOADERS = {
+    "baselines/training.py:_begin": "checkpoint.safetensors",
+    "deploy/reader.py:DeployedPolicy.load": "exported.safetensors",
+    "jobs/compute.py:_learn": "timings.jsonl",
+    "jobs/job.py:JobStore.find": "result.safetensors",
+    "jobs/job.py:JobStore.why_anew": "result.safetensors",
+    "observed/episode.py:read_episode": "episode.csv",
+    "observed/episode.py:read_mass": "mass.csv",
+    "observed/episode.py:read_positions": "positions.csv",
+    "observed/log.py:_from_file": "mass.csv",
+    "observed/log.py:read_log": "log.csv",
+    "observed/tables.py:_read_parquet": "episode.parquet",
+    "paper/results.py:Results._record": "made.safetensors",
+    "policies/files.py:_read": "network.policy",
+    "runs/config.py:read_settings": "settings.toml",
+    "runs/config.py:read_config": "config.json",
+    "runs/layout.py:RunFiles._read_logs": "logs/0001.safetensors",
+    "runs/layout.py:RunFiles.read_plan_file": "plans/0001.safetensors",
+    "runs/layout.py:read_record": "episodes/0001.safetensors",
+    "runs/layout.py:read_seconds": "timings.jsonl",
+    "runs/layout.py:read_versions": "versions.json",
+    "runs/overview.py:summarise": "timings.jsonl",
+    # From the command line, which names the file, or files of the package itself.
+    "cli/settings.py:Configured.run_config": "settings.toml",
+    "cli/settings.py:defaults": "settings.toml",
+    "report/page.py:_asset": None,
+    # The readers themselves.
+    "_files.py:read_sealed": "network.policy",
+    "_files.py:locked": "lock",
+}
+"""Every function that reads a file, and the file that is damaged above or below to try it."""
+
+
+def test_every_loader_is_tried():
+    """A new function that reads files fails here until its file is among those that are fuzzed."""
+    found, package = set(), Path(mf.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        found |= {f"{path.relative_to(package)}:{name}" for name in _readers_in(path)}
+    assert found == LOADERS.keys()
+    assert set(LOADERS.values()) <= {None, *NAMES, *WHOLE, *DERIVED, *PLAIN}
+
+
+def _readers_in(path):
+    """Names of the functions of a module that call one of `READERS`."""
+    names = set()
+
+    def look(node, name):
+        for inner in ast.iter_child_nodes(node):
+            own = name
+            if isinstance(inner, ast.FunctionDef | ast.ClassDef):
+                own = f"{name}.{inner.name}".lstrip(".")
+            if isinstance(inner, ast.Call):
+                called = getattr(inner.func, "id", getattr(inner.func, "attr", ""))
+                if called in READERS:
+                    names.add(own)
+            look(inner, own)
+
+    look(ast.parse(path.read_text(encoding="utf-8")), "")
+    return names
 
 
 # A run's directory.

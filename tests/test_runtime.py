@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mufield._runtime import shrink_cache
+
 pytestmark = pytest.mark.slow
 
 ENABLE = """
@@ -139,3 +141,16 @@ def test_a_threshold_set_in_the_environment_is_left_alone(tmp_path: Path) -> Non
 
     assert report["returned"] is not None
     assert not files_below(Path(report["returned"]))
+
+
+def test_programs_that_were_not_used_for_longest_are_removed(tmp_path):
+    for number in range(10):
+        path = tmp_path / f"jaxlib-{number % 2}" / f"{number}-cache"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(100))
+        os.utime(path, (1000 + number, 1000 + number))
+    shrink_cache(tmp_path, most=1000)
+    assert len(list(tmp_path.glob("*/*"))) == 10
+    shrink_cache(tmp_path, most=800)
+    left = {int(path.name.partition("-")[0]) for path in tmp_path.glob("*/*")}
+    assert left == {4, 5, 6, 7, 8, 9}

@@ -12,7 +12,17 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
 from mufield import UserError, _files
-from mufield._files import digest, read_sealed, sealed_bytes, write_bytes, write_sealed
+from mufield._files import (
+    check_own,
+    digest,
+    locked,
+    open_new,
+    read_sealed,
+    sealed_bytes,
+    write_bytes,
+    write_sealed,
+)
+from mufield.jobs.job import JobStore
 
 DOCUMENT = {"name": "größe", "numbers": [1, 2.5, None], "inner": {"yes": True}}
 ARRAYS = {
@@ -132,3 +142,47 @@ def test_the_disk_is_waited_for_unless_switched_off(path, monkeypatch):
     monkeypatch.delenv(_files.FSYNC)
     write_bytes(path, b"2")
     assert len(waited) == 2  # the file, and the directory that names it
+
+
+@pytest.fixture
+def precious(tmp_path):
+    """A file outside of what somebody sent, and how to see that nobody touched it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("precious")
+    yield outside
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+    assert (outside / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_lock_that_is_a_link_is_refused(link, precious, tmp_path):
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    link(precious / "precious", sent / "lock")
+    with pytest.raises(UserError, match=r"cannot lock with .*lock"), locked(sent):
+        pass
+
+
+def test_links_are_replaced_and_never_followed(precious, tmp_path):
+    for name, write in {
+        "bytes": lambda path: write_bytes(path, b"new"),
+        "log": lambda path: os.write(open_new(path), b"new"),
+    }.items():
+        (tmp_path / name).symlink_to(precious / "precious")
+        write(tmp_path / name)
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_bytes() == b"new"
+
+
+def test_directories_that_lead_elsewhere_are_refused(precious, tmp_path):
+    sent = tmp_path / "sent"
+    (sent / "jobs").mkdir(parents=True)
+    check_own(sent)
+    (sent / "jobs" / "one").symlink_to(precious)
+    check_own(sent, "made")
+    for parts in ((), ("jobs",)):
+        with pytest.raises(UserError, match=r"jobs.one is a symbolic link"):
+            check_own(sent, *parts)
+    with pytest.raises(UserError, match="symbolic link"), JobStore(sent).writing():
+        pass

@@ -104,6 +104,7 @@ from .space.move import GaussianNoise as GaussianNoise
 from .space.move import Move as Move
 from .space.move import NeighbourNoise as NeighbourNoise
 from .space.move import move as move
+from .space.transport import approximate_wasserstein as approximate_wasserstein
 from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem
 from .trips import Trips as Trips

@@ -9,6 +9,7 @@ text, and ``sha256``, the `digest` of both and of the arrays. Equal contents giv
 
 import hashlib
 import json
+import math
 import os
 import secrets
 import socket
@@ -31,6 +32,10 @@ FSYNC = "MUFIELD_FSYNC"
 """Environment variable; at 0, writers do not wait for the disk, which is faster: files then survive
 a crash of the program, but perhaps not one of the computer. Tests set it."""
 
+MOST_BYTES, MOST_TEXT = 1 << 30, 1 << 26
+"""Larger files are refused, so that a file from a stranger cannot fill the memory: sealed ones and
+tables, and JSON, which takes many times its size in memory."""
+
 _ENTRY = "mufield"
 _TEMPORARY = ".mufield-*.tmp"
 _DTYPES = {"BOOL": "bool", "F32": "float32", "F64": "float64"} | {
@@ -49,26 +54,61 @@ class Sealed(NamedTuple):
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file atomically: after a crash there is the old file or the new one."""
+    with replacing(path) as temporary, temporary.open("xb") as file:
+        file.write(data)
+        file.flush()
+        if os.environ.get(FSYNC) != "0":
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields where to write a file; if that succeeds, it is put in the place of ``path``.
+
+    A symbolic link of that name is replaced, and what it points to is left alone.
+    """
     # In the same directory, because `os.replace` is atomic only within one file system.
     temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
-    sync = os.environ.get(FSYNC) != "0"
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if sync and sys.platform != "win32":
+    if os.environ.get(FSYNC) != "0" and sys.platform != "win32":
         # So that the new name survives a power failure as well.
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def open_new(path: Path) -> int:
+    """Opens a new file for writing and returns its handle; what had its name is removed.
+
+    So a symbolic link is never followed.
+    """
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def check_own(directory: Path, *parts: str) -> None:
+    """Raises if there are symbolic links to directories, which would lead writers elsewhere.
+
+    Looks at everything in the directory, or only at these parts of it. The directory itself may
+    be a link: it is what the user named.
+    """
+    for place, inner, _ in os.walk(directory):
+        if parts and Path(place) == directory:
+            inner[:] = [name for name in inner if name in parts]
+        for name in inner:
+            path = Path(place, name)
+            if path.is_symlink():
+                raise UserError(
+                    f"cannot write to {directory}: {path} is a symbolic link, which may lead "
+                    "anywhere; put the directory itself in its place"
+                )
 
 
 def write_changed(path: Path, data: bytes) -> None:
@@ -91,11 +131,24 @@ def write_json(path: Path, document: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Reads JSON; raises UserError that names the file if it is damaged."""
-    check_file(path)
+    check_file(path, MOST_TEXT)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _parse(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise unusable(path, f"it is no JSON: {error}") from error
+
+
+def _parse(text: bytes | str) -> Any:
+    """What JSON says; numbers that are not finite are refused, also those that are too large."""
+
+    def refuse(word: str) -> float:
+        raise ValueError(f"{word} is no number of JSON")
+
+    def number(text: str) -> float:
+        found = float(text)
+        return found if math.isfinite(found) else refuse(text)
+
+    return json.loads(text, parse_constant=refuse, parse_float=number)
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -104,11 +157,17 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of `write_lines`, none if it is missing; damaged lines are left out."""
-    rows = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    """The rows of a file of `write_lines`, none if it is missing; damaged lines are left out.
+
+    So are lines with NaN or infinity, which are no JSON and which `write_lines` never writes.
+    """
+    rows: list[dict[str, Any]] = []
+    if not path.is_file():
+        return rows
+    check_file(path, MOST_TEXT)
+    for line in path.read_bytes().splitlines():
         try:
-            row = json.loads(line)
+            row = _parse(line)
         except (ValueError, RecursionError):
             continue
         rows += [row] if isinstance(row, dict) else []
@@ -131,6 +190,11 @@ def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps(document, allow_nan=False)
     entry = {"kind": kind, "document": text, "sha256": digest(kind + "\n" + text, plain)}
+    size = sum(array.nbytes for array in plain.values())
+    if size > MOST_BYTES:
+        raise UserError(
+            f"expected a {kind} of at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller"
+        )
     data = to_safetensors(plain, metadata={_ENTRY: json.dumps(entry)})
     # The order of safetensors' header differs from process to process, so it is sorted here.
     size = int.from_bytes(data[:8], "little")
@@ -153,12 +217,12 @@ def read_sealed(
     Raises:
         UserError: If the file is missing, damaged or of another kind; the message names it.
     """
-    check_file(path)
+    check_file(path, MOST_BYTES)
     try:
         with safe_open(path, framework="np") as file:
-            entry = json.loads((file.metadata() or {})[_ENTRY])
+            entry = _parse((file.metadata() or {})[_ENTRY])
             text = str(entry["document"])
-            document = json.loads(text)
+            document = _parse(text)
             if not isinstance(document, dict):
                 raise TypeError("its description is no table")
             if entry["kind"] != kind:
@@ -170,7 +234,9 @@ def read_sealed(
             if layout is not None:
                 _check_layout(path, layout(document), found)
             arrays = {name: file.get_tensor(name) for name in found}
-    except (SafetensorError, KeyError, TypeError, RecursionError, json.JSONDecodeError) as error:
+    except UserError:
+        raise
+    except (SafetensorError, KeyError, TypeError, RecursionError, ValueError) as error:
         raise unusable(path, f"it is no {kind}, or cut short ({error!r:.200})") from error
     if entry.get("sha256") != digest(kind + "\n" + text, arrays):
         raise unusable(path, "its contents do not match its checksum")
@@ -199,15 +265,22 @@ def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_file(path: Path) -> None:
-    """Raises UserError unless this is an ordinary file; reading a pipe would never end."""
+def check_file(path: Path, most: int = MOST_BYTES) -> None:
+    """Raises UserError unless this is an ordinary file of at most so many bytes.
+
+    Reading a pipe would never end.
+    """
     if not path.exists():
         raise unusable(path, "it is missing")
     if not path.is_file():
         raise unusable(path, "it is a directory or device, not a file")
+    size = path.stat().st_size
+    if size > most:
+        raise unusable(path, f"expected at most {most:,} bytes, got {size:,}")
 
 
 def unusable(path: Path, what: str) -> UserError:
@@ -223,13 +296,16 @@ class DirectoryInUse(UserError):
 def locked(directory: Path) -> Iterator[None]:
     """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
 
-    The operating system drops the lock when the process ends, even if it is killed.
+    The operating system drops the lock when the process ends, even if it is killed. Nothing else
+    is written to, even if somebody put a link in the lock's place.
     """
     path = directory / "lock"
-    if path.exists() and not path.is_file():
-        raise UserError(f"cannot lock with {path}: it is a directory or device; remove it")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"cannot lock with {path}: it is a link, directory or device; remove it")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     try:
+        if os.fstat(handle).st_nlink > 1:
+            raise UserError(f"cannot lock with {path}: it has another name, too; remove it")
         if not _acquire(handle):
             holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
             raise DirectoryInUse(

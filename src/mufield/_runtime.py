@@ -1,11 +1,16 @@
 """Settings of JAX that a user should not have to know about."""
 
+import atexit
+import contextlib
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 SWITCH = "MUFIELD_COMPILATION_CACHE"
+
+MOST_BYTES = 500 << 20
+"""What compiled programs may take on disk."""
 
 
 def enable_compilation_cache() -> Path | None:
@@ -14,7 +19,8 @@ def enable_compilation_cache() -> Path | None:
     The cache lies in the user's cache directory. The environment variable
     ``MUFIELD_COMPILATION_CACHE`` chooses another directory, or none if it is ``off``. A cache
     that the user configured in JAX is left alone. A directory that cannot be written is no error,
-    only a slower start.
+    only a slower start. When the process ends, programs that were not used for longest are removed
+    if all together take more than `MOST_BYTES`.
 
     JAX is not imported for this, so that commands which compute nothing start at once.
 
@@ -32,7 +38,31 @@ def enable_compilation_cache() -> Path | None:
             "jax_persistent_cache_min_entry_size_bytes": -1,
         }
     )
+    atexit.unregister(shrink_cache)
+    atexit.register(shrink_cache, directory.parent)
     return directory
+
+
+def shrink_cache(root: Path, most: int = MOST_BYTES) -> None:
+    """Removes the programs that were not used for longest, of all versions of jaxlib.
+
+    If there are too many, a quarter more is removed, so that it need not be done every time.
+    """
+    if "jax" not in sys.modules:  # then there is nothing new
+        return
+    found = []
+    for path in root.glob("jaxlib-*/*"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            about = path.stat()
+            found.append((max(about.st_atime, about.st_mtime), about.st_size, path))
+    total = sum(size for _, size, _ in found)
+    wanted = total if total <= most else 0.75 * most
+    for _, size, path in sorted(found):
+        if total <= wanted:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= size
 
 
 def _cache_directory() -> Path | None:

@@ -1,6 +1,7 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 import math
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -19,6 +20,17 @@ from .space.maps import CityMap
 from .space.measure import MeanField, at_all_cells, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise
 from .trips import Trips, check_trips
+
+LOOK_UPS = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""What JAX raises where NumPy is given a value that is not known yet."""
+
+MOST_MOVE = 10.0
+"""How many times the width of the space a move may aim; more is a mistake in the units."""
 
 Motion = Callable[[State, Action, MeanField], State]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
@@ -279,6 +291,18 @@ class Problem(eqx.Module):
         farthest = grid.extent if max_move is None else per_axis(max_move, grid.dim, float)
         if any(not (math.isfinite(m) and m > 0) for m in farthest):
             raise UserError(f"max_move must be positive on every axis, got {max_move}")
+        for axis, wide in enumerate(grid.extent):
+            std = noise.std[axis] if isinstance(noise, GaussianNoise) else 0.0
+            if std > wide:
+                raise UserError(
+                    f"expected noise that is smaller than the space, which is {wide:g} wide on "
+                    f"axis {axis}, got a standard deviation of {std:g}; check the units"
+                )
+            if max_move is not None and farthest[axis] > MOST_MOVE * wide:
+                raise UserError(
+                    f"expected moves within the space, which is {wide:g} wide on axis {axis}, got "
+                    f"a max_move of {farthest[axis]:g}; check the units"
+                )
         if not (math.isfinite(reward_noise) and reward_noise >= 0):
             raise UserError(f"reward_noise must be 0 or more, got {reward_noise}")
         if reward_noise and reward is not None:
@@ -373,6 +397,28 @@ class Problem(eqx.Module):
 _at_all_cells = eqx.filter_jit(at_all_cells)
 
 
+def in_words(error: Exception, arguments: str) -> str:
+    """What went wrong in a user's function, with the remedy where habits of NumPy are the cause.
+
+    ``arguments`` are those that the function is called with, such as ``"(state, mu, step)"``.
+    """
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        remedy = "use jnp.where(condition, one, other) in place of if, and & and | in place of and"
+    elif isinstance(error, LOOK_UPS):
+        remedy = (
+            "NumPy cannot compute with values that JAX traces: look tables up as "
+            "jnp.asarray(table)[index], and use jax.numpy in place of numpy"
+        )
+    elif isinstance(error, TypeError) and "argument" in str(error):
+        remedy = f"it is called as function{arguments}, so define it with these arguments"
+    else:
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [frame for frame in frames if "site-packages" not in frame.filename]
+    line = f" (line {place[-1].lineno} of {place[-1].filename})" if place else ""
+    return f"{remedy}{line}; {type(error).__name__}: {str(error).splitlines()[0]}"
+
+
 def check_function(
     problem: Problem,
     function: Callable[..., Any],
@@ -394,7 +440,7 @@ def check_function(
     except Exception as error:
         raise UserError(
             f"{name} could not be evaluated for a state of shape {(grid.dim,)}, an action of "
-            f"shape {tried.shape[1:]} and mu: {error}"
+            f"shape {tried.shape[1:]} and mu: {in_words(error, '(state, action, mu)')}"
         ) from error
     if values.shape[2:] != shape:
         raise UserError(

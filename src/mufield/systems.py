@@ -14,7 +14,8 @@ from ._types import Action, Key, Mass, Scalar, State, Step
 from .episode import AbstractSystem, Episode
 from .errors import UserError
 from .flow.flow import Conduct, Flow, Rollout
-from .policies.base import AbstractPolicy, Profile, as_profile
+from .policies.base import AbstractPolicy, Profile
+from .policies.fits import fitting_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
 from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at
@@ -69,7 +70,7 @@ class SimulatedSystem(AbstractSystem):
             raise UserError(f"at least one agent must be tracked, got {agents}")
         if initial is not None:
             return self.starting_from(initial).run(policy, key, agents=agents)
-        profile = as_profile(policy, self.problem.horizon, self.problem.first)
+        profile = fitting_profile(policy, self.problem)
         rollout = self.evaluate(profile)
         episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
         _check_agents(self.problem, episode)
@@ -93,7 +94,7 @@ class SimulatedSystem(AbstractSystem):
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
-        profile = as_profile(policy, self.problem.horizon, self.problem.first)
+        profile = fitting_profile(policy, self.problem)
         rollout, conduct = _inspect(self._flow, profile, self._motion)
         _check_rollout(self.problem, profile, rollout, conduct)
         return rollout
@@ -244,6 +245,11 @@ def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct
         where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
         raise outside_actions(problem, law.actions[cell, choice], problem.first + step, where)
     finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
+    if bool(finite) and not bool(jnp.isfinite(rollout.value)):
+        raise UserError(
+            f"the sum of the rewards overflows, as each is as large as "
+            f"{float(jnp.max(jnp.abs(rollout.rewards))):.3g}; divide the reward by a constant"
+        )
     if not bool(finite):
         raise UserError(
             "the episode is not finite: the motion or the reward returned NaN or infinity for a "

@@ -1,6 +1,7 @@
 """Episodes from files: read as they were, or refused with the row, the column and the remedy."""
 
 import builtins
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -298,3 +299,50 @@ def test_only_rounding_is_forgiven():
 
 def test_episodes_read_are_episodes(tmp_path, asked, rows):
     assert isinstance(read_episode(write(tmp_path / "e.csv", rows), asked), Episode)
+
+
+def with_start(asked, start=None):
+    known = asked.problem.initial if start is None else start
+    return replace(asked, start=np.asarray(known, dtype=float))
+
+
+def notes_of(path, asked, **options):
+    notes = []
+    read_episode(path, asked, notes=notes, **options)
+    return notes
+
+
+def with_stops(rows, stopped):
+    flags = np.asarray(stopped).reshape(-1, 2).astype(int).tolist()
+    both = zip(rows, flags, strict=True)
+    return [row | {"stopped_0": a, "stopped_1": b} for row, (a, b) in both]
+
+
+def test_an_episode_that_can_be_gets_no_note(tmp_path, asked, episode, rows):
+    grid, asked = asked.problem.grid, with_start(asked)
+    mass = write(tmp_path / "mass.csv", mass_rows(grid, episode.mass))
+    told = write(tmp_path / "e.csv", with_stops(rows, episode.stopped))
+    assert notes_of(told, asked) == []
+    assert notes_of(told, asked, mass_path=mass) == []
+
+
+def test_what_cannot_be_is_noted(tmp_path, asked, episode, rows):
+    grid, asked = asked.problem.grid, with_start(asked)
+    path = write(tmp_path / "e.csv", rows)
+    elsewhere = np.roll(asked.start, 1)
+    (note,) = notes_of(path, with_start(asked, elsewhere))
+    assert "100.0% of the population started where the plan expected nobody" in note
+    thin = 0.999 * elsewhere + 0.001 * asked.start
+    (note,) = notes_of(path, with_start(asked, thin))
+    assert note.startswith("100% of the population started elsewhere than the plan expected")
+    masses = write(tmp_path / "mass.csv", mass_rows(grid, np.tile(elsewhere, (5, 1))))
+    first, second = notes_of(path, asked, mass_path=masses)
+    assert "at step 0 100.0% of the agents are in cells that are empty" in first
+    assert "started where the plan expected nobody" in second
+    for flag, words in ((1, "are not in contact with a wall"), (0, "ended in contact with a wall")):
+        told = with_stops(rows, np.full(episode.stopped.shape, flag))
+        (note,) = notes_of(write(tmp_path / "e.csv", told), asked)
+        assert words in note
+    paid = write(tmp_path / "e.csv", [row | {"reward": 1e30} for row in rows])
+    (note,) = notes_of(paid, asked)
+    assert "not what the problem's reward pays: at step 0 the mean is 1e+30" in note

@@ -199,7 +199,7 @@ def test_the_document_says_what_the_policy_is(tmp_path):
     document, arrays = read_sealed(tmp_path / "policy", "policy")
     policy = document["policy"]
     assert arrays["hidden.2.0"].shape == (STEPS, 2, 6)
-    assert (document["version"], policy["kind"]) == (1, "network")
+    assert (document["version"], policy["kind"]) == (2, "network")
     assert (document["horizon"], policy["widths"]) == (STEPS, [6, 6, 6])
     assert set(document["stacked"]) == set(arrays)
     assert policy["actions"] == {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]}

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mufield import FOUR_ROOMS, Grid, point_mass, wasserstein
+from mufield import FOUR_ROOMS, Grid, approximate_wasserstein, point_mass, wasserstein
+from mufield.space import transport
 from mufield.space.transport import ground_distance
 
 ROOMS = Grid.from_map(FOUR_ROOMS)
@@ -78,8 +79,32 @@ def test_bad_questions_are_refused():
         wasserstein(cut, point_mass(cut, 0), point_mass(cut, 2), "walls")
     big = Grid.box(0.0, 1.0, (80, 80))
     flat = np.full(6400, 1 / 6400)
-    with pytest.raises(ValueError, match="coarser grid"):
+    with pytest.raises(ValueError, match="approximate_wasserstein"):
         wasserstein(big, flat, flat)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_the_approximation_knows_how_far_off_it_is(periodic, monkeypatch):
+    grid = Grid.box(0.0, 1.0, (12, 9), periodic=periodic)
+    mu, nu = pair(grid.n_cells, 4)
+    exact = wasserstein(grid, mu, nu)
+    assert approximate_wasserstein(grid, mu, nu) == (exact, 0.0)
+    monkeypatch.setattr(transport, "MOST_CELLS", 50)
+    monkeypatch.setattr(transport, "MOST_BLOCKS", 40)
+    found = approximate_wasserstein(grid, mu, nu)
+    assert 0 < found.error < 0.2
+    assert abs(found.value - exact) <= found.error
+    assert approximate_wasserstein(grid, mu, mu) == (0.0, 0.0)
+
+
+def test_the_approximation_serves_large_maps():
+    grid = Grid.box(0.0, 100.0, (100, 100))
+    left, right = point_mass(grid, 3, 3), point_mass(grid, 93, 3)
+    assert approximate_wasserstein(grid, left, right) == pytest.approx((90.0, 0.0))
+    mu, nu = pair(grid.n_cells, 1)
+    value, error = approximate_wasserstein(grid, mu, nu)
+    assert error < 2.0
+    assert abs(value - approximate_wasserstein(grid, nu, mu).value) < 1e-6
 
 
 def test_distributions_that_hardly_differ_are_solved_and_their_distance_scales():

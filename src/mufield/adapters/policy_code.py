@@ -38,7 +38,8 @@ class PolicyCode(eqx.Module):
         """Builds the code: ``"cells"``, or ``"coarse"`` with ``resolution`` points an axis."""
         if policy not in ("cells", "coarse"):
             raise UserError(f"policy must be 'cells' or 'coarse', got {policy!r}")
-        self.actions = actions = problem.actions
+        self.actions, self.grid = problem.actions, problem.grid
+        actions = self.actions
         self.width = actions.dim if isinstance(actions, Box) else int(actions.options.shape[0])
         self.blend = None
         self.points = problem.grid.n_cells
@@ -60,9 +61,10 @@ class PolicyCode(eqx.Module):
         if isinstance(self.actions, Box):
             bounds = (self.actions.lower, self.actions.upper)
             lower, upper = (jnp.asarray(bound, dtype=table.dtype) for bound in bounds)
-            return TablePolicy.deterministic(lower + (upper - lower) * 0.5 * (table + 1.0))
+            inside = lower + (upper - lower) * 0.5 * (table + 1.0)
+            return TablePolicy.deterministic(inside, self.grid)
         weights = jax.nn.softmax(LOGIT_RANGE * table) @ self.actions.options
-        return TablePolicy.mixing(self.actions.moves, weights)
+        return TablePolicy.mixing(self.actions.moves, weights, self.grid)
 
 
 def interpolation(grid: Grid, resolution: int) -> Float[np.ndarray, "cells points"]:

@@ -159,7 +159,9 @@ class QLearning:
         actions = self.system.problem.actions
         assert isinstance(actions, MoveSet)
         choice = jnp.asarray(state.q.argmax(axis=-1), dtype=jnp.int32)
-        return Profile.stacked(option_policy(actions, choice), self.tables.horizon)
+        return Profile.stacked(
+            option_policy(actions, choice, self.system.problem.grid), self.tables.horizon
+        )
 
     def estimate(self, state: QState) -> float:
         """J according to the Q-table: max Q_0(x, .) averaged over the initial distribution."""

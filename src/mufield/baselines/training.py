@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._files import read_sealed, write_sealed
+from .._files import read_sealed, unusable, write_sealed
 from .._progress import Report, progress_bar
 from ..errors import UserError
 from ..policies.base import Profile
@@ -130,10 +130,11 @@ def _begin(
     if not path.parent.is_dir():
         # Checked now rather than after the first million episodes.
         raise UserError(f"there is no directory {path.parent} to write {path.name} to; make it")
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nowhere is no checkpoint, either
         return state, rows
 
     def layout(document: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        _check_kinds(path, document)
         _check_settings(path, settings, document["settings"])
         entries = document["episodes"] // settings["evaluate_every"]
         shapes = {name: getattr(state, name) for name in _ARRAYS}
@@ -143,6 +144,18 @@ def _begin(
     document, arrays = read_sealed(path, KIND, layout=layout)
     parts = {name: document[name] for name in _NUMBERS} | {name: arrays[name] for name in _ARRAYS}
     return replace(state, **parts), arrays["curve"]
+
+
+def _check_kinds(path: Path, document: Mapping[str, Any]) -> None:
+    """Raises unless a checkpoint's numbers are numbers, and its generator one of NumPy's."""
+    numbers = [document.get(name) for name in _NUMBERS if name != "generator"]
+    sound = isinstance(document.get("settings"), dict) and isinstance(document["episodes"], int)
+    if not sound or not all(isinstance(n, int | float) for n in numbers):
+        raise unusable(path, "its numbers are of another kind")
+    try:
+        np.random.PCG64().state = document["generator"]
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise unusable(path, "its random numbers cannot be gone on with") from error
 
 
 def _check_settings(path: Path, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args
 
@@ -36,6 +37,10 @@ class Command:
 
     debug: Switch = False
     """Show the traceback of a mistake, too."""
+
+    def named_runs(self) -> Sequence[Path]:
+        """Directories of runs whose Python files the command may need."""
+        return ()
 
     def __call__(self) -> Answer | None:
         """Does the work; the answer is printed."""

@@ -25,12 +25,17 @@ METRICS = {
     "beta": "beta",
     "spread": "spread",
     "W1 end": "w1_end",
+    "W1 off by": "w1_error",
     "coverage": "coverage",
     "margin": "margin",
     "best": "best",
+    "regret": "regret",
     "notes": "notes",
 }
 """Heads of the table of a run's metrics, with the names of their values."""
+
+RARE = ("usable", "margin", "w1_error", "regret")
+"""Metrics that have no column if no episode has them."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,11 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
-    rare = [name for name in ("usable", "margin") if not any(name in row for row in rows)]
-    columns = {head: name for head, name in METRICS.items() if name not in rare}
+    columns = {
+        head: name
+        for head, name in METRICS.items()
+        if name not in RARE or any(row.get(name) is not None for row in rows)
+    }
     policies = f"`mufield policy {run}` writes the policy to use; {run / 'luckiest.policy'} is the "
     policies += f"one with the highest J, {run / 'last.policy'} the last one"
     return Answer(rows, [Table(in_percent(rows, "margin"), columns, texts=("notes",)), policies])

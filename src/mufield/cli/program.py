@@ -33,6 +33,7 @@ from .report import Report, Watch
 from .reproduce import Reproduce
 from .runs import Runs, Show
 from .settings import EXAMPLE, Configured, defaults
+from .sources import confirm
 from .theory import Theory
 from .train import Resume, Train
 
@@ -119,6 +120,8 @@ def _run(arguments: list[str]) -> int:
         return 0
     configured = arguments and issubclass(COMMANDS.get(arguments[0], Command), Configured)
     command = _parse(arguments, defaults(arguments) if configured else {})
+    if getattr(command, "imports", None) is None:
+        confirm(command.named_runs())
     answer = command()
     if answer is not None:
         answer.show(as_json=command.json)

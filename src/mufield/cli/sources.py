@@ -1,5 +1,7 @@
 """Commands about a run, several runs or a policy: their arguments, and how these are read."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +11,7 @@ import tyro
 from ..errors import UserError
 from ..runs.config import read_config
 from .flags import Command, ImportFlag
+from .output import say
 
 if TYPE_CHECKING:
     from ..episode import Known
@@ -27,7 +30,12 @@ class OfRun(Command):
     """Directory of the run."""
 
     imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
+    """Your own Python file, to be executed: where it is now, if it is not where it was when the run
+    began, or if you have not asked for it yet, as it is now, on this computer."""
+
+    def named_runs(self) -> Sequence[Path]:
+        """The run."""
+        return (self.run,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +46,12 @@ class OfRuns(Command):
     """Directories of the runs; several are drawn into the same curves."""
 
     imports: ImportFlag = None
-    """Where your own Python file is now, if it is not where it was when the run began."""
+    """Your own Python file, to be executed: where it is now, if it is not where it was when the run
+    began, or if you have not asked for it yet, as it is now, on this computer."""
+
+    def named_runs(self) -> Sequence[Path]:
+        """The runs."""
+        return self.runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +72,23 @@ class OfPolicy(Command):
     of an episode; or the one that was asked for, but whose episode was not told yet."""
 
     imports: ImportFlag = None
-    """Python file or module to import first, which registers your own environment."""
+    """Python file or module to import first, which registers your own environment; also for a run
+    whose file you have not asked for yet, as it is now, on this computer."""
+
+    def named_runs(self) -> Sequence[Path]:
+        """The run, if it is one."""
+        return (self.policy,)
 
     def load(self) -> "PolicySource":
         """Reads the policy and builds its system; raises if the two do not fit."""
         path, environment = self.policy, self.environment
-        options, imports = self.options, self.imports
+        options, named = self.options, None
         identity: dict[str, Any] = {}
         if path.is_dir():
             run = read_run(path)
             environment = environment or run.config.environment
             options = run.config.options | options
-            imports = imports or run.config.imports
+            named = run.config.imports
             if self.episode == "best":
                 path, identity = _best_of_run(run, self.imports)
             else:
@@ -82,20 +100,25 @@ class OfPolicy(Command):
             )
         from .._files import file_digest
         from ..environments.registry import make_known
-        from ..policies.base import as_profile
         from ..policies.files import load_policy, read_info, read_precision
+        from ..policies.fits import fitting_profile
         from ..problem import Problem
-        from ..runs.surroundings import import_users, set_precision
+        from ..runs.surroundings import import_named, import_users, set_precision
 
         if not identity:
             if read_precision(path) == "float64":  # in float32 the policy would lose digits
                 set_precision("float64")
             identity = read_info(path)
-        import_users(imports)
+        if self.imports is None:
+            import_named(named)
+        else:
+            import_users(self.imports)
         known = make_known(environment, **options)
         problem = known if isinstance(known, Problem) else known.problem
-        profile = as_profile(load_policy(path), problem.horizon)
-        _check_cells(profile, problem, path, environment)
+        try:
+            profile = fitting_profile(load_policy(path), problem)
+        except UserError as error:
+            raise UserError(f"{path} is no policy for {environment}: {error}") from error
         identity = identity | {"environment": environment, "options": options}
         identity |= {"file": path.name, "sha256": file_digest(path)}
         return PolicySource(profile, environment, known, problem, identity)
@@ -118,6 +141,25 @@ def prepare(directory: Path) -> None:
     from ..runs.surroundings import set_precision
 
     set_precision(config.precision)
+
+
+def confirm(runs: Sequence[Path]) -> None:
+    """At a terminal, asks whether to execute the Python files that runs name, if that is new."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    for directory in runs:
+        there = (directory / "config.json").exists()
+        source = read_config(directory).imports if there else None
+        if source is None:
+            continue
+        from ..runs.surroundings import agree, needs_consent
+
+        if needs_consent(source):
+            say(f"{directory} needs the Python code {source}, which can do all that you can.")
+            sys.stderr.write("Execute it, now and for as long as it does not change? [y/N] ")
+            sys.stderr.flush()
+            if sys.stdin.readline().strip().lower() in ("y", "yes"):
+                agree(source)
 
 
 def read_run(directory: Path) -> "RunFiles":
@@ -155,15 +197,3 @@ def _identity(run: "RunFiles", policy: str, **more: Any) -> dict[str, Any]:
         "policy": policy,
         **more,
     }
-
-
-def _check_cells(profile: "Profile", problem: "Problem", path: Path, environment: str) -> None:
-    """Raises if the policy is a table for another number of cells."""
-    from ..policies.tables import TablePolicy
-
-    policy, cells = profile.at(0), problem.grid.n_cells
-    if isinstance(policy, TablePolicy) and policy.rows not in (1, cells):
-        raise UserError(
-            f"the policy {path} is for {policy.rows} cells, and {environment} has {cells}; name "
-            "the environment and the options that it was planned for"
-        )

@@ -1,7 +1,6 @@
 """Writes a policy for use elsewhere, and checks that the files decide as the policy does."""
 
 import importlib
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile
 from ..policies.encoders import AllCells, Pooled, Unseen
 from ..policies.files import grid_entries, plain
+from ..policies.fits import fitting_profile
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..problem import Box, Problem
@@ -74,12 +74,11 @@ def export_policy(
     """
     check_extra(formats)
     policy = describe(profile, problem, identity=identity, units=units)
-    directory.mkdir(parents=True, exist_ok=True)
-    written = []
+    proved: dict[str, tuple[bytes, float | None]] = {}
     for name in formats:
         path = directory / f"policy.{name}"
-        # Written beside its place and read back; moved there only if it is right.
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".mufield-") as place:
+        # Written elsewhere and read back: nothing gets here before all of it is right.
+        with tempfile.TemporaryDirectory(prefix="mufield-") as place:
             trial = Path(place) / path.name
             if name == "onnx":
                 from .onnx_graph import write_onnx
@@ -95,11 +94,14 @@ def export_policy(
                     f"{path} was not written: its outputs would differ by {difference:.3g} from "
                     f"the policy's, expected at most {TOLERANCE:g}"
                 )
-            os.replace(trial, path)
-        written.append(Written(path, difference))
+            proved[path.name] = (trial.read_bytes(), difference)
         if name == "safetensors":
-            write_bytes(directory / READER, Path(reader.__file__).read_bytes())
-            written.append(Written(directory / READER, None))
+            proved[READER] = (Path(reader.__file__).read_bytes(), None)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for file, (data, off) in proved.items():
+        write_bytes(directory / file, data)
+        written.append(Written(directory / file, off))
     return written
 
 
@@ -134,8 +136,8 @@ def describe(
     unknown = set(units or {}) - UNITS.keys()
     if unknown:
         raise UserError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")
-    document, arrays = plain(profile)
-    _check_fits(profile.join(profile.per_step), problem)
+    document, arrays = plain(fitting_profile(profile, problem))
+    _check_exportable(profile.join(profile.per_step), problem)
     dtype = np.result_type(*arrays.values())
     arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}
     actions = problem.actions
@@ -177,25 +179,14 @@ def _map(problem: Problem) -> dict[str, Any]:
     return {"map": place}
 
 
-def _check_fits(policy: AbstractPolicy, problem: Problem) -> None:
-    remedy = "name the environment and the options that it was planned for"
-    if isinstance(policy, NetworkPolicy):
-        if not isinstance(policy.mu, Unseen | AllCells | Pooled):
-            raise UserError(
-                "expected a network that sees mu as Unseen, AllCells or Pooled, got "
-                f"{type(policy.mu).__name__}; write its actions into a TablePolicy"
-            )
-        if policy.grid != problem.grid or policy.box != problem.actions:
-            raise UserError(
-                "the network was made for another grid or action box than the problem's; " + remedy
-            )
+def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
+    seen = policy.mu if isinstance(policy, NetworkPolicy) else Unseen()
+    if not isinstance(seen, Unseen | AllCells | Pooled):
+        raise UserError(
+            "expected a network that sees mu as Unseen, AllCells or Pooled, got "
+            f"{type(seen).__name__}; write its actions into a TablePolicy"
+        )
     if isinstance(policy, TablePolicy):
-        dim, cells = policy.actions.shape[-1], problem.grid.n_cells
-        if policy.rows not in (1, cells) or dim != problem.actions.dim:
-            raise UserError(
-                f"the policy is for {policy.rows} cells and actions of {dim} axes, and the problem "
-                f"has {cells} and {problem.actions.dim}; {remedy}"
-            )
         inside = np.asarray(problem.actions.contains(jnp.asarray(policy.actions)))
         if not inside.all():
             raise UserError(

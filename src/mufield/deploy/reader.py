@@ -531,6 +531,8 @@ class Network:
         if self.lower.shape != (axes,) or self.upper.shape != (axes,):
             raise ValueError(f"expected a box of {axes} axes, got {self.lower}, {self.upper}")
         (points,) = _sizes([document["points"]])
+        if points > _MOST_POINTS:
+            raise ValueError(f"points: expected at most {_MOST_POINTS}, got {points}")
         # Checked, because a wrong number would reserve too much memory.
         if points > 1000 or points**axes > 100_000:
             raise ValueError(f"expected at most 100000 moves, got {points} on each axis")
@@ -608,12 +610,18 @@ def normal_scores(points: int, dim: int) -> np.ndarray:
     return np.asarray(list(itertools.product(scores, repeat=dim)))
 
 
+_MOST_BYTES, _MOST_POINTS = 1 << 30, 100
+"""Larger files, or more actions on each axis, are refused: they would only fill the memory."""
+
+
 def _read_sealed(path: "str | os.PathLike[str]") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The document and the arrays of a file; raises unless they match the checksum."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("expected a file, got a directory or a device")
     with open(path, "rb") as file:
         total = os.fstat(file.fileno()).st_size
+        if total > _MOST_BYTES:
+            raise ValueError(f"expected at most {_MOST_BYTES:,} bytes, got {total:,}")
         size = int.from_bytes(file.read(8), "little")
         if total < 8 + size or file.read(1) != b"{":
             raise ValueError("expected a file of `mufield export`, got another or one cut short")

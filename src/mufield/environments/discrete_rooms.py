@@ -79,4 +79,4 @@ def uniform_legal(grid: Grid) -> TablePolicy:
     legal = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES)) >= 0
     weights = legal / legal.sum(axis=1, keepdims=True)
     moves = jnp.asarray(MOVES, dtype=jnp.result_type(float))
-    return TablePolicy.mixing(moves, jnp.asarray(weights))
+    return TablePolicy.mixing(moves, jnp.asarray(weights), grid)

@@ -1,6 +1,7 @@
 """Systems by name, so that the command line can list and run them. Listing needs no JAX."""
 
 import inspect
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -170,7 +171,15 @@ def make_known(name: str, **options: Any) -> "Known":
             f"the system {name!r} has no option {', '.join(unknown)}; it has "
             f"{', '.join(sorted(entry.options)) or 'none'}"
         )
-    known = entry.build(**options)
+    try:
+        known = entry.build(**options)
+    except UserError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(
+            f"the system {name!r} cannot be built with the options {reprlib.repr(options)}: "
+            f"{type(error).__name__}: {error}; correct them, or its function"
+        ) from error
     if not isinstance(known, AbstractSystem | Problem):
         raise UserError(
             f"the function registered as {name!r} must return a system or a Problem, got "

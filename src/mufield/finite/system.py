@@ -18,7 +18,8 @@ from ..constraints import Constraints
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.flow import end_reward
-from ..policies.base import Profile, as_profile
+from ..policies.base import Profile
+from ..policies.fits import fitting_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
@@ -131,13 +132,7 @@ class FiniteSystem(AbstractSystem):
                 f"{agents}; track fewer, or build a larger population"
             )
         with _pool() as pool:
-            course = _play(
-                self,
-                as_profile(policy, self.problem.horizon, self.problem.first),
-                key,
-                agents,
-                pool,
-            )
+            course = _play(self, fitting_profile(policy, self.problem), key, agents, pool)
         path = Moves(*(jnp.stack(steps, axis=1) for steps in zip(*course.tracked, strict=True)))
         arrays = path._asdict()
         if self.problem.trips is None:
@@ -154,7 +149,7 @@ class FiniteSystem(AbstractSystem):
         """
         if episodes < 1:
             raise UserError(f"at least one episode must be run, got {episodes}")
-        profile = as_profile(policy, self.problem.horizon, self.problem.first)
+        profile = fitting_profile(policy, self.problem)
         with _pool() as pool:
             courses = [_play(self, profile, k, 0, pool) for k in jax.random.split(key, episodes)]
         mass, limits = jnp.stack([course.mass for course in courses]), self.problem.constraints

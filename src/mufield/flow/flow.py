@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _types
 from .._types import Mass, Scalar, Step
+from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
@@ -22,6 +23,9 @@ NOISE_REACH = 5.0
 """Standard deviations of noise that windows cover on top of the farthest move. Of the farthest
 moves 3e-7 of the mass would go farther, about what single precision resolves; it lands at the
 window's edge, so that none is lost."""
+
+MOST_WINDOW, MOST_ENTRIES = 5_000, 100_000_000
+"""Cells in the window around a cell, and in all windows; flows with more are refused."""
 
 MOST_KEPT_BYTES = 1 << 28
 """Memory that a gradient may take to avoid computing windows twice."""
@@ -99,9 +103,11 @@ class Flow(eqx.Module):
         noise = problem.noise
         spread = noise.std if isinstance(noise, GaussianNoise) else (0.0,) * problem.grid.dim
         self.problem = problem
+        reach = _reach(problem, spread)
+        _check_windows(problem, reach)
         self.fold = build_fold(
             problem.grid,
-            _reach(problem, spread),
+            reach,
             subcells or _subcells(problem, spread),
             problem.initial.dtype.name,
         )
@@ -310,6 +316,19 @@ def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
             needed = min(needed, max(1, problem.grid.shape[axis] - 1))
         reach.append(needed)
     return tuple(reach)
+
+
+def _check_windows(problem: Problem, reach: tuple[int, ...]) -> None:
+    """Raises if windows would take minutes to prepare, or more memory than there is."""
+    shape = tuple(2 * r + 1 for r in reach)
+    window, entries = math.prod(shape), problem.grid.n_cells * math.prod(shape)
+    if window > MOST_WINDOW or entries > MOST_ENTRIES:
+        raise UserError(
+            f"expected agents that move a few cells in one step, got a max_move of "
+            f"{problem.max_move} and the noise {problem.noise}, which reach "
+            f"{' x '.join(map(str, shape))} cells around each of {problem.grid.n_cells:,}; give a "
+            "smaller max_move (by default it is the whole space), less noise or larger cells"
+        )
 
 
 def _subcells(problem: Problem, spread: tuple[float, ...]) -> int:

@@ -166,11 +166,11 @@ class MoveFlow(eqx.Module):
 
     def profile(self, weights: Weights) -> Profile:
         """The policy profile with these weights."""
-        horizon = self.flow.problem.horizon
+        horizon, grid = self.flow.problem.horizon, self.flow.problem.grid
         if self.shared:
-            return Profile.stacked(TablePolicy.mixing(self.actions[0], weights), horizon)
+            return Profile.stacked(TablePolicy.mixing(self.actions[0], weights, grid), horizon)
         actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
-        return Profile.stacked(TablePolicy(actions, weights), horizon)
+        return Profile.stacked(TablePolicy(actions, weights, grid), horizon)
 
     def push(
         self, joint: Float[Array, "cells moves"], mass: Mass, step: Step, *, exact: bool = True

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..errors import UserError
 from ..runs.config import RunConfig
@@ -157,7 +157,9 @@ def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds:
 
 
 class JobStore:
-    """A directory of jobs and their results."""
+    """A directory of jobs and their results; `parts` are the directories in it."""
+
+    parts: ClassVar[tuple[str, ...]] = ("jobs",)
 
     def __init__(self, out: Path):
         """Takes the directory, which may not exist yet."""
@@ -168,9 +170,11 @@ class JobStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Makes the directory, and keeps other writers out for as long as the block lasts."""
-        from .._files import locked, remove_leftovers
+        from .._files import check_own, locked, remove_leftovers
 
         self.out.mkdir(parents=True, exist_ok=True)
+        # Only what is written to: the rest of the directory is the user's.
+        check_own(self.out, *self.parts)
         with locked(self.out):
             remove_leftovers(self.out)
             yield
@@ -189,15 +193,27 @@ class JobStore:
         return path
 
     def find(self, job: Job) -> JobResult | None:
-        """The result of a job; None if it is not computed yet, or if its file is damaged."""
+        """The result of a job; None if it is not computed yet.
+
+        A file that is damaged, or of another job, does not count.
+        """
         from .._files import read_sealed
 
         try:
             document, arrays = read_sealed(self.path(job) / RESULT, RESULT_KIND)
         except UserError:
             return None
-        figures = {**document["figures"], **arrays}
-        return JobResult(figures, document["seconds"], document["computed_with"])
+        # As JSON, in which tuples are lists.
+        wanted = json.loads(json.dumps(job.document()))
+        if any(document.get(name) != value for name, value in wanted.items()):
+            return None
+        figures, seconds = document.get("figures"), document.get("seconds")
+        versions = document.get("computed_with")
+        if not (isinstance(figures, dict) and isinstance(versions, dict)):
+            return None
+        if not isinstance(seconds, int | float):
+            return None
+        return JobResult({**figures, **arrays}, float(seconds), versions)
 
     def figures(self, job: Job) -> dict[str, Any]:
         """The figures of a job that is done."""
@@ -228,8 +244,13 @@ class JobStore:
         last = max(siblings, key=lambda path: path.stat().st_mtime, default=None)
         if last is None or last.parent == self.path(job):
             return ""
-        before = json.loads((last.parent / "job.json").read_text(encoding="utf-8"))
-        old = _flat(before["settings"] | before["versions"])
+        from .._files import read_sealed
+
+        try:
+            before = read_sealed(last, RESULT_KIND).document
+            old = _flat(before["settings"] | before["versions"])
+        except (UserError, KeyError, TypeError, AttributeError):
+            return f"{last} is damaged"
         new = _flat(job.settings | job.versions)
         for name in (*new, *old):
             if old.get(name) != new.get(name):

@@ -62,9 +62,11 @@ class SameProcess(AbstractPool):
 
     def run(self, tasks: Sequence[Task]) -> Generator[Finished | None]:
         """Computes the tasks."""
+        from .._files import open_new
+
         for task in tasks:
             with (
-                (task.directory / LOG).open("w", encoding="utf-8") as file,
+                os.fdopen(open_new(task.directory / LOG), "w", encoding="utf-8") as file,
                 contextlib.redirect_stderr(file),
             ):
                 problem = _attempt(task)
@@ -142,7 +144,9 @@ def _end_with(lifeline: Connection) -> None:
 
 def _attempt_with_log(task: Task) -> str:
     """Computes a job; all that the process prints, even from C code, goes to the job's log."""
-    log = os.open(task.directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    from .._files import open_new
+
+    log = open_new(task.directory / LOG)
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)

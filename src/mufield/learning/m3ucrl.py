@@ -28,6 +28,7 @@ from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
 from ..policies.encoders import LogHere
+from ..policies.fits import fitting_profile
 from ..policies.joined import followed_by
 from ..policies.tables import TablePolicy, random_policy
 from ..problem import Problem
@@ -150,7 +151,7 @@ class M3UCRL:
             )
         self.pessimism = DrawnWorlds() if pessimism is None else pessimism
         rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
-        self.safe = as_profile(rest if safe is None else safe, problem.horizon)
+        self.safe = fitting_profile(rest if safe is None else safe, problem)
         self.random_first = random_first
         self.estimate_noise = estimate_noise
         self.reward_family = reward_family
@@ -336,11 +337,11 @@ class M3UCRL:
         models, (problem, flow, own_flow, safe) = (state.model, state.reward_model), task
         arguments = (self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
         if problem.constraints is None:
-            return _checked(jax.block_until_ready(_plan(*arguments)), last, state.memory)
+            return _checked(jax.block_until_ready(_plan(*arguments)), problem, last, state.memory)
         found = jax.block_until_ready(
             _careful_plan(*arguments, self.pessimism, safe, own_flow, state.seen)
         )
-        plan = _checked(found.plan, last, state.memory)
+        plan = _checked(found.plan, problem, last, state.memory)
         if float(found.share) < 1.0:
             # The mixture is not what was planned, so there is no J that was planned for it.
             plan = replace(plan, value=plan.value + jnp.nan, mass=found.expected)
@@ -562,16 +563,21 @@ def _same_kind(problem: Problem, expected: Problem) -> Problem:
     return problem
 
 
-def _checked(plan: Plan, last: Profile | None, memory: Any) -> Plan:
+def _checked(plan: Plan, problem: Problem, last: Profile | None, memory: Any) -> Plan:
     """The plan; if it is not finite, the last good policy in its place, with that memory."""
     if _is_finite((plan.profile, plan.value, plan.mass)):
         return plan
+    from .trouble import trouble  # seldom needed
+
+    why = trouble(problem)
     if last is None:
-        raise PlanError(
-            "the first plan is not finite and there is no earlier policy to fall back to; check "
-            "the reward and the planner's learning rate, or start with random_first=True"
+        why = why or (
+            "check the reward and the planner's learning rate, or start with random_first=True"
         )
-    note = "the plan was not finite; running the last good policy again"
+        raise PlanError(
+            "the first plan is not finite and there is no earlier policy to fall back to: " + why
+        )
+    note = "the plan was not finite; running the last good policy again" + (why and f": {why}")
     return replace(plan, profile=last, memory=memory, note=note)
 
 

@@ -25,7 +25,7 @@ from ..policies.base import Profile
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells
-from ..space.transport import wasserstein
+from ..space.transport import approximate_wasserstein
 from .best import BestPlan
 from .m3ucrl import JUDGE, M3UCRL, RUN, LearnerState
 
@@ -42,7 +42,7 @@ MATTERS = 1.5
 BROKEN = 0.01
 """A limit that is broken by less than this share of it is not worth a note."""
 
-RARE = ("reward_coverage", "usable", "usable_expected", "margin", "assured", "margins")
+RARE = ("reward_coverage", "usable", "usable_expected", "margin", "assured", "margins", "w1_error")
 """Metrics that are left out of rows if they are unknown."""
 
 
@@ -59,6 +59,8 @@ class EpisodeMetrics:
         control: Mean |eta| along the plan.
         w1_middle: W1 between the imagined and the realised distribution half-way.
         w1_end: The same at the end.
+        w1_error: By how much these two may be off on a map that is too large for the exact
+            distance (`approximate_wasserstein`); None if they are exact.
         coverage: Share of the tracked agents' moves inside the 95% interval of the model before
             the episode; None if walls censored all of them.
         transitions: Number of transitions that the plan was based on, those of logs included.
@@ -95,6 +97,7 @@ class EpisodeMetrics:
     margin: float | None = None
     assured: float | None = None
     margins: dict[str, list[float | None]] | None = None
+    w1_error: float | None = None
 
     @property
     def optimism(self) -> float | None:
@@ -301,22 +304,24 @@ def measure(
     best: float | None = None,
     reference: float | None = None,
     usable: Usable | None = None,
+    notes: Sequence[str] = (),
 ) -> EpisodeMetrics:
     """Computes the metrics of an episode.
 
-    ``state`` and ``best``, the best J, are those before the episode; ``data`` includes it.
+    ``state`` and ``best``, the best J, are those before the episode; ``data`` includes it. The
+    metrics' notes begin with ``notes``.
     """
     problem = state.data.problem
     grid, far = problem.grid, problem.max_move
     value = float(episode.value)
-    notes = [*state.notes, plan.note] if plan.note else list(state.notes)
-    spread = w1_middle = w1_end = None
+    notes = [*notes, *state.notes, *([plan.note] if plan.note else [])]
+    spread = w1_middle = w1_end = w1_error = None
     if bool(jnp.all(jnp.isfinite(plan.mass))):  # the random policy was not planned
         spread = float(_mean_spread(state.model, plan.profile, plan.mass, grid, far))
         middle = episode.mass.shape[0] // 2
-        w1_middle, w1_end = (
-            float(wasserstein(grid, plan.mass[h], episode.mass[h])) for h in (middle, -1)
-        )
+        apart = [approximate_wasserstein(grid, plan.mass[h], episode.mass[h]) for h in (middle, -1)]
+        w1_middle, w1_end = (each.value for each in apart)
+        w1_error = max(each.error for each in apart) or None
     fresh = Transitions.of(problem, [episode])
     coverage, warning = _coverage(state.model, fresh, data, "moves")
     rewards_inside, doubt = None, ""
@@ -348,6 +353,7 @@ def measure(
         margin=min(kept, default=None),
         assured=None if plan.least is None else _number(jnp.min(plan.least)),
         margins=margins or None,
+        w1_error=w1_error,
     )
 
 

@@ -189,8 +189,9 @@ def assured(outcomes: AbstractOutcomes | None, plan: Plan, safe: Profile) -> Ass
         return Assured(plan, one, -jnp.inf * one, plan.mass)
     limits, planned = outcomes.limits, weights_of(outcomes, plan.profile)
     share, weights, margins = outcomes.mixed(planned, weights_of(outcomes, safe))
-    horizon = outcomes.flow.problem.horizon
-    mixture = Profile.stacked(TablePolicy.mixing(outcomes.actions, weights), horizon)
+    problem = outcomes.flow.problem
+    table = TablePolicy.mixing(outcomes.actions, weights, problem.grid)
+    mixture = Profile.stacked(table, problem.horizon)
     least = limits.gathered(margins)
     found = eqx.tree_at(
         lambda p: (p.profile, p.least), plan, (mixture, least), is_leaf=lambda x: x is None

@@ -22,6 +22,7 @@ class Asked:
 
     Attributes:
         changes: Steps at which the policy was changed within the day, and the ids from then on.
+        start: Where the plan expects the population at first, if that is known.
     """
 
     problem: Problem
@@ -30,6 +31,7 @@ class Asked:
     episode: int
     policy: str
     changes: tuple[tuple[int, str], ...] = ()
+    start: np.ndarray | None = None
 
     def policy_at(self, step: float) -> str:
         """The id of the policy that was run at a step."""

@@ -52,11 +52,17 @@ from ..space.grid import Grid
 from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
 from .checks import Asked, check_answer, check_continuity, check_present, places_by_agent
 from .coordinates import read_plane
+from .doubts import doubts_of_mass, doubts_of_rewards, doubts_of_start, doubts_of_stops
 from .tables import Rows, Table, label, read_table
 
 
 def read_episode(
-    path: Path, asked: Asked, *, mass_path: Path | None = None, agents: Sequence[str] = ()
+    path: Path,
+    asked: Asked,
+    *,
+    mass_path: Path | None = None,
+    agents: Sequence[str] = (),
+    notes: list[str] | None = None,
 ) -> Episode:
     """Reads an observed episode; raises and names row, column and remedy if it cannot be right.
 
@@ -65,8 +71,9 @@ def read_episode(
         asked: The plan that the episode must belong to.
         mass_path: A file of the population's distributions, if these were observed by other means.
         agents: The agents to learn from; by default all.
+        notes: A list to which sentences are added on what can hardly be.
     """
-    problem = asked.problem
+    problem, doubts = asked.problem, [] if notes is None else notes
     grid, dtype = problem.grid, problem.initial.dtype
     table, _ = read_plane(path, problem)  # rows that are left out count as not seen
     names = {
@@ -114,12 +121,17 @@ def read_episode(
     places = np.concatenate([states, ends[:, -1:]], axis=1)
     places[:, 1:-1] = np.where(present[:, 1:, None], places[:, 1:-1], ends[:, :-1])
     known = np.pad(present, ((0, 0), (0, 1))) | np.pad(present, ((0, 0), (1, 0)))
-    if mass_path is None:
-        by_step = zip(places.swapaxes(0, 1), known.T, strict=True)
-        moments = [histogram(grid, at[seen]) for at, seen in by_step]
-        mass = jnp.stack(moments).astype(dtype)
-    else:
-        mass = jnp.asarray(read_mass(mass_path, problem), dtype=dtype)
+    by_step = zip(places.swapaxes(0, 1), known.T, strict=True)
+    # Nobody may have been seen at some step, if a file says where the population was.
+    empty = jnp.zeros(grid.n_cells)
+    moments = [histogram(grid, at[seen]) if seen.any() else empty for at, seen in by_step]
+    mass = jnp.stack(moments).astype(dtype)
+    if mass_path is not None:
+        found = read_mass(mass_path, problem)
+        doubts += doubts_of_mass(np.asarray(mass), found)
+        mass = jnp.asarray(found, dtype=dtype)
+    count = int(known[:, 0].sum()) if mass_path is None else None
+    doubts += doubts_of_start(asked.start, np.asarray(mass[0], dtype=float), count)
     if problem.hides_reward and paid is not None:
         rewards = jnp.asarray(_mean(paid, present), dtype=dtype)
         if problem.pay_end:
@@ -132,10 +144,13 @@ def read_episode(
         inputs = (jnp.asarray(places), jnp.asarray(actions), counted)
         rewards = _mean_rewards(problem, *inputs, mass)
         if paid is not None:
-            rewards = rewards.at[: problem.horizon].set(_mean(paid, present))
+            was_paid = _mean(paid, present)
+            doubts += doubts_of_rewards(np.asarray(rewards[: problem.horizon]), was_paid)
+            rewards = rewards.at[: problem.horizon].set(was_paid)
     stopped = given_stops(table, grid)
     if stopped is None:
         stopped = stopped_axes(problem, start, end)
+    doubts += doubts_of_stops(problem, start[own], end[own], stopped[own])
     seen = present[tracked]
     earned = None if paid is None or not problem.hides_reward else paid[tracked].astype(dtype)
     return Episode(

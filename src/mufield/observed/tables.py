@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from .._files import check_file
 from ..errors import UserError
 
 LARGEST = float(np.finfo(np.float32).max)
 MOST = 2.0**53
 """Beyond it, double precision skips whole numbers."""
+
+MOST_VALUES, MOST_TEXT = 20_000_000, 1 << 26
+"""Larger tables would take gigabytes: values, and bytes of the different texts of a column."""
 
 Rows = Int[np.ndarray, "_rows"]
 """Numbers of rows, or one number for each of some rows."""
@@ -158,6 +162,7 @@ def read_table(path: Path) -> Table:
     """Reads a .csv or .parquet file."""
     if not path.is_file():
         raise UserError(f"there is no file {path}; name a .csv or .parquet file")
+    check_file(path)
     suffix = path.suffix.lower()
     if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
         return _read_csv(path)
@@ -175,10 +180,15 @@ def _opened(path: Path) -> io.TextIOWrapper:
 
 
 def _read_csv(path: Path) -> Table:
+    lines: list[list[str]] = []
     try:
         # Spreadsheets begin files with a byte order mark.
         with _opened(path) as file:
-            lines = list(csv.reader(file, strict=True))
+            values = 0
+            for line in csv.reader(file, strict=True):
+                lines.append(line)
+                values += len(line)
+                _check_values(path, values)
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no CSV file in UTF-8: {error}; write it again") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -203,14 +213,58 @@ def _read_csv(path: Path) -> Table:
 
 def _read_parquet(path: Path) -> Table:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, parquet, types
     except ModuleNotFoundError as error:
         raise ImportError(
             "Parquet files need pyarrow; install it with: pip install 'mufield[parquet]', or "
             "write the episode as CSV"
         ) from error
     try:
-        columns = parquet.read_table(path).to_pydict()
+        with parquet.ParquetFile(path) as file:
+            known, rows = file.schema_arrow, file.metadata.num_rows
+        # Others could hold anything, in any amount; there is no use for them here.
+        plain = [f.name for f in known if types.is_primitive(f.type) or _is_text(f.type)]
+        _check_values(path, rows * len(plain))
+        # Texts as they are stored, each different one once, so that they take no more memory.
+        texts = [field.name for field in known if _is_text(field.type)]
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            table = file.read(columns=plain)
+        columns = {name: _values(path, table[name]) for name in table.column_names}
+    except UserError:
+        raise
     except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no Parquet file: {error}; write it again") from error
     return Table(path, columns, first_row=1, word="row")
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _values(path: Path, column: Any) -> list[Any]:
+    """The values of a column; equal texts are one object."""
+    from pyarrow import DictionaryArray
+
+    values: list[Any] = []
+    for chunk in column.chunks:
+        if not isinstance(chunk, DictionaryArray):
+            values += chunk.to_pylist()
+            continue
+        if chunk.dictionary.nbytes > MOST_TEXT:
+            raise UserError(
+                f"{path}: expected names of at most {MOST_TEXT:,} bytes in all, got more; tell the "
+                "columns of an episode only"
+            )
+        words = chunk.dictionary.to_pylist()
+        values += [None if i is None else words[i] for i in chunk.indices.to_pylist()]
+    return values
+
+
+def _check_values(path: Path, count: int) -> None:
+    if count > MOST_VALUES:
+        raise UserError(
+            f"{path}: expected at most {MOST_VALUES:,} values, got more; tell a sample of the "
+            "agents, with --mass where everybody was, or leave out columns that are not needed"
+        )

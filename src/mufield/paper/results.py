@@ -9,14 +9,16 @@ table.md, table.json, table.csv
 ```
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from ..errors import UserError
 from ..jobs.job import Job, JobStore, State
 from .budget import Budget
 from .catalogue import Item
+
+KIND = "record of a drawing"
 
 FORMAT = 3
 """Version of the drawings; raise it when the code draws the same results differently."""
@@ -32,6 +34,8 @@ class Drawn:
 
 class Results(JobStore):
     """The directory of a reproduction with one budget."""
+
+    parts: ClassVar[tuple[str, ...]] = (*JobStore.parts, "figures", "films", "made")
 
     def __init__(self, out: Path, budget: Budget):
         """Takes the directory, which may not exist yet."""
@@ -53,9 +57,9 @@ class Results(JobStore):
 
     def draw(self, item: Item) -> Drawn:
         """Draws an item whose jobs are done, and keeps a record of it."""
-        from .._files import write_json
+        from .._files import write_sealed
 
-        for name in ("figures", "films", "made"):
+        for name in self.parts:
             (self.out / name).mkdir(parents=True, exist_ok=True)
         drawn = item.draw(self)
         record = {
@@ -63,7 +67,7 @@ class Results(JobStore):
             "files": [path.relative_to(self.out).as_posix() for path in drawn.files],
             "numbers": drawn.numbers,
         }
-        write_json(self.out / "made" / f"{item.name}.json", record)
+        write_sealed(self._made(item.name), record, {}, kind=KIND)
         return drawn
 
     def files(self, item: Item) -> tuple[Path, ...]:
@@ -94,8 +98,16 @@ class Results(JobStore):
 
     def _record(self, name: str) -> dict[str, Any]:
         """What `draw` wrote about an item; empty if there is nothing, or if it is damaged."""
+        from .._files import read_sealed
+
         try:
-            record = json.loads((self.out / "made" / f"{name}.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            record = read_sealed(self._made(name), KIND).document
+        except UserError:
             return {}
-        return record if isinstance(record, dict) else {}
+        files, numbers = record.get("files"), record.get("numbers")
+        if not (isinstance(numbers, dict) and isinstance(files, list)):
+            return {}
+        return record if all(isinstance(each, str) for each in files) else {}
+
+    def _made(self, name: str) -> Path:
+        return self.out / "made" / f"{name}.safetensors"

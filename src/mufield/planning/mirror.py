@@ -326,7 +326,8 @@ class MirrorPlanner(AbstractPlanner):
         state = careful_ascent(moves, self.sweeps, outcomes)
         rollout = final_rollout(moves, state)
         mass, joint, horizon = rollout.mass, moves.actions[0], flow.problem.horizon
-        policy = TablePolicy.mixing(joint[:: moves.group, : actions.dim], own_weights(moves, state))
+        own = joint[:: moves.group, : actions.dim]
+        policy = TablePolicy.mixing(own, own_weights(moves, state), flow.problem.grid)
         control = jnp.zeros((), dtype=mass.dtype)
         if joint.shape[1] > actions.dim:
             size = jnp.mean(jnp.abs(joint[:, actions.dim :]), axis=-1)

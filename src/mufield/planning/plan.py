@@ -103,7 +103,9 @@ def plan(
         profiles += new
     ascent = ascent or BPTT(steps=kind.steps, learning_rate=kind.learning_rate)
     result = ascent.solve(flow, motion, profiles, charge=charge, progress=progress)
-    return dataclasses.replace(result, profile=handed_out(result.profile, actions))
+    return dataclasses.replace(
+        result, profile=handed_out(result.profile, actions, flow.problem.grid)
+    )
 
 
 class GradientPlanner(AbstractPlanner):
@@ -184,7 +186,7 @@ class GradientPlanner(AbstractPlanner):
             size = jnp.abs(flow.mean_actions(joint, mass)[..., box.dim :])
             control = jnp.mean(jnp.einsum("hk,hkp->hp", mass[:-1], size))
         return Plan(
-            profile=handed_out(joint, box),
+            profile=handed_out(joint, box, flow.problem.grid),
             memory=joint,
             value=rollout.value,
             mass=mass,

@@ -74,12 +74,12 @@ class SquashedTable(AbstractPolicy):
         """True: all agents of a cell act alike."""
         return True
 
-    def table(self) -> TablePolicy:
+    def table(self, grid: Grid | None = None) -> TablePolicy:
         """The actions themselves."""
         if self.width is None:
-            return TablePolicy.deterministic(squash(self.box, self.centre))
+            return TablePolicy.deterministic(squash(self.box, self.centre), grid)
         law = scattered(self.box, self.centre, self.width, self.scatter)
-        return TablePolicy(law.actions, law.weights)
+        return TablePolicy(law.actions, law.weights, grid)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The actions of the agent's cell, all equally likely."""
@@ -296,14 +296,14 @@ def fit(
     return found
 
 
-def handed_out(profile: Profile, actions: Box) -> Profile:
+def handed_out(profile: Profile, actions: Box, grid: Grid) -> Profile:
     """The profile that agents run: plain tables or networks, without hallucinated controls."""
     policy = profile.join(profile.per_step)
     if isinstance(policy, JointPolicy):
         action = Profile(profile.per_step.action, profile.shared.action, profile.horizon)
-        return handed_out(action, actions)
+        return handed_out(action, actions, grid)
     if isinstance(policy, SquashedTable):
-        return Profile.stacked(policy.table(), profile.horizon)
+        return Profile.stacked(policy.table(grid), profile.horizon)
     if isinstance(policy, NetworkPolicy) and policy.box.dim > actions.dim:
         weight, bias = policy.hidden[-1]
         own = (weight[..., : actions.dim, :], bias[..., : actions.dim])

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, State
 from ..errors import UserError
+from ..problem import in_words
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -48,6 +49,9 @@ class AbstractPolicy(eqx.Module):
     def by_cell(self) -> bool:
         """Whether all agents of a cell have the same law, wherever in the cell they are."""
         return False
+
+    def check_grid(self, grid: Grid) -> None:
+        """Raises if the policy was made for another space; functions are for any."""
 
     @abstractmethod
     def law(self, state: State, mu: MeanField) -> ActionLaw:
@@ -137,9 +141,19 @@ class FunctionPolicy(AbstractPolicy):
         except Exception as error:
             raise UserError(
                 "the policy could not be evaluated; it must be a function (state, mu, step) -> "
-                f"action of one agent, here with a state of shape {state.shape}: {error}"
+                f"action of one agent, here with a state of shape {state.shape}: "
+                f"{in_words(error, '(state, mu, step)')}"
             ) from error
         return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
+
+
+def check_same_grid(own: Grid | None, grid: Grid) -> None:
+    """Raises if a policy for the space ``own`` is used on another; None fits all."""
+    if own is not None and own != grid:
+        raise UserError(
+            f"the policy was made for another map than this: for {own.describe()}, and this is "
+            f"{grid.describe()}; name the environment and the options that it was planned for"
+        )
 
 
 def as_profile(policy: Any, horizon: int, first: int = 0) -> Profile:

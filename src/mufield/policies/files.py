@@ -33,7 +33,10 @@ from .network import NetworkPolicy
 from .tables import TablePolicy
 
 KIND = "policy"
-VERSION = 1
+MOST_POINTS = 100
+"""Actions of a network on each axis; more would only take memory and time."""
+
+VERSION = 2
 """Version of the document; files of later versions are refused."""
 
 
@@ -117,6 +120,8 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         rows, moves, dim = (1, 1, 1, *whole.actions.shape)[-3:]
         sizes = {"action_rows": rows, "moves": moves, "action_dim": dim}
         kind = {"kind": "table", **sizes, "weight_rows": (1, 1, *whole.weights.shape)[-2]}
+        if whole.grid is not None:
+            kind["grid"] = grid_entries(whole.grid)
     else:
         raise UserError(
             "expected a TablePolicy, or a NetworkPolicy with one of mufield's own encoders, got "
@@ -152,29 +157,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Table(_Part):
-    kind: Literal["table"]
-    action_rows: PositiveInt
-    weight_rows: PositiveInt
-    moves: PositiveInt
-    action_dim: PositiveInt
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        if self.action_rows != self.weight_rows and 1 not in (self.action_rows, self.weight_rows):
-            raise UserError(
-                f"expected actions and weights of as many cells, got {self.action_rows} and "
-                f"{self.weight_rows}"
-            )
-        return {
-            "actions": (self.action_rows, self.moves, self.action_dim),
-            "weights": (self.weight_rows, self.moves),
-        }
-
-    def skeleton(self) -> AbstractPolicy:
-        """A policy of the same tree structure, with placeholders for its arrays."""
-        return TablePolicy(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)))
-
-
 class _Box(_Part):
     lower: tuple[float, ...]
     upper: tuple[float, ...]
@@ -192,6 +174,31 @@ class _Grid(_Box):
             raise UserError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
         walls = np.unpackbits(bits, count=count).astype(bool).reshape(self.shape)
         return Grid(self.lower, self.upper, self.shape, self.periodic, walls)
+
+
+class _Table(_Part):
+    kind: Literal["table"]
+    action_rows: PositiveInt
+    weight_rows: PositiveInt
+    moves: PositiveInt
+    action_dim: PositiveInt
+    grid: _Grid | None = None  # version 1 had none
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        if self.action_rows != self.weight_rows and 1 not in (self.action_rows, self.weight_rows):
+            raise UserError(
+                f"expected actions and weights of as many cells, got {self.action_rows} and "
+                f"{self.weight_rows}"
+            )
+        return {
+            "actions": (self.action_rows, self.moves, self.action_dim),
+            "weights": (self.weight_rows, self.moves),
+        }
+
+    def skeleton(self) -> AbstractPolicy:
+        """A policy of the same tree structure, with placeholders for its arrays."""
+        grid = None if self.grid is None else self.grid.build()
+        return TablePolicy(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), grid)
 
 
 class _Encoder(_Part):
@@ -215,7 +222,7 @@ class _Network(_Part):
     actions: _Box
     mu: _Encoder
     widths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    points: PositiveInt
+    points: Annotated[PositiveInt, Field(le=MOST_POINTS)]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         policy, first = self.skeleton(), self.widths[0]

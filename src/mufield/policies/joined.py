@@ -41,7 +41,7 @@ def followed_by(grid: Grid, early: Profile, late: Profile, mass: Masses) -> Prof
         _beside(before.actions, after.actions[:1], early.horizon),
         _beside(before.actions[:1], after.actions, late.horizon),
     ]
-    table = TablePolicy(actions=jnp.concatenate(actions), weights=jnp.concatenate(weights))
+    table = TablePolicy(jnp.concatenate(actions), jnp.concatenate(weights), grid)
     return Profile.stacked(table, horizon)
 
 

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .base import AbstractPolicy, ActionLaw, Profile
+from .base import AbstractPolicy, ActionLaw, Profile, check_same_grid
 from .encoders import (
     AbstractEncoder,
     Unseen,
@@ -59,8 +59,13 @@ class NetworkPolicy(AbstractPolicy):
         """Whether the encoder shows anything of mu."""
         return self.mu.size(self.grid) > 0
 
+    def check_grid(self, grid: Grid) -> None:
+        """Raises if the network was made for another space, whose positions it scales."""
+        check_same_grid(self.grid, grid)
+
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""
+        self.check_grid(mu.grid)
         x = self.from_state @ position_features(self.grid, state)
         x = jnp.tanh(x + (self.from_mu @ self.mu(state, mu).astype(x.dtype) + self.bias))
         for weight, bias in self.hidden[:-1]:

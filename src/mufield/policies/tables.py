@@ -1,5 +1,6 @@
 """Policies as tables: what agents do in each cell, whatever the population does."""
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -8,7 +9,7 @@ from ..errors import UserError
 from ..problem import MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .base import AbstractPolicy, ActionLaw
+from .base import AbstractPolicy, ActionLaw, check_same_grid
 
 
 class TablePolicy(AbstractPolicy):
@@ -21,24 +22,32 @@ class TablePolicy(AbstractPolicy):
         actions: The moves of each cell; a single row is shared by all cells.
         weights: Their probabilities in each cell; a single row is shared by all cells. If there
             is only one move, its weight is ignored.
+        grid: The space whose cells these are. On any other space the table is refused; without a
+            grid only the number of cells is compared.
     """
 
     actions: Float[Array, "*steps action_rows moves action_dim"]
     weights: Float[Array, "*steps weight_rows moves"]
+    grid: Grid | None = eqx.field(static=True, default=None)
 
     @classmethod
-    def deterministic(cls, actions: Float[Array, "*steps cells action_dim"]) -> "TablePolicy":
+    def deterministic(
+        cls, actions: Float[Array, "*steps cells action_dim"], grid: Grid | None = None
+    ) -> "TablePolicy":
         """A table with one action for each cell."""
         weights = jnp.ones((*actions.shape[:-2], 1, 1), dtype=actions.dtype)
-        return cls(actions=actions[..., None, :], weights=weights)
+        return cls(actions=actions[..., None, :], weights=weights, grid=grid)
 
     @classmethod
     def mixing(
-        cls, moves: Float[Array, "moves action_dim"], weights: Float[Array, "*steps rows moves"]
+        cls,
+        moves: Float[Array, "moves action_dim"],
+        weights: Float[Array, "*steps rows moves"],
+        grid: Grid | None = None,
     ) -> "TablePolicy":
         """A table with the same moves in all cells, and weights for each cell."""
         actions = jnp.broadcast_to(moves, (*weights.shape[:-2], 1, *moves.shape))
-        return cls(actions=actions, weights=weights)
+        return cls(actions=actions, weights=weights, grid=grid)
 
     @property
     def rows(self) -> int:
@@ -55,8 +64,18 @@ class TablePolicy(AbstractPolicy):
         """A table knows only cells."""
         return True
 
+    def check_grid(self, grid: Grid) -> None:
+        """Raises if the table is for other cells."""
+        if self.rows not in (1, grid.n_cells):
+            raise UserError(
+                f"the table is for {self.rows} cells, and the grid has {grid.n_cells}; use the "
+                "grid that it was planned for"
+            )
+        check_same_grid(self.grid, grid)
+
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The moves and weights of the agent's cell."""
+        self.check_grid(mu.grid)
         cell = mu.grid.index_of(state) if self.rows > 1 else 0
         actions = self.actions[cell if self.actions.shape[0] > 1 else 0]
         if actions.shape[0] == 1:
@@ -66,11 +85,7 @@ class TablePolicy(AbstractPolicy):
 
     def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
         """The whole table, without a look-up."""
-        if self.rows not in (1, grid.n_cells):
-            raise UserError(
-                f"the table is for {self.rows} cells, and the grid has {grid.n_cells}; use the "
-                "grid that it was planned for"
-            )
+        self.check_grid(grid)
         moves = self.actions.shape[-2]
         actions = jnp.broadcast_to(self.actions, (grid.n_cells, *self.actions.shape[1:]))
         # A known weight of one compiles to better code than a stored one.
@@ -81,12 +96,14 @@ class TablePolicy(AbstractPolicy):
         return ActionLaw(actions=actions, weights=weights)
 
 
-def option_policy(actions: MoveSet, choice: Int[Array, "*steps cells"]) -> TablePolicy:
+def option_policy(
+    actions: MoveSet, choice: Int[Array, "*steps cells"], grid: Grid | None = None
+) -> TablePolicy:
     """The policy that takes one of a move set's options in each cell.
 
     ``choice`` holds the options' numbers. With an axis of steps, use `Profile.stacked`.
     """
-    return TablePolicy.mixing(actions.moves, actions.options[choice])
+    return TablePolicy.mixing(actions.moves, actions.options[choice], grid)
 
 
 def random_policy(problem: Problem, points: int = 9) -> TablePolicy:

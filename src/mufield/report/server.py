@@ -84,7 +84,11 @@ class Watcher:
         seen = [reader.fingerprint() for reader in self.readers]
         if seen == self._seen:
             return
-        text = to_json(snapshot(self.readers))
+        found = snapshot(self.readers)
+        try:
+            text = to_json(found)
+        except ValueError as error:  # a file holds what no page can show, and may be mended
+            text = to_json(found | {"runs": [_unreadable(run, error) for run in found["runs"]]})
         self._seen = seen
         with self._changed:
             self._version += 1
@@ -100,6 +104,17 @@ class Watcher:
                 if count and not self.stopped.is_set():
                     reader.flow(count)
             version, _ = self.wait(version, HEARTBEAT)
+
+
+def _unreadable(run: dict[str, Any], error: Exception) -> dict[str, Any]:
+    """A run as it is shown if its figures cannot be: without them, and why."""
+    try:
+        to_json(run)
+    except ValueError:
+        bare: dict[str, Any] = {"config": None, "versions": {}, "seconds": {}, "rows": []}
+        bare |= {"moves": [], "stamps": [], "message": f"The figures cannot be shown: {error}"}
+        return run | bare
+    return run
 
 
 class PageServer(ThreadingHTTPServer):

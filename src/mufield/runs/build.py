@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
 from ..environments.registry import find, make_known
 from ..episode import AbstractSystem, Known
@@ -28,7 +28,7 @@ from ..planning.starts import Network, Table
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import RunConfig
-from .surroundings import check_precision, import_users
+from .surroundings import check_precision, import_named, import_users
 
 T = TypeVar("T")
 
@@ -65,6 +65,10 @@ WORDS: dict[str, Mapping[str, type[Any]]] = {
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""
 
 
+MOST = 2**31 - 1
+"""Largest whole number among settings, as JAX counts."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """A configuration and what it describes; a real system has no simulator, `system` is None."""
@@ -78,7 +82,8 @@ class Setup:
 def build(config: RunConfig, imports: str | None = None) -> Setup:
     """Builds a run's problem, system and learner.
 
-    ``imports`` is the user's own file, if it is no longer where the configuration says.
+    ``imports`` is the user's own file, to be executed, and where it is now. Without it, the one
+    that the configuration names is executed only if the user asked for it before (`trust`).
     """
     check_precision(config.precision)
     known = _known(config, imports)
@@ -127,7 +132,10 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def _known(config: RunConfig, imports: str | None) -> Known:
-    import_users(config.imports if imports is None else imports)
+    if imports is None:
+        import_named(config.imports)
+    else:
+        import_users(imports)
     return make_known(config.environment, **config.options)
 
 
@@ -196,7 +204,13 @@ def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:
 
     ``what`` names the object in errors; ``fixed`` are settings that a configuration cannot choose.
     """
-    return kind(**_checked(kind, options, what, fixed), **fixed)
+    own = _checked(kind, options, what, fixed)
+    try:
+        return kind(**own, **fixed)
+    except UserError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"{what} cannot have the settings {own}: {error}; correct them") from error
 
 
 def _checked(
@@ -232,8 +246,13 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
     settings = ConfigDict(arbitrary_types_allowed=True)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind, config=settings)
-        return adapter.validate_python(value)
-    except (ValidationError, PydanticUserError) as error:
+        found = adapter.validate_python(value)
+        # Python takes true for 1, and 1e39 for a whole number.
+        odd = isinstance(value, bool) and not isinstance(found, bool)
+        if odd or (isinstance(found, int) and abs(found) > MOST):
+            raise ValueError("of another kind, or too large")
+        return found
+    except (ValueError, PydanticUserError) as error:
         wanted = f"one of {', '.join(words)}, or " if words else ""
         raise UserError(
             f"{what}: {setting} must be {wanted}of the type {kind}, got {value!r}; correct it"

@@ -13,6 +13,9 @@ from ..errors import UserError
 FORMAT = 1
 """Version of the format of run directories; later ones are refused."""
 
+MOST_BYTES = 1 << 20
+"""Larger files are no settings."""
+
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
 """In a file of settings, these may be tables that hold ``name`` and the options side by side."""
 
@@ -82,9 +85,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("agents", 1), ("episodes", 1), ("seed", 0)):
-            if getattr(self, name) < least:
+            if not least <= getattr(self, name) < 2**31:
                 raise UserError(
-                    f"{name} must be {least} or more, got {getattr(self, name)}; correct it"
+                    f"{name} must be {least} or more, and less than 2^31, got "
+                    f"{getattr(self, name)}; correct it"
                 )
 
     @property
@@ -155,16 +159,31 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no file of settings {path}")
     if not path.is_file():  # reading a pipe would never end
         raise UserError(f"expected a file of settings, got the directory or device {path}")
+    if path.stat().st_size > MOST_BYTES:
+        raise UserError(f"expected at most {MOST_BYTES:,} bytes of settings, got more in {path}")
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (ValueError, RecursionError) as error:
+        # Also refuses numbers that are not finite, and those that no computer holds.
+        json.dumps(_usual(document), allow_nan=False)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(
             f"{path} is not {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}; correct it"
         ) from error
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected settings by name, got {type(document).__name__}")
     return _without_tables(document, path)
+
+
+def _usual(value: Any) -> Any:
+    """The same settings; raises if there is a whole number that is too large for a computer's."""
+    if isinstance(value, dict):
+        return {str(name): _usual(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_usual(each) for each in value]
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError("a number is too large")
+    return value
 
 
 def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:

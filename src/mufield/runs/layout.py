@@ -274,7 +274,8 @@ class RunFiles:
             path = self.log_path(number)
             document, arrays = read_sealed(path, LOG)
             missing = [name for name in LOGGED if name not in arrays]
-            missing += [name for name in ("since", "source") if name not in document]
+            kinds = {"since": int, "source": dict}
+            missing += [n for n, kind in kinds.items() if not isinstance(document.get(n), kind)]
             if missing:
                 raise unusable(path, f"it lacks {', '.join(missing)}")
             for name, value in {"run": self.config.identity, "log": number}.items():
@@ -364,6 +365,10 @@ def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
     missing += [name for name in ("metrics", "source") if not isinstance(document.get(name), dict)]
     if missing:
         raise unusable(path, f"it lacks {', '.join(missing)}")
+    for name in ("value", "best"):  # the run cannot be gone on with, or drawn, without these
+        found = document["metrics"].get(name)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise unusable(path, f"expected a number as its {name}, got {found!r}")
     kept = {name: arrays[name] for name in (*OBSERVED, *SOMETIMES) if name in arrays}
     return document, EpisodeRecord(kept, digest("", kept), document["metrics"], document["source"])
 

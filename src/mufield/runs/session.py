@@ -183,6 +183,7 @@ class Session:
         return Asked(
             problem=self.setup.problem,
             profile=self.ask().profile,
+            start=np.asarray(self.ask().mass[0], dtype=float),
             run=self.store.config.identity,
             episode=self.episode,
             policy=self.store.plan_id(self.episode),
@@ -196,6 +197,7 @@ class Session:
         source: dict[str, Any] | None = None,
         repeated: bool = True,
         usable: Usable | None = None,
+        notes: Sequence[str] = (),
     ) -> EpisodeMetrics:
         """Makes an episode part of the run; raises, and changes nothing, if it does not fit.
 
@@ -204,6 +206,7 @@ class Session:
             source: Where it comes from, for the record.
             repeated: Whether it may equal an earlier one, number for number.
             usable: What a plan without optimism earned, if that is known.
+            notes: Sentences on the episode, for its metrics.
         """
         asked = self.asked()
         data = self.data.append(episode)  # raises if it does not fit the problem
@@ -223,6 +226,7 @@ class Session:
             best=rows[-1]["best"] if rows else None,
             reference=config.reference,
             usable=usable,
+            notes=notes,
         )
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self._reread()
@@ -257,9 +261,10 @@ class Session:
                     f"{info.get('id')} of episode {info.get('episode')} of the run "
                     f"{info.get('run')}; tell the episode of that policy"
                 )
-        episode = read_episode(path, asked, mass_path=mass_path, agents=agents)
+        notes: list[str] = []
+        episode = read_episode(path, asked, mass_path=mass_path, agents=agents, notes=notes)
         source = {"file": path.name, "sha256": file_digest(path)}
-        return self.tell(episode, source=source, repeated=repeated)
+        return self.tell(episode, source=source, repeated=repeated, notes=notes)
 
     def tell_log(
         self,

@@ -1,5 +1,6 @@
 """Writing to a run's directory: no file is ever half written, and one process writes at a time."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
 from .._files import (
     check_file,
+    check_own,
     digest,
     file_digest,
     locked,
@@ -75,6 +77,7 @@ class RunStore(RunFiles):
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory):
             check_vacant(directory)
+            check_own(directory)
             remove_leftovers(directory)
             for part in PARTS:
                 (directory / part).mkdir(exist_ok=True)
@@ -88,6 +91,7 @@ class RunStore(RunFiles):
     def writing(cls, directory: Path) -> Iterator["RunStore"]:
         """Opens a run to write to it, and completes what a crash left undone."""
         read_config(directory)  # raises if there is no run, before a lock is made there
+        check_own(directory)
         with locked(directory):
             remove_leftovers(directory)
             store = cls(directory)
@@ -121,7 +125,7 @@ class RunStore(RunFiles):
         document, arrays = self.read_plan_file(number)
         policy = self.path("policies", number)
         check_file(policy)
-        if file_digest(policy) != document["policy_sha256"]:
+        if file_digest(policy) != document.get("policy_sha256"):
             raise unusable(policy, "it is not the policy that was planned")
         profile = load_policy(policy)
         assert isinstance(profile, Profile)
@@ -221,9 +225,13 @@ class RunStore(RunFiles):
         if not self.records:
             return
         for name, number in (("last", self.episodes), ("luckiest", self.luckiest)):
-            source = self.policy_path(number)
+            source, changed = self.policy_path(number), self.replans(number)
+            planned = changed[-1].document if changed else self.read_plan_file(number).document
             check_file(source)
-            write_changed(self.directory / f"{name}.policy", source.read_bytes())
+            data = source.read_bytes()
+            if hashlib.sha256(data).hexdigest() != planned.get("policy_sha256"):
+                raise unusable(source, "it is not the policy that was planned")
+            write_changed(self.directory / f"{name}.policy", data)
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""

@@ -133,6 +133,13 @@ class Grid:
     def __hash__(self) -> int:
         return hash(self._identity)
 
+    def describe(self) -> str:
+        """The space in words, for error messages."""
+        shape = " x ".join(map(str, self.shape))
+        round_ = [str(axis) for axis, periodic in enumerate(self.periodic) if periodic]
+        more = f", periodic on axis {' and '.join(round_)}" if round_ else ""
+        return f"{shape} cells from {self.lower} to {self.upper}, {self.n_cells} of them free{more}"
+
     @property
     def dim(self) -> int:
         """Number of axes (the paper's p)."""

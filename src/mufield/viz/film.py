@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .._files import replacing
 from ..errors import UserError
 from ..space.grid import Grid
 from .curves import DOTS_PER_INCH
@@ -76,13 +77,13 @@ def animate_flow(
     if len(titles) != length:
         raise UserError(f"expected a title for each of {length} frames, got {len(titles)}")
     frames = _frames(grid, flows, titles, progress, labels)
-    if path.suffix.lower() == ".gif":
-        _write_gif(path, frames, frames_per_second)
-    elif (program := _ffmpeg()) is not None:
-        _write_mp4(program, path, frames, frames_per_second)
-    else:
-        path = path.with_suffix(".gif")
-        _write_gif(path, frames, frames_per_second)
+    program = _ffmpeg() if path.suffix.lower() == ".mp4" else None
+    path = path if program else path.with_suffix(".gif")
+    with replacing(path) as place:
+        if program:
+            _write_mp4(program, place, frames, frames_per_second)
+        else:
+            _write_gif(place, frames, frames_per_second)
     return path
 
 
@@ -161,7 +162,7 @@ def _write_mp4(program: str, path: Path, frames: Iterator[Frame], speed: float) 
     command = [program, "-loglevel", "error", "-y", *source, "-r", str(speed), "-i", "-", *target]
     with tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
-            [*command, str(path)], stdin=subprocess.PIPE, stderr=complaints
+            [*command, "-f", "mp4", str(path)], stdin=subprocess.PIPE, stderr=complaints
         ) as run:
             assert run.stdin is not None
             # If ffmpeg fails, the pipe breaks; its own message, below, is more useful.
@@ -180,4 +181,6 @@ def _write_gif(path: Path, frames: Iterator[Frame], speed: float) -> None:
 
     pictures = (Image.fromarray(frame).quantize(256) for frame in frames)
     duration = round(1000 / speed)  # of a frame, in milliseconds
-    next(pictures).save(path, save_all=True, append_images=pictures, duration=duration, loop=0)
+    next(pictures).save(
+        path, format="GIF", save_all=True, append_images=pictures, duration=duration, loop=0
+    )

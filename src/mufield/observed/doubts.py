@@ -1,0 +1,92 @@
+"""What in an observed episode cannot be, or hardly: notes in words, as only its owner can judge."""
+
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..models.rows import stopped_axes
+from ..problem import Problem
+
+ELSEWHERE = 0.1
+"""Share of the population that must start elsewhere than planned, beyond chance, to be noted."""
+
+OFF = 0.1
+"""Rewards that differ by this share of the largest known one are noted."""
+
+
+def doubts_of_start(
+    planned: Float[np.ndarray, "cells"] | None,
+    observed: Float[np.ndarray, "cells"],
+    agents: int | None,
+) -> list[str]:
+    """Notes on a population that starts elsewhere than planned; ``agents`` is None if all count."""
+    if planned is None or not np.isfinite(planned).all():  # nothing was planned
+        return []
+    remedy = "plan from where agents are with `mufield ask --start`"
+    nowhere = float(observed[planned <= 0].sum())
+    if nowhere > 0:
+        return [f"{nowhere:.1%} of the population started where the plan expected nobody; {remedy}"]
+    # Even the right agents differ from their distribution, by about this much in each cell.
+    chance = 0.0
+    if agents is not None:
+        chance = float(np.sqrt(2 / math.pi * planned * (1 - planned) / agents).sum()) / 2
+    apart = 0.5 * float(np.abs(observed - planned).sum())
+    if apart <= ELSEWHERE + 2 * chance:
+        return []
+    return [f"{apart:.0%} of the population started elsewhere than the plan expected; {remedy}"]
+
+
+def doubts_of_mass(
+    histograms: Float[np.ndarray, "moments cells"], mass: Float[np.ndarray, "moments cells"]
+) -> list[str]:
+    """Notes on agents where the file of masses says that nobody is."""
+    lost = np.where(mass <= 0, histograms, 0.0).sum(axis=1)
+    if not lost.any():
+        return []
+    step = int(np.argmax(lost))
+    return [
+        f"at step {step} {lost[step]:.1%} of the agents are in cells that are empty by the file of "
+        "masses; check that the two are of the same episode, and the order of the axes"
+    ]
+
+
+def doubts_of_stops(
+    problem: Problem, start: Any, end: Any, stopped: Bool[np.ndarray, "rows dim"]
+) -> list[str]:
+    """Notes on moves that are said to have been stopped in the open, or not to have been at walls.
+
+    Only axes count on which a move ended in contact, or did not.
+    """
+    touching = stopped_axes(problem, start, end)
+    open_, missed = int((stopped & ~touching).sum()), int((touching & ~stopped).sum())
+    notes = []
+    if open_:
+        notes.append(
+            f"{open_:,} of {int(stopped.sum()):,} stops by the columns stopped_0, ... are not in "
+            "contact with a wall or border, so nothing is learned from these moves; check them, or "
+            "leave the columns out"
+        )
+    if missed:
+        notes.append(
+            f"{missed:,} of {int(touching.sum()):,} moves that ended in contact with a wall or "
+            "border were not stopped by the columns stopped_0, ...; if they were, the model "
+            "believes that agents move less than they do"
+        )
+    return notes
+
+
+def doubts_of_rewards(
+    known: Float[np.ndarray, "steps"], paid: Float[np.ndarray, "steps"]
+) -> list[str]:
+    """Notes on rewards of the file that are not those of the problem's known reward."""
+    off = np.abs(paid - known)
+    if not (off > OFF * np.abs(known).max() + 1e-6).any():
+        return []
+    step = int(np.argmax(off))
+    return [
+        f"the file's rewards are not what the problem's reward pays: at step {step} the mean is "
+        f"{paid[step]:.6g}, expected {known[step]:.6g}; plans still use the problem's, so correct "
+        "it, or hide it with reward=None, if the file is right, or leave the column out"
+    ]

@@ -1,0 +1,89 @@
+"""A policy for another map or other actions is refused, wherever it is used."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import pytest
+from helpers import walk, walking_problem
+
+from mufield import (
+    Box,
+    Flow,
+    Grid,
+    Pooled,
+    Profile,
+    SimulatedSystem,
+    UserError,
+    load_policy,
+    network_profile,
+    save_policy,
+)
+from mufield.deploy.export import describe
+from mufield.finite.system import FiniteSystem
+from mufield.flow.moves import MoveFlow
+from mufield.policies.fits import fitting_profile
+
+WIDE, HIGH = Grid.box(0.0, (6.0, 2.0), (6, 2)), Grid.box(0.0, (4.0, 3.0), (4, 3))
+
+
+def problem_on(grid):
+    return walking_problem(grid, horizon=2)
+
+
+def table(problem):
+    moves = MoveFlow(Flow(problem), walk, problem.actions.points(3))
+    return moves.profile(moves.uniform())
+
+
+@pytest.fixture(params=["table", "blind network", "network"])
+def policy(request, tmp_path):
+    """A policy for 6 x 2 cells, from a file; the other map has as many."""
+    problem = problem_on(WIDE)
+    if request.param == "table":
+        made = table(problem)
+    else:
+        sees = {} if request.param == "blind network" else {"mu": Pooled(2)}
+        made = network_profile(problem, jax.random.key(0), width=3, depth=1, **sees)
+    save_policy(tmp_path / "saved.policy", made)
+    return load_policy(tmp_path / "saved.policy")
+
+
+USES = {
+    "evaluate": lambda policy, problem: SimulatedSystem(problem, walk).evaluate(policy),
+    "run": lambda policy, problem: SimulatedSystem(problem, walk).run(policy, jax.random.key(0)),
+    "finite": lambda policy, problem: FiniteSystem.of(SimulatedSystem(problem, walk), 10).evaluate(
+        policy, jax.random.key(0)
+    ),
+    "flow": lambda policy, problem: Flow(problem).rollout(policy, walk),
+    "export": lambda policy, problem: describe(policy, problem),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_policy_for_another_map_of_as_many_cells_is_refused(use, policy):
+    assert WIDE.n_cells == HIGH.n_cells
+    USES[use](policy, problem_on(WIDE))
+    with pytest.raises(UserError, match=r"another map than this: for 6 x 2 .* this is 4 x 3 cells"):
+        USES[use](policy, problem_on(HIGH))
+
+
+def test_a_policy_for_other_actions_is_refused():
+    problem = problem_on(WIDE)
+    made = network_profile(problem, jax.random.key(0), width=3, depth=1)
+    assert fitting_profile(made, problem) is made
+    for actions, policy, message in (
+        (Box(-2.0, 2.0, dim=2), made, "made for other actions"),
+        (Box(-1.0, 1.0, dim=1), table(problem), "actions have 2 axes, and the problem's 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            fitting_profile(policy, eqx.tree_at(lambda p: p.actions, problem, actions))
+
+
+def test_files_of_the_first_version_have_no_grid_and_are_read(tmp_path):
+    made = table(problem_on(WIDE))
+    assert made.shared.grid == WIDE
+    parts = (replace(part, grid=None) for part in (made.per_step, made.shared))
+    plain = Profile(*parts, horizon=2)
+    save_policy(tmp_path / "old.policy", plain)
+    assert load_policy(tmp_path / "old.policy").shared.grid is None

@@ -1,0 +1,129 @@
+"""Numbers beyond sense are refused, with the remedy, before they cost time, memory or mass."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import walk, walking_problem
+
+from mufield import Box, Flow, Grid, Problem, SimulatedSystem, UserError, uniform
+from mufield.learning.trouble import trouble
+
+SMALL = Grid.box(0.0, 4.0, (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": 1e6}, "smaller than the space, which is 4 wide on axis 0"),
+        ({"noise": 5.0}, "standard deviation of 5; check the units"),
+        ({"max_move": 1e9}, r"got a max_move of 1e\+09; check the units"),
+    ],
+)
+@pytest.mark.parametrize("periodic", [False, True])
+def test_noise_and_moves_beyond_the_space_are_refused(options, message, periodic):
+    grid = Grid.box(0.0, 4.0, (4, 4), periodic=periodic)
+    with pytest.raises(UserError, match=message):
+        walking_problem(grid, **options)
+    assert walking_problem(grid, noise=3.0, max_move=8.0).max_move == (8.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("grid", "options"),
+    [
+        (Grid.box(0.0, 40.0, (40, 40)), {"max_move": None}),
+        (Grid.box(0.0, 300.0, (300, 300)), {"max_move": None}),
+        (Grid.box(0.0, 4.0, (8, 8), periodic=True), {"noise": 3.9}),
+        (Grid.box(0.0, 1e4, (1000, 1000)), {"max_move": 50.0}),
+    ],
+)
+def test_windows_that_are_larger_than_sense_are_refused_with_the_remedy(grid, options):
+    problem = walking_problem(grid, **options)
+    with pytest.raises(UserError, match=r"give a smaller max_move .* less noise or larger cells"):
+        Flow(problem)
+
+
+def rewarded(reward, **options):
+    problem = walking_problem(SMALL, horizon=2, **options)
+    return problem.with_reward(reward)
+
+
+def test_rewards_whose_sum_overflows_are_refused():
+    most = float(jnp.finfo(jnp.result_type(float)).max)
+    system = SimulatedSystem(rewarded(lambda state, action, mu: 0.9 * most), walk)
+    with pytest.raises(UserError, match="sum of the rewards overflows"):
+        system.evaluate(lambda state, mu, step: jnp.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (lambda s, a, mu: jnp.where((s[0] > 3) & (mu.step == 1), jnp.nan, 0.0), "cell (3, 0), at"),
+        (lambda s, a, mu: jnp.sqrt(1 - a[0] ** 2 - a[1] ** 2), "action [-1.0, -1.0]"),
+        (lambda s, a, mu: jnp.sqrt(jnp.abs(a[0])), "no finite derivative by the action"),
+        (lambda s, a, mu: jnp.sqrt(mu.here * (s[0] > 3)), "no finite derivative by mu"),
+    ],
+)
+def test_the_cell_and_step_where_a_reward_is_to_blame_are_named(reward, words):
+    found = trouble(rewarded(reward))
+    assert found.startswith("the reward")
+    assert words in found
+    if "cell" in words:
+        assert "at step 1" in found
+
+
+def test_a_sound_reward_is_not_blamed():
+    assert trouble(walking_problem(SMALL, horizon=2)) == ""
+
+
+TABLE = np.arange(16.0).reshape(4, 4)
+
+
+def looks_up(state, action, mu):
+    return TABLE[int(state[0]), 0]
+
+
+def looks_up_cell(state, action, mu):
+    return np.arange(16.0)[mu.grid.index_of(state)]
+
+
+def branches(state, action, mu):
+    return 1.0 if state[0] > 3 else 0.0
+
+
+def counts(state, action, mu):
+    return np.sqrt(np.asarray(state)).sum()
+
+
+def too_few(state, action):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("function", "remedy"),
+    [
+        (looks_up, r"jnp.asarray\(table\)\[index\]"),
+        (looks_up_cell, r"jnp.asarray\(table\)\[index\]"),
+        (counts, r"use jax.numpy in place of numpy"),
+        (branches, r"use jnp.where\(condition, one, other\) in place of if"),
+        (too_few, r"called as function\(state, action, mu\)"),
+    ],
+)
+def test_habits_of_numpy_are_answered_with_the_remedy(function, remedy):
+    with pytest.raises(UserError, match=remedy) as caught:
+        Problem(
+            grid=SMALL,
+            actions=Box(-1.0, 1.0, dim=2),
+            reward=function,
+            horizon=2,
+            initial=uniform(SMALL),
+            noise=0.2,
+            max_move=1.0,
+        )
+    if function is not too_few:
+        assert "test_numbers.py" in str(caught.value)
+
+
+def test_a_policy_that_lacks_an_argument_is_told_which_there_are():
+    system = SimulatedSystem(walking_problem(SMALL, horizon=2), walk)
+    with pytest.raises(UserError, match=r"called as function\(state, mu, step\)"):
+        system.evaluate(lambda state, mu: jnp.zeros(2))

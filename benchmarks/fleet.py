@@ -17,8 +17,8 @@ Loads of 0.6 and 0.9, episodes of 12 and 36 steps. Sections, each with its claim
   minute, both with compilation.
 
 Run ``python benchmarks/fleet.py``; ``--quick`` ends within a minute, with the section ``plans`` and
-a fleet of 10,000 for a short episode. With ``--out DIR`` results are kept as soon as they are there,
-with pictures, and taken from there by the next run.
+a fleet of 10,000 for a short episode. With ``--out DIR`` results are kept as soon as they are
+there, with pictures, and taken from there by the next run.
 """
 
 import os

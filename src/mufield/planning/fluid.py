@@ -288,7 +288,7 @@ def _landings(moves: MoveFlow, step: int) -> Any:
 
     cells = moves.flow.problem.grid.n_cells
     seen = jnp.zeros(cells, dtype=moves.actions.dtype)
-    kernel = np.asarray(_kernel(moves, seen, jnp.asarray(step)), dtype=float)
+    kernel = np.array(_kernel(moves, seen, jnp.asarray(step)), dtype=float)
     window = kernel.shape[-1]
     kernel = kernel.reshape(-1, window)
     kernel[kernel < SMALLEST] = 0.0

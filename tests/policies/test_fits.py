@@ -22,7 +22,7 @@ from mufield import (
 from mufield.deploy.export import describe
 from mufield.finite.system import FiniteSystem
 from mufield.flow.moves import MoveFlow
-from mufield.policies.fits import fitting_profile
+from mufield.policies.base import fitting_profile
 
 WIDE, HIGH = Grid.box(0.0, (6.0, 2.0), (6, 2)), Grid.box(0.0, (4.0, 3.0), (4, 3))
 

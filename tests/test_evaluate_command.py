@@ -1,6 +1,7 @@
 """`mufield evaluate`: N agents beside the limit."""
 
 import json
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +21,8 @@ from mufield import (
     uniform_policy,
 )
 from mufield.cli import main
-from mufield.cli.evaluate import ROUNDING, _limited, _summary
+from mufield.cli.evaluate import ROUNDING, Evaluate, _limited, _summary
+from mufield.cli.sources import PolicySource
 from mufield.environments import registry
 
 pytestmark = pytest.mark.slow
@@ -167,3 +169,18 @@ def test_mistakes_are_one_line(policy, arguments, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_of_a_real_system_the_model_says_what_it_expects(monkeypatch, capsys):
+    facts = {"expected": 1.25, "lower": 0.5, "upper": 2.0}
+    problem = make("four-rooms", horizon=2).problem
+    source = PolicySource(None, "my-fleet", problem, problem, facts)
+    monkeypatch.setattr(Evaluate, "load", lambda self: source)
+    assert main(["evaluate", "my-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "by the learned model" in printed
+    assert "1.25" in printed
+    assert "`mufield evaluate my-run SIMULATOR --import FILE` plays it" in printed
+    monkeypatch.setattr(Evaluate, "load", lambda self: replace(source, identity={}))
+    assert main(["evaluate", "my.policy"]) == 2
+    assert "is a real system, which cannot be played here" in capsys.readouterr().err

@@ -377,7 +377,7 @@ def forgeries(text):
         yield json.dumps({k: v for k, v in document.items() if k != name}).encode()
 
 
-MUTATIONS = int(os.environ.get("MUFIELD_FUZZ", "40"))
+MUTATIONS = int(os.environ.get("MUFIELD_FUZZ", "25"))
 """Mutations of each file, in `test_files_that_were_changed_at_random...`: 10,000 in all take
 ``MUFIELD_FUZZ=600 pytest tests/test_fuzz_loaders.py``."""
 

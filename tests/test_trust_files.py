@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mufield import UserError, _files
+from mufield import Grid, UserError, _files
 from mufield._files import check_file, read_json, read_lines, read_sealed, write_sealed
 from mufield.environments.registry import make_known
 from mufield.jobs.job import RESULT, Job, JobStore, write_result
@@ -140,3 +140,19 @@ def test_wrong_settings_are_refused_by_name(name, value, tmp_path):
 def test_options_that_a_system_cannot_have_are_named():
     with pytest.raises(UserError, match=r"'four-rooms' cannot be built with the options"):
         make_known("four-rooms", horizon=[1])
+
+
+def test_columns_that_appear_twice_are_named(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.Table.from_arrays([pyarrow.array([1.0])] * 2, names=["state_0", "state_0"])
+    parquet.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(UserError, match="state_0 appears more than once"):
+        read_table(tmp_path / "twice.parquet")
+
+
+def test_positions_that_no_whole_number_holds_are_outside():
+    grid = Grid.box(0.0, 3.0, (3, 3))
+    points = np.array([[2.4e12, 0.5], [-1e30, 0.5], [0.5, 0.5]])
+    assert (grid.index_of(points) >= 0).tolist() == [False, False, True]

@@ -14,8 +14,7 @@ from ._types import Action, Key, Mass, Scalar, State, Step
 from .episode import AbstractSystem, Episode
 from .errors import UserError
 from .flow.flow import Conduct, Flow, Rollout
-from .policies.base import AbstractPolicy, Profile
-from .policies.fits import fitting_profile
+from .policies.base import AbstractPolicy, Profile, fitting_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
 from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at

@@ -1,9 +1,8 @@
 """A policy for another map or other actions is refused, wherever it is used."""
 
-from dataclasses import replace
-
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import pytest
 from helpers import walk, walking_problem
 
@@ -14,6 +13,7 @@ from mufield import (
     Pooled,
     Profile,
     SimulatedSystem,
+    TablePolicy,
     UserError,
     load_policy,
     network_profile,
@@ -22,7 +22,7 @@ from mufield import (
 from mufield.deploy.export import describe
 from mufield.finite.system import FiniteSystem
 from mufield.flow.moves import MoveFlow
-from mufield.policies.fits import fitting_profile
+from mufield.policies.base import fitting_profile
 
 WIDE, HIGH = Grid.box(0.0, (6.0, 2.0), (6, 2)), Grid.box(0.0, (4.0, 3.0), (4, 3))
 
@@ -81,9 +81,10 @@ def test_a_policy_for_other_actions_is_refused():
 
 
 def test_files_of_the_first_version_have_no_grid_and_are_read(tmp_path):
-    made = table(problem_on(WIDE))
-    assert made.shared.grid == WIDE
-    parts = (replace(part, grid=None) for part in (made.per_step, made.shared))
-    plain = Profile(*parts, horizon=2)
-    save_policy(tmp_path / "old.policy", plain)
-    assert load_policy(tmp_path / "old.policy").shared.grid is None
+    problem = problem_on(WIDE)
+    assert table(problem).shared.grid == WIDE
+    old = TablePolicy.deterministic(jnp.zeros((2, WIDE.n_cells, 2)))
+    save_policy(tmp_path / "old.policy", Profile.stacked(old, 2))
+    found = load_policy(tmp_path / "old.policy")
+    assert found.shared.grid is None
+    assert fitting_profile(found, problem) is found

@@ -9,8 +9,10 @@ import pytest
 from report_runs import LINE, SMALL, add_episode, begin
 
 from mufield import Box, Grid, Problem, uniform
+from mufield._files import read_sealed, write_sealed
 from mufield.report.data import RunReader, collect, make_readers, snapshot
 from mufield.report.flows import MOST_BYTES, Scene, encode_actions, encode_masses, select
+from mufield.runs.layout import EPISODE
 
 
 def decode_masses(found, cells):
@@ -174,3 +176,15 @@ def test_what_is_kept_fits_and_holds_the_best(count, horizon, bytes_of_step):
     if all_fit:
         assert (kept.episodes, kept.stride) == (tuple(range(1, count + 1)), 1)
         assert kept.note == ""
+
+
+def test_a_run_of_a_real_system_says_so_and_how_many_agents_there_were(run):
+    (found,) = collect([RunReader(run)])["runs"]
+    assert (found["told"], found["agents"]) == (False, 1)
+    path = run / "episodes" / "0002.safetensors"
+    document, arrays = read_sealed(path, EPISODE)
+    for name in ("states", "actions", "next_states", "stopped"):
+        arrays[name] = np.repeat(arrays[name], 500, axis=0)
+    write_sealed(path, document | {"source": {"file": "e.csv"}}, arrays, kind=EPISODE)
+    (found,) = collect([RunReader(run)])["runs"]
+    assert (found["told"], found["agents"]) == (True, 500)

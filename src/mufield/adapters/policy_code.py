@@ -24,12 +24,14 @@ class PolicyCode(eqx.Module):
 
     Attributes:
         actions: What agents can do.
+        grid: The space whose cells policies are for.
         blend: Weights with which cells mix the points; None if each cell has a point of its own.
         points: Number of points.
         width: Numbers of each point.
     """
 
     actions: Box | MoveSet
+    grid: Grid = eqx.field(static=True)
     blend: Float[Array, "cells points"] | None
     points: int = eqx.field(static=True)
     width: int = eqx.field(static=True)

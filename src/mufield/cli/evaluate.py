@@ -1,6 +1,7 @@
 """``evaluate``: what a policy earns with finitely many agents, also when things go wrong."""
 
 import math
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from .sources import OfPolicy
 if TYPE_CHECKING:
     from ..policies.base import Profile
     from ..systems import SimulatedSystem
+    from .sources import PolicySource
 
 STRESS: dict[str, dict[str, float]] = {
     "mu one step old": {"stale": 1},
@@ -38,9 +40,10 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 class Evaluate(OfPolicy):
     """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
 
-    Of a run, the policy that all data make best is played. Where the system has limits, `kept` is
-    the share of episodes in which the agents keep all of them after every move, and `margin` the
-    mean of the least margin, as a share of the limit.
+    Of a run, the policy that all data make best is played. A real system cannot be played: of its
+    runs, the answer is what the learned model expects, with an interval. Where the system has
+    limits, `kept` is the share of episodes in which the agents keep all of them after every move,
+    and `margin` the mean of the least margin, as a share of the limit.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)
@@ -65,7 +68,12 @@ class Evaluate(OfPolicy):
                 "expected numbers of agents such as 100,1000, at least two episodes and a level "
                 f"between 0 and 1, got {self.population}, {self.episodes} and {self.level}"
             )
-        system, profile = self._load()
+        source = self.load()
+        from ..systems import SimulatedSystem
+
+        system, profile = source.known, source.profile
+        if not isinstance(system, SimulatedSystem):
+            return self._by_model(source)
         rows = self._rows(system, profile)
         named = [row | {"population": _name(row)} for row in rows]
         columns = COLUMNS | (LIMITED if "kept" in rows[0] else {})
@@ -75,16 +83,22 @@ class Evaluate(OfPolicy):
             shown.append(BLIND)
         return Answer(rows, shown)
 
-    def _load(self) -> "tuple[SimulatedSystem, Profile]":
-        source = self.load()
-        from ..systems import SimulatedSystem
-
-        if not isinstance(source.known, SimulatedSystem):
+    def _by_model(self, source: "PolicySource") -> Answer:
+        """What the learned model expects of a policy whose system cannot be played here."""
+        name = shlex.quote(str(self.policy))
+        remedy = f"`mufield evaluate {name} SIMULATOR --import FILE` plays it with N agents there"
+        if "expected" not in source.identity:
             raise UserError(
-                f"{source.environment} cannot be played with N agents: expected a "
-                f"SimulatedSystem, whose motion is known, got {type(source.known).__name__}"
+                f"{source.environment} is a real system, which cannot be played here; {remedy}, "
+                "and `mufield evaluate RUN` says what the learned model expects of the policy that "
+                "all data of a run make best"
             )
-        return source.known, source.profile
+        facts = {name: source.identity[name] for name in ("expected", "lower", "upper")}
+        row = {"population": None, "stress": None, "value": facts["expected"], "loss": None}
+        row |= {"low": facts["lower"], "high": facts["upper"], "by": "learned model"}
+        shown = {"population": "limit of many agents, by the learned model"}
+        line = f"{source.environment} is a real system, which cannot be played here; {remedy}."
+        return Answer([row], [Table([row | shown], COLUMNS, texts=("population",)), line])
 
     def _rows(self, system: "SimulatedSystem", profile: "Profile") -> list[dict[str, Any]]:
         import jax

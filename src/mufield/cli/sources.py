@@ -100,8 +100,8 @@ class OfPolicy(Command):
             )
         from .._files import file_digest
         from ..environments.registry import make_known
+        from ..policies.base import fitting_profile
         from ..policies.files import load_policy, read_info, read_precision
-        from ..policies.fits import fitting_profile
         from ..problem import Problem
         from ..runs.surroundings import import_named, import_users, set_precision
 

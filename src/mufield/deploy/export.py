@@ -13,10 +13,9 @@ import numpy as np
 
 from .._files import write_bytes, write_sealed
 from ..errors import UserError
-from ..policies.base import AbstractPolicy, Profile
+from ..policies.base import AbstractPolicy, Profile, fitting_profile
 from ..policies.encoders import AllCells, Pooled, Unseen
 from ..policies.files import grid_entries, plain
-from ..policies.fits import fitting_profile
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..problem import Box, Problem

@@ -18,8 +18,7 @@ from ..constraints import Constraints
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.flow import end_reward
-from ..policies.base import Profile
-from ..policies.fits import fitting_profile
+from ..policies.base import Profile, fitting_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices

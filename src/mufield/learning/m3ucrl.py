@@ -26,9 +26,8 @@ from ..models.gp import GaussianProcess
 from ..models.kernels import Additive
 from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
-from ..policies.base import Profile, as_profile
+from ..policies.base import Profile, as_profile, fitting_profile
 from ..policies.encoders import LogHere
-from ..policies.fits import fitting_profile
 from ..policies.joined import followed_by
 from ..policies.tables import TablePolicy, random_policy
 from ..problem import Problem

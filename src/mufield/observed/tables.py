@@ -198,9 +198,7 @@ def _read_csv(path: Path) -> Table:
     if not lines:
         raise UserError(f"{path}: expected a line with the columns' names, got an empty file")
     names = [name.strip() for name in lines[0]]
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: the column {twice} appears more than once; leave one out")
+    _check_names(path, names)
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(names):
             raise UserError(
@@ -222,6 +220,7 @@ def _read_parquet(path: Path) -> Table:
     try:
         with parquet.ParquetFile(path) as file:
             known, rows = file.schema_arrow, file.metadata.num_rows
+        _check_names(path, known.names)
         # Others could hold anything, in any amount; there is no use for them here.
         plain = [f.name for f in known if types.is_primitive(f.type) or _is_text(f.type)]
         _check_values(path, rows * len(plain))
@@ -235,6 +234,12 @@ def _read_parquet(path: Path) -> Table:
     except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no Parquet file: {error}; write it again") from error
     return Table(path, columns, first_row=1, word="row")
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{path}: the column {twice} appears more than once; leave one out")
 
 
 def _is_text(kind: Any) -> bool:

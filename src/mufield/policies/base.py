@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, State
 from ..errors import UserError
-from ..problem import in_words
+from ..problem import Box, MoveSet, Problem, in_words
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -52,6 +52,9 @@ class AbstractPolicy(eqx.Module):
 
     def check_grid(self, grid: Grid) -> None:
         """Raises if the policy was made for another space; functions are for any."""
+
+    def check_actions(self, actions: Box | MoveSet) -> None:
+        """Raises if the policy was made for other actions; functions are for any."""
 
     @abstractmethod
     def law(self, state: State, mu: MeanField) -> ActionLaw:
@@ -154,6 +157,15 @@ def check_same_grid(own: Grid | None, grid: Grid) -> None:
             f"the policy was made for another map than this: for {own.describe()}, and this is "
             f"{grid.describe()}; name the environment and the options that it was planned for"
         )
+
+
+def fitting_profile(policy: Any, problem: Problem) -> "Profile":
+    """`as_profile` for a problem; raises unless the policy was made for its space and actions."""
+    profile = as_profile(policy, problem.horizon, problem.first)
+    whole = profile.join(profile.per_step)
+    whole.check_grid(problem.grid)
+    whole.check_actions(problem.actions)
+    return profile
 
 
 def as_profile(policy: Any, horizon: int, first: int = 0) -> Profile:

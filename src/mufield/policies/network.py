@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
-from ..problem import Box, Problem
+from ..problem import Box, MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, Profile, check_same_grid
@@ -62,6 +62,15 @@ class NetworkPolicy(AbstractPolicy):
     def check_grid(self, grid: Grid) -> None:
         """Raises if the network was made for another space, whose positions it scales."""
         check_same_grid(self.grid, grid)
+
+    def check_actions(self, actions: Box | MoveSet) -> None:
+        """Raises if the network was made for other actions, which it is squashed to."""
+        if self.box != actions:
+            raise UserError(
+                f"the network was made for other actions: for {self.box.describe()}, and the "
+                f"problem's are {actions.describe()}; name the environment and the options that "
+                "it was planned for"
+            )
 
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Mass, State
 from ..errors import UserError
-from ..problem import MoveSet, Problem
+from ..problem import Box, MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, check_same_grid
@@ -72,6 +72,14 @@ class TablePolicy(AbstractPolicy):
                 "grid that it was planned for"
             )
         check_same_grid(self.grid, grid)
+
+    def check_actions(self, actions: Box | MoveSet) -> None:
+        """Raises if the table's actions have another number of axes."""
+        if self.actions.shape[-1] != actions.dim:
+            raise UserError(
+                f"the policy's actions have {self.actions.shape[-1]} axes, and the problem's "
+                f"{actions.dim}; name the environment that it was planned for"
+            )
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The moves and weights of the agent's cell."""

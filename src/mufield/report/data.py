@@ -43,12 +43,15 @@ Stamp = tuple[int, int, int]
 class _Read(NamedTuple):
     """What was read of an episode's file.
 
-    ``moves`` counts those that can be compared with the model's interval, axis by axis.
+    ``moves`` counts those that can be compared with the model's interval, axis by axis; ``told``
+    says that the episode came from a file, not from a simulator.
     """
 
     stamp: Stamp
     row: dict[str, Any]
     moves: int
+    agents: int
+    told: bool
 
 
 class RunReader:
@@ -86,7 +89,7 @@ class RunReader:
         """The run without its flows."""
         found: dict[str, Any] = {"name": self.name, "directory": str(self.directory)}
         found |= {"config": None, "versions": {}, "rows": [], "moves": [], "stamps": []}
-        found |= {"seconds": {}, "planned": False, "message": ""}
+        found |= {"seconds": {}, "planned": False, "message": "", "told": False, "agents": None}
         try:
             config = self._config()
             if config is None:
@@ -99,6 +102,8 @@ class RunReader:
             found["rows"] = [each.row for each in read]
             found["moves"] = [each.moves for each in read]
             found["stamps"] = ["-".join(map(str, each.stamp)) for each in read]
+            found["told"] = any(each.told for each in read)
+            found["agents"] = read[-1].agents if read else None
             found["planned"] = part_path(self.directory, "plans", len(read) + 1).exists()
             found["message"] = message or ("" if read else "There is no episode yet.")
         except (ValueError, OSError) as error:
@@ -183,7 +188,8 @@ class RunReader:
                     seen = ~record.arrays["stopped"].astype(bool)
                     if "present" in record.arrays:
                         seen &= record.arrays["present"][..., None]
-                    before = _Read(stamp, record.row, int(seen.sum()))
+                    agents, told = len(record.arrays["states"]), "file" in record.source
+                    before = _Read(stamp, record.row, int(seen.sum()), agents, told)
             except (ValueError, OSError) as error:
                 return _line(error)
             self._read[number] = before

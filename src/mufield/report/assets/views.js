@@ -117,7 +117,9 @@ function tilesOf(run, several) {
   const total = Object.values(run.seconds).flatMap(Object.values).reduce((a, b) => a + b, 0);
   const best = last && run.rows.find((row) => row.value === last.best);
   const tiles = [
-    [several ? `episodes, ${run.name}` : "episodes", `${run.rows.length} of ${run.config?.episodes ?? "?"}`],
+    // A real system has no number of episodes that it is to reach.
+    [several ? `episodes, ${run.name}` : "episodes", run.told ? `${run.rows.length}` : `${run.rows.length} of ${run.config?.episodes ?? "?"}`],
+    ...(run.told ? [["agents, last episode", figure(run.agents)]] : []),
     ["best J" + (best ? `, episode ${best.episode}` : ""), figure(last?.best)],
     ["last J", figure(last?.value)],
     isNumber(last?.regret) ? ["last regret", figure(last.regret)] : ["last W1 at end", figure(last?.w1_end)],
@@ -144,9 +146,10 @@ function notesOf(runs) {
 }
 
 const SETTINGS = [
-  ["Run", ({ config }) => {
-    const { options, model_options: model, planner_options: planner, ...rest } = config ?? {};
-    return rest;
+  ["Run", ({ config, told }) => {
+    const { options, model_options: model, planner_options: planner, agents, episodes, ...rest } = config ?? {};
+    // Those two are a simulator's.
+    return told ? rest : { ...rest, agents, episodes };
   }],
   ["Environment", ({ config }) => config?.options],
   ["Model", ({ config }) => config?.model_options],

@@ -89,7 +89,7 @@ def test_the_optimum_of_a_tiny_fleet_is_known():
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=mf.Earnings(passengers, pay=[[1.0, 1.0], [3.0, 3.0]], cost=0.1),
         horizon=2,
-        initial=[1.0, 0.0],
+        initial=np.array([1.0, 0.0]),
         noise=1e-3,
         max_move=1.0,
         trips=mf.Trips(passengers, np.eye(2)),
@@ -105,12 +105,12 @@ def test_the_optimum_of_a_tiny_fleet_is_known():
 
 
 def test_a_sparse_matrix_of_trips_gives_the_same_programme():
-    sparse = fleet(4, sparse=True)
+    sparse = fleet(4, crowded, sparse=True)
     rows = np.asarray(sparse.problem.trips.rows)
     dense = np.zeros((len(rows), len(rows)))
     dense[rows, np.asarray(sparse.problem.trips.columns)] = 1.0
     trips = mf.Trips(sparse.problem.trips.chance, dense)
-    other = mf.SimulatedSystem(eqx.tree_at(lambda p: p.trips, sparse.problem, trips), quick)
+    other = mf.SimulatedSystem(eqx.tree_at(lambda p: p.trips, sparse.problem, trips), crowded)
     few, many = (mf.fluid_plan(moves_of(each)) for each in (sparse, other))
     assert few.upper == pytest.approx(many.upper, rel=1e-5)
     assert few.optimum == pytest.approx(many.optimum, rel=1e-6)
@@ -174,9 +174,9 @@ def test_vehicles_stay_or_go_where_passengers_are():
     assert float(before.value) == pytest.approx(
         float(np.sum(waiting * np.asarray(problem.reward.pay))), abs=1e-6
     )
-    law = towards_demand(problem).at(0).at_cells(problem.grid, problem.initial)
+    law = towards_demand(problem, cells=1).at(0).at_cells(problem.grid, problem.initial)
     np.testing.assert_allclose(np.asarray(law.weights).sum(axis=1), 1.0, atol=1e-6)
-    # In the middle, the move to each free cell is as likely as its share of the next demand.
+    # The move to each free cell near by is as likely as its share of their next demand.
     middle = problem.grid.index_at(1, 0)
     weights = np.asarray(law.weights)[middle]
     shown = np.zeros(problem.grid.n_cells)
@@ -185,5 +185,7 @@ def test_vehicles_stay_or_go_where_passengers_are():
         if weight > 1e-7:
             target = problem.grid.centres[middle] + action * size
             shown[problem.grid.index_of(target)] += weight
-    np.testing.assert_allclose(shown, wanted[1] / wanted[1].sum(), atol=1e-6)
+    apart = np.abs(problem.grid.centres - problem.grid.centres[middle]).max(axis=1)
+    near = np.where(apart < 1.5, wanted[1], 0.0)
+    np.testing.assert_allclose(shown, near / near.sum(), atol=1e-6)
     assert np.isfinite(after.value)

@@ -20,8 +20,8 @@ $$V_h(k) \ge \max_{a, m}\ \sum_j T_m(k, a, j)\, V_{h+1}(j) - c(a), \qquad
 namely $\sum_k \mu_0(k) V_0(k) + \sum_{h,k} d_h(k) \lambda_h(k)$. There $m$ is the mass of the cell
 that the motion sees. The values are raised where that is needed, from the last step to the first.
 The bound holds whatever the solver's tolerance, for all moves that are tried there. If the motion
-sees mu, crowds of `CROWDS` sizes are tried; then it is a bound as far as these stand for all sizes.
-If crowds only slow down, as in Manhattan, the smallest is the best.
+sees mu, crowds of `CROWDS` sizes are tried; then it is a bound as far as these stand for all sizes,
+and no proof between them.
 """
 
 import warnings

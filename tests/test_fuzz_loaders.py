@@ -36,6 +36,7 @@ from mufield.environments import registry
 from mufield.jobs.job import RESULT, Job, JobStore, write_result
 from mufield.observed.episode import read_episode, read_mass, read_positions
 from mufield.observed.log import read_log
+from mufield.observed.records import read_trips
 from mufield.paper.budget import QUICK
 from mufield.paper.results import KIND as RECORD
 from mufield.paper.results import Results
@@ -194,6 +195,7 @@ def run(small, tmp_path_factory):
         session.tell_log(fleet.write(place / "log.csv", fleet.rows_of(past)))
         session.step()
         session.ask()
+        session.replan(mf.uniform(small.problem.grid), 1)
     return directory
 
 
@@ -229,6 +231,10 @@ def originals(small, asked, episode, tmp_path_factory):
     files.write_sealed(place / "made.safetensors", record, {}, kind=RECORD)
     _train(place / "checkpoint.safetensors")
     fleet.write(place / "positions.csv", fleet.rows_of(episode))
+    (place / "trips.csv").write_text(
+        "hour,pickup_longitude,pickup_latitude,dropoff_longitude,dropoff_latitude\n"
+        "7,-73.99,40.73,-73.98,40.74\n8,-73.97,40.75,-73.99,40.72\n"
+    )
     files.write_json(
         place / "versions.json", {"jax": "1", "imported": {"file": "x", "sha256": "y"}}
     )
@@ -285,7 +291,8 @@ def loaders(small, asked):
         "result.safetensors": result,
         "made.safetensors": record,
         "checkpoint.safetensors": _train,
-        "positions.csv": lambda path: read_positions(path, small.problem).tolist(),
+        "positions.csv": lambda path: read_positions(path, small.problem)[0].tolist(),
+        "trips.csv": lambda path: read_trips(path).pickup.tolist(),
         **{f"{name}.{end}": readers[name] for name in ("episode", "log", "mass") for end in TABLES},
         **{f"settings.{end}": settings for end in ("toml", "json")},
     }
@@ -295,7 +302,7 @@ TABLES = ("csv", "parquet")
 SEALED = ("network.policy", "moves.policy", "exported.safetensors", "result.safetensors")
 SEALED += ("made.safetensors", "checkpoint.safetensors")
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
-NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv")
+NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv", "trips.csv")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -439,11 +446,11 @@ LOADERS = {
     "jobs/compute.py:_learn": "timings.jsonl",
     "jobs/job.py:JobStore.find": "result.safetensors",
     "jobs/job.py:JobStore.why_anew": "result.safetensors",
-    "observed/episode.py:read_episode": "episode.csv",
+    "environments/manhattan.py:trip_table": None,
+    "observed/coordinates.py:read_plane": "episode.csv",
     "observed/episode.py:read_mass": "mass.csv",
-    "observed/episode.py:read_positions": "positions.csv",
     "observed/log.py:_from_file": "mass.csv",
-    "observed/log.py:read_log": "log.csv",
+    "observed/records.py:read_trips": "trips.csv",
     "observed/tables.py:_read_parquet": "episode.parquet",
     "paper/results.py:Results._record": "made.safetensors",
     "policies/files.py:_read": "network.policy",
@@ -451,6 +458,7 @@ LOADERS = {
     "runs/config.py:read_config": "config.json",
     "runs/layout.py:RunFiles._read_logs": "logs/0001.safetensors",
     "runs/layout.py:RunFiles.read_plan_file": "plans/0001.safetensors",
+    "runs/layout.py:RunFiles.replans": "replans/0002-0001.safetensors",
     "runs/layout.py:read_record": "episodes/0001.safetensors",
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
@@ -498,6 +506,7 @@ def _readers_in(path):
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
 WHOLE += ("policies/0001.policy", "policies/0002.policy", "logs/0001.safetensors")
+WHOLE += ("replans/0002-0001.safetensors", "replans/0002-0001.policy")
 DERIVED = ("metrics.jsonl", "metrics.parquet", "luckiest.policy", "last.policy", "timings.jsonl")
 DERIVED += ("lock",)
 PLAIN = ("config.json", "versions.json")
@@ -516,6 +525,7 @@ def open_run(small, run):
         summarise(directory)
         with RunStore.writing(directory) as store:
             plans = [store.read_plan(number, template) for number in (1, 2)]
+            plans += [store.read_replan(each, plans[1]) for each in store.replans(2)]
             store.note_seconds(1, fuzz=0.0)
             changes_since(read_versions(directory))
             arrays = [np.asarray(a).tolist() for plan in plans for a in leaves(plan)]

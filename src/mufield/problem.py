@@ -29,7 +29,7 @@ LOOK_UPS = (
 )
 """What JAX raises where NumPy is given a value that is not known yet."""
 
-MOST_MOVE = 10.0
+MOST_MOVE = 100.0
 """How many times the width of the space a move may aim; more is a mistake in the units."""
 
 Motion = Callable[[State, Action, MeanField], State]

@@ -118,7 +118,7 @@ def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
     for arguments, message in (
         ([], "name the environment"),
         (["four-rooms"], "the problem has 20 steps but the profile has 3"),
-        (["swarm", "--options", "horizon=3"], "another grid or action box"),
+        (["swarm", "--options", "horizon=3"], "made for another map"),
         (
             ["four-rooms", "--options", "horizon=3", "--format", "gif"],
             "expected one of safetensors, onnx, got",

@@ -326,7 +326,7 @@ NETWORK = "network that sees blocks"
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("table", set_to("version", value=2), "newer mufield.*upgrade"),
+        ("table", set_to("version", value=3), "newer mufield.*upgrade"),
         ("table", lambda a, d: (d.clear(), d.update(version=9)), "newer"),
         ("table", set_to("version", value=0), "version is wrong"),
         ("table", set_to("version", value="1"), "version is wrong"),

@@ -44,6 +44,7 @@ WORDS = {
     "reproduce": (),
     "new": ("FLAGS", "--out", "new/begun"),
     "ask": ("asked",),
+    "replan": ("changed", "positions.csv", "--step", "1"),
     "tell": ("told", "episode.csv"),
 }
 """The rest of a command line for each command."""
@@ -58,16 +59,18 @@ def test_every_command_is_swept():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, small, finished):
-    """A directory with a finished run, one that is to be asked and one that is to be told."""
+    """A directory with a finished run, one to be asked, one to be changed, one to be told."""
     place = tmp_path_factory.mktemp("json")
     shutil.copytree(finished, place / "run")
-    for name in ("asked", "told"):
+    for name in ("asked", "changed", "told"):
         RunStore.create(place / name, replace(small.config, label=name))
-    told = replace(small, config=replace(small.config, label="told"))
-    with open_run(place / "told", told) as opened:
-        opened.ask()
+    for name in ("changed", "told"):
+        begun = replace(small, config=replace(small.config, label=name))
+        with open_run(place / name, begun) as opened:
+            opened.ask()
     resting = small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))
-    write(place / "episode.csv", rows_of(resting))
+    for name in ("episode", "positions"):
+        write(place / f"{name}.csv", rows_of(resting))
     return place
 
 

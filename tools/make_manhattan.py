@@ -26,8 +26,8 @@ from mufield.environments.manhattan import (
     PART_STARTS,
     PRIOR_TRIPS,
     destinations,
-    nearness,
 )
+from mufield.passengers import nearness
 from mufield.space.maps import CityMap
 
 ABOUT = (

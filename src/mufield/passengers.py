@@ -3,6 +3,7 @@
 Both are known to the learner; how vehicles move between passengers is not.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -134,6 +135,25 @@ def of_step(table: Float[Array, "steps cells"], grid: Grid, state: State, mu: Me
 def by_step(table: Float[Array, "steps cells"], horizon: int) -> Float[np.ndarray, "steps cells"]:
     """The rows of the steps of an episode; the last row serves all steps after it."""
     return np.asarray(table, dtype=float)[np.minimum(np.arange(horizon), len(table) - 1)]
+
+
+def nearness(grid: Grid, width: float) -> Float[np.ndarray, "cells cells"]:
+    """To which cells a trip counts that begins or ends in one: a Gaussian, or only its own if 0."""
+    if width == 0:
+        return np.eye(grid.n_cells)
+    apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
+    weights = np.exp(-0.5 * apart / width**2)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def at_hours(
+    hourly: Float[np.ndarray, "hours cells"], hours: Sequence[float] | np.ndarray
+) -> Float[np.ndarray, "times cells"]:
+    """Trips in an hour around times of the day, linear between the middles of the hours."""
+    place = (np.asarray(hours) - 0.5) % 24
+    low = np.floor(place).astype(int)
+    share = (place - low)[:, None]
+    return np.asarray((1 - share) * hourly[low % 24] + share * hourly[(low + 1) % 24])
 
 
 def _shape(pay: Any, cells: int) -> tuple[int, ...]:

@@ -155,8 +155,8 @@ def test_an_episode_with_nan_is_refused_and_changes_nothing(learner):
 class Diverging(MirrorPlanner):
     """Plans well before any data, then not at all."""
 
-    def plan(self, flow, motion, actions, key, memory):
-        plan = super().plan(flow, motion, actions, key, memory)
+    def plan(self, flow, motion, actions, key, memory, outcomes=None):
+        plan = super().plan(flow, motion, actions, key, memory, outcomes)
         return eqx.tree_at(lambda p: p.value, plan, plan.value / (motion.model.spread - 0.1))
 
 

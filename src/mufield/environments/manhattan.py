@@ -19,7 +19,7 @@ from jaxtyping import Float
 from .._files import read_sealed
 from .._types import Action, Scalar, State
 from ..errors import UserError
-from ..passengers import Earnings, Passengers
+from ..passengers import Earnings, Passengers, at_hours, nearness
 from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.maps import CityMap
@@ -142,12 +142,12 @@ def manhattan(
     table, which = trip_table(), DAYS.index(day)
     grid = table.city.grid
     hours = start + (np.arange(horizon) + 0.5) / STEPS_PER_HOUR
-    rates = _at_hours(table.pickups[which], hours)
+    rates = at_hours(table.pickups[which], hours)
     parts = _parts(hours)
     passengers = Passengers(grid, load * horizon * rates / rates.sum())
     before = start - (np.arange(STEPS_PER_HOUR) + 0.5) / STEPS_PER_HOUR
     ended = np.einsum(
-        "hk,hkj->j", _at_hours(table.pickups[which], before), table.journeys[which, _parts(before)]
+        "hk,hkj->j", at_hours(table.pickups[which], before), table.journeys[which, _parts(before)]
     )
     fares = table.fares[which, parts]
     usual = float(np.sum(rates * fares) / rates.sum()) if reward == "fares" else 1.0
@@ -187,13 +187,6 @@ def trip_table() -> TripTable:
     return TripTable(city, pickups, destinations(counts, near, PRIOR_TRIPS), fares)
 
 
-def nearness(grid: Grid, width: float) -> Float[np.ndarray, "cells cells"]:
-    """To which cells a trip counts that begins or ends in one."""
-    apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
-    weights = np.exp(-0.5 * apart / width**2)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
 def destinations(
     counts: Float[np.ndarray, "days parts cells cells"],
     near: Float[np.ndarray, "cells cells"],
@@ -205,16 +198,6 @@ def destinations(
     usual = spread.sum(axis=(0, 1)) + POPULAR_TRIPS * popular / popular.sum()
     found = spread + prior_trips * usual / usual.sum(axis=-1, keepdims=True)
     return np.asarray(found / found.sum(axis=-1, keepdims=True))
-
-
-def _at_hours(
-    pickups: Float[np.ndarray, "hours cells"], hours: Float[np.ndarray, "steps"]
-) -> Float[np.ndarray, "steps cells"]:
-    """Pickups at times of day, linear between the middles of the hours."""
-    place = (hours - 0.5) % 24
-    low = np.floor(place).astype(int)
-    share = (place - low)[:, None]
-    return np.asarray((1 - share) * pickups[low % 24] + share * pickups[(low + 1) % 24])
 
 
 def _parts(hours: Float[np.ndarray, "steps"]) -> np.ndarray:

@@ -333,12 +333,10 @@ class M3UCRL:
         key: Key,
         last: Profile | None,
     ) -> Plan:
-        models, (problem, flow, own_flow, safe) = (state.model, state.reward_model), task
-        arguments = (self.planner, world, problem, flow, *models, memory, key, self.estimate_noise)
-        if problem.constraints is None:
-            return _checked(jax.block_until_ready(_plan(*arguments)), problem, last, state.memory)
+        models, (problem, *_, safe) = (state.model, state.reward_model), task
+        settings = (self.planner, world, self.pessimism, task)
         found = jax.block_until_ready(
-            _careful_plan(*arguments, self.pessimism, safe, own_flow, state.seen)
+            _plan(*settings, *models, memory, state.seen, key, self.estimate_noise)
         )
         plan = _checked(found.plan, problem, last, state.memory)
         if float(found.share) < 1.0:
@@ -469,44 +467,25 @@ def default_reward_family(family: AbstractModelFamily) -> AbstractModelFamily:
 def _plan(
     planner: AbstractPlanner,
     optimism: AbstractOptimism,
-    problem: Problem,
-    flow: Flow,
-    model: AbstractModel,
-    reward_model: AbstractModel | None,
-    memory: Any,
-    key: Key,
-    estimate_noise: bool,
-) -> Plan:
-    optimism_key, planner_key = jax.random.split(key)
-    flow = _with_noise(problem, flow, model, estimate_noise)
-    imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
-    return planner.plan(imagined, motion, problem.actions, planner_key, memory)
-
-
-@eqx.filter_jit
-def _careful_plan(
-    planner: AbstractPlanner,
-    optimism: AbstractOptimism,
-    problem: Problem,
-    flow: Flow,
-    model: AbstractModel,
-    reward_model: AbstractModel | None,
-    memory: Any,
-    key: Key,
-    estimate_noise: bool,
     pessimism: AbstractPessimism,
-    safe: Profile,
-    own_flow: Flow,
+    task: _Task,
+    model: AbstractModel,
+    reward_model: AbstractModel | None,
+    memory: Any,
     seen: Mass,
+    key: Key,
+    estimate_noise: bool,
 ) -> Assured:
-    """`_plan` for problems with limits: pessimistic in them, and mixed with the safe policy."""
+    """Optimistic in what is earned; pessimistic in limits, if there are any."""
+    problem, flow, own_flow, safe = task
     optimism_key, planner_key = jax.random.split(key)
     flow = _with_noise(problem, flow, model, estimate_noise)
-    own_flow = _with_noise(problem, own_flow, model, estimate_noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
-    worlds_key = jax.random.fold_in(key, WORLDS)
-    own = planner.own_moves(problem.actions)
-    outcomes = pessimism.outcomes(problem, own_flow, model, seen, own, worlds_key)
+    outcomes = None
+    if problem.constraints is not None:
+        own_flow = _with_noise(problem, own_flow, model, estimate_noise)
+        own, worlds_key = planner.own_moves(problem.actions), jax.random.fold_in(key, WORLDS)
+        outcomes = pessimism.outcomes(problem, own_flow, model, seen, own, worlds_key)
     plan = planner.plan(imagined, motion, problem.actions, planner_key, memory, outcomes)
     return assured(outcomes, plan, safe)
 

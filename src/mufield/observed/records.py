@@ -12,7 +12,7 @@ Other columns are ignored. A file that lacks columns or was cut short is refused
 be right are left out, and every omission is counted in the notes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..errors import UserError
-from ..space.grid import Grid
+from ..passengers import at_hours, nearness
 from ..space.maps import CityMap
 from .tables import Table, read_table
 
@@ -128,22 +128,22 @@ class TripRecords:
         if kept.fare is None:
             fares = None
         else:
-            weights = _near(city.grid, near)
+            weights = nearness(city.grid, near)
             paid = np.bincount(origin, kept.fare, cells) @ weights + popular * kept.fare.mean()
             fares = paid / np.maximum(
                 np.bincount(origin, minlength=cells) @ weights + popular, 1e-9
             )
         journeys = np.zeros((cells, cells))
         np.add.at(journeys, (origin, goal), 1)
-        matrix = _smoothed(journeys, _near(city.grid, near), popular)
+        matrix = _smoothed(journeys, nearness(city.grid, near), popular)
         middles = start + (np.arange(steps) + 0.5) * minutes / 60
         hourly = (np.roll(by_hour, 1, 0) + 2 * by_hour + np.roll(by_hour, -1, 0)) / 4
-        demand = _at_hours(hourly, middles) * minutes / 60
+        demand = at_hours(hourly, middles) * minutes / 60
         if not demand.any():
             raise UserError(
                 f"no trip begins between {start:g} and {middles[-1]:.4g} o'clock; choose others"
             )
-        before = _at_hours(hourly, start - (np.arange(6) + 0.5) / 6).sum(axis=0)
+        before = at_hours(hourly, start - (np.arange(6) + 0.5) / 6).sum(axis=0)
         ended = (before if before.any() else demand.sum(axis=0)) @ matrix
         return TripModel(demand, matrix, fares, ended / ended.sum(), tuple(notes))
 
@@ -290,15 +290,6 @@ def _clock(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     return hours, days
 
 
-def _near(grid: Grid, width: float) -> Float[np.ndarray, "cells cells"]:
-    """To which cells a trip counts that begins or ends in one."""
-    if width == 0:
-        return np.eye(grid.n_cells)
-    apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
-    weights = np.exp(-0.5 * apart / width**2)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
 def _smoothed(
     counts: Float[np.ndarray, "cells cells"], near: Float[np.ndarray, "cells cells"], popular: float
 ) -> Float[np.ndarray, "cells cells"]:
@@ -308,13 +299,3 @@ def _smoothed(
     total = found.sum(axis=1, keepdims=True)
     # Where no trip begins, agents land where they are.
     return np.where(total > 1e-12, found / np.maximum(total, 1e-12), np.eye(len(counts)))
-
-
-def _at_hours(
-    hourly: Float[np.ndarray, "hours cells"], hours: Sequence[float] | np.ndarray
-) -> Float[np.ndarray, "times cells"]:
-    """Trips in an hour around times of the day, linear between the middles of the hours."""
-    place = (np.asarray(hours) - 0.5) % 24
-    low = np.floor(place).astype(int)
-    share = (place - low)[:, None]
-    return np.asarray((1 - share) * hourly[low % 24] + share * hourly[(low + 1) % 24])

@@ -1,6 +1,7 @@
 """Code blocks of the README and the documentation run as they stand; links lead somewhere."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -40,8 +41,12 @@ print(json.dumps(results))
 
 @pytest.fixture(scope="module")
 def results():
+    # As users run them. The other tests compile with little optimisation, which is right for
+    # short computations; whole runs of a learner take longer that way.
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUN_BLOCKS],
+        env=environment,
         input=json.dumps(BLOCKS),
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ from mufield.models.data import Transitions
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import Structured, Sum
 from mufield.policies.encoders import Here, Unseen
+from mufield.space.measure import MeanField
 
 pytestmark = pytest.mark.slow
 
@@ -51,9 +52,22 @@ def test_mu_is_seen_where_the_motion_depends_on_it_and_only_there():
     assert error[0] < 0.13  # of which the noise is 0.1
 
 
-def test_without_data_mu_may_matter():
+def test_after_few_moves_mu_may_matter_and_before_the_first_no_prediction_depends_on_it():
+    few = crowded(0)[0].first(4)
+    assert isinstance(GaussianProcess().fit(few, KEY).features.mu, Here)
     model = GaussianProcess().fit(Transitions.empty(PROBLEM), KEY)
-    assert isinstance(model.features.mu, Here)
+    assert isinstance(model.features.mu, Unseen)
+    seeing = GaussianProcess(mu=Here()).fit(Transitions.empty(PROBLEM), KEY)
+    state, action = jnp.array([1.0, 2.0]), jnp.array([0.3, -0.2])
+    mass = PROBLEM.initial
+    alone, crowd = (
+        seeing.predict(state, action, MeanField(mass, jnp.asarray(here), PLANE))
+        for here in (0.0, 0.9)
+    )
+    assert jnp.array_equal(alone.mean, crowd.mean)
+    assert jnp.allclose(alone.epistemic, crowd.epistemic, rtol=1e-6)
+    blind = model.predict(state, action, MeanField(mass, mass[0], PLANE))
+    assert jnp.allclose(blind.epistemic, alone.epistemic, rtol=0.1)
 
 
 def test_the_left_part_of_the_kernel_does_not_need_the_features_of_mu():

@@ -139,6 +139,6 @@ def _episode(seed):
 def test_tables_and_networks_stay_inside_the_limits(capped, kind):
     flow = capped.moves.flow
     found = mf.plan(flow, walk, kind, ascent=mf.BPTT(steps=150, learning_rate=kind.learning_rate))
-    assert float(jnp.min(found.margins)) > -0.02
+    assert float(jnp.min(found.margins)) > -0.003
     assert np.isfinite(float(found.value))
     assert float(found.value) > 0.9 * float(capped.value)

@@ -107,8 +107,9 @@ class GaussianProcess(AbstractModelFamily):
     Attributes:
         prior: What is known beforehand: `Structured`, `Smooth`, `Steered`, `Additive`, or a kernel
             on features.
-        mu: How the features show the population. None: as `Here` until the data show that the
-            motion does not depend on it, if the prior can tell; otherwise not at all.
+        mu: How the features show the population. None: as `Here` from the first data on until
+            they show that the motion does not depend on it, if the prior can tell; otherwise not
+            at all.
         noise: `KnownNoise`, `LearnedNoise`, `TheoryNoise`, or the standard deviation: a number,
             or one for each axis.
         fit_kernel: Whether the kernel's parameters are fitted, by the marginal likelihood.
@@ -213,9 +214,11 @@ class GaussianProcess(AbstractModelFamily):
         limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
         found = most_likely(kernel, noise, rows, side, limits, key)
         kernel = found.kernel
-        if self.mu is None and features.parts[-1] and found.sample is not None:
+        if self.mu is None and features.parts[-1]:
             assert isinstance(kernel, Sum)
-            if found.evidence_of_right() < AGAINST_MU:
+            # Before the first data no prediction changes with mu, and plans are faster without.
+            unseen = not rows.observed.any()
+            if unseen or (found.sample is not None and found.evidence_of_right() < AGAINST_MU):
                 features, kernel = FeatureMap(data.problem, Unseen()), kernel.left
                 rows = rows._replace(inputs=rows.inputs[:, : features.size])
         return _Found(

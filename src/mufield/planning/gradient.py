@@ -25,6 +25,9 @@ from ..problem import Motion
 REPRICED = 0.1
 """Share of the way that the multipliers of limits go in each step to those that it asks for."""
 
+INSIDE = 0.006
+"""Share of a limit by which plans aim inside it, because they end about as far beyond their aim."""
+
 LAST_RATE = 0.01
 """Learning rate at the end, as a share of the first one."""
 
@@ -180,6 +183,8 @@ class BPTT(eqx.Module):
         limits = flow.problem.constraints
         if limits is not None and charge is None:
             charge = Charge.start(limits, jnp.ones((), dtype=flow.problem.initial.dtype))
+        if charge is not None:
+            charge = charge.with_weight(charge.weight, tighter=INSIDE)
         state = self.init(starts, charge)
         history, done, outcome = [], 0, "steps"
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:

@@ -22,7 +22,7 @@ from ..policies.base import ActionLaw
 from ..problem import AbstractJointMotion, Motion, Problem
 from ..space.measure import MeanField, at_all_cells
 from .flow import Flow
-from .phi import Aims, landed_exactly, windows
+from .phi import Aims, landed_exactly, unfolded, windows
 
 MOVES_AT_ONCE = 64
 """Number of moves whose windows are in memory at the same time."""
@@ -165,20 +165,32 @@ def land(
 
 def arrive(flow: Flow, landed: Float[Array, "cells window"]) -> Mass:
     """The next distribution, from the mass that lands at each window offset."""
-    after = flow.fold.arrival(landed.reshape(-1))
+    if flow.ground is None:
+        after = flow.fold.arrival(landed.reshape(-1))
+    else:
+        after = flow.ground.arrive(landed)
     return after if flow.neighbours is None else flow.neighbours(after)
 
 
 def _landed(flow: Flow, displacement: Float[Array, "cells dim"]) -> Float[Array, "cells window"]:
     """Probability of each window offset, for one move of each cell."""
-    grid = flow.problem.grid
+    grid, ground = flow.problem.grid, flow.ground
     ones = jnp.ones(grid.n_cells, dtype=displacement.dtype)
     aims = Aims(displacement[:, None], ones[:, None], flow.noise_std)
+    if ground is None:
+        return _by_tables(flow, aims, ones)
+    landed = unfolded(grid, ground.reach, aims, ones)
+    if not len(ground.near):
+        return landed
+    return landed.at[ground.near].set(_by_tables(flow, aims.of(ground.near), ones[ground.near]))
+
+
+def _by_tables(flow: Flow, aims: Aims, mass: Mass) -> Float[Array, "sources window"]:
+    """Mass at each window offset, for the cells that have tables."""
+    grid, fold = flow.problem.grid, flow.fold
     if flow.noiseless:
-        return landed_exactly(grid, flow.fold, aims, ones)
-    pieces = windows(grid, flow.fold, aims, ones)
-    parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
-    return flow.fold.landing(parts).reshape(grid.n_cells, -1)
+        return landed_exactly(grid, fold, aims, mass)
+    return fold.landing(windows(grid, fold, aims, mass).flat).reshape(mass.shape[0], -1)
 
 
 class Beliefs(eqx.Module):

@@ -9,6 +9,8 @@ in two dimensions and is negative in one.
 import itertools
 import math
 import string
+from collections.abc import Callable
+from functools import lru_cache
 
 import equinox as eqx
 import jax
@@ -21,7 +23,7 @@ from ..space.grid import Grid
 from ..space.move import NeighbourNoise, trace
 from .fold import FAR, Fold, Routing
 from .ground import Ground
-from .stencil import spread
+from .stencil import Slabs, spread
 
 
 class Aims(eqx.Module):
@@ -74,8 +76,10 @@ def into_room(
 
     def one(displacement: Float[Array, "cells dim"], weight: Mass) -> Float[Array, "places"]:
         moved = [ground.enter(displacement[:, a] / size[a]) for a in range(grid.dim)]
-        slabs = [slab_list(d, std[a], ground.reach[a]) for a, d in enumerate(moved)]
-        return spread(ground.enter(carried * weight), slabs, ground.room)
+        slabs_of = slab_lists(ground.reach)
+        return spread(
+            ground.enter(carried * weight), moved, std, slabs_of, ground.room, ground.reach
+        )
 
     moves = aims.weights.shape[1]
     room = one(aims.displacement[:, 0], aims.weights[:, 0])
@@ -207,6 +211,16 @@ def slab_masses(
     return jnp.maximum(jnp.diff(_below(edges - displacement, noise_std)), 0.0)
 
 
+@lru_cache(maxsize=8)
+def slab_lists(reach: tuple[int, ...]) -> Callable[[list[Array], Array], Slabs]:
+    """The function from displacements on the axes, and the noise, to windows' slabs."""
+
+    def slabs(displacement: list[Array], noise_std: Array) -> Slabs:
+        return [slab_list(d, noise_std[a], reach[a]) for a, d in enumerate(displacement)]
+
+    return slabs
+
+
 def slab_list(
     displacement: Float[Array, "places"], noise_std: Scalar, reach: int
 ) -> list[Float[Array, "places"]]:
@@ -222,8 +236,9 @@ def slab_list(
 
 def _below(distance: Float[Array, "*edges"], noise_std: Scalar) -> Float[Array, "*edges"]:
     """Mass below an edge at this distance from an agent's aim."""
-    scale = jnp.where(noise_std > 0, noise_std, 1.0) * math.sqrt(2.0)
-    smooth = 0.5 * (1.0 + jax.lax.erf(distance / scale))
+    # The compiler would rather keep a quotient than compute it again; a product it computes again.
+    scale = 1.0 / (jnp.where(noise_std > 0, noise_std, 1.0) * math.sqrt(2.0))
+    smooth = 0.5 * (1.0 + jax.lax.erf(distance * scale))
     step = (distance > 0).astype(smooth.dtype)
     return jnp.where(noise_std > 0, smooth, step)
 

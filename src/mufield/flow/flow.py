@@ -123,7 +123,12 @@ class Flow(eqx.Module):
         if stencil is None:
             stencil = goes_by_stencil(grid, reach)
         check_windows(problem, reach, stencil)
-        tables = (grid, reach, subcells or subcells_for(problem, spread), problem.initial.dtype.name)
+        tables = (
+            grid,
+            reach,
+            subcells or subcells_for(problem, spread),
+            problem.initial.dtype.name,
+        )
         if stencil:
             self.ground, self.fold = survey(*tables)
         else:

@@ -10,7 +10,7 @@ to how many of its points lead there.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,15 +48,20 @@ class Lists(eqx.Module):
 
     @classmethod
     def build(
-        cls, owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n: int, pad: int
+        cls,
+        owners: Int[np.ndarray, "links"],
+        members: Int[np.ndarray, "links"],
+        n: int,
+        pad: int,
+        even: bool = False,
     ) -> "Lists":
-        """Lists the members of ``n`` owners."""
-        table = list_members(owners, members, n, pad)
+        """Lists the members of ``n`` owners; if ``even``, in lists that all have one length."""
+        table = _list_members(owners, members, n, pad)
         counts = np.sum(table != pad, axis=1)
         widths = np.arange(1, table.shape[1] + 1)
         sizes = [n * w + np.sum(counts > w) * (table.shape[1] - w) for w in widths]
         width = int(widths[np.argmin(sizes)])
-        if 2 * min(sizes) > table.size:
+        if even or 2 * min(sizes) > table.size:
             width = table.shape[1]
         long = np.flatnonzero(counts > width).astype(np.int32)
         parts = (table[:, :width], long, table[long, width:])
@@ -96,11 +101,34 @@ class Routing(eqx.Module):
         outputs: Int[np.ndarray, "links"],
         n_inputs: int,
         n_outputs: int,
+        even: bool = False,
     ) -> "Routing":
-        """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``."""
+        """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``.
+
+        If ``even``, in lists that all have one length, as `stacked` needs them.
+        """
         return cls(
-            incoming=Lists.build(outputs, inputs, n_outputs, pad=n_inputs),
-            outgoing=Lists.build(inputs, outputs, n_inputs, pad=n_outputs),
+            incoming=Lists.build(outputs, inputs, n_outputs, n_inputs, even),
+            outgoing=Lists.build(inputs, outputs, n_inputs, n_outputs, even),
+        )
+
+    @classmethod
+    def stacked(cls, maps: Sequence["Routing"]) -> "Routing":
+        """Maps between as many inputs and outputs each, one after the other on a further axis."""
+
+        def stack(lists: list[Lists], pad: int) -> Lists:
+            width = max(each.first.shape[1] for each in lists)
+            rows = [np.asarray(each.first) for each in lists]
+            wide = [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=pad) for x in rows]
+            long, rest = (
+                np.stack([np.asarray(x)] * len(lists)) for x in (lists[0].long, lists[0].rest)
+            )
+            return jax.tree.map(jnp.asarray, Lists(np.stack(wide), long, rest))
+
+        inputs, outputs = len(maps[0].outgoing.first), len(maps[0].incoming.first)
+        return cls(
+            incoming=stack([each.incoming for each in maps], pad=inputs),
+            outgoing=stack([each.outgoing for each in maps], pad=outputs),
         )
 
     def __call__(self, values: Float[Array, "inputs *rest"]) -> Float[Array, "outputs *rest"]:
@@ -125,10 +153,9 @@ def _route_backward(tables: Any, cotangent: Array) -> tuple[Array, None, None]:
 _route.defvjp(_route_forward, _route_backward)
 
 
-def list_members(
+def _list_members(
     owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n_owners: int, pad: int
 ) -> Int[np.ndarray, "owners most"]:
-    """The members of each owner, in rows that ``pad`` fills up."""
     order = np.argsort(owners, kind="stable")
     owners, members = owners[order], members[order]
     counts = np.bincount(owners, minlength=n_owners)
@@ -267,6 +294,7 @@ def assemble(
     end_of: Callable[[Int[np.ndarray, "... dim"]], Int[np.ndarray, "..."]],
     n_ends: int,
     dtype: str,
+    even: bool = False,
 ) -> Fold:
     """The tables of some cells.
 
@@ -276,6 +304,7 @@ def assemble(
             wrapped axis; negative in walls.
         n_ends: How many ends there are.
         dtype: Precision of the tables.
+        even: As of `Routing.build`.
     """
     sources, offsets, landing, pairs, codes, shares = ways
     n, window = landing.shape
@@ -297,10 +326,10 @@ def assemble(
     edges = np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges)
     return Fold(
         sources=jnp.asarray(sources),
-        routing=Routing.build(pieces, every_end[source, landed], n_pieces, n_ends),
-        landing=Routing.build(pieces, source * window + landed, n_pieces, n * window),
-        arrival=Routing.build(reachable, every_end.ravel()[reachable], n * window, n_ends),
-        split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs)),
+        routing=Routing.build(pieces, every_end[source, landed], n_pieces, n_ends, even),
+        landing=Routing.build(pieces, source * window + landed, n_pieces, n * window, even),
+        arrival=Routing.build(reachable, every_end.ravel()[reachable], n * window, n_ends, even),
+        split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs), even),
         split_edges=jnp.asarray(edges, dtype=dtype),
         split_shares=jnp.asarray(shares, dtype=dtype),
         reach=ways.reach,
@@ -350,9 +379,7 @@ def _landings(
     for first in range(0, len(pairs), batch):
         aims = [
             # Along one axis all points of the target lead to the same cell.
-            cell
-            + offset
-            + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
+            cell + offset + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
             for cell, offset in pairs[first : first + batch]
         ]
         sizes = [aim.shape[0] * aim.shape[1] for aim in aims]

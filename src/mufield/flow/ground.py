@@ -87,7 +87,9 @@ class Ground(eqx.Module):
 
         starts = [tuple(2 * r - o for o, r in zip(at, self.reach, strict=True)) for at in offsets]
         if len(offsets) <= UNROLLED:
-            total = sum((shifted(at, k) for k, at in enumerate(starts[1:], 1)), shifted(starts[0], 0))
+            total = sum(
+                (shifted(at, k) for k, at in enumerate(starts[1:], 1)), shifted(starts[0], 0)
+            )
         else:
             numbers = (jnp.asarray(starts), jnp.arange(len(starts)))
             total = jax.lax.scan(

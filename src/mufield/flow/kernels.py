@@ -6,20 +6,18 @@ between a mixture of two kernels stands in for it.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float, Int
 
 from .._types import Mass, Scalar, Step
 from ..policies.base import ActionLaw
-from ..problem import AbstractJointMotion, Motion, Problem
+from ..problem import AbstractJointMotion, Motion
 from ..space.measure import MeanField, at_all_cells
 from .flow import Flow
 from .phi import Aims, landed_exactly, unfolded, windows
@@ -45,58 +43,6 @@ FEWEST_KNOTS = 12
 EVEN_BELOW = 0.2
 """Knots are spaced evenly below this mass and by equal factors above it, in multiples of the
 uniform mass: crowds matter by their relative size, and cells that are nearly empty do not."""
-
-Sight = Literal["nothing", "here", "more"]
-
-
-def sight(problem: Problem, function: Callable[..., Any]) -> Sight:
-    """What the result of ``function(state, action, mu)`` may depend on, by its jaxpr.
-
-    ``"here"`` means no more than ``mu.here``. The answer may say too much, for example for
-    ``0 * mu.mass``, but never too little. It is a plain word, also inside a compiled function.
-    """
-    program = _program(problem, function)
-    if _reaches(program, program.invars[0]):
-        return "more"
-    return "here" if _reaches(program, program.invars[1]) else "nothing"
-
-
-def sees_step(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether the result of ``function(state, action, mu)`` may depend on ``mu.step``."""
-    program = _program(problem, function)
-    return _reaches(program, program.invars[2])
-
-
-def _program(problem: Problem, function: Callable[..., Any]) -> Any:
-    """The jaxpr of a function of one agent, with the inputs ``mu.mass``, ``here`` and ``step``."""
-    grid, dtype = problem.grid, problem.initial.dtype
-    state = jnp.asarray(grid.centres[0], dtype=dtype)
-    action = jnp.asarray(problem.actions.rest, dtype=dtype)
-
-    def of_mu(mass: Mass, here: Scalar, step: Step) -> Any:
-        mu = MeanField(mass=mass, here=here, grid=grid, step=step)
-        return jnp.asarray(function(state, action, mu))
-
-    return jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0], problem.steps[0]).jaxpr
-
-
-def trips_see_mu(problem: Problem) -> bool:
-    """Whether the chance of a trip depends on mu; then the flow is not linear in it."""
-    return problem.trips is not None and depends_on_mu(problem, problem.trips.at)
-
-
-def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether the result of ``function(state, action, mu)`` may depend on mu; see `sight`."""
-    return sight(problem, function) != "nothing"
-
-
-def _reaches(program: Any, variable: Any) -> bool:
-    """Whether an input of a program may have an effect on its results."""
-    reached = {variable}
-    for equation in program.eqns:
-        if any(v in reached for v in equation.invars if not isinstance(v, Constant)):
-            reached.update(equation.outvars)
-    return any(v in reached for v in program.outvars if not isinstance(v, Constant))
 
 
 def displacements(

@@ -94,7 +94,7 @@ class ShardedFlow(eqx.Module):
             )
         self.noiseless = not any(noise.std)
         reach = window_reach(problem, noise.std)
-        self.rows = _rows(grid, len(devices), reach[0])
+        self.rows = split_rows(grid, len(devices), reach[0])
         check_windows(problem, reach, stencil=True)
         cut = subcells or subcells_for(problem, noise.std)
         self.slices = self._spread(_slices(problem, reach, cut, self.rows, len(devices)))
@@ -226,7 +226,7 @@ class ShardedFlow(eqx.Module):
         return ground.leave(room.reshape(-1))
 
 
-def _rows(grid: Grid, devices: int, reach: int) -> int:
+def split_rows(grid: Grid, devices: int, reach: int) -> int:
     """Cells of a slice on the first axis; raises if the map cannot be split so."""
     size = grid.shape[0]
     rows = -(-size // devices)

@@ -19,7 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 BLOCK = 1 << 16
-"""Cells that are computed at a time, unless their windows' margins need more."""
+"""Cells that are computed at a time."""
+
+MARGINS = 8
+"""A block is at least this many times as long as its window's margin."""
 
 UNROLLED = 64
 """Offsets of a window whose sum is written out as one expression; over more there is a loop."""
@@ -44,7 +47,7 @@ class Window:
         self.strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         self.size = math.prod(shape)
         self.margin = sum(r * s for r, s in zip(reach, self.strides, strict=True))
-        self.block = min(self.size, max(BLOCK, 8 * self.margin))
+        self.block = min(self.size, max(BLOCK, MARGINS * self.margin))
 
     def blocks(self, function: Callable[..., Any], *arrays: tuple[Any, int]) -> Any:
         """Applies a function to the blocks of flat arrays; returns all results, stacked.

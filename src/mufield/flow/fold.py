@@ -42,9 +42,9 @@ class Lists(eqx.Module):
         rest: Their further members.
     """
 
-    first: Int[Array, "owners width"]
-    long: Int[Array, "long"]
-    rest: Int[Array, "long further"]
+    first: Int[Array, "*devices owners width"]
+    long: Int[Array, "*devices long"]
+    rest: Int[Array, "*devices long further"]
 
     @classmethod
     def build(
@@ -120,10 +120,8 @@ class Routing(eqx.Module):
             width = max(each.first.shape[1] for each in lists)
             rows = [np.asarray(each.first) for each in lists]
             wide = [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=pad) for x in rows]
-            long, rest = (
-                np.stack([np.asarray(x)] * len(lists)) for x in (lists[0].long, lists[0].rest)
-            )
-            return jax.tree.map(jnp.asarray, Lists(np.stack(wide), long, rest))
+            none = (np.stack([x] * len(lists)) for x in (lists[0].long, lists[0].rest))
+            return Lists(*(jnp.asarray(x) for x in (np.stack(wide), *none)))
 
         inputs, outputs = len(maps[0].outgoing.first), len(maps[0].incoming.first)
         return cls(

@@ -39,9 +39,9 @@ class Ground(eqx.Module):
     """
 
     cells: Routing | None
-    open: Bool[Array, "cells"]
-    near: Int[Array, "near"]
-    ends: Int[Array, "ends"]
+    open: Bool[Array | np.ndarray, "*devices cells"]
+    near: Int[Array | np.ndarray, "*devices near"]
+    ends: Int[Array | np.ndarray, "*devices ends"]
     shape: tuple[int, ...] = eqx.field(static=True)
     reach: tuple[int, ...] = eqx.field(static=True)
     wrapped: tuple[bool, ...] = eqx.field(static=True)

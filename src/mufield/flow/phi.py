@@ -44,7 +44,9 @@ class Aims(eqx.Module):
         return Aims(self.displacement[cells], self.weights[cells], self.noise_std)
 
 
-def transition(grid: Grid, fold: Fold, mass: Mass, aims: Aims, *, exact: bool = False) -> Mass:
+def transition(
+    grid: Grid, fold: Fold, mass: Float[Array, "sources"], aims: Aims, *, exact: bool = False
+) -> Float[Array, "ends"]:
     r"""The next distribution, $\mu_{h+1} = \Phi(\mu_h, \pi_h, f)$.
 
     $$[\mu_{h+1}]_j = \sum_k [\mu_h]_k \, \mathbb{P}[\text{an agent that leaves the centre of } k

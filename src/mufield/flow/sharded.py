@@ -44,9 +44,9 @@ class Slice(eqx.Module):
 
     ground: Ground
     fold: Fold
-    free: Bool[Array, "*devices cells"]
-    initial: Float[Array, "*devices cells"]
-    noise_std: Float[Array, "*devices dim"]
+    free: Bool[Array | np.ndarray, "*devices cells"]
+    initial: Float[Array | np.ndarray, "*devices cells"]
+    noise_std: Float[Array | np.ndarray, "*devices dim"]
 
 
 class ShardedFlow(eqx.Module):

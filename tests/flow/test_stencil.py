@@ -68,11 +68,11 @@ def test_the_stencil_says_the_same_as_tables(world):
     raw = jax.random.normal(jax.random.key(0), (2, grid.n_cells, grid.dim))
     (value, gradient), (expected, slope) = (value_and_gradient(f, raw) for f in flows[::-1])
     assert float(value) == pytest.approx(float(expected), rel=1e-13)
-    assert gradient == pytest.approx(slope, abs=1e-13)
+    assert np.asarray(gradient) == pytest.approx(np.asarray(slope), abs=1e-13)
     mass = mf.from_density(grid, np.random.default_rng(0).random(grid.n_cells))
     law = random_laws(grid, 0, moves=3)
     after = [one_step(flow, mass, law) for flow in flows]
-    assert after[1] == pytest.approx(after[0], abs=1e-15)
+    assert np.asarray(after[1]) == pytest.approx(np.asarray(after[0]), abs=1e-15)
     assert float(after[1].sum()) == pytest.approx(1.0, abs=1e-13)
 
 
@@ -82,23 +82,24 @@ def test_kernels_of_large_maps_are_those_of_tables():
     sweeps = [MoveFlow(flow, walk, moves) for flow in flows]
     weights = sweeps[0].uniform()
     found = [jax.jit(lambda w, s=sweep: s.sweep(w).action_values)(weights) for sweep in sweeps]
-    assert found[1] == pytest.approx(found[0], abs=1e-12)
+    assert np.asarray(found[1]) == pytest.approx(np.asarray(found[0]), abs=1e-12)
 
 
 @given(blocks=st.integers(1, 4), unrolled=st.sampled_from([1, 6, 64]), seed=st.integers(0, 99))
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_blocks_and_loops_do_not_change_the_stencil(blocks, unrolled, seed):
     grid, noise, far = WORLDS["torus"]
     flow = Flow(walking_problem(grid, noise=noise, max_move=far), stencil=True)
     mass = mf.from_density(grid, np.random.default_rng(seed).random(grid.n_cells))
     law = random_laws(grid, seed)
-    usual = flow.step(mass, law, walk)
+    usual = np.asarray(one_step(flow, mass, law))
     with pytest.MonkeyPatch.context() as patch:
         size = int(np.prod(flow.ground.room))
         patch.setattr(stencil, "BLOCK", -(-size // blocks))
         patch.setattr(stencil, "MARGINS", 1)
         patch.setattr(stencil, "UNROLLED", unrolled)
-        assert flow.step(mass, law, walk) == pytest.approx(usual, abs=1e-15)
+        jax.clear_caches()
+        assert np.asarray(one_step(flow, mass, law)) == pytest.approx(usual, abs=1e-15)
 
 
 def test_open_cells_have_no_wall_within_reach():
@@ -156,7 +157,7 @@ def test_a_pooled_table_acts_alike_within_blocks():
     )
     actions = policy.at_cells(grid, problem.initial).actions[:, 0]
     cells = grid.free_cells // 2
-    assert actions == pytest.approx(np.asarray(policy.actions)[tuple(cells.T)])
+    assert np.asarray(actions) == pytest.approx(np.asarray(policy.actions)[tuple(cells.T)])
 
 
 SCRIPT = """

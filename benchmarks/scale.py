@@ -77,6 +77,7 @@ def walk(state: Any, action: Any, mu: Any) -> Any:
 
 def by_cell(flow: Any) -> tuple[Callable[..., Any], Any]:
     """Value and gradient with respect to one action for every cell and step."""
+    import equinox as eqx
     import jax
     import jax.numpy as jnp
 
@@ -84,12 +85,13 @@ def by_cell(flow: Any) -> tuple[Callable[..., Any], Any]:
 
     problem = flow.problem
 
-    def value(raw: Any) -> Any:
+    def value(raw: Any, flow: Any) -> Any:
         policy = mf.TablePolicy.deterministic(jnp.tanh(raw))
         return flow.value(mf.Profile.stacked(policy, problem.horizon), walk)
 
-    shape = (problem.horizon, problem.grid.n_cells, 2)
-    return jax.jit(jax.value_and_grad(value)), jax.random.normal(jax.random.key(1), shape)
+    both = eqx.filter_jit(jax.value_and_grad(value))
+    raw = jax.random.normal(jax.random.key(1), (problem.horizon, problem.grid.n_cells, 2))
+    return (lambda raw: both(raw, flow)), raw
 
 
 def by_block(flow: Any) -> tuple[Callable[..., Any], Any]:

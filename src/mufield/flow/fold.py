@@ -70,13 +70,18 @@ class Lists(eqx.Module):
     def __call__(self, values: Float[Array, "members *rest"]) -> Float[Array, "owners *rest"]:
         """The sum of each owner's members."""
         padded = jnp.concatenate([values, jnp.zeros_like(values[:1])])
+
+        def take(places: Int[Array, "..."]) -> Array:
+            # Bounds are not checked, nor negative numbers understood: that would take time.
+            return padded.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
         if self.first.shape[1] == 1:
-            sums = padded[self.first[:, 0]]
+            sums = take(self.first[:, 0])
         else:
-            sums = jnp.sum(padded[self.first], axis=1)
+            sums = jnp.sum(take(self.first), axis=1)
         if not len(self.long):
             return sums
-        return sums.at[self.long].add(jnp.sum(padded[self.rest], axis=1))
+        return sums.at[self.long].add(jnp.sum(take(self.rest), axis=1))
 
 
 class Routing(eqx.Module):

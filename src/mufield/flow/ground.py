@@ -9,7 +9,7 @@ part if the map is split over several devices (`mufield.flow.sharded`).
 
 import itertools
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -114,7 +114,7 @@ def open_cells(grid: Grid, reach: tuple[int, ...]) -> Bool[np.ndarray, "cells"]:
         size = grid.shape[axis]
         parts = (blocked.take(range(o, o + size), axis=axis) for o in range(2 * r + 1))
         blocked = np.logical_or.reduce(list(parts))
-    return ~blocked[~grid.walls]
+    return np.asarray(~blocked[~grid.walls])
 
 
 @lru_cache(maxsize=4)
@@ -139,7 +139,7 @@ def survey(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Sur
             reach=reach,
             wrapped=grid.periodic,
         )
-        return Surveyed(ground, assemble(ways, part.numbered(ends), len(ends), dtype))
+        return Surveyed(ground, assemble(ways, partial(part.number, ends), len(ends), dtype))
 
 
 class Part(NamedTuple):
@@ -161,20 +161,11 @@ class Part(NamedTuple):
         """The places of the room where mass may come to rest."""
         return np.unique(self.place(ways.sources[:, None] + ways.offsets))
 
-    def numbered(self, ends: Int[np.ndarray, "ends"]) -> "Numbered":
-        """The function from cells to their numbers among ``ends``."""
-        return Numbered(self, ends)
-
-
-class Numbered(NamedTuple):
-    """From cells to the numbers of their places among some places."""
-
-    part: Part
-    ends: Int[np.ndarray, "ends"]
-
-    def __call__(self, cells: Int[np.ndarray, "... dim"]) -> Int[np.ndarray, "..."]:
-        """The numbers; all cells must be among them."""
-        return np.searchsorted(self.ends, self.part.place(cells))
+    def number(
+        self, ends: Int[np.ndarray, "ends"], cells: Int[np.ndarray, "... dim"]
+    ) -> Int[np.ndarray, "..."]:
+        """The numbers among ``ends`` of the places of cells, which must be among them."""
+        return np.asarray(np.searchsorted(ends, self.place(cells)))
 
 
 def _wrap(box: Array, axis: int, size: int, reach: int, margin: int) -> Array:

@@ -5,6 +5,7 @@ its own cells, lets their mass come to rest in its room (`mufield.flow.ground`),
 margins of the room to its neighbours: a few rows a step, whatever the size of the map.
 """
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -264,7 +265,7 @@ def _slices(
     ends = [part.ends(way) for part, way in zip(parts, ways, strict=True)]
     most = max(len(each) for each in ends)
     folds = [
-        assemble(way, part.numbered(found), most, dtype.name, even=True)
+        assemble(way, partial(part.number, found), most, dtype.name, even=True)
         for way, part, found in zip(_alike(ways), parts, ends, strict=True)
     ]
     sources = max(len(way.sources) for way in ways)

@@ -136,7 +136,8 @@ def spread(
 
         return landed(0, mass, 0)
 
-    return window.joined(window.blocks(block, ((mass, aims), window.margin)))
+    after: Array = window.joined(window.blocks(block, ((mass, aims), window.margin)))
+    return after
 
 
 def _spread_forward(

@@ -39,9 +39,9 @@ class Ground(eqx.Module):
     """
 
     cells: Routing | None
-    open: Bool[Array | np.ndarray, "*devices cells"]
-    near: Int[Array | np.ndarray, "*devices near"]
-    ends: Int[Array | np.ndarray, "*devices ends"]
+    open: Bool[Array, "*devices cells"]
+    near: Int[Array, "*devices near"]
+    ends: Int[Array, "*devices ends"]
     shape: tuple[int, ...] = eqx.field(static=True)
     reach: tuple[int, ...] = eqx.field(static=True)
     wrapped: tuple[bool, ...] = eqx.field(static=True)

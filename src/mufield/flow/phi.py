@@ -39,7 +39,7 @@ class Aims(eqx.Module):
     weights: Float[Array, "cells moves"]
     noise_std: Float[Array, "dim"]
 
-    def of(self, cells: Int[Array | np.ndarray, "some"]) -> "Aims":
+    def of(self, cells: Int[Array, "some"]) -> "Aims":
         """The aims of some of the cells."""
         return Aims(self.displacement[cells], self.weights[cells], self.noise_std)
 

@@ -45,9 +45,9 @@ class Slice(eqx.Module):
 
     ground: Ground
     fold: Fold
-    free: Bool[Array | np.ndarray, "*devices cells"]
-    initial: Float[Array | np.ndarray, "*devices cells"]
-    noise_std: Float[Array | np.ndarray, "*devices dim"]
+    free: Bool[Array, "*devices cells"]
+    initial: Float[Array, "*devices cells"]
+    noise_std: Float[Array, "*devices dim"]
 
 
 class ShardedFlow(eqx.Module):
@@ -181,7 +181,9 @@ class ShardedFlow(eqx.Module):
         def paid(mass: Mass, whole: Array, law: ActionLaw, step: Any) -> Scalar:
             rewards = of_all(reward, mass, whole, step, law.actions)
             rewards = jnp.where(own.free[:, None], rewards, 0.0)
-            return jax.lax.psum(jnp.sum(mass[:, None] * law.weights * rewards), AXIS)
+            own_sum = jnp.sum(mass[:, None] * law.weights * rewards)
+            total: Scalar = jax.lax.psum(own_sum, AXIS)
+            return total
 
         def step(mass: Mass, inputs: Any) -> tuple[Mass, tuple[Mass, Scalar]]:
             part, number = inputs
@@ -276,9 +278,9 @@ def _slices(
     # Fillers name the first cell and the first place; their tables lead nowhere.
     ground = Ground(
         cells=None,
-        open=by_device(is_open),
-        near=np.stack([_fill(x, sources) for x in numbers]).astype(np.int32),
-        ends=np.stack([_fill(x, most) for x in ends]).astype(np.int32),
+        open=jnp.asarray(by_device(is_open)),
+        near=jnp.asarray(np.stack([_fill(x, sources) for x in numbers]), dtype=jnp.int32),
+        ends=jnp.asarray(np.stack([_fill(x, most) for x in ends]), dtype=jnp.int32),
         shape=shape,
         reach=reach,
         wrapped=(False, *grid.periodic[1:]),
@@ -287,9 +289,9 @@ def _slices(
     return Slice(
         ground=ground,
         fold=_stack(folds),
-        free=by_device(np.ones(grid.n_cells, dtype=bool)),
-        initial=by_device(np.asarray(problem.initial)),
-        noise_std=np.tile(np.asarray(std, dtype=dtype), (devices, 1)),
+        free=jnp.asarray(by_device(np.ones(grid.n_cells, dtype=bool))),
+        initial=jnp.asarray(by_device(np.asarray(problem.initial))),
+        noise_std=jnp.tile(jnp.asarray(std, dtype=dtype), (devices, 1)),
     )
 
 

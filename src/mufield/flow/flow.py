@@ -138,9 +138,10 @@ class Flow(eqx.Module):
         if isinstance(noise, NeighbourNoise):
             self.neighbours = NeighbourKernel.build(problem.grid, noise)
         self.noise_std = jnp.asarray(spread, dtype=problem.initial.dtype)
-        # A step's gradient needs a few arrays of the size of the tables' windows, or of the slabs.
+        # A step's gradient needs a few arrays of the size of the tables' windows; with a stencil
+        # besides, of the distribution and where agents aim.
         size = len(self.fold.sources) * math.prod(self.fold.window) + self.fold.split_shares.size
-        size += 0 if self.ground is None else grid.n_cells * sum(self.fold.window)
+        size += 0 if self.ground is None else grid.n_cells * (1 + grid.dim)
         kept = 4 * size * problem.horizon * problem.initial.dtype.itemsize
         self.checkpoint = kept > MOST_KEPT_BYTES if checkpoint is None else checkpoint
 

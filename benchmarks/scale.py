@@ -240,10 +240,11 @@ class Side:
         return min(self.seconds)
 
     def end(self) -> None:
-        """Ends the processes."""
+        """Ends the processes. They wait for each other, so all are told first."""
         for process in self.processes:
             if process.stdin:
                 process.stdin.close()
+        for process in self.processes:
             process.wait()
 
 

@@ -51,7 +51,7 @@ from _report import Report, duration
 import mufield
 from mufield import M3UCRL, DeepEnsemble, GaussianProcess, Hallucinated, MirrorAscent, MoveFlow
 from mufield.environments.registry import SUITE
-from mufield.flow.kernels import depends_on_mu
+from mufield.flow.sight import depends_on_mu
 from mufield.learning.run import learn_many
 from mufield.models.base import AbstractModel
 from mufield.models.data import Transitions

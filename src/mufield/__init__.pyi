@@ -16,6 +16,7 @@ from .errors import UserError as UserError
 from .flow.flow import Flow as Flow
 from .flow.flow import Rollout as Rollout
 from .flow.moves import MoveFlow as MoveFlow
+from .flow.sharded import ShardedFlow as ShardedFlow
 from .learning.best import BestPlan as BestPlan
 from .learning.m3ucrl import M3UCRL as M3UCRL
 from .learning.optimism import Bonus as Bonus
@@ -81,6 +82,7 @@ from .policies.files import load_policy as load_policy
 from .policies.files import read_info as read_info
 from .policies.files import save_policy as save_policy
 from .policies.network import network_profile as network_profile
+from .policies.tables import PooledTable as PooledTable
 from .policies.tables import TablePolicy as TablePolicy
 from .policies.tables import option_policy as option_policy
 from .policies.tables import random_policy as random_policy

@@ -11,7 +11,8 @@ from helpers import walk, walking_problem
 
 from mufield import Box, Flow, Grid, MirrorAscent, MoveFlow, point_mass
 from mufield.flow import kernels
-from mufield.flow.kernels import CrowdTable, landing_kernel, sight
+from mufield.flow.kernels import CrowdTable, landing_kernel
+from mufield.flow.sight import sight
 from mufield.problem import AbstractJointMotion
 
 pytestmark = pytest.mark.slow

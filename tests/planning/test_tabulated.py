@@ -7,7 +7,7 @@ import pytest
 from helpers import walking_problem
 
 from mufield import Box, Grid, Hallucinated
-from mufield.flow.kernels import depends_on_mu
+from mufield.flow.sight import depends_on_mu
 from mufield.planning.tabulated import AmongAll, tabulated
 from mufield.problem import AbstractJointMotion
 from mufield.space.measure import mean_field_at

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from .._files import digest
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..flow.kernels import depends_on_mu
+from ..flow.sight import depends_on_mu
 from ..policies.base import ActionLaw
 from ..problem import Motion, MoveSet, Problem
 from ..space.measure import density, log_mass

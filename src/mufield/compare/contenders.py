@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..flow.kernels import depends_on_mu, trips_see_mu
+from ..flow.sight import depends_on_mu, trips_see_mu
 from ..jobs.compute import simulated, system_of
 from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
 from ..learning.run import BROKEN

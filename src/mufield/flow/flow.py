@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _types
@@ -14,10 +15,12 @@ from .._types import Mass, Scalar, Step
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, as_profile
 from ..problem import Motion, Problem
+from ..space.grid import Grid
 from ..space.measure import at_all_cells
 from ..space.move import GaussianNoise, NeighbourNoise
 from .fold import Fold, build_fold
-from .phi import Aims, NeighbourKernel, landed_exactly, transition
+from .ground import Ground, open_cells, survey
+from .phi import Aims, NeighbourKernel, into_room, transition
 
 NOISE_REACH = 5.0
 """Standard deviations of noise that windows cover on top of the farthest move. Of the farthest
@@ -25,7 +28,10 @@ moves 3e-7 of the mass would go farther, about what single precision resolves; i
 window's edge, so that none is lost."""
 
 MOST_WINDOW, MOST_ENTRIES = 5_000, 100_000_000
-"""Cells in the window around a cell, and in all windows; flows with more are refused."""
+"""Cells in the window around a cell, and in all windows of tables; flows with more are refused."""
+
+FEWEST_CELLS, LEAST_OPEN = 10_000, 0.5
+"""Maps with fewer cells, or a smaller share of open ones, go by tables alone."""
 
 MOST_KEPT_BYTES = 1 << 28
 """Memory that a gradient may take to avoid computing windows twice."""
@@ -70,7 +76,9 @@ class Flow(eqx.Module):
     Building one prepares the tables for walls and borders; keep it and use it many times.
 
     Attributes:
-        fold: The tables that say where mass comes to rest.
+        fold: The tables that say where mass comes to rest: of all cells, or of those that
+            `ground` leaves to them.
+        ground: On large maps, which cells go by a stencil instead.
         neighbours: The discrete rooms' noise, if the problem has it.
         noise_std: Standard deviation of the Gaussian noise on each axis.
         checkpoint: Whether gradients compute steps again to save memory.
@@ -80,13 +88,19 @@ class Flow(eqx.Module):
 
     problem: Problem
     fold: Fold
+    ground: Ground | None
     neighbours: NeighbourKernel | None
     noise_std: Float[Array, "dim"]
     checkpoint: bool = eqx.field(static=True)
     noiseless: bool = eqx.field(static=True)
 
     def __init__(
-        self, problem: Problem, *, subcells: int | None = None, checkpoint: bool | None = None
+        self,
+        problem: Problem,
+        *,
+        subcells: int | None = None,
+        checkpoint: bool | None = None,
+        stencil: bool | None = None,
     ):
         """Prepares the flow.
 
@@ -97,28 +111,38 @@ class Flow(eqx.Module):
                 than a sixteenth of a cell in two dimensions and an eighth in three; smaller noise
                 is then resolved only to the subcell.
             checkpoint: Whether gradients keep one distribution for each step and compute the
-                rest again, which takes longer. By default only where keeping the
-                windows of all steps would take more than `MOST_KEPT_BYTES`.
+                rest again, which takes longer. By default only where keeping what the gradients
+                of all steps need would take more than `MOST_KEPT_BYTES`.
+            stencil: Whether cells without walls within reach go by a stencil, not by tables. The
+                result is the same; by default it is so on large maps that are mostly open.
         """
-        noise = problem.noise
-        spread = noise.std if isinstance(noise, GaussianNoise) else (0.0,) * problem.grid.dim
+        grid, noise = problem.grid, problem.noise
+        spread = noise.std if isinstance(noise, GaussianNoise) else (0.0,) * grid.dim
         self.problem = problem
-        reach = _reach(problem, spread)
-        _check_windows(problem, reach)
-        self.fold = build_fold(
-            problem.grid,
+        reach = window_reach(problem, spread)
+        if stencil is None:
+            stencil = goes_by_stencil(grid, reach)
+        check_windows(problem, reach, stencil)
+        tables = (
+            grid,
             reach,
-            subcells or _subcells(problem, spread),
+            subcells or subcells_for(problem, spread),
             problem.initial.dtype.name,
         )
+        if stencil:
+            self.ground, self.fold = survey(*tables)
+        else:
+            self.ground, self.fold = None, build_fold(*tables)
         self.noiseless = not any(spread)
         self.neighbours = None
         if isinstance(noise, NeighbourNoise):
             self.neighbours = NeighbourKernel.build(problem.grid, noise)
         self.noise_std = jnp.asarray(spread, dtype=problem.initial.dtype)
-        # A step's gradient needs a few arrays of the size of all windows.
-        windows = problem.grid.n_cells * math.prod(self.fold.window) + self.fold.split_shares.size
-        kept = 4 * windows * problem.horizon * problem.initial.dtype.itemsize
+        # A step's gradient needs a few arrays of the size of the tables' windows; with a stencil
+        # besides, of the distribution and where agents aim.
+        size = len(self.fold.sources) * math.prod(self.fold.window) + self.fold.split_shares.size
+        size += 0 if self.ground is None else grid.n_cells * (1 + grid.dim)
+        kept = 4 * size * problem.horizon * problem.initial.dtype.itemsize
         self.checkpoint = kept > MOST_KEPT_BYTES if checkpoint is None else checkpoint
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
@@ -170,10 +194,12 @@ class Flow(eqx.Module):
 
     def land(self, carried: Mass, aims: Aims) -> Mass:
         """Where mass at the cell centres comes to rest, before the discrete rooms' noise."""
-        if self.noiseless:
-            windows = landed_exactly(self.problem.grid, self.fold, aims, carried)
-            return self.fold.arrival(windows.reshape(-1))
-        return transition(self.problem.grid, self.fold, carried, aims)
+        grid, exact = self.problem.grid, self.noiseless
+        if self.ground is None:
+            return transition(grid, self.fold, carried, aims, exact=exact)
+        return self.ground.leave(
+            into_room(grid, self.ground, self.fold, carried, aims, exact=exact)
+        )
 
     def displacements(
         self, motion: Motion, mass: Mass, law: ActionLaw, step: Step = 0
@@ -305,7 +331,7 @@ def end_reward(problem: Problem, mass: Mass) -> Scalar:
     return integrated_reward(problem, mass, law, problem.end)
 
 
-def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
+def window_reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
     """Cells to each side that the farthest move and `NOISE_REACH` deviations can touch."""
     reach = []
     for axis, size in enumerate(problem.grid.cell_size):
@@ -318,20 +344,29 @@ def _reach(problem: Problem, spread: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(reach)
 
 
-def _check_windows(problem: Problem, reach: tuple[int, ...]) -> None:
+def check_windows(problem: Problem, reach: tuple[int, ...], stencil: bool) -> None:
     """Raises if windows would take minutes to prepare, or more memory than there is."""
-    shape = tuple(2 * r + 1 for r in reach)
-    window, entries = math.prod(shape), problem.grid.n_cells * math.prod(shape)
-    if window > MOST_WINDOW or entries > MOST_ENTRIES:
+    grid, shape = problem.grid, tuple(2 * r + 1 for r in reach)
+    tables = int(np.sum(~open_cells(grid, reach))) if stencil else grid.n_cells
+    if math.prod(shape) > MOST_WINDOW or tables * math.prod(shape) > MOST_ENTRIES:
+        near = f"; {tables:,} of them have walls within reach" if stencil else ""
         raise UserError(
             f"expected agents that move a few cells in one step, got a max_move of "
             f"{problem.max_move} and the noise {problem.noise}, which reach "
-            f"{' x '.join(map(str, shape))} cells around each of {problem.grid.n_cells:,}; give a "
+            f"{' x '.join(map(str, shape))} cells around each of {grid.n_cells:,}{near}; give a "
             "smaller max_move (by default it is the whole space), less noise or larger cells"
         )
 
 
-def _subcells(problem: Problem, spread: tuple[float, ...]) -> int:
+def goes_by_stencil(grid: Grid, reach: tuple[int, ...]) -> bool:
+    """Whether a map is better split between a stencil and tables: large, and mostly open."""
+    window = math.prod(2 * r + 1 for r in reach)
+    if grid.n_cells < FEWEST_CELLS or window > MOST_WINDOW:
+        return False
+    return bool(open_cells(grid, reach).mean() >= LEAST_OPEN)
+
+
+def subcells_for(problem: Problem, spread: tuple[float, ...]) -> int:
     """Number of subcells on each axis, a power of two: each about half a standard deviation."""
     finest, most = 1, MOST_SUBCELLS[problem.grid.dim]
     for size, std in zip(problem.grid.cell_size, spread, strict=True):

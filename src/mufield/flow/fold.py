@@ -10,7 +10,7 @@ to how many of its points lead there.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -42,21 +42,26 @@ class Lists(eqx.Module):
         rest: Their further members.
     """
 
-    first: Int[Array, "owners width"]
-    long: Int[Array, "long"]
-    rest: Int[Array, "long further"]
+    first: Int[Array, "*devices owners width"]
+    long: Int[Array, "*devices long"]
+    rest: Int[Array, "*devices long further"]
 
     @classmethod
     def build(
-        cls, owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n: int, pad: int
+        cls,
+        owners: Int[np.ndarray, "links"],
+        members: Int[np.ndarray, "links"],
+        n: int,
+        pad: int,
+        even: bool = False,
     ) -> "Lists":
-        """Lists the members of ``n`` owners."""
-        table = _lists(owners, members, n, pad)
+        """Lists the members of ``n`` owners; if ``even``, in lists that all have one length."""
+        table = _list_members(owners, members, n, pad)
         counts = np.sum(table != pad, axis=1)
         widths = np.arange(1, table.shape[1] + 1)
         sizes = [n * w + np.sum(counts > w) * (table.shape[1] - w) for w in widths]
         width = int(widths[np.argmin(sizes)])
-        if 2 * min(sizes) > table.size:
+        if even or 2 * min(sizes) > table.size:
             width = table.shape[1]
         long = np.flatnonzero(counts > width).astype(np.int32)
         parts = (table[:, :width], long, table[long, width:])
@@ -65,13 +70,18 @@ class Lists(eqx.Module):
     def __call__(self, values: Float[Array, "members *rest"]) -> Float[Array, "owners *rest"]:
         """The sum of each owner's members."""
         padded = jnp.concatenate([values, jnp.zeros_like(values[:1])])
+
+        def take(places: Int[Array, "..."]) -> Array:
+            # Bounds are not checked, nor negative numbers understood: that would take time.
+            return padded.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
         if self.first.shape[1] == 1:
-            sums = padded[self.first[:, 0]]
+            sums = take(self.first[:, 0])
         else:
-            sums = jnp.sum(padded[self.first], axis=1)
+            sums = jnp.sum(take(self.first), axis=1)
         if not len(self.long):
             return sums
-        return sums.at[self.long].add(jnp.sum(padded[self.rest], axis=1))
+        return sums.at[self.long].add(jnp.sum(take(self.rest), axis=1))
 
 
 class Routing(eqx.Module):
@@ -96,11 +106,32 @@ class Routing(eqx.Module):
         outputs: Int[np.ndarray, "links"],
         n_inputs: int,
         n_outputs: int,
+        even: bool = False,
     ) -> "Routing":
-        """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``."""
+        """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``.
+
+        If ``even``, in lists that all have one length, as `stacked` needs them.
+        """
         return cls(
-            incoming=Lists.build(outputs, inputs, n_outputs, pad=n_inputs),
-            outgoing=Lists.build(inputs, outputs, n_inputs, pad=n_outputs),
+            incoming=Lists.build(outputs, inputs, n_outputs, n_inputs, even),
+            outgoing=Lists.build(inputs, outputs, n_inputs, n_outputs, even),
+        )
+
+    @classmethod
+    def stacked(cls, maps: Sequence["Routing"]) -> "Routing":
+        """Maps between as many inputs and outputs each, one after the other on a further axis."""
+
+        def stack(lists: list[Lists], pad: int) -> Lists:
+            width = max(each.first.shape[1] for each in lists)
+            rows = [np.asarray(each.first) for each in lists]
+            wide = [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=pad) for x in rows]
+            none = (np.stack([x] * len(lists)) for x in (lists[0].long, lists[0].rest))
+            return Lists(*(jnp.asarray(x) for x in (np.stack(wide), *none)))
+
+        inputs, outputs = len(maps[0].outgoing.first), len(maps[0].incoming.first)
+        return cls(
+            incoming=stack([each.incoming for each in maps], pad=inputs),
+            outgoing=stack([each.outgoing for each in maps], pad=outputs),
         )
 
     def __call__(self, values: Float[Array, "inputs *rest"]) -> Float[Array, "outputs *rest"]:
@@ -125,7 +156,7 @@ def _route_backward(tables: Any, cotangent: Array) -> tuple[Array, None, None]:
 _route.defvjp(_route_forward, _route_backward)
 
 
-def _lists(
+def _list_members(
     owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n_owners: int, pad: int
 ) -> Int[np.ndarray, "owners most"]:
     order = np.argsort(owners, kind="stable")
@@ -138,16 +169,18 @@ def _lists(
 
 
 class Fold(eqx.Module):
-    """Tables that bring the mass of every cell's window to rest.
+    """Tables that bring the mass of windows to rest, for some or all cells: the *sources*.
 
-    The *pieces* of a flow step are the masses in all windows, cell after cell, followed by the
-    mass of each split pair in each of its possible landing cells.
+    The *pieces* of a flow step are the masses in the sources' windows, source after source,
+    followed by the mass of each split pair in each of its possible landing cells. The *ends* are
+    where mass comes to rest: the free cells, unless `mufield.flow.ground` says otherwise.
 
     Attributes:
-        routing: From pieces to the free cells where they land.
-        landing: From pieces to (source cell, window offset) where they land.
-        arrival: From (source cell, window offset) to the free cell that this is.
-        split_pairs: From free cells to the split pairs of which they are the source.
+        sources: Coordinates of the sources.
+        routing: From pieces to the ends where they land.
+        landing: From pieces to (source, window offset) where they land.
+        arrival: From (source, window offset) to the end that this is.
+        split_pairs: From sources to the split pairs that are theirs.
         split_edges: Edges of the subcells of each split pair's target on each axis, in cells
             from the source's centre; the window's outer edges are `FAR` away, to catch the tails.
         split_shares: Share of each subcell's mass that goes to each possible landing of its pair;
@@ -156,6 +189,7 @@ class Fold(eqx.Module):
         subcells: Subcells of a split target on each axis.
     """
 
+    sources: Int[Array, "sources dim"]
     routing: Routing
     landing: Routing
     arrival: Routing
@@ -178,29 +212,59 @@ class Fold(eqx.Module):
 
 @lru_cache(maxsize=32)
 def build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Fold:
-    """Builds the tables for windows of ``reach`` cells to each side.
+    """Builds the tables of all cells, for windows of ``reach`` cells to each side."""
+    # The tables are constants of the grid, also when they are first needed inside a trace.
+    with jax.ensure_compile_time_eval():
+        ways = follow(grid, reach, subcells, np.arange(grid.n_cells))
+        return assemble(ways, grid.cell_index, grid.n_cells, dtype)
+
+
+class Ways(NamedTuple):
+    """Where the mass in the windows of some cells, the sources, comes to rest.
+
+    Attributes:
+        sources: Their coordinates.
+        offsets: The offsets of a window.
+        landing: Number of the offset at which mass in a source's window lands; -1 if it is split.
+        pairs: The split pairs: number of the source times the window's size plus the offset's.
+        codes: Numbers of the offsets at which a split pair's mass may land, right-aligned; before
+            them -1.
+        shares: As `Fold.split_shares`.
+    """
+
+    sources: Int[np.ndarray, "sources dim"]
+    offsets: Int[np.ndarray, "window dim"]
+    landing: Int[np.ndarray, "sources window"]
+    pairs: Int[np.ndarray, "pairs"]
+    codes: Int[np.ndarray, "pairs landings"]
+    shares: Float[np.ndarray, "pairs landings_but_last *subcells"]
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Number of cells that windows extend to each side."""
+        return tuple(int(most) for most in self.offsets.max(axis=0))
+
+
+def follow(
+    grid: Grid, reach: tuple[int, ...], subcells: int, cells: Int[np.ndarray, "sources"]
+) -> Ways:
+    """Follows the lines from some free cells, given by their numbers, to their windows.
 
     Which cell an aim leads to depends only on the walls in the box between the agent's cell and
     the target cell, so each pattern of walls in such a box is traced once, however large the map.
     """
-    # The tables are constants of the grid, also when they are first needed inside a trace.
-    with jax.ensure_compile_time_eval():
-        return _build_fold(grid, reach, subcells, dtype)
-
-
-def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Fold:
-    n, dim = grid.n_cells, grid.dim
+    n, dim, sources = len(cells), grid.dim, grid.free_cells[cells]
     if dim == 1:
         subcells = 1  # On a line there is no order in which axes could cross.
     offsets = np.array(list(itertools.product(*(range(-r, r + 1) for r in reach))))
     window, window_shape = len(offsets), tuple(2 * r + 1 for r in reach)
-    landing = np.tile(np.arange(window), (n, 1))  # numbers of offsets
+    landing = np.tile(np.arange(window, dtype=np.int32), (n, 1))
 
     split_pair: list[Int[np.ndarray, "..."]] = []
     split_kind: list[Int[np.ndarray, "..."]] = []
     kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
-    groups = list(_groups(grid, reach, offsets))
-    ends = _landings(grid, [(int(g.cells[0]), offsets[g.offset]) for g in groups], subcells)
+    groups = list(_groups(grid, reach, sources, offsets))
+    ends = _landings(grid, [(sources[g.cells[0]], offsets[g.offset]) for g in groups], subcells)
     for group, end in zip(groups, ends, strict=True):
         landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
         possible = np.unique(landed)
@@ -224,33 +288,54 @@ def _build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -
         # Aligned to the right, because the last landing gets what the others leave.
         kind_codes[i, most - len(codes) :] = codes
         kind_shares[i, most - len(codes) :] = shares
-    split_codes = kind_codes[kind_of]
     split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *(subcells,) * dim)
+    return Ways(sources, offsets, landing, pairs, kind_codes[kind_of], split_shares)
 
+
+def assemble(
+    ways: Ways,
+    end_of: Callable[[Int[np.ndarray, "... dim"]], Int[np.ndarray, "..."]],
+    n_ends: int,
+    dtype: str,
+    even: bool = False,
+) -> Fold:
+    """The tables of some cells.
+
+    Args:
+        ways: Where the mass of their windows comes to rest.
+        end_of: Number of the end that a cell is, from its coordinates, which may be beyond a
+            wrapped axis; negative in walls.
+        n_ends: How many ends there are.
+        dtype: Precision of the tables.
+        even: As of `Routing.build`.
+    """
+    sources, offsets, landing, pairs, codes, shares = ways
+    n, window = landing.shape
+    subcells = shares.shape[-1]
     # Pieces: window masses first, then the shares of the split pairs.
     every_source = np.repeat(np.arange(n), window)
-    piece_source = np.concatenate([every_source, np.repeat(pairs // window, most)])
-    piece_code = np.concatenate([landing.ravel(), split_codes.ravel()])
+    piece_source = np.concatenate([every_source, np.repeat(pairs // window, codes.shape[1])])
+    piece_code = np.concatenate([landing.ravel(), codes.ravel()])
     pieces = np.flatnonzero(piece_code >= 0)
     source, landed = piece_source[pieces], piece_code[pieces]
-    destination = grid.cell_index(grid.free_cells[source] + offsets[landed])
     n_pieces = len(piece_code)
 
-    every_end = grid.cell_index(grid.free_cells[:, None] + offsets).ravel()
-    reachable = np.flatnonzero(every_end >= 0)
+    every_end = end_of(sources[:, None] + offsets)
+    reachable = np.flatnonzero(every_end.ravel() >= 0)
 
     ticks = np.arange(subcells + 1) / subcells - 0.5
     edges = offsets[pairs % window][:, :, None] + ticks
-    limit = np.array(reach)[:, None] + 0.5
+    limit = np.array(ways.reach)[:, None] + 0.5
     edges = np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges)
     return Fold(
-        routing=Routing.build(pieces, destination, n_pieces, n),
-        landing=Routing.build(pieces, source * window + landed, n_pieces, n * window),
-        arrival=Routing.build(reachable, every_end[reachable], n * window, n),
-        split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs)),
+        sources=jnp.asarray(sources),
+        routing=Routing.build(pieces, every_end[source, landed], n_pieces, n_ends, even),
+        landing=Routing.build(pieces, source * window + landed, n_pieces, n * window, even),
+        arrival=Routing.build(reachable, every_end.ravel()[reachable], n * window, n_ends, even),
+        split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs), even),
         split_edges=jnp.asarray(edges, dtype=dtype),
-        split_shares=jnp.asarray(split_shares, dtype=dtype),
-        reach=reach,
+        split_shares=jnp.asarray(shares, dtype=dtype),
+        reach=ways.reach,
         subcells=subcells,
     )
 
@@ -263,11 +348,14 @@ class _Group(NamedTuple):
 
 
 def _groups(
-    grid: Grid, reach: tuple[int, ...], offsets: Int[np.ndarray, "window dim"]
+    grid: Grid,
+    reach: tuple[int, ...],
+    sources: Int[np.ndarray, "sources dim"],
+    offsets: Int[np.ndarray, "window dim"],
 ) -> Iterator[_Group]:
-    """Groups of cells that have walls in the box towards an offset, by the pattern they see."""
+    """Groups of sources that have walls in the box towards an offset, by the pattern they see."""
     blocked = grid.padded_walls(reach)
-    cells = grid.free_cells + np.array(reach)
+    cells = sources + np.array(reach)
     for o, offset in enumerate(offsets):
         box = itertools.product(*(range(min(0, d), max(0, d) + 1) for d in offset))
         seen = np.stack([blocked[tuple((cells + np.array(b)).T)] for b in box], axis=1)
@@ -283,7 +371,9 @@ def _groups(
 
 
 def _landings(
-    grid: Grid, pairs: list[tuple[int, Int[np.ndarray, "dim"]]], subcells: int
+    grid: Grid,
+    pairs: list[tuple[Int[np.ndarray, "dim"], Int[np.ndarray, "dim"]]],
+    subcells: int,
 ) -> Iterator[Int[np.ndarray, "subcells points dim"]]:
     """The offsets at which lines end that lead from a cell's centre to points of its target."""
     # In three dimensions the average over the orders of crossing makes up for fewer points.
@@ -292,14 +382,12 @@ def _landings(
     for first in range(0, len(pairs), batch):
         aims = [
             # Along one axis all points of the target lead to the same cell.
-            grid.free_cells[cell]
-            + offset
-            + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
+            cell + offset + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
             for cell, offset in pairs[first : first + batch]
         ]
         sizes = [aim.shape[0] * aim.shape[1] for aim in aims]
-        cells = [cell for cell, _ in pairs[first : first + batch]]
-        starts = np.repeat(grid.free_cells[cells] + 0.5, sizes, axis=0)
+        cells = np.array([cell for cell, _ in pairs[first : first + batch]])
+        starts = np.repeat(cells + 0.5, sizes, axis=0)
         lines = np.concatenate([aim.reshape(-1, grid.dim) for aim in aims])
         ends = np.split(_trace_many(grid, starts, lines), np.cumsum(sizes)[:-1], axis=1)
         for end, aim in zip(ends, aims, strict=True):

@@ -6,23 +6,21 @@ between a mixture of two kernels stands in for it.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float, Int
 
 from .._types import Mass, Scalar, Step
 from ..policies.base import ActionLaw
-from ..problem import AbstractJointMotion, Motion, Problem
+from ..problem import AbstractJointMotion, Motion
 from ..space.measure import MeanField, at_all_cells
 from .flow import Flow
-from .phi import Aims, landed_exactly, windows
+from .phi import Aims, landed_exactly, unfolded, windows
 
 MOVES_AT_ONCE = 64
 """Number of moves whose windows are in memory at the same time."""
@@ -45,58 +43,6 @@ FEWEST_KNOTS = 12
 EVEN_BELOW = 0.2
 """Knots are spaced evenly below this mass and by equal factors above it, in multiples of the
 uniform mass: crowds matter by their relative size, and cells that are nearly empty do not."""
-
-Sight = Literal["nothing", "here", "more"]
-
-
-def sight(problem: Problem, function: Callable[..., Any]) -> Sight:
-    """What the result of ``function(state, action, mu)`` may depend on, by its jaxpr.
-
-    ``"here"`` means no more than ``mu.here``. The answer may say too much, for example for
-    ``0 * mu.mass``, but never too little. It is a plain word, also inside a compiled function.
-    """
-    program = _program(problem, function)
-    if _reaches(program, program.invars[0]):
-        return "more"
-    return "here" if _reaches(program, program.invars[1]) else "nothing"
-
-
-def sees_step(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether the result of ``function(state, action, mu)`` may depend on ``mu.step``."""
-    program = _program(problem, function)
-    return _reaches(program, program.invars[2])
-
-
-def _program(problem: Problem, function: Callable[..., Any]) -> Any:
-    """The jaxpr of a function of one agent, with the inputs ``mu.mass``, ``here`` and ``step``."""
-    grid, dtype = problem.grid, problem.initial.dtype
-    state = jnp.asarray(grid.centres[0], dtype=dtype)
-    action = jnp.asarray(problem.actions.rest, dtype=dtype)
-
-    def of_mu(mass: Mass, here: Scalar, step: Step) -> Any:
-        mu = MeanField(mass=mass, here=here, grid=grid, step=step)
-        return jnp.asarray(function(state, action, mu))
-
-    return jax.make_jaxpr(of_mu)(problem.initial, problem.initial[0], problem.steps[0]).jaxpr
-
-
-def trips_see_mu(problem: Problem) -> bool:
-    """Whether the chance of a trip depends on mu; then the flow is not linear in it."""
-    return problem.trips is not None and depends_on_mu(problem, problem.trips.at)
-
-
-def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether the result of ``function(state, action, mu)`` may depend on mu; see `sight`."""
-    return sight(problem, function) != "nothing"
-
-
-def _reaches(program: Any, variable: Any) -> bool:
-    """Whether an input of a program may have an effect on its results."""
-    reached = {variable}
-    for equation in program.eqns:
-        if any(v in reached for v in equation.invars if not isinstance(v, Constant)):
-            reached.update(equation.outvars)
-    return any(v in reached for v in program.outvars if not isinstance(v, Constant))
 
 
 def displacements(
@@ -165,20 +111,32 @@ def land(
 
 def arrive(flow: Flow, landed: Float[Array, "cells window"]) -> Mass:
     """The next distribution, from the mass that lands at each window offset."""
-    after = flow.fold.arrival(landed.reshape(-1))
+    if flow.ground is None:
+        after = flow.fold.arrival(landed.reshape(-1))
+    else:
+        after = flow.ground.arrive(landed)
     return after if flow.neighbours is None else flow.neighbours(after)
 
 
 def _landed(flow: Flow, displacement: Float[Array, "cells dim"]) -> Float[Array, "cells window"]:
     """Probability of each window offset, for one move of each cell."""
-    grid = flow.problem.grid
+    grid, ground = flow.problem.grid, flow.ground
     ones = jnp.ones(grid.n_cells, dtype=displacement.dtype)
     aims = Aims(displacement[:, None], ones[:, None], flow.noise_std)
+    if ground is None:
+        return _by_tables(flow, aims, ones)
+    landed = unfolded(grid, ground.reach, aims, ones)
+    if not len(ground.near):
+        return landed
+    return landed.at[ground.near].set(_by_tables(flow, aims.of(ground.near), ones[ground.near]))
+
+
+def _by_tables(flow: Flow, aims: Aims, mass: Mass) -> Float[Array, "sources window"]:
+    """Mass at each window offset, for the cells that have tables."""
+    grid, fold = flow.problem.grid, flow.fold
     if flow.noiseless:
-        return landed_exactly(grid, flow.fold, aims, ones)
-    pieces = windows(grid, flow.fold, aims, ones)
-    parts = jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)])
-    return flow.fold.landing(parts).reshape(grid.n_cells, -1)
+        return landed_exactly(grid, fold, aims, mass)
+    return fold.landing(windows(grid, fold, aims, mass).flat).reshape(mass.shape[0], -1)
 
 
 class Beliefs(eqx.Module):

@@ -26,6 +26,7 @@ from .charge import Charge, Prices
 from .flow import Flow, Rollout
 from .kernels import CrowdTable
 from .phi import Aims
+from .sight import sees_step, sight, trips_see_mu
 
 Weights = Float[Array, "steps cells moves"]
 
@@ -127,9 +128,9 @@ class MoveFlow(eqx.Module):
         self.flow = flow
         self.motion = motion
         self.actions = jnp.broadcast_to(actions.astype(dtype), shape)
-        seen = kernels.sight(problem, motion)
+        seen = sight(problem, motion)
         self.sees_mu = seen != "nothing"
-        self.sees_step = kernels.sees_step(problem, motion)
+        self.sees_step = sees_step(problem, motion)
         self.kernel = self.table = None
         size = kernels.kernel_bytes(flow, shape[1]) * (problem.horizon if self.sees_step else 1)
         knots = 0 if self.sees_step else CrowdTable.knots_for(flow, shape[1])
@@ -247,7 +248,7 @@ class MoveFlow(eqx.Module):
             now, number = inputs
             return Choices(weights=now, step=partial(self.step, step=number))
 
-        bound = bound and not self.sees_mu and not kernels.trips_see_mu(self.flow.problem)
+        bound = bound and not self.sees_mu and not trips_see_mu(self.flow.problem)
         prices = None if charge is None else charge(rollout.mass)
         action_values, gap = backwards(
             self.flow,

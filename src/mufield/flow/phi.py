@@ -6,19 +6,24 @@ The paper prints lower minus upper (App. D.2, "Transition Function Implementatio
 in two dimensions and is negative in one.
 """
 
+import itertools
 import math
 import string
+from collections.abc import Callable
+from functools import lru_cache
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._types import Mass, Scalar
 from ..space.grid import Grid
 from ..space.move import NeighbourNoise, trace
 from .fold import FAR, Fold, Routing
+from .ground import Ground
+from .stencil import Slabs, spread
 
 
 class Aims(eqx.Module):
@@ -34,8 +39,14 @@ class Aims(eqx.Module):
     weights: Float[Array, "cells moves"]
     noise_std: Float[Array, "dim"]
 
+    def of(self, cells: Int[Array, "some"]) -> "Aims":
+        """The aims of some of the cells."""
+        return Aims(self.displacement[cells], self.weights[cells], self.noise_std)
 
-def transition(grid: Grid, fold: Fold, mass: Mass, aims: Aims) -> Mass:
+
+def transition(
+    grid: Grid, fold: Fold, mass: Float[Array, "sources"], aims: Aims, *, exact: bool = False
+) -> Float[Array, "ends"]:
     r"""The next distribution, $\mu_{h+1} = \Phi(\mu_h, \pi_h, f)$.
 
     $$[\mu_{h+1}]_j = \sum_k [\mu_h]_k \, \mathbb{P}[\text{an agent that leaves the centre of } k
@@ -44,40 +55,91 @@ def transition(grid: Grid, fold: Fold, mass: Mass, aims: Aims) -> Mass:
     The mass in the window of each cell is a product over the axes of upper minus lower cumulative
     distribution functions, mixed over the moves of a randomised policy; the fold then brings it
     to rest at walls and borders.
+
+    Args:
+        grid: The space.
+        fold: The tables of the cells that have mass, and of their ends.
+        mass: Mass of these cells.
+        aims: Where they aim.
+        exact: Without noise: mass lands by the rule that agents follow.
     """
-    pieces = windows(grid, fold, aims, mass)
-    return fold.routing(jnp.concatenate([pieces.window.reshape(-1), pieces.split.reshape(-1)]))
+    if exact:
+        return fold.arrival(landed_exactly(grid, fold, aims, mass).reshape(-1))
+    return fold.routing(windows(grid, fold, aims, mass).flat)
+
+
+def into_room(
+    grid: Grid, ground: Ground, fold: Fold, mass: Mass, aims: Aims, *, exact: bool = False
+) -> Float[Array, "places"]:
+    """`transition` on a map with a ground: mass in its room, before it goes round wrapped axes."""
+    size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
+    std = aims.noise_std.astype(mass.dtype) / size
+    carried = jnp.where(ground.open, mass, 0.0)
+
+    def one(displacement: Float[Array, "cells dim"], weight: Mass) -> Float[Array, "places"]:
+        moved = [ground.enter(displacement[:, a] / size[a]) for a in range(grid.dim)]
+        slabs_of = slab_lists(ground.reach)
+        return spread(
+            ground.enter(carried * weight), moved, std, slabs_of, ground.room, ground.reach
+        )
+
+    moves = aims.weights.shape[1]
+    room = one(aims.displacement[:, 0], aims.weights[:, 0])
+    if moves > 1:
+        later = (jnp.moveaxis(aims.displacement[:, 1:], 1, 0), aims.weights[:, 1:].T)
+        add = jax.checkpoint(lambda total, move: (total + one(*move), None))
+        room = jax.lax.scan(add, room, later)[0]
+    if not len(ground.near):
+        return room
+    by_tables = transition(grid, fold, mass[ground.near], aims.of(ground.near), exact=exact)
+    return room.at[ground.ends].add(by_tables)
 
 
 class Pieces(eqx.Module):
     """Mass before it comes to rest: in the windows, and of split pairs by landing cell."""
 
-    window: Float[Array, "cells window"]
+    window: Float[Array, "sources window"]
     split: Float[Array, "pairs landings"]
+
+    @property
+    def flat(self) -> Float[Array, "pieces"]:
+        """All of them, in the order of `Fold`."""
+        return jnp.concatenate([self.window.reshape(-1), self.split.reshape(-1)])
 
 
 def windows(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Pieces:
     """The pieces of one flow step, before they come to rest."""
+    window = unfolded(grid, fold.reach, aims, mass)
+    if fold.n_pairs == 0:
+        return Pieces(window=window, split=jnp.zeros((0, 1), dtype=mass.dtype))
+    size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
+    std = aims.noise_std.astype(mass.dtype) / size
+    weights = aims.weights * mass[:, None]
+    return Pieces(window=window, split=_split(fold, weights, aims.displacement / size, std))
+
+
+def unfolded(
+    grid: Grid, reach: tuple[int, ...], aims: Aims, mass: Mass
+) -> Float[Array, "sources window"]:
+    """The mass in the window of each cell, as if there were no walls."""
     size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
     displacement = aims.displacement / size
     std = aims.noise_std.astype(mass.dtype) / size
-    weights = aims.weights * mass[:, None]
     per_cell = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, None))
-    coarse = [
-        per_cell(displacement[..., axis], std[axis], window_edges(reach).astype(mass.dtype))
-        for axis, reach in enumerate(fold.reach)
+    slabs = [
+        per_cell(displacement[..., axis], std[axis], window_edges(r).astype(mass.dtype))
+        for axis, r in enumerate(reach)
     ]
-    window = _mix(weights, coarse).reshape(mass.shape[0], -1)
-    if fold.n_pairs == 0:
-        return Pieces(window=window, split=jnp.zeros((0, 1), dtype=mass.dtype))
-    return Pieces(window=window, split=_split(fold, weights, displacement, std))
+    return _mix(aims.weights * mass[:, None], slabs).reshape(mass.shape[0], -1)
 
 
-def landed_exactly(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Float[Array, "cells window"]:
+def landed_exactly(
+    grid: Grid, fold: Fold, aims: Aims, mass: Mass
+) -> Float[Array, "sources window"]:
     """Without noise: the mass that lands at each window offset, by the rule that agents follow."""
     size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
     reach = jnp.asarray(fold.reach, dtype=jnp.int32)
-    centres = jnp.asarray(grid.free_cells + 0.5, dtype=mass.dtype)
+    centres = fold.sources.astype(mass.dtype) + 0.5
 
     def offset(centre: Array, displacement: Array) -> Array:
         path = trace(grid, centre, centre + displacement / size)
@@ -147,13 +209,40 @@ def slab_masses(
     Without noise all mass is in the slab that holds the displacement; slabs contain their lower
     edges.
     """
-    distance = edges - displacement
-    scale = jnp.where(noise_std > 0, noise_std, 1.0) * math.sqrt(2.0)
-    smooth = 0.5 * (1.0 + jax.lax.erf(distance / scale))
-    step = (distance > 0).astype(smooth.dtype)
-    cumulative = jnp.where(noise_std > 0, smooth, step)
     # The error function is monotone only up to rounding.
-    return jnp.maximum(jnp.diff(cumulative), 0.0)
+    return jnp.maximum(jnp.diff(_below(edges - displacement, noise_std)), 0.0)
+
+
+@lru_cache(maxsize=8)
+def slab_lists(reach: tuple[int, ...]) -> Callable[[list[Array], Array], Slabs]:
+    """The function from displacements on the axes, and the noise, to windows' slabs."""
+
+    def slabs(displacement: list[Array], noise_std: Array) -> Slabs:
+        return [slab_list(d, noise_std[a], reach[a]) for a, d in enumerate(displacement)]
+
+    return slabs
+
+
+def slab_list(
+    displacement: Float[Array, "places"], noise_std: Scalar, reach: int
+) -> list[Float[Array, "places"]]:
+    """`slab_masses` of a window for many agents, an array for each slab.
+
+    As separate arrays they compile to much better code than as one: gradients above all.
+    """
+    edges = [k - reach + 0.5 for k in range(2 * reach)]
+    inner = [_below(edge - displacement, noise_std) for edge in edges]
+    sums = [jnp.zeros_like(displacement), *inner, jnp.ones_like(displacement)]
+    return [jnp.maximum(high - low, 0.0) for low, high in itertools.pairwise(sums)]
+
+
+def _below(distance: Float[Array, "*edges"], noise_std: Scalar) -> Float[Array, "*edges"]:
+    """Mass below an edge at this distance from an agent's aim."""
+    # The compiler would rather keep a quotient than compute it again; a product it computes again.
+    scale = 1.0 / (jnp.where(noise_std > 0, noise_std, 1.0) * math.sqrt(2.0))
+    smooth = 0.5 * (1.0 + jax.lax.erf(distance * scale))
+    step = (distance > 0).astype(smooth.dtype)
+    return jnp.where(noise_std > 0, smooth, step)
 
 
 class NeighbourKernel(eqx.Module):

@@ -15,8 +15,9 @@ from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..flow.flow import Flow, Rollout
-from ..flow.kernels import depends_on_mu, displacements
+from ..flow.kernels import displacements
 from ..flow.moves import MoveFlow, Weights
+from ..flow.sight import depends_on_mu
 from ..models.base import AbstractModel
 from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy

@@ -17,8 +17,9 @@ from jaxtyping import Array, Float
 from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..flow.kernels import landing_kernel, sees_step
+from ..flow.kernels import landing_kernel
 from ..flow.moves import Weights
+from ..flow.sight import sees_step
 from ..models.base import AbstractModel
 from ..planning.outcomes import AbstractOutcomes, DoubtfulOutcomes, DrawnOutcomes
 from ..planning.planner import Plan

@@ -19,8 +19,8 @@ from .._types import Key, Mass, Scalar
 from ..errors import UserError
 from ..flow.charge import Charge, Margins
 from ..flow.flow import Flow
-from ..flow.kernels import depends_on_mu, trips_see_mu
 from ..flow.moves import Choices, MoveFlow, backwards
+from ..flow.sight import depends_on_mu, trips_see_mu
 from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion, Problem
 

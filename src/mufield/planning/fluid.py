@@ -38,6 +38,7 @@ from .._types import Mass, Step
 from ..errors import UserError
 from ..flow import kernels
 from ..flow.moves import MoveFlow, Weights
+from ..flow.sight import sight
 from ..passengers import Earnings, Passengers, by_step
 from ..policies.base import Profile
 from ..problem import Problem
@@ -93,7 +94,7 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None) -> FluidPlan:
     """
     problem = moves.flow.problem
     earnings, passengers = of_fleet(problem)
-    if kernels.sight(problem, moves.motion) == "more":
+    if sight(problem, moves.motion) == "more":
         raise UserError(
             "the fluid programme needs a motion that sees of mu no more than mu.here, so that all "
             "crowds can be tried; plan with MirrorAscent"

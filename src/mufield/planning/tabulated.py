@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Scalar, State
-from ..flow.kernels import sees_step, sight
+from ..flow.sight import sees_step, sight
 from ..problem import AbstractJointMotion, Box, Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._types import Mass, State
@@ -75,11 +76,7 @@ class TablePolicy(AbstractPolicy):
 
     def check_actions(self, actions: Box | MoveSet) -> None:
         """Raises if the table's actions have another number of axes."""
-        if self.actions.shape[-1] != actions.dim:
-            raise UserError(
-                f"the policy's actions have {self.actions.shape[-1]} axes, and the problem's "
-                f"{actions.dim}; name the environment that it was planned for"
-            )
+        _check_axes(self.actions, actions)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The moves and weights of the agent's cell."""
@@ -104,6 +101,58 @@ class TablePolicy(AbstractPolicy):
         return ActionLaw(actions=actions, weights=weights)
 
 
+class PooledTable(AbstractPolicy):
+    """One action for each block of cells: a table for maps of too many cells to plan one by one.
+
+    `Profile.stacked` makes a profile of tables that have one more axis at the front, for the steps.
+
+    Attributes:
+        actions: The actions of the blocks. The axes of the grid are cut into as many equal parts,
+            up to whole cells, as the array has entries along them.
+        grid: The space.
+    """
+
+    actions: Float[Array, "*steps_and_blocks action_dim"]
+    grid: Grid = eqx.field(static=True)
+
+    @property
+    def sees_mu(self) -> bool:
+        """A table never looks at mu."""
+        return False
+
+    @property
+    def by_cell(self) -> bool:
+        """No cell is in two blocks."""
+        return True
+
+    def check_grid(self, grid: Grid) -> None:
+        """Raises if the table is for another space."""
+        check_same_grid(self.grid, grid)
+
+    def check_actions(self, actions: Box | MoveSet) -> None:
+        """Raises if the table's actions have another number of axes."""
+        _check_axes(self.actions, actions)
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The action of the block of the agent's cell."""
+        grid = self.grid
+        place = []
+        for axis, (where, cells) in enumerate(zip(grid.lattice(state), grid.shape, strict=True)):
+            cell = jnp.floor(where).astype(jnp.int32)
+            cell = cell % cells if grid.periodic[axis] else jnp.clip(cell, 0, cells - 1)
+            place.append(cell * self.actions.shape[axis] // cells)
+        action = self.actions[tuple(place)]
+        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=action.dtype))
+
+    def table(self) -> TablePolicy:
+        """The same policy with an action for each cell, for example to save it."""
+        cells = self.grid.free_cells
+        first = self.actions.ndim - 1 - self.grid.dim
+        blocks = self.actions.shape[first:-1]
+        place = tuple(cells.T * np.array(blocks)[:, None] // np.array(self.grid.shape)[:, None])
+        return TablePolicy.deterministic(self.actions[(..., *place, slice(None))], self.grid)
+
+
 def option_policy(
     actions: MoveSet, choice: Int[Array, "*steps cells"], grid: Grid | None = None
 ) -> TablePolicy:
@@ -123,3 +172,11 @@ def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:
     """The policy that draws from the same moves with equal probability everywhere."""
     count = moves.shape[0]
     return TablePolicy.mixing(moves, jnp.full((1, count), 1.0 / count, dtype=moves.dtype))
+
+
+def _check_axes(own: Float[Array, "... action_dim"], actions: Box | MoveSet) -> None:
+    if own.shape[-1] != actions.dim:
+        raise UserError(
+            f"the policy's actions have {own.shape[-1]} axes, and the problem's "
+            f"{actions.dim}; name the environment that it was planned for"
+        )

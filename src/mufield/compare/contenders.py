@@ -91,7 +91,7 @@ class Contender:
         )
 
     def _reference(
-        self, shared: dict[str, Any], *, value: float, upper: float | None, **more: Any
+        self, shared: dict[str, Any], *, value: float, upper: float | None = None, **more: Any
     ) -> Result:
         """The result of a contender that learns nothing."""
         if upper is not None:

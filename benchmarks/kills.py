@@ -196,6 +196,11 @@ def _timeless(document: Any) -> Any:
     return [_timeless(each) for each in document] if isinstance(document, list) else document
 
 
+def scratch_of(place: Path) -> set[str]:
+    """What is in the directory for temporary files; some libraries leave files there, always."""
+    return {path.name for path in Path(f"{place}-temporary").iterdir()}
+
+
 def session_members(leader: int) -> list[int]:
     """The processes of a session that are still there."""
     found = []
@@ -237,7 +242,7 @@ def try_subject(name: str, kills: int, place: Path, draw: random.Random) -> Coun
         seconds = time.perf_counter() - before
     if name == "tell":
         done(mufield("ask", whole / "run"), whole)
-    expected = outcome(whole)
+    expected, usual = outcome(whole), scratch_of(whole)
     print(f"{name}: {duration(seconds)}, first file after {duration(first)}", flush=True)
     while count.kills < kills:
         here = place / f"trial-{count.kills}"
@@ -265,21 +270,15 @@ def try_subject(name: str, kills: int, place: Path, draw: random.Random) -> Coun
         for command in subject.go_on(here):
             done(command, here)
         found = outcome(here)
-        # Directories hold their own names in nothing, so both can be compared as they are.
-        temporary = list(Path(f"{here}-temporary").iterdir())
+        temporary = scratch_of(here) - usual
         count.kills += 1
         count.same += found == expected
         count.left += bool(temporary) or found.keys() != expected.keys()
         count.processes += bool(left)
         if found != expected or temporary:
-            odd = [
-                key
-                for key in found.keys() | expected.keys()
-                if found.get(key, 0) != expected.get(key, 0)
-            ]
-            print(
-                f"{name}, kill {count.kills}: {odd} {[str(each) for each in temporary]}", flush=True
-            )
+            differs = {key for key in found if found[key] != expected.get(key, b"")}
+            odd = sorted(differs | (expected.keys() - found.keys()))
+            print(f"{name}, kill {count.kills}: {odd} {sorted(temporary)}", flush=True)
         shutil.rmtree(here)
         print(f"{name}: {count.kills} of {kills}", flush=True)
     return count

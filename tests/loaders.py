@@ -389,6 +389,7 @@ LOADERS = {
     "cli/export.py:Export.__call__": None,
     "cli/fleet.py:_answer": None,
     "cli/policy.py:Policy.__call__": None,
+    "cli/program.py:main": None,
     "deploy/check.py:reader_decides": None,
     "deploy/export.py:export_policy": None,
     "jobs/pool.py:SameProcess.run": None,

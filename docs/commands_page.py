@@ -1,7 +1,9 @@
 """Writes commands.md, the page of all commands, from the code: ``python docs/commands_page.py``."""
 
+import json
 import os
 from pathlib import Path
+from typing import get_args
 
 os.environ["COLUMNS"] = "96"  # of the help; before it is made
 
@@ -27,10 +29,30 @@ What `mufield COMMAND --help` prints. All commands keep one convention:
 """
 
 
+def _defaults() -> str:
+    """The settings of models and planners, as they are if nothing else is said."""
+    from mufield.runs.build import resolve
+    from mufield.runs.config import ModelName, PlannerName, RunConfig
+
+    rows = []
+    for flag, kinds in {"model": get_args(ModelName), "planner": get_args(PlannerName)}.items():
+        for kind in kinds:
+            found = getattr(resolve(RunConfig("four-rooms", **{flag: kind})), f"{flag}_options")
+            words = ", ".join(f"`{name}={json.dumps(value)}`" for name, value in found.items())
+            rows.append(f"| `--{flag} {kind}` | {words} |")
+    head = (
+        "What `--model-options` and `--planner-options` can change, and what they are by default:"
+    )
+    return "\n".join(
+        ["## Defaults of settings", "", head, "", "| | settings |", "|---|---|", *rows, ""]
+    )
+
+
 def page() -> str:
     """The page, as it should be."""
     codes = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     parts = [TOP, "\n".join(["| exit code | meaning |", "|---|---|", *codes, ""])]
+    parts += [_defaults()]
     parts += [f"## {name}\n\n```text\n{help_text(name)}```\n" for name in COMMANDS]
     return "\n".join(parts)
 

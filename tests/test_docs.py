@@ -2,12 +2,15 @@
 
 import json
 import os
+import pydoc
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import mufield as mf
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -83,6 +86,16 @@ def test_links_between_pages_and_to_pictures_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (DOCS / target).is_file(), f"{page.name} links to {target}"
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    told = {line.rpartition(".")[2] for line in text.splitlines() if line.startswith("::: ")}
+    names = {name for name in dir(mf) if not name.startswith("_")}
+    assert names - told == {"FOUR_ROOMS"}  # the drawing of a map
+    for line in text.splitlines():
+        if line.startswith("::: "):
+            assert pydoc.locate(line[4:]) is not None, line
 
 
 def test_every_page_is_in_the_navigation():

@@ -5,8 +5,21 @@ import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
-from mufield import Box, Flow, Grid, Problem, SimulatedSystem, UserError, uniform
-from mufield.learning.trouble import trouble
+from mufield import (
+    BPTT,
+    Box,
+    Flow,
+    Grid,
+    MirrorAscent,
+    MoveFlow,
+    Problem,
+    SimulatedSystem,
+    Table,
+    UserError,
+    plan,
+    uniform,
+)
+from mufield.flow.trouble import trouble
 
 SMALL = Grid.box(0.0, 4.0, (4, 4))
 
@@ -72,7 +85,30 @@ def test_the_cell_and_step_where_a_reward_is_to_blame_are_named(reward, words):
 
 
 def test_a_sound_reward_is_not_blamed():
-    assert trouble(walking_problem(SMALL, horizon=2)) == ""
+    assert trouble(walking_problem(SMALL, horizon=2), walk) == ""
+
+
+def bad_late(state, action, mu):
+    return jnp.where((state[0] > 3) & (mu.step == 1), jnp.nan, 0.0)
+
+
+def test_plans_with_known_motion_name_the_cell_and_step_too():
+    flow, motion = SimulatedSystem(rewarded(bad_late), walk).reveal()
+    words = r"no plan with a finite J was found: the reward is NaN .* cell \(3, 0\), at step 1"
+    with pytest.raises(UserError, match=words):
+        MirrorAscent(sweeps=1).solve(MoveFlow(flow, motion, flow.problem.actions.points(2)))
+    with pytest.raises(UserError, match=words):
+        plan(flow, motion, Table(), ascent=BPTT(steps=1), starts=1, random=True)
+
+
+def test_an_evaluation_names_the_function_that_is_to_blame():
+    def broken(state, action, mu):
+        return state + action + bad_late(state, action, mu)
+
+    still = rewarded(lambda state, action, mu: 0.0)
+    system = SimulatedSystem(still, broken)
+    with pytest.raises(UserError, match=r"not finite: the motion is NaN .* \(3, 0\), at step 1"):
+        system.evaluate(lambda state, mu, step: jnp.zeros(2))
 
 
 TABLE = np.arange(16.0).reshape(4, 4)

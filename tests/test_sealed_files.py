@@ -18,6 +18,7 @@ from mufield._files import (
     locked,
     open_new,
     read_sealed,
+    replacing,
     sealed_bytes,
     write_bytes,
     write_sealed,
@@ -186,3 +187,15 @@ def test_directories_that_lead_elsewhere_are_refused(precious, tmp_path):
             check_own(sent, *parts)
     with pytest.raises(UserError, match="symbolic link"), JobStore(sent).writing():
         pass
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_unless_somebody_writes(tmp_path):
+    left = tmp_path / ".mufield-dead.tmp"
+    left.touch()
+    write_bytes(tmp_path / "one", b"1")
+    assert not left.exists()
+    with replacing(tmp_path / "slow") as draft:
+        draft.write_bytes(b"2")
+        write_bytes(tmp_path / "quick", b"3")
+        assert draft.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "quick", "slow"]

@@ -26,7 +26,7 @@ JOB = Job("small", "random", {"steps": (1, 2)}, {"jax": "1"})
 @pytest.fixture
 def store(tmp_path):
     found = JobStore(tmp_path)
-    write_result(found.begin(JOB), JOB, {"value": 1.5, "curve": np.arange(3.0)}, 2.0)
+    write_result(found.begin(JOB), JOB, {"value": 1.5, "rewards": np.arange(3.0)}, 2.0)
     return found
 
 

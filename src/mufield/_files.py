@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,9 @@ a crash of the program, but perhaps not one of the computer. Tests set it."""
 MOST_BYTES, MOST_TEXT = 1 << 30, 1 << 26
 """Larger files are refused, so that a file from a stranger cannot fill the memory: sealed ones and
 tables, and JSON, which takes many times its size in memory."""
+
+MOST = 2**63 - 1
+"""The largest whole number that is read where a number is expected."""
 
 _ENTRY = "mufield"
 _TEMPORARY = ".mufield-*.tmp"
@@ -67,21 +70,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A symbolic link of that name is replaced, and what it points to is left alone.
     """
-    # In the same directory, because `os.replace` is atomic only within one file system.
-    temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.environ.get(FSYNC) != "0" and sys.platform != "win32":
-        # So that the new name survives a power failure as well.
-        handle = os.open(path.parent, os.O_RDONLY)
+    with _writing_in(path.parent) as handle:
+        # In the same directory, because `os.replace` is atomic only within one file system.
+        temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            yield temporary
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if os.environ.get(FSYNC) != "0" and handle is not None:
+            os.fsync(handle)  # so that the new name survives a power failure as well
 
 
 def open_new(path: Path) -> int:
@@ -113,13 +112,15 @@ def check_own(directory: Path, *parts: str) -> None:
 
 def write_changed(path: Path, data: bytes) -> None:
     """Writes a file unless it already holds these bytes; a pipe of that name is replaced."""
-    if not path.is_file() or path.read_bytes() != data:
+    # Sizes first: what stands there may be of any size.
+    same = path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
+    if not same:
         write_bytes(path, data)
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_leftovers(directory: Path, pattern: str = "**/" + _TEMPORARY) -> None:
     """Removes temporary files of writers that were killed; call it only while nobody writes."""
-    for left in directory.rglob(_TEMPORARY):
+    for left in directory.glob(pattern):
         left.unlink(missing_ok=True)
 
 
@@ -243,6 +244,28 @@ def read_sealed(
     return Sealed(document, arrays)
 
 
+def require(
+    path: Path, sealed: Sealed, fields: Mapping[str, type], arrays: Iterable[str] = ()
+) -> None:
+    """Raises unless the document has these fields, each of its kind, and these arrays are there.
+
+    A right checksum says that a file is as it was written, not that we wrote it.
+    """
+    missing = [name for name in arrays if name not in sealed.arrays]
+    missing += [name for name, kind in fields.items() if not is_a(sealed.document.get(name), kind)]
+    if missing:
+        raise unusable(path, f"it lacks {', '.join(missing)}, or has something else there")
+
+
+def is_a(value: Any, kind: type) -> bool:
+    """Whether what JSON gave is of a kind; whole numbers are floats, too, huge ones neither."""
+    if kind not in (int, float):
+        return isinstance(value, kind)
+    if isinstance(value, float):
+        return kind is float
+    return isinstance(value, int) and not isinstance(value, bool) and -MOST <= value <= MOST
+
+
 def _check_layout(path: Path, expected: Layout, found: Layout) -> None:
     for name in sorted(expected.keys() | found.keys()):
         want, got = (
@@ -307,7 +330,7 @@ def locked(directory: Path) -> Iterator[None]:
         if os.fstat(handle).st_nlink > 1:
             raise UserError(f"cannot lock with {path}: it has another name, too; remove it")
         if not _acquire(handle):
-            holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+            holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
             raise DirectoryInUse(
                 f"{directory} is in use by {holder}; wait until it ends, or stop it"
             )
@@ -331,6 +354,10 @@ if sys.platform == "win32":
             return False
         return True
 
+    @contextmanager
+    def _writing_in(directory: Path) -> Iterator[int | None]:
+        yield None  # directories cannot be opened
+
 else:
     import fcntl
 
@@ -340,3 +367,21 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    @contextmanager
+    def _writing_in(directory: Path) -> Iterator[int | None]:
+        """Yields a handle of the directory, rid of what writers left who were killed in it.
+
+        All writers share a lock on the directory itself, so nobody writes while it can be had
+        alone. Where the file system has no such locks, leftovers stay.
+        """
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_leftovers(directory, _TEMPORARY)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_SH)
+            yield handle
+        finally:
+            os.close(handle)

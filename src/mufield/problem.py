@@ -4,6 +4,7 @@ import math
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import equinox as eqx
@@ -413,8 +414,9 @@ def in_words(error: Exception, arguments: str) -> str:
         remedy = f"it is called as function{arguments}, so define it with these arguments"
     else:
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    place = [frame for frame in frames if "site-packages" not in frame.filename]
+    frames, ours = traceback.extract_tb(error.__traceback__), str(Path(__file__).parent)
+    others = ("site-packages", ours)
+    place = [each for each in frames if not any(part in each.filename for part in others)]
     line = f" (line {place[-1].lineno} of {place[-1].filename})" if place else ""
     return f"{remedy}{line}; {type(error).__name__}: {str(error).splitlines()[0]}"
 

@@ -14,6 +14,7 @@ from ._types import Action, Key, Mass, Scalar, State, Step
 from .episode import AbstractSystem, Episode
 from .errors import UserError
 from .flow.flow import Conduct, Flow, Rollout
+from .flow.trouble import trouble
 from .policies.base import AbstractPolicy, Profile, fitting_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
@@ -95,7 +96,7 @@ class SimulatedSystem(AbstractSystem):
         """The population's flow and J under a policy, without tracked agents."""
         profile = fitting_profile(policy, self.problem)
         rollout, conduct = _inspect(self._flow, profile, self._motion)
-        _check_rollout(self.problem, profile, rollout, conduct)
+        _check_rollout(self._flow.problem, self._motion, profile, rollout, conduct)
         return rollout
 
     def mean_actions(
@@ -231,7 +232,9 @@ def _track(
     )
 
 
-def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct: Conduct) -> None:
+def _check_rollout(
+    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, conduct: Conduct
+) -> None:
     """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
     allowed = np.asarray(conduct.allowed)
     if not allowed.all():
@@ -251,8 +254,12 @@ def _check_rollout(problem: Problem, profile: Profile, rollout: Rollout, conduct
         )
     if not bool(finite):
         raise UserError(
-            "the episode is not finite: the motion or the reward returned NaN or infinity for a "
-            "state, action or distribution that the policy led to"
+            "the episode is not finite: "
+            + (
+                trouble(problem, motion)
+                or "the motion or the reward returned NaN or infinity for a state, action or "
+                "distribution that the policy led to"
+            )
         )
     check_weights(float(jnp.max(conduct.weight_error)), float(jnp.min(conduct.least_weight)))
     _check_farthest(problem, np.asarray(jnp.max(conduct.farthest, axis=0)))

@@ -43,7 +43,7 @@ def test_all_files_are_written_and_the_table_is_printed(mufield, tmp_path):
     assert [line[0] for line in table[1:5]] == ["greedy", "known", "random", "u2mfqlfh*"]
     assert table[4][4:6] == ["100", "300"]
     assert "u2mfqlfh*: not comparable: discrete rooms, other moves and noise" in out
-    assert "known: comparable: no policy on the learners' moves earns more than" in out
+    assert "known: no policy on the learners' moves earns more than" in out
     assert max(map(len, out.splitlines()[:5])) <= 80
     assert "[1/4] greedy-0: done" in said
     files = {path.name for path in (tmp_path / "comparison").iterdir()}

@@ -3,7 +3,9 @@
 import csv
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from contest import (
@@ -26,7 +28,9 @@ from mufield import (
     Grid,
     MoveSet,
     Problem,
+    Profile,
     SimulatedSystem,
+    TablePolicy,
     log_mass,
     make,
     point_mass,
@@ -104,15 +108,19 @@ def test_only_q_learning_plays_another_game_in_the_four_rooms(found):
             assert result.note == "not comparable: discrete rooms, other moves and noise"
 
 
+def last(count):
+    return np.arange(EPISODES) >= EPISODES - count
+
+
 def test_curves_have_a_value_for_each_seed_and_entry(found):
     results = {result.name: result for result in found.results}
     for name in LEARNERS:
         assert results[name].transitions == tuple(HORIZON * (i + 1) for i in range(EPISODES))
         wanted = [[pretended(seed, i) for i in range(EPISODES)] for seed in SEEDS]
         np.testing.assert_array_equal(results[name].curves, wanted)
-        np.testing.assert_allclose(
-            results[name].finals, np.mean(wanted, axis=1, where=np.arange(EPISODES) >= EPISODES - 5)
-        )
+        # A third of seven episodes.
+        np.testing.assert_allclose(results[name].finals, np.mean(wanted, axis=1, where=last(2)))
+        assert results[name].last == 2
     for name in Q_LEARNERS:
         tenth = HORIZON * Q_EPISODES // 10
         assert results[name].transitions == tuple(tenth * (i + 1) for i in range(10))
@@ -303,6 +311,9 @@ def test_nobody_who_plays_the_same_game_earns_more_than_the_certified_bound(conf
             assert result.transitions == (config.options["horizon"], 2 * config.options["horizon"])
 
 
+UNBOUND = "a better plan may exist: nothing bounds the optimum, because"
+
+
 @pytest.fixture
 def own_games(monkeypatch):
     """A finite game whose motion depends on mu, and one whose reward is not concave in it."""
@@ -336,8 +347,8 @@ def own_games(monkeypatch):
 @pytest.mark.parametrize(
     ("environment", "remark"),
     [
-        ("slow-crowd", "no certificate, the motion depends on mu"),
-        ("herd", "no certificate, the reward is not concave in mu"),
+        ("slow-crowd", f"{UNBOUND} the motion depends on mu"),
+        ("herd", f"{UNBOUND} the reward is not concave in mu"),
     ],
 )
 def test_outside_the_class_of_certificates_known_motion_has_no_bound(
@@ -350,13 +361,36 @@ def test_outside_the_class_of_certificates_known_motion_has_no_bound(
 
 
 @pytest.mark.slow
-def test_where_the_motion_depends_on_mu_a_table_is_planned():
-    config = ComparisonConfig(
-        "swarm-congested", ("random", "known"), options={"horizon": 2, "cells": 6}, **TINY
-    )
+def test_where_the_motion_depends_on_mu_the_better_of_two_plans_counts(monkeypatch):
+    options = {"horizon": 2, "cells": 6}
+    config = ComparisonConfig("swarm-congested", ("random", "known"), options=options, **TINY)
     drawn, known = compare(config, progress=False).results
-    assert (known.upper, known.remark) == (None, "no certificate, the motion depends on mu")
+    assert (known.upper, known.remark) == (None, f"{UNBOUND} the motion depends on mu")
     assert known.finals[0] > drawn.finals[0]
+    monkeypatch.setattr(compute, "plan", bad_plan)
+    assert compare(config, progress=False).results[1].finals[0] > drawn.finals[0]
+
+
+def bad_plan(flow, motion, *more, **options):
+    """Everybody goes left, whatever was planned."""
+    problem = flow.problem
+    actions = np.full((problem.horizon, problem.grid.n_cells, 1), problem.actions.lower[0])
+    profile = Profile.stacked(TablePolicy.deterministic(jnp.asarray(actions)), problem.horizon)
+    return SimpleNamespace(profile=profile)
+
+
+def test_families_of_models_play_side_by_side(monkeypatch):
+    asked = pretend(monkeypatch)
+    config = replace(SMALL, contenders=("m3ucrl", "m3ucrl:ensemble", "greedy:gp"), seeds=(0,))
+    comparison = compare(config, progress=False)
+    assert [result.name for result in comparison.results] == list(config.contenders)
+    assert [each["model"] for each in asked] == ["gp", "ensemble", "gp"]
+    assert "inducing" in asked[0]["model_options"]
+    assert "members" in asked[1]["model_options"]
+    comparison_figure(comparison)
+    for wrong in ("m3ucrl:forest", "random:gp"):
+        with pytest.raises(UserError, match=f"no contender is named '{wrong}'"):
+            replace(SMALL, contenders=(wrong,))
 
 
 # Mistakes.

@@ -11,7 +11,7 @@ import pytest
 
 import mufield as mf
 from mufield.deploy import reader
-from mufield.deploy.export import describe, write_policy
+from mufield.deploy.export import describe, policy_bytes
 
 DECIDE = (
     "policy = DeployedPolicy.load('policy.safetensors'); "
@@ -26,7 +26,7 @@ def place(tmp_path_factory):
     problem = mf.make("four-rooms").problem
     weights = jax.random.dirichlet(jax.random.key(0), jnp.full(81, 0.1), (20, 104))
     profile = mf.Profile.stacked(mf.TablePolicy.mixing(problem.actions.points(9), weights), 20)
-    write_policy(directory / "policy.safetensors", describe(profile, problem))
+    (directory / "policy.safetensors").write_bytes(policy_bytes(describe(profile, problem)))
     return directory
 
 

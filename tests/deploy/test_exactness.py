@@ -21,41 +21,39 @@ from mufield.deploy.check import (
     random_inputs,
     reader_decides,
 )
-from mufield.deploy.export import describe, write_policy
-from mufield.deploy.onnx_graph import ENTRY, build_model, write_onnx
+from mufield.deploy.export import describe, policy_bytes
+from mufield.deploy.onnx_graph import ENTRY, build_model, onnx_bytes
 from mufield.deploy.reader import KIND, DeployedPolicy
 from mufield.finite.draws import drawn
 from mufield.space.measure import histogram
 
 pytestmark = pytest.mark.slow
 
-FILES = {"safetensors": (write_policy, reader_decides), "onnx": (write_onnx, onnx_decides)}
+FILES = {"safetensors": (policy_bytes, reader_decides), "onnx": (onnx_bytes, onnx_decides)}
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_decides_as_jax_does(case, dtype, file, tmp_path):
+def test_a_file_decides_as_jax_does(case, dtype, file):
     profile, problem = CASES[case](dtype)
-    write, decides = FILES[file]
-    path = tmp_path / f"policy.{file}"
-    write(path, describe(profile, problem))
-    assert largest_difference(decides(path), profile, problem) <= TOLERANCE
+    made, decides = FILES[file]
+    data = made(describe(profile, problem))
+    assert largest_difference(decides(data), profile, problem) <= TOLERANCE
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_comparison_sees_a_small_change(file, tmp_path):
+def test_the_comparison_sees_a_small_change(file):
     problem = rooms()
-    write, decides = FILES[file]
+    made, decides = FILES[file]
     for make in (table, randomised):
         policy = make(problem)
-        path = tmp_path / f"policy.{file}"
-        write(path, describe(stacked(policy), problem))
+        data = made(describe(stacked(policy), problem))
         for name in ("actions", "weights"):
             if name == "actions" or make is randomised:
                 moved = getattr(policy, name).at[..., 0].multiply(1 - 1e-3)
                 object.__setattr__(policy, name, moved)
-                assert largest_difference(decides(path), stacked(policy), problem) > TOLERANCE
+                assert largest_difference(decides(data), stacked(policy), problem) > TOLERANCE
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -66,7 +66,7 @@ def _figures(job):
     }
     if job.kind == "learn":
         values = np.array([70.0, 78.0 + job.settings["seed"]])
-        return {"values": values, "best_episode": 2, **steps}
+        return {"rows": [], "values": values, "best_episode": 2, **steps}
     if job.kind == "qlearning":
         curve = {"training": np.array([1.0, 2.0]), "evaluation": np.array([3.0, 4.0])}
         return {"episodes": np.array([50, 100]), "entries": 10_400, **curve}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._files import read_sealed, unusable, write_sealed
+from .._files import Sealed, read_sealed, require, unusable, write_sealed
 from .._progress import Report, progress_bar
 from ..errors import UserError
 from ..policies.base import Profile
@@ -148,10 +148,12 @@ def _begin(
 
 def _check_kinds(path: Path, document: Mapping[str, Any]) -> None:
     """Raises unless a checkpoint's numbers are numbers, and its generator one of NumPy's."""
-    numbers = [document.get(name) for name in _NUMBERS if name != "generator"]
-    sound = isinstance(document.get("settings"), dict) and isinstance(document["episodes"], int)
-    if not sound or not all(isinstance(n, int | float) for n in numbers):
-        raise unusable(path, "its numbers are of another kind")
+    numbers = dict.fromkeys(_NUMBERS, float) | {
+        "episodes": int,
+        "settings": dict,
+        "generator": dict,
+    }
+    require(path, Sealed(dict(document), {}), numbers)
     try:
         np.random.PCG64().state = document["generator"]
     except (TypeError, ValueError, KeyError, OverflowError) as error:

@@ -1,10 +1,11 @@
 """``compare``: learners and references side by side."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..compare.config import ComparisonConfig
-from ..compare.result import Comparison
+from ..compare.result import Comparison, Result
 from .flags import EnvironmentArgument, ImportFlag, Jobs
 from .output import Answer, Table, in_percent, say
 
@@ -63,6 +64,16 @@ class Compare(Jobs, ComparisonConfig):
         return Answer(comparison.rows(), shown, FAILED if comparison.problems else 0)
 
 
+def _counted(results: Sequence[Result]) -> list[str]:
+    """Which episodes of a learner count."""
+    last = {result.last: result.episodes for result in results if result.transitions}
+    return [
+        f"J of a learner is its mean over episodes {episodes - count + 1} to {episodes}"
+        for count, episodes in last.items()
+        if count > 1
+    ]
+
+
 def _shown(comparison: Comparison, directory: Path) -> list[Table | str]:
     results, rows = comparison.results, comparison.rows()
     labels = [row | {"contender": each.label} for row, each in zip(rows, results, strict=True)]
@@ -70,5 +81,6 @@ def _shown(comparison: Comparison, directory: Path) -> list[Table | str]:
     return [
         Table(in_percent(labels, "broken"), columns, texts=("contender",)),
         *(f"{result.label}: {result.note}" for result in results if result.remark),
+        *_counted(results),
         f"curves, table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf",
     ]

@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from ..errors import UserError
-from ..runs.config import OptimismName, PessimismName
+from ..runs.config import ModelName, OptimismName, PessimismName
 
 LEARNERS: dict[str, OptimismName] = {
     "m3ucrl": "hallucinated",
@@ -51,7 +51,8 @@ class ComparisonConfig:
     m3ucrl does, safe keeping limits in worlds drawn from the model, unsafe only as planned; random
     draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles wait,
     demand sends them where passengers are near by, and fluid plans with the true motion by the
-    fluid linear programme; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set
+    fluid linear programme. Each that learns a model may name its family: m3ucrl:ensemble and
+    m3ucrl:gp, side by side; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set
     of moves and plays the discrete rooms in place of four-rooms. usual stands for m3ucrl, greedy,
     thompson, random and known; in manhattan for stay, demand, m3ucrl, known and fluid."""
 
@@ -59,7 +60,8 @@ class ComparisonConfig:
     """Seeds of all that learn."""
 
     episodes: int = 30
-    """Episodes of those that learn a model; the mean J of the last five counts."""
+    """Episodes of those that learn a model; the mean J of the last third of them counts, at most
+    of five."""
 
     agents: int = 1
     """Agents that those that learn a model track in each episode."""
@@ -67,11 +69,15 @@ class ComparisonConfig:
     q_episodes: int = 1_000_000
     """Episodes of Q-learning, a multiple of ten; of its ten evaluations the last counts."""
 
+    model: ModelName = "gp"
+    """Family of the learned models, of contenders that do not name their own."""
+
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=6."""
 
     model_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of all learned models, such as inducing=128,mu=local."""
+    """Settings of the learned models, such as inducing=128,mu=local; those of another family than
+    the one named with --model keep their defaults."""
 
     planner_options: dict[str, Any] = field(default_factory=dict)
     """Settings of mirror ascent, the planner of these learners, such as sweeps=30."""
@@ -83,7 +89,9 @@ class ComparisonConfig:
         if self.contenders == (USUAL,):
             usual = OF_FLEETS.get(self.environment, USUALLY)
             object.__setattr__(self, "contenders", usual)
-        _check_list("contender", self.contenders, CONTENDERS)
+        _check_list("contender", self.contenders)
+        for name in self.contenders:
+            _check_contender(*split(name))
         _check_list("seed", self.seeds)
         if min(self.episodes, self.agents) < 1 or min(self.seeds) < 0:
             raise UserError(
@@ -102,12 +110,26 @@ class ComparisonConfig:
         return document
 
 
-def _check_list(what: str, given: tuple[Any, ...], known: tuple[str, ...] = ()) -> None:
-    there = f"; there are {', '.join(known)}" if known else "; name one"
+def split(name: str) -> tuple[str, str]:
+    """A contender's own name and the family that it names; empty if it names none."""
+    own, _, family = name.partition(":")
+    return own, family
+
+
+def _check_contender(name: str, family: str) -> None:
+    if name not in CONTENDERS:
+        raise UserError(f"no contender is named {name!r}; there are {', '.join(CONTENDERS)}")
+    families = get_args(ModelName)
+    if family and (family not in families or name not in (*LEARNERS, *PESSIMISTS)):
+        raise UserError(
+            f"no contender is named '{name}:{family}'; {', '.join((*LEARNERS, *PESSIMISTS))} may "
+            f"name a family of models, one of {', '.join(families)}, as in m3ucrl:ensemble"
+        )
+
+
+def _check_list(what: str, given: tuple[Any, ...]) -> None:
     if not given:
-        raise UserError(f"expected at least one {what}, got none{there}")
+        raise UserError(f"expected at least one {what}, got none; name one")
     for index, name in enumerate(given):
-        if known and name not in known:
-            raise UserError(f"no {what} is named {name!r}{there}")
         if name in given[:index]:
             raise UserError(f"the {what} {name!r} is named twice; name it once")

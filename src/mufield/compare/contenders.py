@@ -19,11 +19,12 @@ from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
 from ..runs.surroundings import current_precision, import_users
-from .config import EVALUATIONS, FLEET, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig
+from .config import EVALUATIONS, FLEET, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig, split
 from .result import Result
 
-LAST = 5
-"""Number of last episodes whose mean J counts for a learner."""
+LAST, SHARE = 5, 3
+"""The mean J of a learner's last episodes counts: of a third of them, at most of five, so that
+its first attempts never do."""
 
 SWEEPS, BRACKET = 400, 0.05
 """Mirror ascent with known motion stops after these sweeps, or this near to the optimum."""
@@ -79,19 +80,19 @@ class Contender:
         learned = kind == "learn"
         curves = np.array([each["values" if learned else "evaluation"] for each in figures])
         episodes = np.arange(1, curves.shape[1] + 1) if learned else figures[0]["episodes"]
+        last = max(1, min(LAST, len(episodes) // SHARE)) if learned else 1
         return Result(
             **shared,
             transitions=tuple(int(count) * self.horizon * self.agents for count in episodes),
             curves=tuple(tuple(map(float, curve)) for curve in curves),
-            finals=tuple(
-                float(value) for value in curves[:, -LAST if learned else -1 :].mean(axis=1)
-            ),
+            finals=tuple(float(value) for value in curves[:, -last:].mean(axis=1)),
+            last=last,
             episodes=int(episodes[-1]),
             broken=_broken(figures) if learned else None,
         )
 
     def _reference(
-        self, shared: dict[str, Any], *, value: float, upper: float | None, **more: Any
+        self, shared: dict[str, Any], *, value: float, upper: float | None = None, **more: Any
     ) -> Result:
         """The result of a contender that learns nothing."""
         if upper is not None:
@@ -124,6 +125,7 @@ class Arena:
             "episodes": config.episodes,
             "agents": config.agents,
             "judge": False,
+            "model": config.model,
             "model_options": config.model_options,
             "planner_options": config.planner_options,
             "precision": current_precision(),
@@ -139,15 +141,16 @@ class Arena:
         return [self._enter(name) for name in self.config.contenders]
 
     def _enter(self, name: str) -> Contender:
-        if name in LEARNERS:
-            return self._learner(name, optimism=LEARNERS[name])
-        if name in PESSIMISTS:
+        own, family = split(name)
+        if own in LEARNERS:
+            return self._learner(name, family, optimism=LEARNERS[own])
+        if own in PESSIMISTS:
             if not self.limited:
                 raise UserError(
                     f"{name} needs a system with limits, but {self.config.environment} has none; "
                     f"leave {name} out, or compare in four-rooms-doors"
                 )
-            return self._learner(name, pessimism=PESSIMISTS[name])
+            return self._learner(name, family, pessimism=PESSIMISTS[own])
         if name in Q_LEARNERS:
             return self._q_learner(name)
         if name == "known":
@@ -157,11 +160,13 @@ class Arena:
         simulated(self.settings, name)  # raises if the random policy cannot be evaluated here
         return self._contender(name, self._job(name, "random"))
 
-    def _learner(self, name: str, **settings: str) -> Contender:
+    def _learner(self, name: str, family: str, **settings: str) -> Contender:
         document = self.run.document() | settings
+        if family and family != self.run.model:  # whose settings have other names
+            document |= {"model": family, "model_options": {}}
         jobs = [
             learning_job(
-                f"{name}-{seed}",
+                f"{name.replace(':', '-')}-{seed}",
                 parse_config(document | {"seed": seed}, name),
                 seconds=float(self.config.episodes),
             )
@@ -173,25 +178,25 @@ class Arena:
         """Plans with the true motion.
 
         By mirror ascent over the moves that the learners plan with, so that its certificate
-        bounds them as well. Where there is no certificate and actions form a box, by gradient
-        ascent for a table of actions.
+        bounds them as well. Where there is no certificate and actions form a box, also by gradient
+        ascent for a table of actions; the better of the two counts.
         """
         system = simulated(self.settings, "known")
         flow, motion = system.reveal()
-        concave = is_concave(flow, motion)
         # With trips vehicles of a cell must part, which a single action for each cell cannot say.
-        mixes = concave or system.problem.trips is not None
+        mixes = is_concave(flow, motion) or system.problem.trips is not None
         if mixes or isinstance(system.problem.actions, MoveSet):
-            points = int(self.run.planner_options["points"])
-            job = self._job("known", "mirror", points=points, sweeps=SWEEPS, bracket=BRACKET)
+            more = {}
         else:
-            ascent = {"steps": Table().steps, "learning_rate": Table().learning_rate}
-            job = self._job("known", "plan", policy="table", starts=1, **ascent)
+            more = {"table": {"steps": Table().steps, "learning_rate": Table().learning_rate}}
+        points = int(self.run.planner_options["points"])
+        job = self._job("known", "mirror", points=points, sweeps=SWEEPS, bracket=BRACKET, **more)
         moved = depends_on_mu(system.problem, motion)
         why = "the motion depends on mu" if moved else "the reward is not concave in mu"
         if not moved and trips_see_mu(system.problem):
             why = "trips depend on mu"
-        return self._contender("known", job, remark=f"no certificate, {why}")
+        remark = f"a better plan may exist: nothing bounds the optimum, because {why}"
+        return self._contender("known", job, remark=remark)
 
     def _of_fleet(self, name: str) -> Contender:
         """A contender that needs passengers."""

@@ -25,6 +25,7 @@ class Result:
             own episode included; empty if nothing is learned.
         curves: J for each seed and entry.
         episodes: Episodes of each seed.
+        last: Number of last entries of a curve whose mean is the seed's J at the end.
         upper: Certified bound: no policy on the moves of the learners earns more.
         broken: Share of a learner's episodes that broke a limit by more than a percent of it; None
             if the system has no limits.
@@ -39,6 +40,7 @@ class Result:
     transitions: tuple[int, ...] = ()
     curves: tuple[tuple[float, ...], ...] = ()
     episodes: int = 0
+    last: int = 1
     upper: float | None = None
     broken: float | None = None
 
@@ -49,9 +51,8 @@ class Result:
 
     @property
     def note(self) -> str:
-        """Whether it can be compared with the others, and the remark."""
-        verdict = "comparable" if self.comparable else "not comparable"
-        return f"{verdict}: {self.remark}" if self.remark else verdict
+        """What people should know of it; first of all whether it played another game."""
+        return self.remark if self.comparable else f"not comparable: {self.remark}"
 
     def row(self) -> dict[str, Any]:
         """The contender's row of the table."""

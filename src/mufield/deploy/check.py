@@ -1,7 +1,7 @@
 """Compares a written file with the policy in JAX, on random inputs."""
 
+import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import equinox as eqx
@@ -15,7 +15,7 @@ from ..policies.base import ActionLaw, Profile
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import mean_field_at
-from .reader import DeployedPolicy
+from .reader import DeployedPolicy, unsealed
 
 TOLERANCE = 1e-5
 """Largest difference of outputs, relative to the largest action if that is more than one."""
@@ -54,9 +54,9 @@ class Decision(NamedTuple):
 Decide = Callable[[Inputs], Decision]
 
 
-def reader_decides(path: Path) -> Decide:
-    """Decisions by the NumPy reader."""
-    policy = DeployedPolicy.load(path)
+def reader_decides(data: bytes) -> Decide:
+    """Decisions by the NumPy reader, from the bytes of a file."""
+    policy = DeployedPolicy(*unsealed(io.BytesIO(data)))
 
     def decide(inputs: Inputs) -> Decision:
         states, mass, step, chance = inputs
@@ -67,13 +67,13 @@ def reader_decides(path: Path) -> Decide:
     return decide
 
 
-def onnx_decides(path: Path) -> Decide:
-    """Decisions by onnxruntime."""
+def onnx_decides(data: bytes) -> Decide:
+    """Decisions by onnxruntime, from the bytes of a file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     wanted = [each.name for each in session.get_inputs()]
 
     def decide(inputs: Inputs) -> Decision:

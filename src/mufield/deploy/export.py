@@ -1,7 +1,6 @@
 """Writes a policy for use elsewhere, and checks that the files decide as the policy does."""
 
 import importlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,7 +10,7 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 import numpy as np
 
-from .._files import write_bytes, write_sealed
+from .._files import sealed_bytes, write_bytes
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, Profile, fitting_profile
 from ..policies.encoders import AllCells, Pooled, Unseen
@@ -50,7 +49,7 @@ class Written:
 
 
 def export_policy(
-    profile: Profile,
+    profile: Profile | AbstractPolicy,
     problem: Problem,
     directory: Path,
     *,
@@ -72,28 +71,27 @@ def export_policy(
         RuntimeError: If a file would decide otherwise than the policy in JAX. It is not written.
     """
     check_extra(formats)
+    profile = fitting_profile(profile, problem)
     policy = describe(profile, problem, identity=identity, units=units)
     proved: dict[str, tuple[bytes, float | None]] = {}
     for name in formats:
         path = directory / f"policy.{name}"
-        # Written elsewhere and read back: nothing gets here before all of it is right.
-        with tempfile.TemporaryDirectory(prefix="mufield-") as place:
-            trial = Path(place) / path.name
-            if name == "onnx":
-                from .onnx_graph import write_onnx
+        # Read back from memory: nothing is written before all of it is right.
+        if name == "onnx":
+            from .onnx_graph import onnx_bytes
 
-                write_onnx(trial, policy)
-                decide = onnx_decides(trial)
-            else:
-                write_policy(trial, policy)
-                decide = reader_decides(trial)
-            difference = largest_difference(decide, profile, problem)
-            if not difference <= TOLERANCE:
-                raise RuntimeError(
-                    f"{path} was not written: its outputs would differ by {difference:.3g} from "
-                    f"the policy's, expected at most {TOLERANCE:g}"
-                )
-            proved[path.name] = (trial.read_bytes(), difference)
+            data = onnx_bytes(policy)
+            decide = onnx_decides(data)
+        else:
+            data = policy_bytes(policy)
+            decide = reader_decides(data)
+        difference = largest_difference(decide, profile, problem)
+        if not difference <= TOLERANCE:
+            raise RuntimeError(
+                f"{path} was not written: its outputs would differ by {difference:.3g} from "
+                f"the policy's, expected at most {TOLERANCE:g}"
+            )
+        proved[path.name] = (data, difference)
         if name == "safetensors":
             proved[READER] = (Path(reader.__file__).read_bytes(), None)
     directory.mkdir(parents=True, exist_ok=True)
@@ -104,9 +102,9 @@ def export_policy(
     return written
 
 
-def write_policy(path: Path, policy: DeployedPolicy) -> None:
-    """Writes a policy for the reader; a file is complete or not there at all."""
-    write_sealed(path, policy.document, policy.arrays, kind=KIND)
+def policy_bytes(policy: DeployedPolicy) -> bytes:
+    """The bytes of a policy's file for the reader."""
+    return sealed_bytes(policy.document, policy.arrays, kind=KIND)
 
 
 def check_extra(formats: Sequence[str]) -> None:
@@ -125,7 +123,7 @@ def check_extra(formats: Sequence[str]) -> None:
 
 
 def describe(
-    profile: Profile,
+    profile: Profile | AbstractPolicy,
     problem: Problem,
     *,
     identity: Mapping[str, Any] | None = None,
@@ -135,7 +133,8 @@ def describe(
     unknown = set(units or {}) - UNITS.keys()
     if unknown:
         raise UserError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")
-    document, arrays = plain(fitting_profile(profile, problem))
+    profile = fitting_profile(profile, problem)
+    document, arrays = plain(profile)
     _check_exportable(profile.join(profile.per_step), problem)
     dtype = np.result_type(*arrays.values())
     arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}

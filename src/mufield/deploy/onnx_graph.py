@@ -11,14 +11,12 @@ outside a table, which a runtime refuses with the name of the node: that name is
 import itertools
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .._files import write_bytes
 from .reader import CONTACT, MASS_TOLERANCE, DeployedPolicy, Network, Table, cumulated
 
 OPSET = 17
@@ -29,9 +27,10 @@ ENTRY = "mufield"
 """Name of the metadata entry that holds the document."""
 
 
-def write_onnx(path: Path, policy: DeployedPolicy) -> None:
-    """Writes a policy as an ONNX file; it is complete or not there at all."""
-    write_bytes(path, build_model(policy).SerializeToString(deterministic=True))
+def onnx_bytes(policy: DeployedPolicy) -> bytes:
+    """The bytes of a policy's ONNX file."""
+    data: bytes = build_model(policy).SerializeToString(deterministic=True)
+    return data
 
 
 def build_model(policy: DeployedPolicy) -> onnx.ModelProto:

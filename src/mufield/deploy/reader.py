@@ -16,6 +16,7 @@ file is ever run, and all sizes that it states are checked against its contents.
 """
 
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -242,7 +243,10 @@ class DeployedPolicy:
     def load(cls, path: "str | os.PathLike[str]") -> "DeployedPolicy":
         """Reads a file; raises a ValueError that names the file unless it holds a sound policy."""
         try:
-            return cls(*_read_sealed(path))
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise ValueError("expected a file, got a directory or a device")
+            with open(path, "rb") as file:
+                return cls(*unsealed(file))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"there is no policy file {os.fspath(path)}") from error
         except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError) as error:
@@ -614,22 +618,20 @@ _MOST_BYTES, _MOST_POINTS = 1 << 30, 100
 """Larger files, or more actions on each axis, are refused: they would only fill the memory."""
 
 
-def _read_sealed(path: "str | os.PathLike[str]") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The document and the arrays of a file; raises unless they match the checksum."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError("expected a file, got a directory or a device")
-    with open(path, "rb") as file:
-        total = os.fstat(file.fileno()).st_size
-        if total > _MOST_BYTES:
-            raise ValueError(f"expected at most {_MOST_BYTES:,} bytes, got {total:,}")
-        size = int.from_bytes(file.read(8), "little")
-        if total < 8 + size or file.read(1) != b"{":
-            raise ValueError("expected a file of `mufield export`, got another or one cut short")
-        header = json.loads(b"{" + file.read(size - 1))
-        entry = json.loads(header.pop("__metadata__", {}).get("mufield", "{}"))
-        if not isinstance(entry, dict) or entry.get("kind") != KIND:
-            raise ValueError("expected a file of `mufield export`, got another")
-        data = file.read()
+def unsealed(file: io.BufferedIOBase) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The document and the arrays of an open file; raises unless they match the checksum."""
+    total = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if total > _MOST_BYTES:
+        raise ValueError(f"expected at most {_MOST_BYTES:,} bytes, got {total:,}")
+    size = int.from_bytes(file.read(8), "little")
+    if total < 8 + size or file.read(1) != b"{":
+        raise ValueError("expected a file of `mufield export`, got another or one cut short")
+    header = json.loads(b"{" + file.read(size - 1))
+    entry = json.loads(header.pop("__metadata__", {}).get("mufield", "{}"))
+    if not isinstance(entry, dict) or entry.get("kind") != KIND:
+        raise ValueError("expected a file of `mufield export`, got another")
+    data = file.read()
     seal = hashlib.sha256(f"{KIND}\n{entry['document']}".encode())
     arrays, used = {}, 0
     for name, part in sorted(header.items()):

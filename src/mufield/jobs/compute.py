@@ -87,12 +87,18 @@ def _plan(settings: Settings, directory: Path) -> Settings:
 
 
 def _mirror(settings: Settings, directory: Path) -> Settings:
-    """Plans randomised policies with known motion, and certifies an upper bound of J."""
+    """Plans randomised policies with known motion, and certifies an upper bound of J.
+
+    With settings for a ``table``, also deterministic ones by gradient ascent; the better counts.
+    """
     system = simulated(settings)
     moves = MoveFlow(*system.reveal(), system.problem.actions.points(settings["points"]))
     ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
     found = ascent.solve(moves)
     outcome, upper = play(settings, found.profile), float(found.upper)
+    if table := settings.get("table"):
+        other = plan(*system.reveal(), Table(), ascent=BPTT(**table))
+        outcome = max(outcome, play(settings, other.profile), key=lambda each: each.value)
     return {
         "value": outcome.value,
         "upper": upper if math.isfinite(upper) else None,

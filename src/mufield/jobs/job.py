@@ -36,6 +36,14 @@ RESULT_KIND = "job result"
 Q_RATES = {"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15}
 """The paper's rates of Q-learning."""
 
+Needed = tuple[dict[str, type], tuple[str, ...]]
+PLANNED: Needed = {"value": float}, ("rewards",)
+FIGURES: dict[str, Needed] = {
+    "learn": ({"rows": list, "best_episode": int}, ("values",)),
+    "qlearning": ({}, ("episodes", "training", "evaluation")),
+}
+"""Figures and arrays that a result of each kind must hold; those of all others are `PLANNED`."""
+
 Kind = Literal["learn", "plan", "mirror", "random", "fleet", "fluid", "qlearning"]
 State = Literal["done", "partly", "missing"]
 
@@ -197,22 +205,21 @@ class JobStore:
 
         A file that is damaged, or of another job, does not count.
         """
-        from .._files import read_sealed
+        from .._files import Sealed, read_sealed, require
 
+        path = self.path(job) / RESULT
         try:
-            document, arrays = read_sealed(self.path(job) / RESULT, RESULT_KIND)
+            document, arrays = sealed = read_sealed(path, RESULT_KIND)
+            require(path, sealed, {"figures": dict, "seconds": float, "computed_with": dict})
+            figures: dict[str, Any] = document["figures"]
+            require(path, Sealed(figures, arrays), *FIGURES.get(job.kind, PLANNED))
         except UserError:
             return None
         # As JSON, in which tuples are lists.
         wanted = json.loads(json.dumps(job.document()))
         if any(document.get(name) != value for name, value in wanted.items()):
             return None
-        figures, seconds = document.get("figures"), document.get("seconds")
-        versions = document.get("computed_with")
-        if not (isinstance(figures, dict) and isinstance(versions, dict)):
-            return None
-        if not isinstance(seconds, int | float):
-            return None
+        seconds, versions = document["seconds"], document["computed_with"]
         return JobResult({**figures, **arrays}, float(seconds), versions)
 
     def figures(self, job: Job) -> dict[str, Any]:

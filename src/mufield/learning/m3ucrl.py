@@ -545,7 +545,7 @@ def _checked(plan: Plan, problem: Problem, last: Profile | None, memory: Any) ->
     """The plan; if it is not finite, the last good policy in its place, with that memory."""
     if _is_finite((plan.profile, plan.value, plan.mass)):
         return plan
-    from .trouble import trouble  # seldom needed
+    from ..flow.trouble import trouble  # seldom needed
 
     why = trouble(problem)
     if last is None:

@@ -18,6 +18,7 @@ from .._types import Scalar
 from ..errors import UserError
 from ..flow.charge import Charge
 from ..flow.flow import Flow
+from ..flow.trouble import check_planned
 from ..policies.base import Profile
 from ..policies.network import NetworkPolicy
 from ..problem import Motion
@@ -200,6 +201,7 @@ class BPTT(eqx.Module):
         # One more, because a step computes J of the profiles that it starts from.
         state, _ = self.step(flow, motion, state)
         start, profile = state.best_of_all()
+        check_planned(flow.problem, motion, state.best_values[start])
         network = _network(profile)
         value, margins = state.best_values[start], None
         if limits is not None:

@@ -22,6 +22,7 @@ from ..flow.charge import Charge, Margins
 from ..flow.flow import Flow, Rollout
 from ..flow.frozen import FrozenFlow, Kept, keep
 from ..flow.moves import MoveFlow, Sweep, Weights
+from ..flow.trouble import check_planned
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Box, Motion
@@ -232,6 +233,7 @@ class MirrorAscent(eqx.Module):
                     break
         state = polish(self, moves, state)
         rollout = final_rollout(moves, state)
+        check_planned(moves.flow.problem, moves.motion, rollout.value)
         margins = None if limits is None else limits.worst(rollout.mass)
         for _ in range(MOST_ROUNDS):
             if limits is None or margins is None or jnp.min(margins) >= 0:

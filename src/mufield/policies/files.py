@@ -366,7 +366,7 @@ def _blaming(what: str) -> Iterator[None]:
             f"{what}: {where} is wrong ({first['msg']}), got {reprlib.repr(first['input'])}; "
             "save the policy anew"
         ) from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UserError(f"{what}: {error}") from error
 
 

@@ -30,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from .._files import Sealed, digest, read_json, read_lines, read_sealed, unusable
+from .._files import Sealed, digest, read_json, read_lines, read_sealed, require, unusable
 from ..errors import UserError
 from .config import RunConfig, read_config
+from .metrics_files import may_be, wanted
 
 PARTS = {"policies": "policy", "plans": "safetensors", "episodes": "safetensors"}
 """Directories with one file for each episode, and how the names of the files end."""
@@ -58,6 +59,9 @@ SOMETIMES = ("earned", "present", "carried")
 
 LOGGED = ("states", "actions", "next_states", "observed", "mass", "moment", "step")
 """Arrays of every log, named as the fields of `Transitions`; "earned" if rewards are hidden."""
+
+POLICY_OF = {"note": str, "policy_sha256": str}
+"""Fields of every plan, besides those that say whose it is."""
 
 PLANNED = ("mass", "value", "control")
 """Arrays of every plan; others belong to the planner's memory."""
@@ -200,12 +204,11 @@ class RunFiles:
         """The changes of an episode's plan within the day, in their order."""
         found: list[ReplanRecord] = []
         for path in replan_paths(self.directory, number):
-            document, arrays = read_sealed(path, REPLAN)
-            missing = [name for name in PLANNED if name not in arrays]
-            missing += [name for name in ("step", "options", "note") if name not in document]
-            if missing:
-                raise unusable(path, f"it lacks {', '.join(missing)}")
-            step = int(document["step"])
+            document, arrays = sealed = read_sealed(path, REPLAN)
+            require(path, sealed, {"step": int, "options": dict, **POLICY_OF}, PLANNED)
+            step = document["step"]
+            if not 0 <= step < len(arrays["mass"]):
+                raise unusable(path, f"it has no step {step}")
             name = self.replan_id(number, found, step, arrays["mass"], document["options"])
             for key, value in {"run": self.config.identity, "episode": number, "id": name}.items():
                 if document.get(key) != value:
@@ -261,9 +264,7 @@ class RunFiles:
         path = self.path("plans", number)
         plan = read_sealed(path, PLAN)
         self._check_owner(path, plan.document, number, "id")
-        missing = [name for name in PLANNED if name not in plan.arrays]
-        if missing:
-            raise unusable(path, f"it lacks {', '.join(missing)}")
+        require(path, plan, POLICY_OF, PLANNED)
         return plan
 
     def _read_logs(self) -> list[LogRecord]:
@@ -272,12 +273,8 @@ class RunFiles:
         logs = []
         for number in range(1, max(numbers, default=0) + 1):
             path = self.log_path(number)
-            document, arrays = read_sealed(path, LOG)
-            missing = [name for name in LOGGED if name not in arrays]
-            kinds = {"since": int, "source": dict}
-            missing += [n for n, kind in kinds.items() if not isinstance(document.get(n), kind)]
-            if missing:
-                raise unusable(path, f"it lacks {', '.join(missing)}")
+            document, arrays = sealed = read_sealed(path, LOG)
+            require(path, sealed, {"since": int, "source": dict}, LOGGED)
             for name, value in {"run": self.config.identity, "log": number}.items():
                 if document.get(name) != value:
                     raise unusable(
@@ -360,15 +357,11 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
 
 def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
     """Reads the file of an episode; returns its whole document, and the record made from it."""
-    document, arrays = read_sealed(path, EPISODE)
-    missing = [name for name in OBSERVED if name not in arrays]
-    missing += [name for name in ("metrics", "source") if not isinstance(document.get(name), dict)]
-    if missing:
-        raise unusable(path, f"it lacks {', '.join(missing)}")
-    for name in ("value", "best"):  # the run cannot be gone on with, or drawn, without these
-        found = document["metrics"].get(name)
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise unusable(path, f"expected a number as its {name}, got {found!r}")
+    document, arrays = sealed = read_sealed(path, EPISODE)
+    require(path, sealed, {"metrics": dict, "source": dict}, OBSERVED)
+    for name, found in ({"value": None, "best": None} | document["metrics"]).items():
+        if not may_be(name, found):
+            raise unusable(path, f"expected {wanted(name)} as its {name}, got {found!r:.200}")
     kept = {name: arrays[name] for name in (*OBSERVED, *SOMETIMES) if name in arrays}
     return document, EpisodeRecord(kept, digest("", kept), document["metrics"], document["source"])
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .._files import write_changed
+from .._files import is_a, write_changed
 
 INTEGERS = ("episode", "transitions")
 TEXTS = ("notes",)
@@ -15,7 +15,31 @@ TEXTS = ("notes",)
 LISTS = ("margins",)
 """Lists of numbers by name; all other columns are floating-point numbers."""
 
+NEEDED = ("value", "best")
+"""Without these numbers a run cannot be gone on with, or drawn."""
+
 Row = dict[str, Any]
+
+
+def may_be(name: str, value: Any) -> bool:
+    """Whether a figure of the metrics can have this value, whoever wrote it."""
+    if name in TEXTS:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if value is None:
+        return name not in (*NEEDED, *INTEGERS)
+    if name in LISTS:
+        return isinstance(value, dict) and all(
+            isinstance(each, list) and all(m is None or is_a(m, float) for m in each)
+            for each in value.values()
+        )
+    return is_a(value, int if name in INTEGERS else float)
+
+
+def wanted(name: str) -> str:
+    """What a figure of the metrics is, in words."""
+    if name in TEXTS:
+        return "a list of texts"
+    return "lists of numbers by name" if name in LISTS else "a number"
 
 
 def write_columns(path: Path, rows: Sequence[Row]) -> None:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .._files import file_digest
+from .._files import MOST_TEXT, check_file, file_digest
 from ..errors import UserError
 from .trust import is_trusted, remember
 
@@ -150,6 +150,7 @@ def _find(source: str) -> _Code:
             raise UserError(
                 f"cannot import {path}: there is no such file; say with --import where it is"
             )
+        check_file(path, MOST_TEXT)
         name = f"_mufield_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
         return _Code(name, None, path, path.read_bytes())
     # Only the first name: to look for an inner one, Python would execute the outer.

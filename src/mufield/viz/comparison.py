@@ -1,13 +1,17 @@
 """Contenders side by side: J against the transitions that it took to learn."""
 
+from typing import get_args
+
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..compare.config import LEARNERS, PESSIMISTS, Q_LEARNERS
+from ..compare.config import LEARNERS, PESSIMISTS, Q_LEARNERS, split
 from ..compare.result import Comparison
+from ..runs.config import ModelName
 from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
 
 # Each contender keeps its colour and marker, whoever else is compared.
+FAMILIES = get_args(ModelName)
 _PLACES = {name: index for index, name in enumerate((*LEARNERS, *Q_LEARNERS, *PESSIMISTS))}
 # Solid or dash-dotted: plain dashes mark what cannot be compared.
 _REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")} | {
@@ -15,6 +19,12 @@ _REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")} | {
     "demand": ("-.", "tab:olive"),
     "fluid": ("-", "tab:gray"),
 }
+
+
+def _place(name: str) -> int:
+    """The place of a contender's colour and marker; models of a named family have others."""
+    own, family = split(name)
+    return _PLACES[own] + len(_PLACES) * (1 + FAMILIES.index(family) if family else 0)
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
@@ -39,7 +49,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
                 values.mean(axis=0),
                 np.asarray(result.transitions),
                 band,
-                place=_PLACES[result.name],
+                place=_place(result.name),
                 dashes="-" if result.comparable else "--",
             )
             draw_curve(axes, result.label, curve)

@@ -7,7 +7,7 @@ const page = {
   data: JSON.parse(byId("data").textContent),
   run: 0,
   episode: 0,
-  frame: 0,
+  frame: Infinity, // the end of the episode: at its start most populations stand in one place
   flow: null,
   timer: null,
   shown: new Set(),

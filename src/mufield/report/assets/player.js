@@ -64,9 +64,9 @@ function drawStep() {
   const slider = byId("step");
   const { flow } = page;
   const last = flow ? flow.steps.length - 1 : 0;
-  page.frame = Math.min(page.frame, last);
+  if (flow) page.frame = Math.min(page.frame, last);
   slider.max = last;
-  slider.value = page.frame;
+  slider.value = Math.min(page.frame, last);
   const text = flow ? `step ${flow.steps[page.frame]} of ${flow.space.horizon}` : "";
   slider.setAttribute("aria-valuetext", text);
   byId("step-text").textContent = text;

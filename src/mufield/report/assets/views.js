@@ -132,9 +132,10 @@ function tilesOf(run, several) {
 }
 
 function duration(seconds) {
-  if (seconds < 60) return `${figure(Number(seconds.toFixed(1)))} s`;
-  const minutes = Math.floor(seconds / 60);
-  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (seconds < 59.95) return `${figure(Number(seconds.toFixed(1)))} s`;
+  const whole = Math.round(seconds); // first of all, or 119.7 s would be 1 min 60 s
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 function notesOf(runs) {

@@ -1,0 +1,310 @@
+"""Kills `train`, `tell`, `export`, `compare` and `reproduce` at random moments, and goes on.
+
+Each command runs in a process of its own, on a tiny problem, and is killed (SIGKILL) somewhere
+between shortly before its first file and its end. Then it is run again, or gone on with as its
+documentation says, to the end. What comes out must be what comes out without a kill: the same
+files, the same bits in all that does not measure time. No temporary file may be left, neither
+beside the results nor in the directory for temporary files, and no process.
+
+    python benchmarks/kills.py                  # 20 kills of each: about half an hour
+    python benchmarks/kills.py --quick          # one of each
+    python benchmarks/kills.py --only tell export --kills 5
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from _report import Report, duration
+
+KILLS = 20
+TINY = ["--precision", "float64", "--model", "ensemble", "--no-judge"]
+TINY += ["--options", 'horizon=3,drawing="...\\n.#.\\n..."']
+TINY += ["--model-options", "members=2,width=4,steps=3", "--planner-options", "points=3,sweeps=2"]
+TIMES = ("seconds", "computed_with")
+"""Entries of documents that differ from run to run."""
+
+MEASURED = ("timings.jsonl", "log.txt", "lock", ".pdf", ".png", ".csv", "table.md", "table.json")
+"""Ends of names of files that tell times, or are drawn or made from files that are compared."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command to kill.
+
+    Attributes:
+        prepare: Makes what the command needs in a new directory.
+        command: The command for that directory.
+        go_on: All that is called afterwards, in turn.
+        first: The first thing that the command writes, as a pattern.
+    """
+
+    prepare: Callable[[Path], None]
+    command: Callable[[Path], list[str]]
+    go_on: Callable[[Path], Iterable[list[str]]]
+    first: str
+
+
+def mufield(*words: Any) -> list[str]:
+    return [sys.executable, "-m", "mufield", *map(str, words)]
+
+
+def train(place: Path) -> list[str]:
+    return mufield("train", "four-rooms", *TINY, "--episodes", 3, "--out", place / "run")
+
+
+def resume(place: Path) -> Iterable[list[str]]:
+    begun = (place / "run" / "config.json").exists()
+    yield mufield("resume", place / "run") if begun else train(place)
+
+
+def ask_first(place: Path) -> None:
+    """A run whose first policy was asked for, and an episode that was observed."""
+    import fleet
+    import jax
+
+    import mufield as mf
+
+    tiny = ["--label", "killed", "--out", place / "run"]
+    done(mufield("new", "four-rooms", *TINY, *tiny), place)
+    done(mufield("ask", place / "run"), place)
+    jax.config.update("jax_enable_x64", True)
+    rooms = mf.make("four-rooms", horizon=3, drawing="...\n.#.\n...")
+    episode = rooms.run(mf.random_policy(rooms.problem), jax.random.key(0), agents=4)
+    fleet.write(place / "episode.csv", fleet.rows_of(episode))
+
+
+def tell(place: Path) -> list[str]:
+    return mufield("tell", place / "run", place / "episode.csv")
+
+
+def tell_and_ask(place: Path) -> Iterable[list[str]]:
+    if not (place / "run" / "episodes" / "0001.safetensors").exists():
+        yield tell(place)
+    yield mufield("ask", place / "run")
+
+
+def export(place: Path) -> list[str]:
+    return mufield("export", place / "run", "--episode", "last", "--out", place / "robot")
+
+
+def compare(place: Path) -> list[str]:
+    words = ["four-rooms", "--contenders", "random,m3ucrl", "--seeds", "0", "--episodes", 2]
+    words += ["--options", 'horizon=3,drawing="...\\n.#.\\n..."', "--planner-options"]
+    words += ["points=3,sweeps=2", "--model-options", "inducing=8", "--workers", 1]
+    return mufield("compare", *words, "--out", place / "comparison")
+
+
+def reproduce(place: Path) -> list[str]:
+    return [sys.executable, __file__, "--reproduce", str(place / "results")]
+
+
+def reproduce_here(out: Path) -> None:
+    """A few items of the paper with a tiny budget, which the command line does not have."""
+    from mufield import enable_compilation_cache
+    from mufield.paper.budget import Budget
+    from mufield.paper.reproduce import reproduce as computed
+    from mufield.runs.surroundings import set_precision
+
+    enable_compilation_cache()
+    set_precision("float64")
+    budget = Budget(
+        name="tiny",
+        rooms_seeds=1,
+        rooms_episodes=2,
+        rooms_options={"points": 3, "sweeps": 2},
+        ensemble_options={"members": 2, "width": 4, "steps": 3},
+        precision="float64",
+        rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
+    )
+    outcome = computed(("start", "final-distribution"), out, budget, progress=False)
+    sys.exit("\n".join(outcome.problems) or 0)
+
+
+def nothing(place: Path) -> None:
+    pass
+
+
+def trained(place: Path) -> None:
+    done(train(place), place)
+
+
+SUBJECTS = {
+    "train": Subject(nothing, train, resume, "run/config.json"),
+    "tell": Subject(ask_first, tell, tell_and_ask, "run/episodes/0001.safetensors"),
+    "export": Subject(trained, export, lambda place: [export(place)], "robot/*"),
+    "compare": Subject(nothing, compare, lambda place: [compare(place)], "comparison/lock"),
+    "reproduce": Subject(nothing, reproduce, lambda place: [reproduce(place)], "results/lock"),
+}
+
+
+def start(command: list[str], place: Path) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, with a directory of its own for temporary files."""
+    scratch = place.parent / f"{place.name}-temporary"
+    scratch.mkdir(exist_ok=True)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    return subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
+
+
+def done(command: list[str], place: Path) -> None:
+    """Runs a command to its end."""
+    process = start(command, place)
+    _, errors = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{errors.decode()}")
+
+
+def outcome(place: Path) -> dict[str, Any]:
+    """The files of a directory, with all contents that must not depend on interruptions."""
+    found: dict[str, Any] = {}
+    for path in sorted(place.rglob("*")):
+        if path.is_file():
+            measured = path.name.endswith(MEASURED)
+            found[str(path.relative_to(place))] = None if measured else _contents(path)
+    return found
+
+
+def _contents(path: Path) -> Any:
+    from mufield._files import read_sealed
+
+    if path.name == "result.safetensors":
+        document, arrays = read_sealed(path, "job result")
+        return _timeless(document), {name: array.tobytes() for name, array in arrays.items()}
+    if path.name == "comparison.json":
+        return _timeless(json.loads(path.read_bytes()))
+    return path.read_bytes()
+
+
+def _timeless(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {name: _timeless(each) for name, each in document.items() if name not in TIMES}
+    return [_timeless(each) for each in document] if isinstance(document, list) else document
+
+
+def scratch_of(place: Path) -> set[str]:
+    """What is in the directory for temporary files; some libraries leave files there, always."""
+    return {path.name for path in Path(f"{place}-temporary").iterdir()}
+
+
+def session_members(leader: int) -> list[int]:
+    """The processes of a session that are still there."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@dataclass
+class Count:
+    kills: int = 0
+    same: int = 0
+    left: int = 0
+    processes: int = 0
+
+
+def try_subject(name: str, kills: int, place: Path, draw: random.Random) -> Count:
+    subject, count = SUBJECTS[name], Count()
+    ready = place / "ready"
+    ready.mkdir()
+    subject.prepare(ready)
+    for _ in range(2):  # the second time with compiled programs at hand
+        whole = place / "whole"
+        shutil.rmtree(whole, ignore_errors=True)
+        shutil.copytree(ready, whole)
+        before = time.perf_counter()
+        process = start(subject.command(whole), whole)
+        while process.poll() is None and not list(whole.glob(subject.first)):
+            time.sleep(0.01)
+        first = time.perf_counter() - before
+        _, errors = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"{name} failed:\n{errors.decode()}")
+        seconds = time.perf_counter() - before
+    if name == "tell":
+        done(mufield("ask", whole / "run"), whole)
+    expected, usual = outcome(whole), scratch_of(whole)
+    print(f"{name}: {duration(seconds)}, first file after {duration(first)}", flush=True)
+    while count.kills < kills:
+        here = place / f"trial-{count.kills}"
+        shutil.copytree(ready, here)
+        process = start(subject.command(here), here)
+        # Starts differ in speed while other programs run, so half of the kills wait for the file.
+        if count.kills % 2:
+            while process.poll() is None and not list(here.glob(subject.first)):
+                time.sleep(0.002)
+            time.sleep(draw.uniform(0.0, max(seconds - first, 0.2)))
+        else:
+            time.sleep(draw.uniform(0.7 * first, seconds))
+        late = process.poll() is not None
+        process.kill()
+        process.communicate()
+        if late:  # it had ended; that is no trial
+            shutil.rmtree(here)
+            continue
+        deadline = time.perf_counter() + 20
+        while session_members(process.pid) and time.perf_counter() < deadline:
+            time.sleep(0.1)
+        left = session_members(process.pid)
+        for each in left:
+            os.kill(each, signal.SIGKILL)
+        for command in subject.go_on(here):
+            done(command, here)
+        found = outcome(here)
+        temporary = scratch_of(here) - usual
+        count.kills += 1
+        count.same += found == expected
+        count.left += bool(temporary) or found.keys() != expected.keys()
+        count.processes += bool(left)
+        if found != expected or temporary:
+            differs = {key for key in found if found[key] != expected.get(key, b"")}
+            odd = sorted(differs | (expected.keys() - found.keys()))
+            print(f"{name}, kill {count.kills}: {odd} {sorted(temporary)}", flush=True)
+        shutil.rmtree(here)
+        print(f"{name}: {count.kills} of {kills}", flush=True)
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one kill of each")
+    parser.add_argument("--kills", type=int, default=KILLS, help="kills of each command")
+    parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reproduce", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.reproduce:
+        reproduce_here(Path(given.reproduce))
+    report, kills = Report("kills"), 1 if given.quick else given.kills
+    for name in given.only:
+        with tempfile.TemporaryDirectory() as place:
+            count = try_subject(name, kills, Path(place), random.Random(f"{given.seed} {name}"))
+        report.claim(f"{name}: same bits after a kill", count.same, kills, side="at least")
+        report.claim(f"{name}: kills that left files", count.left, 0, side="at most")
+        report.claim(f"{name}: kills that left processes", count.processes, 0, side="at most")
+    report.show()
+
+
+if __name__ == "__main__":
+    main()

@@ -128,14 +128,14 @@ def test_limits_are_kept_or_broken(capped, tmp_path, capsys, action, kept):
     path = tmp_path / "same.policy"
     save_policy(path, uniform_policy(jnp.array([[action]])))
     play = (path, "capped", "--population", "50,500", "--episodes", "3", "--no-stress")
-    rows = evaluated(capsys, *play)
-    assert [row["kept"] for row in rows] == [kept] * 4
+    planned, limit, few, many = evaluated(capsys, *play)
+    assert [row["kept"] for row in (planned, limit, few, many)] == [kept] * 4
     assert many["margin"] == pytest.approx(limit["margin"], abs=0.1)
     assert (limit["margin"] > 0) == bool(kept)
     assert main(["evaluate", *map(str, play)]) == 0
     head, first, *_ = capsys.readouterr().out.splitlines()
     assert head.split()[-2:] == ["kept", "margin"]
-    assert first.split()[-2:] == [f"{kept:.1%}", f"{limit['margin']:.1%}"]
+    assert first.split()[-2:] == [f"{kept:.1%}", f"{planned['margin']:.1%}"]
 
 
 def test_agents_exactly_at_a_limit_keep_it():

@@ -416,7 +416,9 @@ def _build_within(problem: Problem, spread: tuple[float, ...]) -> Within:
     cells = zip(problem.max_move, spread, problem.grid.cell_size, strict=True)
     # From the edge of a cell three deviations beyond the farthest move are within reach, as well.
     far = [math.ceil((move + 3.0 * std) / size - 1e-9) for move, std, size in cells]
-    sizes = zip(_reach(problem, spread), far, problem.grid.shape, problem.grid.periodic, strict=True)
+    sizes = zip(
+        _reach(problem, spread), far, problem.grid.shape, problem.grid.periodic, strict=True
+    )
     reach = tuple(
         max(near, wide if wraps else min(wide, max(1, n - 1))) for near, wide, n, wraps in sizes
     )

@@ -1,10 +1,10 @@
 """Phi for agents who stand anywhere in their cells.
 
-The flow of the paper (App. D.2) moves the mass of a cell from its centre. Agents of a real fleet, and
-of `mufield.finite`, stand anywhere in their cells, so that they drift and spread otherwise, the more
-so the larger cells are beside the noise. Here every cell also carries the first three moments, on
-each axis, of where in it its mass stands. Two points with weights, the Gauss quadrature, have the
-same moments, and agents leave from there. Mass that a wall stopped stands at the wall.
+The flow of the paper (App. D.2) moves the mass of a cell from its centre. Agents of a real fleet,
+and of `mufield.finite`, stand anywhere in their cells, so that they drift and spread otherwise, the
+more so the larger cells are beside the noise. Here every cell also carries the first three moments,
+on each axis, of where in it its mass stands. Two points with weights, the Gauss quadrature, have
+the same moments, and agents leave from there. Mass that a wall stopped stands at the wall.
 
 The result is close to the limit of many agents, not equal to it: positions on different axes count
 as independent within a cell, and motions as equal throughout a cell unless the policy is not.
@@ -43,10 +43,13 @@ SAMPLES = 2
 """Lines to each subcell, on each axis."""
 
 INSIDE = 0.4995
-"""How far from the centre agents may stand, in cells: positions must be in the cell after rounding."""
+"""How far from the centre agents may stand, in cells: rounding must not put them into another."""
 
 LEAST_MASS = 1e-12
 """Of cells with less mass, the moments are not followed."""
+
+LEAST_SPLIT = 1e-16
+"""Of split pairs with less mass, all of it goes to one landing. The square must not underflow."""
 
 LEAST_VARIANCE = 1e-5
 """Below it, in cells, the two points would be one, at which derivatives are infinite."""
@@ -235,17 +238,27 @@ class Within(eqx.Module):
     ) -> Float[Array, "pieces channels"]:
         """The pieces of split pairs: their windows' entries, shared among the landings."""
         near = _hats(leaving.places) * leaving.shares[..., None]
-        aim = self.split_pairs(leaving.aims)
+        # One gather for all three.
+        needed = (leaving.aims, near, weights)
+        joined = self.split_pairs(
+            jnp.concatenate([part.reshape(len(weights), -1) for part in needed], axis=1)
+        )
+        cuts = np.cumsum([part[0].size for part in needed])[:-1].tolist()
+        aim, near, weights = (
+            part.reshape(-1, *like.shape[1:])
+            for part, like in zip(jnp.split(joined, cuts, axis=1), needed, strict=True)
+        )
         z = (self.split_edges[:, None, :, None] - aim[..., None]) / noise_std[:, None, None]
         between = jnp.diff(0.5 * jax.lax.erf(z / math.sqrt(2.0)))
         # By pair, move, axis, place of the start and subcell.
-        near, points = self.split_pairs(near), range(aim.shape[3])
+        points = range(aim.shape[3])
         parts = sum(near[..., p, :, None] * between[..., p, None, :] for p in points)
         parts = jnp.reshape(parts, (*aim.shape[:3], -1))
         fine = [parts[:, :, axis] for axis in range(aim.shape[2])]
-        first, whole = _shared(self.split_shares, self.split_pairs(weights), fine)
-        # In single precision the mass of a far target may round to zero in all of its parts.
-        first = first / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny)[:, None]
+        first, whole = _shared(self.split_shares, weights, fine)
+        # The mass of a far target may round to zero in all of its parts.
+        known = whole > LEAST_SPLIT
+        first = jnp.where(known[:, None], first / jnp.where(known, whole, 1.0)[:, None], 0.0)
         last = jnp.maximum(1.0 - jnp.sum(first, axis=1, keepdims=True), 0.0)
         shares = jnp.concatenate([first, last], axis=1)
         split = shares[..., None] * self.split_pieces(pieces)[:, None]
@@ -280,8 +293,14 @@ def _windows(
     dim, most = len(reach), max(reach)
     # Windows may be narrower on some axes than the slabs, which have the width of the widest.
     own = [slice(most - r, most + r + 1) for r in reach]
-    orders = [(0,) * dim, *(tuple(k * (a == b) for b in range(dim)) for a in range(dim)
-                            for k in range(1, MOMENTS + 1))]
+    orders = [
+        (0,) * dim,
+        *(
+            tuple(k * (a == b) for b in range(dim))
+            for a in range(dim)
+            for k in range(1, MOMENTS + 1)
+        ),
+    ]
     if weights.shape[1] > UNROLLED:
         channels = [
             _mix(weights, [powers[k][:, :, a, own[a]] for a, k in enumerate(order)])
@@ -316,7 +335,8 @@ def _slabs(
     r"""Mass of each slab of the window on each axis, and its mass times powers of the position.
 
     With $I_k$ the integral over a slab of $x^k$ times the normal density of mean $y$, all measured
-    from the slab's middle, $I_{k+1} = y I_k + k \sigma^2 I_{k-1} - \sigma^2 [x^k n(x)]$ at its edges.
+    from the slab's middle, $I_{k+1} = y I_k + k \sigma^2 I_{k-1} - \sigma^2 [x^k n(x)]$ at the
+    edges.
     """
     aims, dtype = leaving.aims[..., None], leaving.aims.dtype
     most = max(reach)
@@ -420,7 +440,9 @@ def _landings(
     batch = max(1, TRACES_AT_ONCE // math.prod(each))
     axes = [i for axis in range(dim) for i in (axis, dim + axis)]
     for first in range(0, len(pairs), batch):
-        cells, offsets = (np.array(part) for part in zip(*pairs[first : first + batch], strict=True))
+        cells, offsets = (
+            np.array(part) for part in zip(*pairs[first : first + batch], strict=True)
+        )
         shape = (len(cells), *each, dim)
         start = np.broadcast_to((cells[:, None] + places)[:, :, None, None], shape)
         aim = np.broadcast_to((cells + offsets)[:, None, None, None] + points, shape)

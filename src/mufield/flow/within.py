@@ -355,8 +355,13 @@ def _slabs(
     for k in range(1, MOMENTS):
         ends = 0.5**k * (high - (-1) ** k * low)
         found.append(y * found[k] + k * std**2 * found[k - 1] - ends)
-    shares, points = leaving.shares[..., None], range(aims.shape[3])
-    return [sum(shares[..., p, :] * each[..., p, :] for p in points) for each in found]
+    shares = leaving.shares[..., None]
+
+    def mean(each: Array) -> Array:
+        parts = [shares[..., p, :] * each[..., p, :] for p in range(each.shape[3])]
+        return sum(parts[1:], start=parts[0])
+
+    return [mean(each) for each in found]
 
 
 class _Kind(NamedTuple):

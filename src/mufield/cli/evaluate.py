@@ -45,10 +45,11 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 class Evaluate(OfPolicy):
     """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
 
-    `loss` is what the limit of many agents earns more. Plans take the flow of the paper, in which
-    agents stand at the centres of cells: its loss is the grid's share of the gap between plan and
-    agents, the loss of N agents is that of finite N. The limit is computed by a flow that follows
-    where in their cells agents stand; without noise there is none, and the plan's stands for it.
+    The `loss` is what the limit of many agents earns more. Plans take the flow of the paper, in
+    which agents stand at the centres of cells: its loss is the grid's share of the gap between plan
+    and agents, the loss of N agents is that of finite N. The limit is computed by a flow that
+    follows where in their cells agents stand; without noise there is none, and the plan's stands
+    for it.
     Of a run, the policy that all data make best is played. A real system cannot be played: of its
     runs, the answer is what the learned model expects, with an interval. Where the system has
     limits, `kept` is the share of episodes in which the agents keep all of them after every move,

@@ -41,18 +41,27 @@ class SimulatedSystem(AbstractSystem):
     _motion: Motion
     _flow: Flow
 
-    def __init__(self, problem: Problem, motion: Motion, reward: Reward | None = None):
+    def __init__(
+        self,
+        problem: Problem,
+        motion: Motion,
+        reward: Reward | None = None,
+        *,
+        within_cells: bool = False,
+    ):
         """Checks the motion by evaluating it once, then builds the system.
 
         Args:
             problem: What the learner may know.
             motion: The true law of motion of one agent, ``(state, action, mu) -> next state``.
             reward: The true reward, if the problem hides it.
+            within_cells: Whether the population's flow follows where in their cells agents stand,
+                as tracked agents do; see [`Flow`][].
         """
         check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
-        self._flow = Flow(rewarded(problem, reward))
+        self._flow = Flow(rewarded(problem, reward), within_cells=within_cells)
 
     def reveal(self) -> tuple[Flow, Motion]:
         """The flow with the true reward, and the true motion, to evaluate learners and for tests.
@@ -98,6 +107,10 @@ class SimulatedSystem(AbstractSystem):
         rollout, conduct = _inspect(self._flow, profile, self._motion)
         _check_rollout(self._flow.problem, self._motion, profile, rollout, conduct)
         return rollout
+
+    def within_cells(self) -> "SimulatedSystem":
+        """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
+        return self._with(self.problem, Flow(self._flow.problem, within_cells=True))
 
     def mean_actions(
         self, policy: Any, mass: _types.Masses

@@ -33,6 +33,11 @@ FLOW_TOLERANCE = 1e-3
 ROUNDING = 1e-6
 """N agents may not, but those exactly at a limit must not break it by rounding."""
 
+SHARES = (
+    "The loss of the plan's flow is the grid's share of the gap between plan and agents; the other "
+    "losses are those of finite N."
+)
+
 BLIND = "This policy does not look at mu, so that an old one changes nothing."
 
 
@@ -40,6 +45,11 @@ BLIND = "This policy does not look at mu, so that an old one changes nothing."
 class Evaluate(OfPolicy):
     """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
 
+    The `loss` is what the limit of many agents earns more. Plans take the flow of the paper, in
+    which agents stand at the centres of cells: its loss is the grid's share of the gap between plan
+    and agents, the loss of N agents is that of finite N. The limit is computed by a flow that
+    follows where in their cells agents stand; without noise there is none, and the plan's stands
+    for it.
     Of a run, the policy that all data make best is played. A real system cannot be played: of its
     runs, the answer is what the learned model expects, with an interval. Where the system has
     limits, `kept` is the share of episodes in which the agents keep all of them after every move,
@@ -79,6 +89,8 @@ class Evaluate(OfPolicy):
         columns = COLUMNS | (LIMITED if "kept" in rows[0] else {})
         table = Table(in_percent(named, *LIMITED), columns, texts=("population",))
         shown: list[Table | str] = [table]
+        if rows[1]["population"] is None:
+            shown.append(SHARES)
         if self.stress and not profile.sees_mu:
             shown.append(BLIND)
         return Answer(rows, shown)
@@ -105,13 +117,20 @@ class Evaluate(OfPolicy):
 
         from .._progress import progress_bar
         from ..finite.system import FiniteSystem
+        from ..space.move import GaussianNoise
 
-        flow, limits = system.evaluate(profile), system.problem.constraints
-        limit = float(flow.value)
-        unknown = dict.fromkeys(("population", "stress", "low", "high"))
-        rows: list[dict[str, Any]] = [unknown | {"value": limit, "loss": 0.0}]
-        if limits is not None:
-            rows[0] |= _limited(limits.along(flow.mass).min()[None], FLOW_TOLERANCE)
+        noise, limits = system.problem.noise, system.problem.constraints
+        flows = {"within cells" if noise.centred else "cell centres": system.evaluate(profile)}
+        if isinstance(noise, GaussianNoise) and all(noise.std):
+            flows["within cells"] = system.within_cells().evaluate(profile)
+        limit = float([*flows.values()][-1].value)
+        rows: list[dict[str, Any]] = []
+        for by, flow in flows.items():
+            row = dict.fromkeys(("population", "stress", "low", "high")) | {"by": by}
+            row |= {"value": float(flow.value), "loss": limit - float(flow.value)}
+            if limits is not None:
+                row |= _limited(limits.along(flow.mass).min()[None], FLOW_TOLERANCE)
+            rows.append(row)
         cases: list[tuple[int, str | None]] = [(size, None) for size in self.population]
         if self.stress:
             most = max(self.population)
@@ -125,13 +144,15 @@ class Evaluate(OfPolicy):
                 found = _summary(played.values, limit, self.level)
                 if played.margin is not None:
                     found |= _limited(played.margin, ROUNDING)
-                rows.append({"population": size, "stress": name, **found})
+                rows.append({"population": size, "stress": name, "by": "agents", **found})
                 report(number, J=found["value"])
         return rows
 
 
 def _name(row: dict[str, Any]) -> str:
     size, stress = row["population"], row["stress"]
+    if row["by"] == "cell centres":
+        return "as planned: all at their cells' centres"
     name = "limit of many agents" if size is None else f"{size:,} agents"
     return f"{name}, {stress}" if stress else name
 

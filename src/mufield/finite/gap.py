@@ -88,7 +88,8 @@ def population_gap(
       like 1 / N; for an entropy it is about cells / 2N at each step, more than the spread until N
       is large. While it dominates, the gap falls faster than $1 / \sqrt{N}$.
     - Unless agents are ``centred``, an error of discretisation remains for any N, because the flow
-      moves mass from cell centres. It is small if cells are small compared with the noise.
+      moves mass from cell centres. It is small if cells are small compared with the noise, or if
+      the system's flow is ``within_cells``.
 
     Args:
         system: The infinite population.

@@ -60,7 +60,8 @@ class FiniteSystem(AbstractSystem):
 
     As N grows, J tends to a limit. If agents are ``centred``, as always in the discrete rooms,
     that is the J of the flow. Otherwise it differs by an error of discretisation: the flow moves
-    the mass of a cell from its centre, agents move from where they are.
+    the mass of a cell from its centre, agents move from where they are. A flow with
+    ``within_cells=True`` is close to that limit.
 
     Attributes:
         problem: What the learner may know; it does not show the options below.

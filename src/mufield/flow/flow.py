@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _types
 from .._types import Mass, Scalar, Step
 from ..errors import UserError
-from ..policies.base import AbstractPolicy, ActionLaw, as_profile
+from ..policies.base import AbstractPolicy, ActionLaw, Profile, as_profile
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
@@ -21,6 +21,7 @@ from ..space.move import GaussianNoise, NeighbourNoise
 from .fold import Fold, build_fold
 from .ground import Ground, open_cells, survey
 from .phi import Aims, NeighbourKernel, into_room, transition
+from .within import Departures, Spread, Within, build_within, departures
 
 NOISE_REACH = 5.0
 """Standard deviations of noise that windows cover on top of the farthest move. Of the farthest
@@ -84,6 +85,8 @@ class Flow(eqx.Module):
         checkpoint: Whether gradients compute steps again to save memory.
         noiseless: Whether there is no Gaussian noise. Then mass lands exactly where an agent
             would, and a small change of the actions does not change the flow.
+        within: The tables for agents who stand anywhere in their cells; None if mass leaves from
+            the cells' centres.
     """
 
     problem: Problem
@@ -91,6 +94,7 @@ class Flow(eqx.Module):
     ground: Ground | None
     neighbours: NeighbourKernel | None
     noise_std: Float[Array, "dim"]
+    within: Within | None
     checkpoint: bool = eqx.field(static=True)
     noiseless: bool = eqx.field(static=True)
 
@@ -101,6 +105,7 @@ class Flow(eqx.Module):
         subcells: int | None = None,
         checkpoint: bool | None = None,
         stencil: bool | None = None,
+        within_cells: bool = False,
     ):
         """Prepares the flow.
 
@@ -115,6 +120,11 @@ class Flow(eqx.Module):
                 of all steps need would take more than `MOST_KEPT_BYTES`.
             stencil: Whether cells without walls within reach go by a stencil, not by tables. The
                 result is the same; by default it is so on large maps that are mostly open.
+            within_cells: Whether `rollout` follows where in their cells agents stand, so that J is
+                close to what many agents earn who are not `centred` (`benchmarks/limit.py`).
+                By default mass leaves from the centres of cells, as in the paper; plans by mirror
+                ascent and certificates are of that flow. In the discrete rooms, where agents
+                stand in the middle, both are the same.
         """
         grid, noise = problem.grid, problem.noise
         spread = noise.std if isinstance(noise, GaussianNoise) else (0.0,) * grid.dim
@@ -138,6 +148,9 @@ class Flow(eqx.Module):
         if isinstance(noise, NeighbourNoise):
             self.neighbours = NeighbourKernel.build(problem.grid, noise)
         self.noise_std = jnp.asarray(spread, dtype=problem.initial.dtype)
+        self.within = None
+        if within_cells and not problem.noise.centred:
+            self.within = _build_within(problem, spread)
         # A step's gradient needs a few arrays of the size of the tables' windows; with a stencil
         # besides, of the distribution and where agents aim.
         size = len(self.fold.sources) * math.prod(self.fold.window) + self.fold.split_shares.size
@@ -156,6 +169,12 @@ class Flow(eqx.Module):
 
         The result is linear in ``carried`` and in the law's weights.
         """
+        if self.within is not None:
+            raise UserError(
+                "a distribution does not say where in their cells agents stand, which a flow with "
+                "within_cells=True follows from the start of an episode: use rollout, or "
+                "flow.centred for single steps"
+            )
         aims = self.displacements(motion, mass, law, step)
         return self.carry(carried, mass, law, aims, step)
 
@@ -174,6 +193,27 @@ class Flow(eqx.Module):
         taken = trips.chances(self.problem.grid, mass, step)
         agents = carried * jnp.sum(law.weights, axis=1)
         return move(carried * (1 - taken)) + trips.land(agents * taken, step)
+
+    @property
+    def centred(self) -> "Flow":
+        """The flow of the same problem in which mass leaves from the centres of cells."""
+        if self.within is None:
+            return self
+        changed: Flow = eqx.tree_at(lambda f: f.within, self, None)
+        return changed
+
+    def spread_on(self, spread: Spread, leaving: Departures, step: Step) -> Spread:
+        """`carry` for agents who stand anywhere in their cells."""
+        assert self.within is not None
+        grid, trips = self.problem.grid, self.problem.trips
+        std = self.noise_std / jnp.asarray(grid.cell_size, dtype=self.noise_std.dtype)
+        if trips is None:
+            return Spread.of_sums(self.within.land(spread.mass, leaving, std))
+        taken = trips.chances(grid, spread.mass, step)
+        moved = self.within.land(spread.mass * (1 - taken), leaving, std)
+        agents = spread.mass * jnp.sum(leaving.law.weights, axis=1)
+        carried = trips.land(agents * taken, step)
+        return Spread.of_sums(moved + Spread.sums_of_even(carried, grid.dim))
 
     def ride(
         self,
@@ -261,6 +301,8 @@ class Flow(eqx.Module):
             problem.check_action(law.actions.shape[2:])
             return law
 
+        if self.within is not None:
+            return self._rollout_within(profile, motion, look)
         # The laws of networks that do not see mu are computed ahead, for all steps at once, which
         # is faster; those of tables would only take memory.
         ahead = not (profile.per_step is None or profile.sees_mu or profile.by_cell)
@@ -280,10 +322,39 @@ class Flow(eqx.Module):
             problem.initial,
             (parts, problem.steps),
         )
-        if problem.pay_end:
+        return self._whole(before, end, rewards), seen
+
+    def _rollout_within(
+        self, profile: Profile, motion: Motion, look: Callable[..., Any]
+    ) -> tuple[Rollout, Any]:
+        problem = self.problem
+        size = jnp.asarray(problem.grid.cell_size, dtype=problem.initial.dtype)
+
+        def step(spread: Spread, inputs: Any) -> tuple[Spread, tuple[Mass, Scalar, Any]]:
+            part, number = inputs
+            leaving = departures(problem.grid, spread, profile.join(part), motion, number)
+            law, mass = leaving.law, spread.mass
+            problem.check_action(law.actions.shape[2:])
+            after = self.spread_on(spread, leaving, number)
+            seen = look(mass, law, leaving.displacement * size)
+            return after, (mass, self.reward(mass, law, number), seen)
+
+        # Always: to keep all that derivatives need takes longer than to compute it again.
+        end, (before, rewards, seen) = jax.lax.scan(
+            jax.checkpoint(step),
+            Spread.even(problem.initial, problem.grid.dim),
+            (profile.per_step, problem.steps),
+        )
+        return self._whole(before, end.mass, rewards), seen
+
+    def _whole(
+        self, before: Float[Array, "steps cells"], end: Mass, rewards: Float[Array, "steps"]
+    ) -> Rollout:
+        """An episode from its distributions, before each step and at the end, and its rewards."""
+        if self.problem.pay_end:
             rewards = jnp.append(rewards, self.end_reward(end))
         mass = jnp.concatenate([before, end[None]])
-        return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards)), seen
+        return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards))
 
     def starting_from(self, initial: Any) -> "Flow":
         """The same flow with episodes that start from another distribution."""
@@ -364,6 +435,26 @@ def goes_by_stencil(grid: Grid, reach: tuple[int, ...]) -> bool:
     if grid.n_cells < FEWEST_CELLS or window > MOST_WINDOW:
         return False
     return bool(open_cells(grid, reach).mean() >= LEAST_OPEN)
+
+
+def _build_within(problem: Problem, spread: tuple[float, ...]) -> Within:
+    """The tables for agents who stand anywhere in their cells."""
+    if not all(spread):
+        raise UserError(
+            f"within_cells=True needs noise on every axis, got {problem.noise}; give a small one, "
+            "such as a tenth of a cell"
+        )
+    cells = zip(problem.max_move, spread, problem.grid.cell_size, strict=True)
+    # From the edge of a cell three deviations beyond the farthest move are within reach, as well.
+    far = [math.ceil((move + 3.0 * std) / size - 1e-9) for move, std, size in cells]
+    sizes = zip(
+        window_reach(problem, spread), far, problem.grid.shape, problem.grid.periodic, strict=True
+    )
+    reach = tuple(
+        max(near, wide if wraps else min(wide, max(1, n - 1))) for near, wide, n, wraps in sizes
+    )
+    check_windows(problem, reach, stencil=False)
+    return build_within(problem.grid, reach, problem.initial.dtype.name)
 
 
 def subcells_for(problem: Problem, spread: tuple[float, ...]) -> int:

@@ -263,7 +263,7 @@ def follow(
     split_pair: list[Int[np.ndarray, "..."]] = []
     split_kind: list[Int[np.ndarray, "..."]] = []
     kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
-    groups = list(_groups(grid, reach, sources, offsets))
+    groups = list(wall_groups(grid, reach, sources, offsets))
     ends = _landings(grid, [(sources[g.cells[0]], offsets[g.offset]) for g in groups], subcells)
     for group, end in zip(groups, ends, strict=True):
         landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
@@ -347,7 +347,7 @@ class _Group(NamedTuple):
     cells: Int[np.ndarray, "members"]
 
 
-def _groups(
+def wall_groups(
     grid: Grid,
     reach: tuple[int, ...],
     sources: Int[np.ndarray, "sources dim"],
@@ -377,19 +377,19 @@ def _landings(
 ) -> Iterator[Int[np.ndarray, "subcells points dim"]]:
     """The offsets at which lines end that lead from a cell's centre to points of its target."""
     # In three dimensions the average over the orders of crossing makes up for fewer points.
-    many = _points(grid.dim, subcells, 2 if grid.dim < 3 else 1)
+    many = even_points(grid.dim, subcells, 2 if grid.dim < 3 else 1)
     batch = max(1, TRACES_AT_ONCE // (many.shape[0] * many.shape[1]))
     for first in range(0, len(pairs), batch):
         aims = [
             # Along one axis all points of the target lead to the same cell.
-            cell + offset + (many if np.count_nonzero(offset) > 1 else _points(grid.dim, 1, 1))
+            cell + offset + (many if np.count_nonzero(offset) > 1 else even_points(grid.dim, 1, 1))
             for cell, offset in pairs[first : first + batch]
         ]
         sizes = [aim.shape[0] * aim.shape[1] for aim in aims]
         cells = np.array([cell for cell, _ in pairs[first : first + batch]])
         starts = np.repeat(cells + 0.5, sizes, axis=0)
         lines = np.concatenate([aim.reshape(-1, grid.dim) for aim in aims])
-        ends = np.split(_trace_many(grid, starts, lines), np.cumsum(sizes)[:-1], axis=1)
+        ends = np.split(trace_many(grid, starts, lines), np.cumsum(sizes)[:-1], axis=1)
         for end, aim in zip(ends, aims, strict=True):
             # Every order of crossing counts like one more point.
             by_order = end.reshape(-1, *aim.shape)
@@ -397,7 +397,7 @@ def _landings(
 
 
 @lru_cache
-def _points(dim: int, subcells: int, samples: int) -> Float[np.ndarray, "subcells points dim"]:
+def even_points(dim: int, subcells: int, samples: int) -> Float[np.ndarray, "subcells points dim"]:
     """Points spread evenly over a unit cell, grouped by the subcell they are in."""
     ticks = (np.arange(subcells * samples) + 0.5) / (subcells * samples)
     points = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1)
@@ -406,7 +406,7 @@ def _points(dim: int, subcells: int, samples: int) -> Float[np.ndarray, "subcell
     return points.reshape(subcells**dim, samples**dim, dim)
 
 
-def _trace_many(
+def trace_many(
     grid: Grid, starts: Float[np.ndarray, "lines dim"], aims: Float[np.ndarray, "lines dim"]
 ) -> Int[np.ndarray, "orders lines dim"]:
     """Offsets at which lines end, for every order in which a corner may be crossed."""

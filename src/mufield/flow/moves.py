@@ -107,6 +107,11 @@ class MoveFlow(eqx.Module):
                 only in their hallucinated control. The reward is computed once for each group.
         """
         problem = flow.problem
+        if flow.within is not None:
+            raise UserError(
+                "mirror ascent and certificates are for the flow in which mass leaves from the "
+                "centres of cells, got one with within_cells=True; give flow.centred"
+            )
         if actions.shape[-1] != problem.actions.dim:
             raise UserError(
                 f"each move must have {problem.actions.dim} numbers, as the problem's actions, "

@@ -130,7 +130,7 @@ def unfolded(
         per_cell(displacement[..., axis], std[axis], window_edges(r).astype(mass.dtype))
         for axis, r in enumerate(reach)
     ]
-    return _mix(aims.weights * mass[:, None], slabs).reshape(mass.shape[0], -1)
+    return mixed(aims.weights * mass[:, None], slabs).reshape(mass.shape[0], -1)
 
 
 def landed_exactly(
@@ -168,7 +168,7 @@ def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array
             shared = jnp.einsum("a...b,ab->a...", shared, factor[:, 0])
         shared = shared * weights
     else:
-        shared = jnp.einsum(f"ac{letters},a{letters}->ac", shares, _mix(weights, fine))
+        shared = jnp.einsum(f"ac{letters},a{letters}->ac", shares, mixed(weights, fine))
     totals = [jnp.sum(factor, axis=-1) for factor in fine]
     whole = jnp.sum(weights * math.prod(totals[1:], start=totals[0]), axis=1)
     rest = whole - jnp.sum(shared, axis=1)
@@ -177,7 +177,7 @@ def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array
     return jnp.concatenate([shared, rest[:, None]], axis=1)
 
 
-def _mix(weights: Array, factors: list[Array]) -> Array:
+def mixed(weights: Array, factors: list[Array]) -> Array:
     """Sum over moves of the weight times the outer product of the axes' factors."""
     letters = string.ascii_lowercase[2 : 2 + len(factors)]
     if weights.shape[1] == 1:  # A plain product compiles to better code than a contraction.

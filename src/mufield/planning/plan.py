@@ -64,7 +64,8 @@ def plan(
     """Plans the best policy of a kind for a known motion: the reference line of every figure.
 
     Args:
-        flow: The problem's flow.
+        flow: The problem's flow. With ``within_cells=True`` gradient ascent goes through that flow;
+            the start by mirror ascent is of the flow from cell centres.
         motion: The law of motion.
         policy: `Table`, the default, or `Network`. With a ``scatter`` of 5 or so, agents draw
             their actions at random; if agents start together, this earns more than any
@@ -86,7 +87,7 @@ def plan(
     if starts and random:
         profiles += [kind.random(flow.problem, actions, each) for each in keys]
     elif starts:
-        moves = regular_moves(flow, motion, actions, points=9)
+        moves = regular_moves(flow.centred, motion, actions, points=9)
         new, charge = _new_starts(
             kind,
             flow,
@@ -158,7 +159,7 @@ class GradientPlanner(AbstractPlanner):
         """Climbs from the last plan and from a new start; keeps the better."""
         box = box_of(actions)
         even = AmongAll(motion=motion, action_dim=box.dim)
-        moves = regular_moves(flow, even, box, points=self.points)
+        moves = regular_moves(flow.centred, even, box, points=self.points)
         exact, motion = motion, tabulated(flow.problem, motion, box)
         starts, charge = _new_starts(
             self.policy,

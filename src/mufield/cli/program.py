@@ -67,6 +67,7 @@ EXTRAS = {
     "gymnasium": ("gymnasium",),
     "pettingzoo": ("pettingzoo",),
     "deploy": ("onnx", "onnxruntime"),
+    "ray": ("ray", "grpc"),
 }
 """The packages that each extra brings."""
 

@@ -84,8 +84,8 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
         MofNCompleteColumn,
         Progress,
         ProgressColumn,
-        TextColumn,
         TaskID,
+        TextColumn,
         TimeElapsedColumn,
     )
     from rich.text import Text

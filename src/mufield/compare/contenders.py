@@ -18,12 +18,10 @@ from ..planning.starts import Table
 from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
+from ..runs.overview import LAST
 from ..runs.surroundings import current_precision, import_users
 from .config import EVALUATIONS, FLEET, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig
 from .result import Result
-
-LAST = 5
-"""Number of last episodes whose mean J counts for a learner."""
 
 SWEEPS, BRACKET = 400, 0.05
 """Mirror ascent with known motion stops after these sweeps, or this near to the optimum."""

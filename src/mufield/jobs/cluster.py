@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -49,7 +49,8 @@ MOST_SECONDS = 30.0
 """Seconds to wait for the last words of a worker."""
 
 Files = dict[str, bytes]
-"""Contents of files by name, in the order in which they were written."""
+"""Contents of files by name, in the order in which they were written; first directories, whose
+names end with a slash."""
 
 
 class RayWorkers(WorkerPool["_RayWorker"]):
@@ -128,7 +129,7 @@ class _RayWorker(AbstractWorker):
     def begin(self, task: Task) -> None:
         self.directory, token = task.directory, secrets.token_hex(8)
         write_bytes(task.directory / TOKEN, token.encode())
-        files = {name: (task.directory / name).read_bytes() for name in _stamps(task.directory)}
+        files = _read(task.directory, _stamps(task.directory))
         place = {"directory": str(task.directory.resolve()), "token": token, "here": os.getcwd()}
         self.work = self.actor.work.remote(task.job.document(), place, files)
         self.look = self.actor.look.remote()
@@ -140,7 +141,7 @@ class _RayWorker(AbstractWorker):
         except ray.exceptions.RayError:
             return  # it died, as `result` will find
         self.begun = True
-        self._keep(files)
+        _write(self.directory, files)
         self.look = self.actor.look.remote() if again else None
 
     def result(self) -> str:
@@ -150,7 +151,7 @@ class _RayWorker(AbstractWorker):
             raise WorkerDied(f"its worker died ({_line(error)})") from error
         if self.look is not None:
             self.hear(again=False)  # what was written earlier comes first
-        self._keep(files)
+        _write(self.directory, files)
         self.begun = False
         return str(problem)
 
@@ -160,15 +161,6 @@ class _RayWorker(AbstractWorker):
             if self.begun:
                 ray.wait([self.actor.leave.remote()], timeout=LOOK)
             ray.kill(self.actor)
-
-    def _keep(self, files: Files) -> None:
-        for name, data in files.items():
-            parts = PurePosixPath(name).parts
-            if not parts or name.startswith("/") or ".." in parts:
-                raise UserError(f"a worker handed back the file {name!r}, outside of its job")
-            path = self.directory.joinpath(*parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, data)
 
 
 class Desk:
@@ -190,10 +182,7 @@ class Desk:
             os.chdir(place["here"])
         if not _is_shared(directory, place["token"]):
             directory = Path(tempfile.mkdtemp(prefix="mufield-job-"))
-            for name, data in files.items():
-                path = directory / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(path, data)
+            _write(directory, files)
             self._sent, self._directory = _stamps(directory), directory
         try:
             problem = _other_versions(job) or attempt_with_log(job, directory)
@@ -209,7 +198,7 @@ class Desk:
                     break
                 now = _stamps(self._directory)
                 new = sorted((n for n in now if now[n] != self._sent.get(n)), key=now.__getitem__)
-                files = {name: (self._directory / name).read_bytes() for name in new}
+                files = _read(self._directory, new)
                 if _stamps(self._directory) == now:  # so no file is without those before it
                     self._sent = now
                     return files
@@ -232,17 +221,35 @@ def _is_shared(directory: Path, token: str) -> bool:
 
 
 def _stamps(directory: Path) -> dict[str, tuple[int, int]]:
-    """Time and size of each file in a job's directory, by name, earliest first."""
+    """Time and size of everything in a job's directory, by name, earliest first."""
     found = {}
     for path in directory.rglob("*"):
         if path.is_symlink() or path.name == "lock" or path.suffix == ".tmp":
             continue
+        name = path.relative_to(directory).as_posix()
         with contextlib.suppress(OSError):  # it was replaced just now
             about = path.stat()
-            if path.is_file():
-                name = path.relative_to(directory).as_posix()
+            if path.is_dir():
+                found[f"{name}/"] = (0, 0)
+            else:
                 found[name] = (about.st_mtime_ns, about.st_size)
     return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _read(directory: Path, names: Iterable[str]) -> Files:
+    return {name: b"" if name[-1] == "/" else (directory / name).read_bytes() for name in names}
+
+
+def _write(directory: Path, files: Files) -> None:
+    for name, data in files.items():
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise UserError(f"expected the name of a file inside of a job, got {name!r}")
+        path = directory.joinpath(*parts)
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            write_bytes(path, data)
 
 
 def _other_versions(job: Job) -> str:

@@ -91,16 +91,14 @@ def read_trials(path: Path, imports: str | None = None) -> list[Trial]:
     ``imports`` is the user's own file; a sweep's file cannot name one, so that it runs no code.
     """
     shared = {"judge": False} | read_settings(path)
-    if "imports" in shared:
-        raise UserError(
-            f"{path} names the Python code {shared['imports']!r}; name it with --import instead"
-        )
     tables = [shared.pop(name, {}) for name in (GRID, RANDOM)]
     counts = dict.fromkeys((DRAWS, DRAW_SEED), 0)
     if isinstance(tables[1], dict):
         counts = {name: _whole(tables[1].pop(name, 0), f"{path}: {name}") for name in counts}
     grid = _choices(tables[0], f"{path}: {GRID}")
     drawn = _choices(tables[1], f"{path}: {RANDOM}")
+    if "imports" in {*shared, *grid, *drawn}:
+        raise UserError(f"{path} names Python code as imports; name it with --import instead")
     draws, rng = counts[DRAWS], np.random.default_rng(counts[DRAW_SEED])
     twice = sorted(grid.keys() & drawn.keys())
     if twice or not (grid or drawn) or (drawn and not draws):
@@ -220,7 +218,7 @@ class SweepRun:
     def row(self) -> dict[str, Any]:
         """The run for tables and JSON; J is the mean of the last five episodes."""
         about = self.summary
-        state: State | str = about.state if about.config or about.reason else "missing"
+        state: State | str = about.state if about.directory.exists() else "missing"
         return {
             "J": about.final,
             "best": about.best,

@@ -48,6 +48,7 @@ from mufield.runs.overview import summarise
 from mufield.runs.session import Session
 from mufield.runs.store import RunStore, logged_arrays, observed_arrays
 from mufield.runs.surroundings import changes_since
+from mufield.runs.sweep import read_sweep, read_trials, write_record
 
 pytestmark = pytest.mark.slow
 
@@ -243,6 +244,11 @@ def originals(small, asked, episode, tmp_path_factory):
         'environment = "four-rooms"\nseed = 3\nscale = 0.5\n[model]\nname = "gp"\nbeta = 2.0\n'
         "[planner]\nname = 'mirror'\npoints = 5\n"
     )
+    (place / "sweep.toml").write_text(
+        'environment = "four-rooms"\n[grid]\nseed = [0, 1]\nmodel.beta = [1.0, 2.0]\n'
+        "[random]\ndraws = 3\nscale = {low = 0.1, high = 0.5, log = true}\n"
+    )
+    write_record(place, {"run-0123456789": {"seed": 1, "model.beta": 2.0}})
     return place
 
 
@@ -295,6 +301,8 @@ def loaders(small, asked):
         "trips.csv": lambda path: read_trips(path).pickup.tolist(),
         **{f"{name}.{end}": readers[name] for name in ("episode", "log", "mass") for end in TABLES},
         **{f"settings.{end}": settings for end in ("toml", "json")},
+        "sweep.toml": lambda path: [each.values for each in read_trials(path)],
+        "sweep.json": lambda path: [each.values for each in read_sweep(path.parent).runs],
     }
 
 
@@ -303,6 +311,7 @@ SEALED = ("network.policy", "moves.policy", "exported.safetensors", "result.safe
 SEALED += ("made.safetensors", "checkpoint.safetensors")
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
 NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv", "trips.csv")
+NAMES += ("sweep.toml", "sweep.json")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -444,7 +453,8 @@ LOADERS = {
     "baselines/training.py:_begin": "checkpoint.safetensors",
     "deploy/reader.py:DeployedPolicy.load": "exported.safetensors",
     "jobs/compute.py:_learn": "timings.jsonl",
-    "jobs/job.py:JobStore.find": "result.safetensors",
+    "jobs/job.py:read_result": "result.safetensors",
+    "jobs/job.py:JobStore.value": "metrics.jsonl",
     "jobs/job.py:JobStore.why_anew": "result.safetensors",
     "environments/manhattan.py:trip_table": None,
     "observed/coordinates.py:read_plane": "episode.csv",
@@ -463,10 +473,15 @@ LOADERS = {
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
     "runs/overview.py:summarise": "timings.jsonl",
+    "runs/sweep.py:read_trials": "sweep.toml",
+    "runs/sweep.py:_entries": "sweep.json",
     # From the command line, which names the file, or files of the package itself.
     "cli/settings.py:Configured.run_config": "settings.toml",
     "cli/settings.py:defaults": "settings.toml",
     "report/page.py:_asset": None,
+    # From the system, and what the command itself has just written.
+    "jobs/pool.py:_has_quota": None,
+    "jobs/cluster.py:_is_shared": None,
     # The readers themselves.
     "_files.py:read_sealed": "network.policy",
     "_files.py:locked": "lock",

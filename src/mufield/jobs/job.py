@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -252,12 +253,10 @@ class JobStore:
         from .._files import read_lines
 
         rows = read_lines(self.path(job) / "run" / "metrics.jsonl")
-        if rows:
-            last = rows[-1].get("value")
-        else:
-            figures = getattr(self.find(job), "figures", {})
-            last = figures.get("value", figures.get("evaluation", [None])[-1])
-        return None if last is None else float(last)
+        found = None if rows else self.find(job)
+        figures = rows[-1] if rows else found.figures if found else {}
+        last = figures.get("value", figures.get("evaluation", [None])[-1])
+        return float(last) if isinstance(last, Real) else None
 
     def why_anew(self, job: Job) -> str:
         """What differs from the last finished job of this name; empty if there is none."""

@@ -154,7 +154,9 @@ def _range(value: dict[str, Any], where: str) -> dict[str, Any]:
     low, high, log = value["low"], value["high"], value.get("log", False)
     known = {"low", "high", "log"}
     numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
-    if not numbers or not isinstance(log, bool) or not low < high or value.keys() - known:
+    # A range may be wider than any number.
+    sound = numbers and low < high and math.isfinite(float(high) - float(low))
+    if not sound or not isinstance(log, bool) or value.keys() - known:
         raise UserError(f"{where}: expected low below high, and perhaps log = true, got {value}")
     if log and low <= 0:
         raise UserError(f"{where}: a range with log = true must be above zero, got {value}")

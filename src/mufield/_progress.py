@@ -127,8 +127,8 @@ def _line_printer(title: str, total: int) -> Iterator[Report]:
 
     def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
         nonlocal finished
-        finished = done
-        if done == total or time.monotonic() - last > LINE_SECONDS:
+        ended, finished = done == total and finished < total, done
+        if ended or time.monotonic() - last > LINE_SECONDS:
             now = [f"{each.name} {each.share:.0%} {_text(each.figures)}" for each in parts]
             write(" | ".join([_text(figures), *(text.strip() for text in now[:MOST_PARTS])]))
 

@@ -116,7 +116,15 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
     store = JobStore(tmp_path)
     bad = Job("bad", "random", job.settings | {"environment": "nowhere"})
     deadly = tmp_path / "deadly.py"
-    deadly.write_text("import os\nos._exit(3)\n")
+    told = tmp_path / "told.json"
+    deadly.write_text(
+        "import json, os, pathlib\n"
+        "cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1\n"
+        "names = ('OPENBLAS_NUM_THREADS', 'PJRT_NPROC')\n"
+        "found = {name: os.environ[name] for name in names} | {'cores': cores}\n"
+        f"pathlib.Path({str(told)!r}).write_text(json.dumps(found))\n"
+        "os._exit(3)\n"
+    )
     dying = Job("dying", "random", job.settings | {"imports": str(deadly)})
     pool = LocalProcesses(1)
     pool.tries = 1
@@ -128,6 +136,9 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
     assert "Traceback" in log.read_text()
     assert problems["dying"].startswith("dying failed: its process died; see ")
     assert problems["random"] == ""
+    found = json.loads(told.read_text())  # threads are limited before JAX begins
+    assert (found["OPENBLAS_NUM_THREADS"], found["PJRT_NPROC"]) == ("1", "1")
+    assert found["cores"] in (1, os.cpu_count())  # all, where others have claimed each
     assert [store.state(one) for one in (bad, dying, job)] == ["partly", "partly", "done"]
 
 
@@ -185,24 +196,6 @@ def test_a_job_waits_for_a_worker_that_was_given_up_but_lives(job, tmp_path, mon
     threading.Timer(0.3, held.close).start()
     (ended,) = compute_missing([job], store, SameProcess(), progress=False)
     assert ended.problem == ""
-
-
-def test_a_worker_limits_its_threads_before_jax_begins(job, tmp_path):
-    """So that results are the same on every machine with the same number of cores a job."""
-    told = tmp_path / "told.json"
-    telling = tmp_path / "telling.py"
-    telling.write_text(
-        "import json, os, pathlib\n"
-        "cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1\n"
-        "names = ('OPENBLAS_NUM_THREADS', 'PJRT_NPROC')\n"
-        f"pathlib.Path({str(told)!r}).write_text(\n"
-        "    json.dumps({name: os.environ[name] for name in names} | {'cores': cores}))\n"
-    )
-    telling_job = Job("telling", "random", job.settings | {"imports": str(telling)})
-    list(compute_missing([telling_job], JobStore(tmp_path), LocalProcesses(1), progress=False))
-    found = json.loads(told.read_text())
-    assert (found["OPENBLAS_NUM_THREADS"], found["PJRT_NPROC"]) == ("1", "1")
-    assert found["cores"] in (1, os.cpu_count())  # all, where others have claimed each
 
 
 def test_places_and_numbers_of_workers_are_checked():

@@ -64,7 +64,7 @@ class Jobs(Command):
     many as there are cores."""
 
     cores: int = 1
-    """Cores that each job may use."""
+    """Cores that each job may use; in this process, all."""
 
     def pool(self) -> "AbstractPool":
         """The workers; raises if there can be none, before anything is computed."""

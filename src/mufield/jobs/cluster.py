@@ -92,7 +92,7 @@ class RayWorkers(WorkerPool["_RayWorker"]):
         for each in workers:
             if each.look in answered:
                 each.hear(again=each.work not in ended)
-        return [each for each in workers if each.work in ended]
+        return [each for each in workers if each.work in ended or each.lost]
 
     def _release(self, worker: "_RayWorker", *, alive: bool) -> None:
         self._busy -= 1
@@ -122,6 +122,8 @@ class _RayWorker(AbstractWorker):
     """A worker of the cluster, as the pool sees it; it has one task in its life."""
 
     begun = False
+    lost = False
+    """Whether an answer was lost, and perhaps files with it."""
 
     def __init__(self, actor: Any):
         self.actor = actor
@@ -139,26 +141,30 @@ class _RayWorker(AbstractWorker):
         try:
             files = ray.get(self.look, timeout=MOST_SECONDS)
         except ray.exceptions.RayError:
-            return  # it died, as `result` will find
+            self.lost = True
+            return
         self.begun = True
         _write(self.directory, files)
         self.look = self.actor.look.remote() if again else None
 
     def result(self) -> str:
         try:
-            problem, files = ray.get(self.work)
+            # What is lost may still be at work, and is not waited for.
+            problem, files = ray.get(self.work, timeout=LOOK if self.lost else None)
         except ray.exceptions.RayError as error:
             raise WorkerDied(f"its worker died ({_line(error)})") from error
         if self.look is not None:
             self.hear(again=False)  # what was written earlier comes first
+        if self.lost:
+            raise WorkerDied("its worker died, or could not be reached")
         _write(self.directory, files)
         self.begun = False
         return str(problem)
 
     def stop(self) -> None:
         (self.directory / TOKEN).unlink(missing_ok=True)
-        with contextlib.suppress(ray.exceptions.RayError, ConnectionError):
-            if self.begun:
+        with contextlib.suppress(Exception):  # it may be gone, or the whole cluster
+            if self.begun and not self.lost:
                 ray.wait([self.actor.leave.remote()], timeout=LOOK)
             ray.kill(self.actor)
 

@@ -161,7 +161,7 @@ def test_a_sweep_from_its_file_to_its_pictures(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert "[2/2] noise_std=0.3: done, J = " in printed.err
-    values = [run["J"] for run in document["runs"]]
+    values = [run["final"] for run in document["runs"]]
     assert values == sorted(values, reverse=True)
     assert [effect["name"] for effect in document["effects"]] == ["environment.noise_std"]
     assert is_sweep(tmp_path / "there")

@@ -77,12 +77,12 @@ class Sweep(Jobs):
 
 def sweep_answer(sweep: SweepFiles, code: int = 0) -> Answer:
     """All runs of a sweep, sorted by J, and which setting matters."""
-    rows = [run.row() for run in sweep.runs]
     cells = [
-        {"J": row["J"], "best": row["best"], "episodes": row["episodes"]}
-        | {short(name): _text(row["values"], name) for name in sweep.names}
+        {"J": row["final"], "best": row["best"], "episodes": row["episodes"]}
+        | {short(name): _text(run.values, name) for name in sweep.names}
         | {"state": row["state"], "run": row["directory"]}
-        for row in rows
+        for run in sweep.runs
+        for row in [run.row()]
     ]
     texts = (*map(short, sweep.names), "state", "run")
     shown: list[Table | str] = [Table(cells[:MOST_ROWS], texts=texts, spare=("best", "episodes"))]
@@ -105,8 +105,8 @@ def _effect(effect: Effect) -> dict[str, Any]:
     return {
         "setting": short(effect.name),
         "share": "too few runs" if effect.share is None else f"{effect.share:.0%}",
-        "best value": best and best.value,
+        "best value": best and value_text(best.value),
         "mean J": best and best.mean,
-        "worst value": worst and worst.value,
+        "worst value": worst and value_text(worst.value),
         "its mean J": worst and worst.mean,
     }

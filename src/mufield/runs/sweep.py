@@ -218,24 +218,24 @@ class SweepRun:
         return label_of(self.values)
 
     def row(self) -> dict[str, Any]:
-        """The run for tables and JSON; J is the mean of the last five episodes."""
+        """The run as JSON; its final J is the mean of the last five episodes."""
         about = self.summary
         state: State | str = about.state if about.directory.exists() else "missing"
         return {
-            "J": about.final,
+            "final": about.final,
             "best": about.best,
             "episodes": about.episodes,
             "state": state,
-            "values": self.values,
+            "values": [{"name": name, "value": value} for name, value in self.values.items()],
             "directory": str(about.directory),
         }
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that share a value of a setting, or have values near each other."""
+    """Runs that share a value of a setting, or, as a text, have values in a range."""
 
-    value: str
+    value: Any
     mean: float
     runs: int
 
@@ -282,10 +282,13 @@ class Sweep:
         runs = [each for each in self.complete if name in each.values]
         groups: dict[str, list[float]] = {}
         labels = group_labels([each.values[name] for each in runs])
+        known = {value_text(each.values[name]): each.values[name] for each in runs}
         for label, run in zip(labels, runs, strict=True):
             assert run.summary.final is not None
             groups.setdefault(label, []).append(run.summary.final)
-        means = [Group(label, float(np.mean(js)), len(js)) for label, js in groups.items()]
+        means = [
+            Group(known.get(label, label), float(np.mean(g)), len(g)) for label, g in groups.items()
+        ]
         means.sort(key=lambda group: -group.mean)
         return Effect(name, explained(list(groups.values())), tuple(means))
 

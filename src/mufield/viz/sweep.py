@@ -88,7 +88,7 @@ def _draw_effects(axes: Axes, sweep: Sweep) -> None:
     for place, effect in enumerate(effects):
         share = "too few runs" if effect.share is None else f"{effect.share:.0%}"
         if shares[place] >= WORTH_NAMING:
-            share += f", best {effect.groups[0].value}"
+            share += f", best {value_text(effect.groups[0].value)}"
         axes.annotate(
             share,
             (shares[place], place),

@@ -26,7 +26,7 @@ function axisOf(values, continuous) {
 
 function coordinates(runs, names) {
   const { width, height, top, bottom, left, right } = SWEEP_SIZE;
-  const columns = [...names.map((name) => [shortName(name), runs.map((run) => run.values[name] ?? null)]), ["J", runs.map((run) => run.J)]];
+  const columns = [...names.map((name) => [shortName(name), runs.map((run) => run.values[name] ?? null)]), ["J", runs.map((run) => run.final)]];
   const x = (column) => left + ((width - left - right) * column) / Math.max(columns.length - 1, 1);
   const y = (share) => height - bottom - share * (height - top - bottom);
   const axes = columns.map(([name, values], i) => axisOf(values, i === columns.length - 1));
@@ -46,7 +46,7 @@ function coordinates(runs, names) {
     return svg("path", {
       class: "line", d: `M${points.join("L")}`, stroke: "var(--line)", "stroke-opacity": 0.15 + 0.6 * rank ** 2,
       colour: k ? "--c0" : "--c1",
-    }, svg("title", {}, `J = ${figure(run.J)}: ${names.map((name) => `${shortName(name)} ${settingText(run.values[name] ?? null)}`).join(", ")}`));
+    }, svg("title", {}, `J = ${figure(run.final)}: ${names.map((name) => `${shortName(name)} ${settingText(run.values[name] ?? null)}`).join(", ")}`));
   });
   const label = `${runs.length} runs by their settings; the best earns ${figure(runs[0]?.J)}`;
   // The best is drawn last, on top.
@@ -62,15 +62,16 @@ function plainTable(heads, rows) {
 
 function drawSweeps(sweeps) {
   byId("sweeps").hidden = !sweeps.length;
-  byId("sweeps-list").replaceChildren(...sweeps.map(({ name, runs, effects }) => {
+  byId("sweeps-list").replaceChildren(...sweeps.map(({ name, runs: listed, effects }) => {
+    const runs = listed.map((run) => ({ ...run, values: Object.fromEntries(run.values.map((each) => [each.name, each.value])) }));
     const names = [...new Set(runs.flatMap((run) => Object.keys(run.values)))];
     const complete = runs.filter((run) => run.state === "complete");
     const matters = effects.map(({ name: setting, share, groups }) => [
       shortName(setting), share === null ? "too few runs" : percent(share),
-      ...[groups[0], groups.at(-1)].flatMap((group) => (group ? [group.value, figure(group.mean)] : ["–", "–"])),
+      ...[groups[0], groups.at(-1)].flatMap((group) => (group ? [settingText(group.value), figure(group.mean)] : ["–", "–"])),
     ]);
     const rows = runs.map((run) => [
-      figure(run.J), figure(run.best), ...names.map((each) => settingText(run.values[each] ?? null)), run.state, run.directory,
+      figure(run.final), figure(run.best), ...names.map((each) => settingText(run.values[each] ?? null)), run.state, run.directory,
     ]);
     return html("div", {}, html("h3", {}, `${name}: ${complete.length} of ${runs.length} runs are complete`),
       coordinates(complete, names),

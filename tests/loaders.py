@@ -41,6 +41,7 @@ from mufield.runs.overview import summarise
 from mufield.runs.session import Session
 from mufield.runs.store import RunStore, logged_arrays, observed_arrays
 from mufield.runs.surroundings import changes_since
+from mufield.runs.sweep import read_sweep, read_trials, write_record
 
 SECONDS = 10
 """What a loader may take at most; one that waits for a pipe would take for ever."""
@@ -65,6 +66,7 @@ SEALED += ("made.safetensors", "checkpoint.safetensors")
 
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
 NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv", "trips.csv")
+NAMES += ("sweep.toml", "sweep.json")
 """Files that are read by themselves."""
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
@@ -182,6 +184,11 @@ class Originals:
             'environment = "four-rooms"\nseed = 3\nscale = 0.5\n[model]\nname = "gp"\nbeta = 2.0\n'
             "[planner]\nname = 'mirror'\npoints = 5\n"
         )
+        (place / "sweep.toml").write_text(
+            'environment = "four-rooms"\n[grid]\nseed = [0, 1]\nmodel.beta = [1.0, 2.0]\n'
+            "[random]\ndraws = 3\nscale = {low = 0.1, high = 0.5, log = true}\n"
+        )
+        write_record(place, {"run-0123456789": {"seed": 1, "model.beta": 2.0}})
 
     def _loaders(self):
         problem, asked = self.setup.problem, self.asked
@@ -234,6 +241,8 @@ class Originals:
                 for end in TABLES
             },
             **{f"settings.{end}": settings for end in ("toml", "json")},
+            "sweep.toml": lambda path: [each.values for each in read_trials(path)],
+            "sweep.json": lambda path: [each.values for each in read_sweep(path.parent).runs],
         }
 
     def open_run(self, directory):
@@ -349,7 +358,8 @@ LOADERS = {
     "baselines/training.py:_begin": "checkpoint.safetensors",
     "deploy/reader.py:DeployedPolicy.load": "exported.safetensors",
     "jobs/compute.py:_learn": "timings.jsonl",
-    "jobs/job.py:JobStore.find": "result.safetensors",
+    "jobs/job.py:read_result": "result.safetensors",
+    "jobs/job.py:JobStore.value": "metrics.jsonl",
     "jobs/job.py:JobStore.why_anew": "result.safetensors",
     "environments/manhattan.py:trip_table": None,
     "observed/coordinates.py:read_plane": "episode.csv",
@@ -368,6 +378,8 @@ LOADERS = {
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
     "runs/overview.py:summarise": "timings.jsonl",
+    "runs/sweep.py:read_trials": "sweep.toml",
+    "runs/sweep.py:_entries": "sweep.json",
     # From the command line, which names the file, or files of the package itself.
     "cli/settings.py:Configured.run_config": "settings.toml",
     "cli/settings.py:defaults": "settings.toml",
@@ -393,6 +405,10 @@ LOADERS = {
     "deploy/check.py:reader_decides": None,
     "deploy/export.py:export_policy": None,
     "jobs/pool.py:SameProcess.run": None,
+    # They pass the bytes of a job's own files on, or ask the system.
+    "jobs/cluster.py:_is_shared": None,
+    "jobs/cluster.py:_read": None,
+    "jobs/pool.py:_has_quota": None,
     "runs/surroundings.py:_find": None,
 }
 """Every function that reads a file, and the file that is damaged above or below to try it."""

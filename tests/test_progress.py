@@ -1,11 +1,13 @@
 """What users see while something takes long."""
 
+import io
+import sys
 import time
 
 import pytest
 
 from mufield import _progress
-from mufield._progress import progress_bar, stage, stage_text
+from mufield._progress import Part, progress_bar, stage, stage_text
 from mufield.cli.output import waiting
 
 
@@ -54,3 +56,34 @@ def test_commands_that_wait_name_the_stage(capsys):
     said = capsys.readouterr().err
     assert "opening 0 s" in said
     assert "planning 0 s" in said
+
+
+def test_parts_are_shown_with_their_shares_and_figures(capsys):
+    with progress_bar("work", 10, shown=True) as report:
+        time.sleep(0.05)
+        report(4, [Part("greedy-0", 0.4, {"J": 78.123}), Part("known", 0.0, {})], done=1, failed=0)
+        report(10, done=3)
+        report(10, done=3)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "work 4/10  done 1  failed 0 | greedy-0 40% J 78.12 | known 0%",
+        "work 10/10  done 3",
+    ]
+
+
+def test_a_terminal_shows_a_bar_for_each_part_while_it_is_at_work(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress_bar("work", 10, shown=True) as report:
+        report(1, [Part("greedy-0", 0.4, {"J": 78.123})], running=1)
+        time.sleep(0.3)
+        report(10, done=3)
+    shown = sys.stderr.getvalue()
+    assert "greedy-0" in shown
+    assert "40/100" in shown
+    assert "J 78.12" in shown
+    assert "greedy-0" not in shown.rpartition("work")[2]

@@ -3,9 +3,9 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 5.0
 """How often a line is printed where there is no terminal."""
+
+MOST_PARTS = 16
+"""Parts that are shown one by one."""
 
 _STAGES: list[tuple[str, float]] = []
 """What is being done now, and since when; the innermost stage comes last."""
@@ -37,11 +40,19 @@ def stage_text() -> str:
     return f"{name} {time.monotonic() - began:.0f} s"
 
 
+class Part(NamedTuple):
+    """One of several things that are done at the same time: its share so far, and its figures."""
+
+    name: str
+    share: float
+    figures: Mapping[str, float]
+
+
 @runtime_checkable
 class Report(Protocol):
-    """Shows the number of finished steps, and figures beside it."""
+    """Shows the number of finished steps with figures beside it, and parts that are at work."""
 
-    def __call__(self, done: int, **figures: float) -> None: ...
+    def __call__(self, done: int, parts: Sequence[Part] = (), /, **figures: float) -> None: ...
 
 
 @contextmanager
@@ -57,11 +68,11 @@ def progress_bar(title: str, total: int, *, shown: bool) -> Iterator[Report]:
             yield report
 
 
-def _silent(done: int, **figures: float) -> None:
+def _silent(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
     pass
 
 
-def _text(figures: dict[str, float]) -> str:
+def _text(figures: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
@@ -73,6 +84,7 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
         MofNCompleteColumn,
         Progress,
         ProgressColumn,
+        TaskID,
         TextColumn,
         TimeElapsedColumn,
     )
@@ -93,8 +105,18 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, figures="")
 
-        def report(done: int, **figures: float) -> None:
+        rows: dict[str, TaskID] = {}
+
+        def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
             bar.update(task, completed=done, figures=_text(figures))
+            shown = {part.name: part for part in parts[:MOST_PARTS]}
+            for name in rows.keys() - shown.keys():
+                bar.remove_task(rows.pop(name))
+            for name, part in shown.items():
+                if name not in rows:
+                    rows[name] = bar.add_task(f"  {name}", total=100, figures="")
+                percent, text = round(100 * part.share), _text(part.figures)
+                bar.update(rows[name], completed=percent, figures=text)
 
         yield report
 
@@ -103,11 +125,12 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
 def _line_printer(title: str, total: int) -> Iterator[Report]:
     last, finished = time.monotonic(), 0
 
-    def report(done: int, **figures: float) -> None:
+    def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
         nonlocal finished
-        finished = done
-        if done == total or time.monotonic() - last > LINE_SECONDS:
-            write(_text(figures))
+        ended, finished = done == total and finished < total, done
+        if ended or time.monotonic() - last > LINE_SECONDS:
+            now = [f"{each.name} {each.share:.0%} {_text(each.figures)}" for each in parts]
+            write(" | ".join([_text(figures), *(text.strip() for text in now[:MOST_PARTS])]))
 
     def write(text: str) -> None:
         nonlocal last

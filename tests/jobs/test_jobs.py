@@ -1,15 +1,26 @@
 """Jobs: when a result counts, and what becomes of jobs that fail or are interrupted."""
 
+import contextlib
 import json
 import os
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from mufield._files import locked
 from mufield.errors import UserError
+from mufield.jobs import pool as pool_module
 from mufield.jobs.job import Job, JobStore, learning_job, system_job, write_result
-from mufield.jobs.pool import LocalProcesses, SameProcess, Task, compute_missing, local_pool
+from mufield.jobs.pool import (
+    LocalProcesses,
+    SameProcess,
+    Task,
+    Working,
+    compute_missing,
+    make_pool,
+)
 from mufield.runs.config import RunConfig, parse_config
 from mufield.runs.session import learn_run, new_run
 
@@ -105,9 +116,19 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
     store = JobStore(tmp_path)
     bad = Job("bad", "random", job.settings | {"environment": "nowhere"})
     deadly = tmp_path / "deadly.py"
-    deadly.write_text("import os\nos._exit(3)\n")
+    told = tmp_path / "told.json"
+    deadly.write_text(
+        "import json, os, pathlib\n"
+        "cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1\n"
+        "names = ('OPENBLAS_NUM_THREADS', 'PJRT_NPROC')\n"
+        "found = {name: os.environ[name] for name in names} | {'cores': cores}\n"
+        f"pathlib.Path({str(told)!r}).write_text(json.dumps(found))\n"
+        "os._exit(3)\n"
+    )
     dying = Job("dying", "random", job.settings | {"imports": str(deadly)})
-    ended = compute_missing([bad, dying, job], store, LocalProcesses(1), progress=False)
+    pool = LocalProcesses(1)
+    pool.tries = 1
+    ended = compute_missing([bad, dying, job], store, pool, progress=False)
     problems = {one.job.name: one.problem for one in ended}
     log = store.path(bad) / "log.txt"
     assert problems["bad"].startswith("bad failed: no system is named 'nowhere'")
@@ -115,6 +136,9 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
     assert "Traceback" in log.read_text()
     assert problems["dying"].startswith("dying failed: its process died; see ")
     assert problems["random"] == ""
+    found = json.loads(told.read_text())  # threads are limited before JAX begins
+    assert (found["OPENBLAS_NUM_THREADS"], found["PJRT_NPROC"]) == ("1", "1")
+    assert found["cores"] in (1, os.cpu_count())  # all, where others have claimed each
     assert [store.state(one) for one in (bad, dying, job)] == ["partly", "partly", "done"]
 
 
@@ -129,14 +153,60 @@ def test_closing_a_pool_ends_its_processes_at_once(job, tmp_path):
     stuck = Job("stuck", "random", job.settings | {"imports": str(endless)})
     running = LocalProcesses(1).run([Task(stuck, store.begin(stuck))])
     while not begun.exists() or not begun.read_text():
-        assert next(running) is None
+        assert isinstance(next(running), Working)
     running.close()  # as Ctrl-C does
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.read_text()), 0)
 
 
-def test_the_number_of_workers_is_checked():
-    assert isinstance(local_pool(0), SameProcess)
-    assert local_pool(None).workers >= 1
-    with pytest.raises(UserError, match="0 or more workers, got -1"):
-        local_pool(-1)
+def test_another_process_goes_on_where_one_died_until_none_gets_further(job, tmp_path):
+    """A worker dies at each checkpoint; only those that leave nothing new count against the job."""
+    store, tally = JobStore(tmp_path), tmp_path / "tally"
+    mortal = tmp_path / "mortal.py"
+    mortal.write_text(
+        "import os, pathlib\n"
+        f"here = pathlib.Path({str(tally)!r})\n"
+        "done = len(here.read_text()) if here.exists() else 0\n"
+        "here.write_text('x' * (done + 1))\n"
+        f"place = next(pathlib.Path({str(tmp_path)!r}).glob('jobs/*'))\n"
+        "if done < 2:\n"
+        "    (place / f'{done}.safetensors').write_text('a checkpoint')\n"
+        "os._exit(3)\n"
+    )
+    dying = Job("dying", "random", job.settings | {"imports": str(mortal)})
+    pool = LocalProcesses(1)
+    pool.tries = 2
+    (ended,) = compute_missing([dying], store, pool, progress=False)
+    assert ended.problem.startswith("dying failed: its process died 2 times in a row; see ")
+    assert len(tally.read_text()) == 3  # twice it got further, and then no more
+
+
+def test_a_job_waits_for_a_worker_that_was_given_up_but_lives(job, tmp_path, monkeypatch):
+    store = JobStore(tmp_path)
+    directory = store.begin(job)
+    monkeypatch.setattr(pool_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(pool_module, "LOOK", 0.01)
+    with locked(directory):
+        (ended,) = compute_missing([job], store, SameProcess(), progress=False)
+    assert "is in use by process" in ended.problem
+    assert store.find(job) is None
+    monkeypatch.setattr(pool_module, "PATIENCE", 60.0)
+    held = contextlib.ExitStack()
+    held.enter_context(locked(directory))
+    threading.Timer(0.3, held.close).start()
+    (ended,) = compute_missing([job], store, SameProcess(), progress=False)
+    assert ended.problem == ""
+
+
+def test_places_and_numbers_of_workers_are_checked():
+    assert isinstance(make_pool(workers=0), SameProcess)
+    assert make_pool().workers == os.cpu_count()
+    assert make_pool(cores=10_000).workers == 1
+    with pytest.raises(UserError, match="0 or more workers of at least one core, got -1 of 1"):
+        make_pool(workers=-1)
+    with pytest.raises(UserError, match="at least one core, got None of 0"):
+        make_pool(cores=0)
+    with pytest.raises(UserError, match="got 'the moon'"):
+        make_pool("the moon")
+    with pytest.raises(UserError, match="at least one worker on ray, got 0"):
+        make_pool("ray", 0)

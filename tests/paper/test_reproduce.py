@@ -24,7 +24,7 @@ START = ITEMS[0]
 
 
 def here(names, out, **options):
-    return reproduce(names, out, TINY, workers=0, progress=False, **options)
+    return reproduce(names, out, TINY, progress=False, **options)
 
 
 @pytest.fixture(scope="module")

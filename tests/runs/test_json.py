@@ -41,6 +41,7 @@ WORDS = {
     "theory": ("run",),
     "export": ("run", "--format", "safetensors"),
     "compare": (*SYSTEM, "--contenders", "random", "--out", "compared", "--workers", "0"),
+    "sweep": ("sweep.json", "--out", "swept", "--workers", "0"),
     "reproduce": (),
     "new": ("FLAGS", "--out", "new/begun"),
     "ask": ("asked",),
@@ -68,6 +69,10 @@ def place(tmp_path_factory, small, finished):
         begun = replace(small, config=replace(small.config, label=name))
         with open_run(place / name, begun) as opened:
             opened.ask()
+    shared = small.config.document()
+    del shared["imports"]
+    shared |= {"episodes": 1, "grid": {"seed": [0]}}
+    (place / "sweep.json").write_text(json.dumps(shared))
     resting = small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))
     for name in ("episode", "positions"):
         write(place / f"{name}.csv", rows_of(resting))

@@ -50,7 +50,7 @@ class Compare(Jobs, ComparisonConfig):
         from ..viz import comparison_figure, save_figure
 
         try:
-            comparison = compare(config, self.out, workers=self.workers, say=say)
+            comparison = compare(config, self.out, pool=self.pool(), say=say)
         except KeyboardInterrupt:
             if self.out.exists():  # else nothing was begun yet
                 say(f"stopped; the same command goes on from what is in {self.out}")

@@ -33,4 +33,4 @@ class Demo(Jobs):
             return paths_answer(run_fleet(self.out or Path("demo-fleet"), console=console))
         from ..demo import run
 
-        return paths_answer(run(self.out or Path("demo"), workers=self.workers, console=console))
+        return paths_answer(run(self.out or Path("demo"), pool=self.pool(), console=console))

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from .output import Answer
+
+if TYPE_CHECKING:
+    from ..jobs.pool import AbstractPool
 
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 """A flag that is off unless it is given; there is no ``--no-`` form."""
@@ -51,9 +54,23 @@ class Command:
 class Jobs(Command):
     """A command whose work is a list of jobs."""
 
+    on: str = "local"
+    """Where jobs are computed: local, in processes of this machine; ray, on the Ray cluster that
+    this machine belongs to, or else on one that is started here; ray://HOST:PORT or HOST:PORT, on
+    that cluster."""
+
     workers: int | None = None
-    """Number of processes, each of which computes one job at a time; 0 computes in this process.
-    By default one for each core."""
+    """Most jobs at a time, each in a process of its own; 0 computes in this process. By default as
+    many as there are cores."""
+
+    cores: int = 1
+    """Cores that each job may use; in this process, all."""
+
+    def pool(self) -> "AbstractPool":
+        """The workers; raises if there can be none, before anything is computed."""
+        from ..jobs.pool import make_pool
+
+        return make_pool(self.on, self.workers, self.cores)
 
 
 REGISTRY = ConstructorRegistry()

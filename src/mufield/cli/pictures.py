@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UserError
+from ..runs.sweep import is_sweep, read_sweep
 from .flags import EpisodeFlag
 from .output import Answer, paths_answer, print_notes, waiting
-from .sources import OfRun, OfRuns, prepare, read_run
+from .sources import OfRun, OfRuns, of_sweeps, prepare, read_run
 
 if TYPE_CHECKING:
     from ..runs.layout import RunFiles
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class Plot(OfRuns):
     """Draw what runs learned: J, diagnostics, and the population in one episode.
 
-    Runs that differ only in their seed share a curve.
+    Runs that differ only in their seed share a curve. Of a sweep, draw what settings earned,
+    which of them matter, and the best run.
     """
 
     out: Path = Path("plots")
@@ -47,11 +49,17 @@ class Plot(OfRuns):
         from ..runs.overview import RunMetrics, group_runs
         from ..viz.runs import diagnostics_figure, learning_figure
 
-        runs = [_with_episodes(run) for run in self.runs]
+        for directory in filter(is_sweep, self.runs):
+            from ..viz.sweep import sweep_figure
+
+            several = "" if len(self.runs) == 1 else f"-{directory.resolve().name}"
+            yield f"sweep{several}", sweep_figure(read_sweep(directory))
+        chosen = of_sweeps(self.runs, 1)
+        runs = [_with_episodes(run) for run in chosen]
         groups = group_runs([RunMetrics(r.directory, r.config, r.rows) for r in runs])
         yield "learning", learning_figure(groups)
         yield "diagnostics", diagnostics_figure(groups)
-        for run, name in zip(runs, _names(self.runs), strict=True):
+        for run, name in zip(runs, _names(chosen), strict=True):
             figure = self._fields(run)
             if figure is not None:
                 yield name, figure

@@ -34,13 +34,14 @@ from .reproduce import Reproduce
 from .runs import Runs, Show
 from .settings import EXAMPLE, Configured, defaults
 from .sources import confirm
+from .sweep import SWEEP_EXAMPLE, Sweep
 from .theory import Theory
 from .train import Resume, Train
 
 _KINDS: tuple[type[Command], ...] = (
     *(List, Simulate, Demo),
     *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
-    *(Policy, Evaluate, Theory, Export, Compare, Reproduce),
+    *(Policy, Evaluate, Theory, Export, Compare, Sweep, Reproduce),
     *(New, Ask, Replan, Tell),
 )
 COMMANDS = {kind.__name__.lower(): kind for kind in _KINDS}
@@ -67,6 +68,7 @@ EXTRAS = {
     "gymnasium": ("gymnasium",),
     "pettingzoo": ("pettingzoo",),
     "deploy": ("onnx", "onnxruntime"),
+    "ray": ("ray", "grpc"),
 }
 """The packages that each extra brings."""
 
@@ -151,7 +153,10 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
 
 
 def _below_help(command: str) -> str:
-    return EXAMPLE if issubclass(COMMANDS[command], Configured) else ""
+    kind = COMMANDS[command]
+    if kind is Sweep:
+        return SWEEP_EXAMPLE
+    return EXAMPLE if issubclass(kind, Configured) else ""
 
 
 def _explain(error: Exception) -> str | None:

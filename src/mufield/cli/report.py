@@ -5,28 +5,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runs.config import read_config
+from ..runs.sweep import is_sweep, read_sweep
 from .output import Answer
-from .sources import OfRuns
+from .sources import OfRuns, of_sweeps
+
+MOST_OF_SWEEP = 4
+"""Runs of a sweep, those with the highest J, that the page shows one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(OfRuns):
     """Write one HTML file about runs: curves, flows, calibration, diagnostics, settings.
 
-    The file needs no network and nothing beside it, so it can be sent to others.
+    The file needs no network and nothing beside it, so it can be sent to others. Of a sweep it
+    shows all settings with what they earned, and the best runs.
     """
 
     out: Path = Path("report.html")
     """File to write; one that exists is replaced."""
 
     def __call__(self) -> Answer:
-        for run in self.runs:
+        sweeps = [read_sweep(run) for run in self.runs if is_sweep(run)]
+        runs = of_sweeps(self.runs, MOST_OF_SWEEP)
+        for run in runs:
             read_config(run)  # raises if there is no run, before anything slow is imported
         from .._files import write_bytes
         from ..report.data import collect, make_readers
         from ..report.page import build_page
 
-        data = build_page(collect(make_readers(self.runs, self.imports))).encode()
+        readers = make_readers(runs, self.imports)
+        labels = {run.summary.directory: run.label for each in sweeps for run in each.runs}
+        for reader in readers:
+            reader.name = labels.get(reader.directory, reader.name)
+        document = collect(readers)
+        document["sweeps"] = [
+            {"name": each.directory.resolve().name, **each.document()} for each in sweeps
+        ]
+        data = build_page(document).encode()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(self.out, data)
         line = f"{self.out}: {len(data) / 1e6:.2f} MB"

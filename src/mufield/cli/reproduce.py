@@ -48,7 +48,7 @@ class Reproduce(Jobs):
 
         set_precision(budget.precision)
         try:
-            outcome = reproduce(self.names, out, budget, workers=self.workers, say=say)
+            outcome = reproduce(self.names, out, budget, pool=self.pool(), say=say)
         except KeyboardInterrupt:
             say(f"stopped; what is done is kept in {out}; go on with: {self._command()}")
             raise

@@ -8,9 +8,11 @@ import tyro
 
 from ..errors import UserError
 from ..runs.config import RunConfig
+from ..runs.sweep import is_sweep, read_sweep
 from .flags import Command, Switch
 from .output import Answer, Table, metrics_answer
 from .sources import RunArgument
+from .sweep import sweep_answer
 
 Order = Literal["directory", "best", "last", "episodes"]
 
@@ -23,10 +25,13 @@ SPARE = ("began", "planner", "model", "last J", "optimism", "seed")
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
-    """List runs: what they are, how far they have come and what they earned."""
+    """List runs: what they are, how far they have come and what they earned.
+
+    Of a sweep, the runs that earned most come first, and below them stands which setting matters.
+    """
 
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = PLACES
-    """Directories to look in and below."""
+    """Directories to look in and below; or the directory of a sweep."""
 
     where: dict[str, Any] = field(default_factory=dict)
     """Only runs with these settings, such as model=gp,seed=3,options.horizon=10."""
@@ -48,6 +53,9 @@ class Runs(Command):
             if name.partition(".")[0] not in known:
                 raise UserError(f"--where: no setting {name}; there are {', '.join(known)}")
         places = self.directories
+        plain = replace(self, directories=(), json=False, debug=False) == Runs(directories=())
+        if plain and len(places) == 1 and is_sweep(places[0]):
+            return sweep_answer(read_sweep(places[0]))
         for directory in places if places != PLACES else ():
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")

@@ -43,7 +43,7 @@ class OfRuns(Command):
     """A command about several runs."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Directories of the runs; several are drawn into the same curves."""
+    """Directories of the runs, or of sweeps; several are drawn into the same curves."""
 
     imports: ImportFlag = None
     """Your own Python file, to be executed: where it is now, if it is not where it was when the run
@@ -133,6 +133,25 @@ class PolicySource:
     known: "Known"
     problem: "Problem"
     identity: dict[str, Any]
+
+
+def of_sweeps(runs: Sequence[Path], most: int) -> list[Path]:
+    """The directories of runs; in the place of a sweep's, those of its runs with the highest J."""
+    from ..runs.sweep import is_sweep, read_sweep
+
+    found: list[Path] = []
+    for directory in runs:
+        if not is_sweep(directory):
+            found.append(directory)
+            continue
+        best = [run.summary.directory for run in read_sweep(directory).complete[:most]]
+        if not best:
+            raise UserError(
+                f"the sweep {directory} has no complete run yet; `mufield runs {directory}` says "
+                "how far they are"
+            )
+        found += best
+    return found
 
 
 def prepare(directory: Path) -> None:

@@ -18,13 +18,10 @@ from ..planning.starts import Table
 from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
+from ..runs.overview import judged
 from ..runs.surroundings import current_precision, import_users
 from .config import EVALUATIONS, FLEET, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig, split
 from .result import Result
-
-LAST, SHARE = 5, 3
-"""The mean J of a learner's last episodes counts: of a third of them, at most of five, so that
-its first attempts never do."""
 
 SWEEPS, BRACKET = 400, 0.05
 """Mirror ascent with known motion stops after these sweeps, or this near to the optimum."""
@@ -80,7 +77,7 @@ class Contender:
         learned = kind == "learn"
         curves = np.array([each["values" if learned else "evaluation"] for each in figures])
         episodes = np.arange(1, curves.shape[1] + 1) if learned else figures[0]["episodes"]
-        last = max(1, min(LAST, len(episodes) // SHARE)) if learned else 1
+        last = judged(len(episodes)) if learned else 1
         return Result(
             **shared,
             transitions=tuple(int(count) * self.horizon * self.agents for count in episodes),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..jobs.job import JobStore
-from ..jobs.pool import compute_missing, local_pool
+from ..jobs.pool import AbstractPool, SameProcess, compute_missing
 from .config import ComparisonConfig
 from .contenders import Arena
 from .result import Comparison
@@ -15,7 +15,7 @@ def compare(
     config: ComparisonConfig,
     directory: Path | None = None,
     *,
-    workers: int | None = 0,
+    pool: AbstractPool | None = None,
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
@@ -28,18 +28,18 @@ def compare(
         config: What to compare.
         directory: Where jobs are kept, to be used again by other comparisons, and where
             ``comparison.json`` and ``comparison.csv`` are written; None to keep nothing.
-        workers: Number of worker processes; None for one per core, 0 to compute in this process.
-            Scripts that ask for processes need ``if __name__ == "__main__":``.
+        pool: The workers, such as ``LocalProcesses(2)``; by default this process. Scripts that ask
+            for processes need ``if __name__ == "__main__":``.
         progress: Whether to show a bar.
         say: Called with a line of text about each job.
     """
     if directory is None:
         with tempfile.TemporaryDirectory() as kept_for_now:
-            return compare(config, Path(kept_for_now), workers=workers, progress=progress, say=say)
-    store, pool, contenders = JobStore(directory), local_pool(workers), Arena(config).contenders()
+            return compare(config, Path(kept_for_now), pool=pool, progress=progress, say=say)
+    store, contenders = JobStore(directory), Arena(config).contenders()
     jobs = [job for contender in contenders for job in contender.jobs]
     with store.writing():
-        ended = compute_missing(jobs, store, pool, progress=progress, say=say)
+        ended = compute_missing(jobs, store, pool or SameProcess(), progress=progress, say=say)
         problems = tuple(finished.problem for finished in ended if finished.problem)
         results = []
         for contender in contenders:

@@ -14,7 +14,7 @@ from rich.table import Table
 from .. import viz
 from ..jobs.compute import Outcome, episode_policy, play, simulated
 from ..jobs.job import JobStore
-from ..jobs.pool import compute_missing, local_pool
+from ..jobs.pool import AbstractPool, SameProcess, compute_missing
 from ..paper import workload
 from ..paper.budget import FULL, Budget
 from ..paper.catalogue import KNOWN, LEARNED
@@ -36,7 +36,11 @@ Figures = dict[str, Any]
 
 
 def run(
-    out: Path, *, budget: Budget = BUDGET, workers: int | None = 0, console: Console | None = None
+    out: Path,
+    *,
+    budget: Budget = BUDGET,
+    pool: AbstractPool | None = None,
+    console: Console | None = None,
 ) -> list[Path]:
     """Learns the four rooms, compares with what is possible, and draws what happened.
 
@@ -45,7 +49,7 @@ def run(
     Args:
         out: Directory for the pictures and jobs; made if it does not exist.
         budget: How much to compute; only its entries about the four rooms matter.
-        workers: Number of worker processes; None for one per core, 0 to compute in this process.
+        pool: The workers; by default this process.
         console: Where tables are printed; standard output by default.
 
     Returns:
@@ -62,7 +66,7 @@ def run(
     }
     console.print("The motion is unknown; every episode is one run of the whole population.")
     with store.writing():
-        for finished in compute_missing(list(jobs.values()), store, local_pool(workers)):
+        for finished in compute_missing(list(jobs.values()), store, pool or SameProcess()):
             if finished.problem:
                 raise RuntimeError(finished.problem)
     found = {name: store.figures(job) for name, job in jobs.items()}

@@ -159,11 +159,8 @@ def find(name: str) -> Entry:
     return _ENTRIES[name]
 
 
-def make_known(name: str, **options: Any) -> "Known":
-    """Builds a registered system, or the problem of a real one."""
-    from ..episode import AbstractSystem
-    from ..problem import Problem
-
+def check_options(name: str, options: Mapping[str, Any]) -> Entry:
+    """The entry of a registered system; raises if it has not all of these options."""
     entry = find(name)
     unknown = sorted(options.keys() - entry.options.keys())
     if unknown and not entry.takes_any:
@@ -171,6 +168,15 @@ def make_known(name: str, **options: Any) -> "Known":
             f"the system {name!r} has no option {', '.join(unknown)}; it has "
             f"{', '.join(sorted(entry.options)) or 'none'}"
         )
+    return entry
+
+
+def make_known(name: str, **options: Any) -> "Known":
+    """Builds a registered system, or the problem of a real one."""
+    from ..episode import AbstractSystem
+    from ..problem import Problem
+
+    entry = check_options(name, options)
     try:
         known = entry.build(**options)
     except UserError:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -58,6 +59,7 @@ class Job:
         settings: All settings that the result depends on, as JSON.
         versions: All versions that the result depends on.
         seconds: Rough estimate of what it takes on one core.
+        label: Tells people apart jobs that share a name.
     """
 
     name: str
@@ -65,6 +67,12 @@ class Job:
     settings: dict[str, Any]
     versions: dict[str, Any] = field(default_factory=lambda: versions_that_matter())
     seconds: float = field(default=1.0, compare=False)
+    label: str = field(default="", compare=False)
+
+    @property
+    def title(self) -> str:
+        """What people call the job."""
+        return self.label or self.name
 
     @property
     def identity(self) -> str:
@@ -164,6 +172,26 @@ def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds:
     write_sealed(directory / RESULT, document, arrays, kind=RESULT_KIND)
 
 
+def read_result(directory: Path, job: Job) -> JobResult | None:
+    """What `write_result` wrote; None if it is missing, damaged, or of another job."""
+    from .._files import Sealed, read_sealed, require
+
+    path = directory / RESULT
+    try:
+        document, arrays = sealed = read_sealed(path, RESULT_KIND)
+        require(path, sealed, {"figures": dict, "seconds": float, "computed_with": dict})
+        figures: dict[str, Any] = document["figures"]
+        require(path, Sealed(figures, arrays), *FIGURES.get(job.kind, PLANNED))
+    except UserError:
+        return None
+    # As JSON, in which tuples are lists.
+    wanted = json.loads(json.dumps(job.document()))
+    if any(document.get(name) != value for name, value in wanted.items()):
+        return None
+    seconds, versions = document["seconds"], document["computed_with"]
+    return JobResult({**figures, **arrays}, float(seconds), versions)
+
+
 class JobStore:
     """A directory of jobs and their results; `parts` are the directories in it."""
 
@@ -201,26 +229,8 @@ class JobStore:
         return path
 
     def find(self, job: Job) -> JobResult | None:
-        """The result of a job; None if it is not computed yet.
-
-        A file that is damaged, or of another job, does not count.
-        """
-        from .._files import Sealed, read_sealed, require
-
-        path = self.path(job) / RESULT
-        try:
-            document, arrays = sealed = read_sealed(path, RESULT_KIND)
-            require(path, sealed, {"figures": dict, "seconds": float, "computed_with": dict})
-            figures: dict[str, Any] = document["figures"]
-            require(path, Sealed(figures, arrays), *FIGURES.get(job.kind, PLANNED))
-        except UserError:
-            return None
-        # As JSON, in which tuples are lists.
-        wanted = json.loads(json.dumps(job.document()))
-        if any(document.get(name) != value for name, value in wanted.items()):
-            return None
-        seconds, versions = document["seconds"], document["computed_with"]
-        return JobResult({**figures, **arrays}, float(seconds), versions)
+        """The result of a job; None if it is not computed yet."""
+        return read_result(self.path(job), job)
 
     def figures(self, job: Job) -> dict[str, Any]:
         """The figures of a job that is done."""
@@ -245,8 +255,20 @@ class JobStore:
         done = sum(1 for _ in (path / "run" / "episodes").glob("[0-9]*.safetensors"))
         return min(1.0, done / float(job.settings["episodes"]))
 
+    def value(self, job: Job) -> float | None:
+        """J so far: that of the last episode or evaluation; None if there is none."""
+        from .._files import read_lines
+
+        rows = read_lines(self.path(job) / "run" / "metrics.jsonl")
+        found = None if rows else self.find(job)
+        figures = rows[-1] if rows else found.figures if found else {}
+        last = figures.get("value", figures.get("evaluation", [None])[-1])
+        return float(last) if isinstance(last, Real) else None
+
     def why_anew(self, job: Job) -> str:
         """What differs from the last finished job of this name; empty if there is none."""
+        if job.label:  # its name is not its own
+            return ""
         siblings = self.path(job).parent.glob(f"{job.name}-{'[0-9a-f]' * 10}/{RESULT}")
         last = max(siblings, key=lambda path: path.stat().st_mtime, default=None)
         if last is None or last.parent == self.path(job):

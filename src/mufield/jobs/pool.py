@@ -1,15 +1,18 @@
 """Workers that compute jobs, one after the other or several at a time.
 
 The interface, `AbstractPool`, takes jobs with their directories and yields them as they end,
-wherever they are computed. Nothing heavy is imported here, because a new process imports this file
-before it limits the threads of NumPy.
+wherever they are computed: in this process, in others of this machine, or on a cluster
+(`mufield.jobs.cluster`). Nothing heavy is imported here, because a new process imports this file
+before it limits the threads of NumPy and JAX.
 """
 
 import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import threading
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,13 +22,21 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from .._progress import progress_bar
+from .._progress import Part, progress_bar
 from ..errors import UserError
-from .job import LOG, Job, JobStore
+from .job import LOG, Job, JobStore, read_result
 
 LOOK = 1.0
 """Seconds between two updates of the progress bar."""
+
+TRIES = 3
+"""A job is given up when so many workers in a row died at it without getting any further."""
+
+PATIENCE = 300.0
+"""Seconds to wait for a worker that seemed dead and still holds the job's directory. A file server
+may take minutes to notice that a machine is gone."""
 
 
 @dataclass(frozen=True)
@@ -44,96 +55,205 @@ class Finished:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Working:
+    """The jobs that are being computed now."""
+
+    jobs: tuple[Job, ...]
+
+
 class AbstractPool(ABC):
     """Computes jobs."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task]) -> Generator[Finished | None]:
+    def run(self, tasks: Sequence[Task]) -> Generator[Finished | Working]:
         """Begins all tasks in this order, and yields each when it has ended.
 
-        While nothing ends, it yields None now and then. A job that fails is yielded with its
-        problem, and the others go on. When the iterator is closed, for example by Ctrl-C, all
-        work stops; files are written whole or not at all, so nothing is damaged.
+        While nothing ends, it says now and then what is being computed. A job that fails is
+        yielded with its problem, and the others go on. When the iterator is closed, for example by
+        Ctrl-C, all work stops; files are written whole or not at all, so nothing is damaged.
         """
 
 
 class SameProcess(AbstractPool):
-    """Computes in this process, one job after the other."""
+    """Computes in this process, one job after the other, with all threads that it may have."""
 
-    def run(self, tasks: Sequence[Task]) -> Generator[Finished | None]:
+    def run(self, tasks: Sequence[Task]) -> Generator[Finished | Working]:
         """Computes the tasks."""
         from .._files import open_new
 
         for task in tasks:
+            yield Working((task.job,))
             with (
                 os.fdopen(open_new(task.directory / LOG), "w", encoding="utf-8") as file,
                 contextlib.redirect_stderr(file),
             ):
-                problem = _attempt(task)
-            yield Finished(task.job, problem)
+                problem = attempt(task.job, task.directory)
+            yield Finished(task.job, _sentence(task, problem))
 
 
-class LocalProcesses(AbstractPool):
-    """Computes in processes of this machine.
+class WorkerDied(Exception):
+    """A worker ended before its job did."""
 
-    Each has an executor of its own, because a process that dies, for example for want of memory,
+
+class AbstractWorker(ABC):
+    """Computes one job at a time, somewhere else, and may die at it."""
+
+    begun = True
+    """Whether its job is being computed, and does not wait for a place."""
+
+    @abstractmethod
+    def begin(self, task: Task) -> None:
+        """Begins a task."""
+
+    @abstractmethod
+    def result(self) -> str:
+        """What went wrong at the task, or an empty text.
+
+        Raises:
+            WorkerDied: If the worker did not survive it.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends the worker, whatever it is doing."""
+
+
+Worker = TypeVar("Worker", bound=AbstractWorker)
+
+
+class WorkerPool(AbstractPool, Generic[Worker]):
+    """Computes with workers that may die; another one then goes on from the last checkpoint."""
+
+    tries = TRIES
+
+    @abstractmethod
+    def _hire(self) -> Worker | None:
+        """A worker that has nothing to do; None if there is none at the moment."""
+
+    @abstractmethod
+    def _wait(self, workers: Sequence[Worker]) -> list[Worker]:
+        """Waits until a task has ended, for `LOOK` seconds at most; returns those who ended one."""
+
+    @abstractmethod
+    def _release(self, worker: Worker, *, alive: bool) -> None:
+        """Takes back a worker that has ended its task, or died at it."""
+
+    def _close(self) -> None:
+        """Ends what belongs to no worker that is busy."""
+
+    def run(self, tasks: Sequence[Task]) -> Generator[Finished | Working]:
+        """Computes the tasks."""
+        waiting, busy = deque(tasks), dict[Worker, Task]()
+        deaths: dict[str, tuple[int, Checkpoint]] = {}
+        try:
+            while waiting or busy:
+                while waiting and (worker := self._hire()) is not None:
+                    busy[worker] = task = waiting.popleft()
+                    worker.begin(task)
+                for worker in self._wait(list(busy)):
+                    task = busy.pop(worker)
+                    try:
+                        problem = worker.result()
+                        self._release(worker, alive=True)
+                    except WorkerDied as death:
+                        self._release(worker, alive=False)
+                        problem = ""
+                        if read_result(task.directory, task.job) is None:
+                            now = checkpoint(task.directory)
+                            count, before = deaths.get(task.job.folder, (0, now))
+                            count = count + 1 if now == before else 1
+                            deaths[task.job.folder] = count, now
+                            if count < self.tries:
+                                waiting.appendleft(task)
+                                continue
+                            often = f" {count} times in a row" if count > 1 else ""
+                            problem = f"{death}{often}"
+                    yield Finished(task.job, _sentence(task, problem))
+                yield Working(tuple(task.job for worker, task in busy.items() if worker.begun))
+        finally:
+            for worker in busy:
+                worker.stop()
+            self._close()
+
+
+Checkpoint = dict[str, int]
+
+
+def checkpoint(directory: Path) -> Checkpoint:
+    """What a job goes on from, by name and time; equal exactly if nothing was added."""
+    files = directory.rglob("*.safetensors")
+    return {path.relative_to(directory).as_posix(): path.stat().st_mtime_ns for path in files}
+
+
+class LocalProcesses(WorkerPool["_Process"]):
+    """Computes in processes of this machine."""
+
+    def __init__(self, workers: int, cores: int = 1):
+        """Takes the number of processes, and of cores for each of them."""
+        self.workers, self.cores = workers, cores
+        self._idle: list[_Process] = []
+        self._busy = 0
+
+    def _hire(self) -> "_Process | None":
+        if self._busy == self.workers:
+            return None
+        self._busy += 1
+        return self._idle.pop() if self._idle else _Process(self.cores)
+
+    def _wait(self, workers: Sequence["_Process"]) -> list["_Process"]:
+        wait([each.future for each in workers], timeout=LOOK, return_when=FIRST_COMPLETED)
+        return [each for each in workers if each.future.done()]
+
+    def _release(self, worker: "_Process", *, alive: bool) -> None:
+        self._busy -= 1
+        if alive:
+            self._idle.append(worker)
+        else:
+            worker.stop()
+
+    def _close(self) -> None:
+        while self._idle:
+            self._idle.pop().stop()
+        self._busy = 0
+
+
+class _Process(AbstractWorker):
+    """A process that computes jobs until it is stopped, or until its parent has died.
+
+    It has an executor of its own, because a process that dies, for example for want of memory,
     breaks its executor.
     """
 
-    def __init__(self, workers: int):
-        """Takes the number of processes."""
-        self.workers = workers
+    future: Future[str]
 
-    def run(self, tasks: Sequence[Task]) -> Generator[Finished | None]:
-        """Computes the tasks."""
-        waiting, idle = deque(tasks), [_Worker() for _ in range(min(self.workers, len(tasks)))]
-        busy: dict[Future[str], tuple[Task, _Worker]] = {}
-        try:
-            while waiting or busy:
-                while waiting and idle:
-                    task, worker = waiting.popleft(), idle.pop()
-                    busy[worker.executor.submit(_attempt_with_log, task)] = task, worker
-                ended = wait(busy, timeout=LOOK, return_when=FIRST_COMPLETED).done
-                if not ended:
-                    yield None
-                for future in ended:
-                    task, worker = busy.pop(future)
-                    try:
-                        problem = future.result()
-                        idle.append(worker)
-                    except BrokenProcessPool:
-                        worker.stop()
-                        idle.append(_Worker())
-                        problem = _sentence(task, "its process died")
-                    yield Finished(task.job, problem)
-        finally:
-            for worker in (*idle, *(worker for _, worker in busy.values())):
-                worker.stop()
-
-
-class _Worker:
-    """A process that computes jobs until it is stopped, or until its parent has died."""
-
-    def __init__(self) -> None:
+    def __init__(self, cores: int) -> None:
         context = multiprocessing.get_context("spawn")
         reader, self.lifeline = context.Pipe(duplex=False)
         self.executor = ProcessPoolExecutor(
-            1, mp_context=context, initializer=_begin_worker, initargs=(reader,)
+            1, mp_context=context, initializer=_begin_process, initargs=(reader, cores)
         )
+
+    def begin(self, task: Task) -> None:
+        self.future = self.executor.submit(attempt_with_log, task.job, task.directory)
+
+    def result(self) -> str:
+        try:
+            return self.future.result()
+        except BrokenProcessPool as death:
+            raise WorkerDied("its process died") from death
 
     def stop(self) -> None:
         self.lifeline.close()
         self.executor.shutdown(cancel_futures=True)
 
 
-def _begin_worker(lifeline: Connection) -> None:
-    # On busy cores the threads of OpenBLAS only get in each other's way.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+def _begin_process(lifeline: Connection, cores: int) -> None:
+    for name, value in thread_limits(cores).items():
+        os.environ.setdefault(name, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    from .._runtime import enable_compilation_cache
-
-    enable_compilation_cache()
+    settle(cores)
 
 
 def _end_with(lifeline: Connection) -> None:
@@ -142,41 +262,137 @@ def _end_with(lifeline: Connection) -> None:
     os._exit(0)
 
 
-def _attempt_with_log(task: Task) -> str:
+def thread_limits(cores: int) -> dict[str, str]:
+    """Environment variables that limit a worker's threads, read when NumPy and JAX begin.
+
+    The number of JAX's threads decides how sums are split, and so their last digits.
+    """
+    # On busy cores the threads of OpenBLAS only get in each other's way.
+    return {"OPENBLAS_NUM_THREADS": "1", "PJRT_NPROC": str(cores)}
+
+
+_CLAIMS: list[socket.socket] = []
+
+
+def settle(cores: int) -> None:
+    """Prepares a new worker's process, before JAX is imported: its cores and its cache."""
+    from .._runtime import enable_compilation_cache
+
+    enable_compilation_cache()
+    _claim_cores(cores)
+
+
+def _claim_cores(count: int) -> None:
+    """Keeps this process on cores that no other worker of this machine has, if there are any left.
+
+    Compilers of JAX start a thread for each core that they see. A core is claimed by a socket with
+    its number, which is gone when the process is.
+    """
+    if not hasattr(os, "sched_setaffinity") or _has_quota():
+        return
+    claims: dict[int, socket.socket] = {}
+    for core in sorted(os.sched_getaffinity(0)):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0mufield core {core}")
+            claims[core] = claim
+        except OSError:
+            claim.close()
+        if len(claims) == count:
+            os.sched_setaffinity(0, claims)
+            _CLAIMS.extend(claims.values())
+            return
+    for claim in claims.values():
+        claim.close()
+
+
+def _has_quota() -> bool:
+    """Whether this is a container with a share of all cores, which knows nothing of its peers."""
+    try:
+        return not Path("/sys/fs/cgroup/cpu.max").read_text().startswith("max")
+    except OSError:
+        return False
+
+
+def attempt_with_log(job: Job, directory: Path) -> str:
     """Computes a job; all that the process prints, even from C code, goes to the job's log."""
     from .._files import open_new
 
-    log = open_new(task.directory / LOG)
+    log = open_new(directory / LOG)
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    return _attempt(task)
+    return attempt(job, directory)
 
 
-def _attempt(task: Task) -> str:
-    """Computes a job; returns what went wrong, or an empty text."""
+def attempt(job: Job, directory: Path) -> str:
+    """Computes a job unless it is done; returns what went wrong, or an empty text."""
     try:
         from .compute import compute
 
-        compute(task.job, task.directory)
+        with _alone(directory):
+            if read_result(directory, job) is None:
+                compute(job, directory)
     except Exception as error:
         traceback.print_exc()
         named = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        return _sentence(task, f"{named}{' '.join(str(error).split())}")
+        return f"{named}{' '.join(str(error).split())}"
     return ""
 
 
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Keeps other workers out of a job; waits for one that was given up, but is still alive."""
+    from .._files import DirectoryInUse, locked
+
+    until = time.monotonic() + PATIENCE
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(directory))
+                break
+            except DirectoryInUse:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(LOOK / 2)
+        yield
+
+
 def _sentence(task: Task, problem: str) -> str:
-    return f"{task.job.name} failed: {problem}; see {task.directory / LOG}"
+    return problem and f"{task.job.title} failed: {problem}; see {task.directory / LOG}"
 
 
-def local_pool(workers: int | None) -> AbstractPool:
-    """Workers on this machine: None for one process per core, 0 to compute in this process."""
-    if workers is not None and workers < 0:
-        raise UserError(f"expected 0 or more workers, got {workers}; correct it")
+LOCAL, RAY = "local", "ray"
+
+
+def make_pool(on: str = LOCAL, workers: int | None = None, cores: int = 1) -> AbstractPool:
+    """The workers of a place.
+
+    Args:
+        on: ``local`` for this machine; ``ray`` for the Ray cluster that it belongs to, or else one
+            that is started here; ``ray://host:port`` or ``host:port`` for another cluster.
+        workers: Most jobs at a time; None for as many as there are cores, 0 for this process.
+        cores: Cores for each job.
+    """
+    if cores < 1 or (workers is not None and workers < 0):
+        raise UserError(
+            f"expected 0 or more workers of at least one core, got {workers} of {cores}; correct it"
+        )
+    if on == LOCAL:
+        if workers == 0:
+            return SameProcess()
+        return LocalProcesses(workers or max(1, (os.cpu_count() or 1) // cores), cores)
     if workers == 0:
-        return SameProcess()
-    return LocalProcesses(workers or os.cpu_count() or 1)
+        raise UserError(f"expected at least one worker on {on}, got 0; leave out --workers")
+    host, _, port = on.removeprefix("ray://").rpartition(":")
+    if on != RAY and not (host and port.isdecimal()):
+        raise UserError(
+            f"jobs can be computed on {LOCAL}, {RAY}, ray://HOST:PORT or HOST:PORT, got {on!r}; "
+            "name one of these"
+        )
+    from .cluster import RayWorkers
+
+    return RayWorkers(None if on == RAY else on, workers, cores)
 
 
 def compute_missing(
@@ -201,15 +417,40 @@ def compute_missing(
         return
     for job in missing:
         if change := store.why_anew(job):
-            say(f"{job.name} is computed anew: {change}")
-    total, ended = sum(job.seconds for job in missing), 0
+            say(f"{job.title} is computed anew: {change}")
+    total = sum(job.seconds for job in missing)
+    shares = dict.fromkeys((job.folder for job in missing), 0.0)
+    working: tuple[Job, ...] = ()
+    ended = failed = 0
     running = pool.run([Task(job, store.begin(job)) for job in missing])
     bar = progress_bar("seconds of work", round(total), shown=progress)
     with contextlib.closing(running), bar as report:
-        for finished in running:
-            done = sum(store.progress(job) * job.seconds for job in missing)
-            ended += finished is not None
-            report(round(done), jobs_done=ended)
-            if finished is not None:
-                say(f"[{ended}/{len(missing)}] {finished.problem or f'{finished.job.name}: done'}")
-                yield finished
+        for news in running:
+            if isinstance(news, Working):
+                working = news.jobs
+            else:
+                ended, failed = ended + 1, failed + bool(news.problem)
+                shares[news.job.folder] = 1.0
+                working = tuple(job for job in working if job != news.job)
+            parts = [_part(store, job) for job in working]
+            shares |= {job.folder: part.share for job, part in zip(working, parts, strict=True)}
+            report(
+                round(sum(shares[job.folder] * job.seconds for job in missing)),
+                parts,
+                done=ended - failed,
+                running=len(working),
+                failed=failed,
+                waiting=len(missing) - ended - len(working),
+            )
+            if isinstance(news, Finished):
+                value = None if news.problem else store.value(news.job)
+                earned = "" if value is None else f", J = {value:.4g}"
+                text = news.problem or f"{news.job.title}: done{earned}"
+                say(f"[{ended}/{len(missing)}] {text}")
+                yield news
+
+
+def _part(store: JobStore, job: Job) -> Part:
+    """How far a job has come, and its J so far."""
+    value = store.value(job)
+    return Part(job.title, store.progress(job), {} if value is None else {"J": value})

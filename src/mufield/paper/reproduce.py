@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..jobs.job import Job
-from ..jobs.pool import compute_missing, local_pool
+from ..jobs.pool import AbstractPool, SameProcess, compute_missing
 from .budget import Budget
 from .catalogue import Item, choose
 from .results import Results
@@ -37,7 +37,7 @@ def reproduce(
     out: Path,
     budget: Budget,
     *,
-    workers: int | None = 0,
+    pool: AbstractPool | None = None,
     progress: bool = True,
     say: Say = lambda line: None,
 ) -> Reproduction:
@@ -49,11 +49,11 @@ def reproduce(
         names: Names of items, or ``all``.
         out: Directory of the results; made if it does not exist.
         budget: How much to compute.
-        workers: Number of worker processes; None for one per core, 0 to compute in this process.
+        pool: The workers; by default this process.
         progress: Whether to show a bar.
         say: Called for every job and item that is done.
     """
-    items, results, pool = choose(names), Results(out, budget), local_pool(workers)
+    items, results, pool = choose(names), Results(out, budget), pool or SameProcess()
     jobs = [job for item in items for job in results.missing(item)]
     _check_installed(jobs)
     waiting = [item for item in items if results.item_state(item) != "done"]

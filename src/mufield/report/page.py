@@ -11,7 +11,16 @@ from typing import Any
 from .._style import BAR_COLOUR, BAR_EDGE, COLOURS, REFERENCE_COLOUR, WALL_COLOUR, WALL_HATCH
 from .data import to_json
 
-SCRIPTS = ("tools.js", "chart.js", "flow.js", "field.js", "views.js", "player.js", "page.js")
+SCRIPTS = (
+    "tools.js",
+    "chart.js",
+    "flow.js",
+    "field.js",
+    "views.js",
+    "sweep.js",
+    "player.js",
+    "page.js",
+)
 """Joined into one script in this order, because later ones use earlier ones."""
 
 _HOLE = re.compile(r"\{\{(\w+)\}\}")

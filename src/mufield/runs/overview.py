@@ -29,6 +29,10 @@ IGNORED = ("seed", "label", "episodes", "reference", "judge", "imports", "format
 MOST_DIFFERENCES = 3
 """Groups that differ in more settings are named after their directories."""
 
+LAST, SHARE = 5, 3
+"""The mean J of a learner's last episodes counts: of a third of them, at most of five, so that
+its first attempts never do."""
+
 _ABSENT = object()
 
 
@@ -41,6 +45,7 @@ class RunSummary:
         episodes: Number of episodes so far.
         best: Highest J so far.
         last: J of the last episode.
+        final: Mean J of the last five episodes.
         reason: What is damaged; empty if nothing is.
         began: When the run began, by the time of its files.
     """
@@ -50,6 +55,7 @@ class RunSummary:
     episodes: int
     best: float | None
     last: float | None
+    final: float | None
     state: State
     reason: str
     began: datetime | None
@@ -64,6 +70,7 @@ class RunSummary:
             "target": None if self.config is None else self.config.episodes,
             "best": self.best,
             "last": self.last,
+            "final": self.final,
             "state": self.state,
             "reason": self.reason,
             "began": None if self.began is None else self.began.isoformat(timespec="seconds"),
@@ -122,10 +129,16 @@ def summarise(directory: Path) -> RunSummary:
         episodes=done,
         best=max(values, default=None),
         last=values[-1] if values else None,
+        final=float(np.mean(values[-judged(len(values)) :])) if values else None,
         state="damaged" if reason or config is None else _state(config, done, pending),
         reason=reason,
         began=_began(directory),
     )
+
+
+def judged(episodes: int) -> int:
+    """Number of a learner's last episodes whose mean J counts."""
+    return max(1, min(LAST, episodes // SHARE))
 
 
 def _state(config: RunConfig, done: int, pending: bool) -> State:

@@ -7,6 +7,7 @@ from .curves import Curve, Panel, band_of, curve_figure, panel_figure, save_figu
 from .fields import Labels, draw_field, field_figure
 from .film import animate_flow
 from .flows import NamedFlow
+from .sweep import sweep_figure
 
 __all__ = [
     "Curve",
@@ -28,4 +29,5 @@ __all__ = [
     "save_figure",
     "served_figure",
     "slice_figure",
+    "sweep_figure",
 ]

@@ -45,7 +45,7 @@ class RunSummary:
         episodes: Number of episodes so far.
         best: Highest J so far.
         last: J of the last episode.
-        final: Mean J of the last five episodes.
+        final: Mean J of the last episodes, of as many as are `judged`.
         reason: What is damaged; empty if nothing is.
         began: When the run began, by the time of its files.
     """

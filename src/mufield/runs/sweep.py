@@ -218,7 +218,7 @@ class SweepRun:
         return label_of(self.values)
 
     def row(self) -> dict[str, Any]:
-        """The run as JSON; its final J is the mean of the last five episodes."""
+        """The run as JSON; its final J is the mean of its last episodes."""
         about = self.summary
         state: State | str = about.state if about.directory.exists() else "missing"
         return {

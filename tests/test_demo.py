@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from mufield.cli.demo import Demo
 from mufield.demo import BUDGET, run
 from mufield.demo.fleet import run as run_fleet
+from mufield.errors import UserError
 
 pytestmark = pytest.mark.slow
 
@@ -47,3 +49,8 @@ def test_the_fleet_learns_and_draws_its_map(
     printed = capsys.readouterr().out
     for words in ("learned in 1 morning", "go towards demand", "100.0%", "1,000"):
         assert words in printed
+
+
+def test_the_fleet_s_demonstration_has_no_jobs_to_hand_out() -> None:
+    with pytest.raises(UserError, match="one computation in this process"):
+        Demo(what="fleet", workers=2)()

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from ..errors import UserError
 from .flags import Jobs
 from .output import Answer, paths_answer
 
@@ -28,6 +29,11 @@ class Demo(Jobs):
 
         console = Console(stderr=self.json)
         if self.what == "fleet":
+            if (self.on, self.workers, self.cores) != (Demo.on, Demo.workers, Demo.cores):
+                raise UserError(
+                    "demo fleet is one computation in this process, got --on, --workers or "
+                    "--cores; leave them out"
+                )
             from ..demo.fleet import run as run_fleet
 
             return paths_answer(run_fleet(self.out or Path("demo-fleet"), console=console))

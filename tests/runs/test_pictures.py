@@ -86,7 +86,7 @@ def test_groups_are_called_by_what_differs(small):
 
     more = small.config.model_options | {"beta": 9.0}
     assert called({}, {"model": "gp", "model_options": {}}) == ["ensemble", "gp"]
-    assert called({}, {"model_options": more}) == ["beta = 3.0", "beta = 9.0"]
+    assert called({}, {"model_options": more}) == ["beta = 4.0", "beta = 9.0"]
     many = {"optimism": "bonus", "scale": 1.0, "first": "random", "estimate_noise": True}
     assert called({}, many) == ["elsewhere"] * 2
 

@@ -44,8 +44,8 @@ def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
         "environment": "four-rooms",
         "options": budget.rooms,
         "model": "ensemble",
-        # The motion of the rooms does not depend on mu.
-        "model_options": {"mu": "none"} | budget.ensemble_options,
+        # The motion of the rooms does not depend on mu; the recorded runs had this band.
+        "model_options": {"mu": "none", "beta": 3.0} | budget.ensemble_options,
         "planner": planner,
         "planner_options": budget.rooms_options if mirror else budget.network_options,
         "episodes": budget.rooms_episodes if mirror else budget.network_episodes,

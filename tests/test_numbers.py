@@ -46,7 +46,7 @@ def test_noise_and_moves_beyond_the_space_are_refused(options, message, periodic
         (Grid.box(0.0, 40.0, (40, 40)), {"max_move": None}),
         (Grid.box(0.0, 300.0, (300, 300)), {"max_move": None}),
         (Grid.box(0.0, 4.0, (8, 8), periodic=True), {"noise": 3.9}),
-        (Grid.box(0.0, 1e4, (1000, 1000)), {"max_move": 50.0}),
+        (Grid.box(0.0, 1e4, (1000, 1000)), {"max_move": 400.0}),
     ],
 )
 def test_windows_that_are_larger_than_sense_are_refused_with_the_remedy(grid, options):

@@ -400,7 +400,7 @@ def test_families_of_models_play_side_by_side(monkeypatch):
     ("changes", "message"),
     [
         ({"contenders": ("m3ucrl", "alphago")}, "no contender is named 'alphago'; there are m3u"),
-        ({"contenders": ()}, "at least one contender, got none; there are m3ucrl"),
+        ({"contenders": ()}, "at least one contender, got none; name one"),
         ({"contenders": ("known", "known")}, "'known' is named twice"),
         ({"seeds": ()}, "at least one seed, got none"),
         ({"seeds": (1, 1)}, "the seed 1 is named twice"),

@@ -115,13 +115,12 @@ def test_moves_without_weight_are_never_drawn_and_others_as_often_as_they_should
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_agents_that_rest_at_walls_count_to_the_cell_they_touch(file, tmp_path):
+def test_agents_that_rest_at_walls_count_to_the_cell_they_touch(file):
     problem = rooms()
     grid = problem.grid
     profile = stacked(table(problem))
-    write, decides = FILES[file]
-    write(tmp_path / "policy", describe(profile, problem))
-    decide = decides(tmp_path / "policy")
+    made, decides = FILES[file]
+    decide = decides(made(describe(profile, problem)))
     cell = grid.index_at(1, 0)  # walls on both sides, the border below
     centre, size = grid.centres[cell], np.asarray(grid.cell_size)
     for sign in itertools.product((-1, 0), (-1, 0)):

@@ -7,12 +7,13 @@ import time
 import pytest
 
 from mufield import _progress
-from mufield._progress import Part, progress_bar, stage, stage_text
+from mufield._progress import Part, expect, progress_bar, stage, stage_text
 from mufield.cli.output import waiting
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
+    monkeypatch.setattr(_progress, "_TOOK", {})
     monkeypatch.setattr(_progress, "LINE_SECONDS", 0.02)
     monkeypatch.setattr("mufield.cli.output.LINE_SECONDS", 0.02)
 
@@ -56,6 +57,40 @@ def test_commands_that_wait_name_the_stage(capsys):
     said = capsys.readouterr().err
     assert "opening 0 s" in said
     assert "planning 0 s" in said
+
+
+def test_a_stage_says_how_long_it_took_the_last_time(monkeypatch):
+    with stage("planning"):
+        time.sleep(0.05)
+    with stage("planning"):
+        assert stage_text() == "planning 0 s"  # too short to be worth a total
+    expect("planning", 75.0)
+    with stage("planning"):
+        assert stage_text() == "planning 0 s of about 75 s"
+    expect("planning", 75.0)
+    with stage("planning") as now:  # longer than the last time: who knows
+        now.began -= 80.0
+        assert stage_text() == "planning 80 s"
+
+
+def test_a_stage_whose_share_is_known_says_how_long_it_will_take(monkeypatch):
+    monkeypatch.setattr(_progress, "SHORTEST_TOTAL", 0.0)
+    with stage("preparing") as now:
+        now.share = 0.01
+        assert stage_text() == "preparing 0 s"
+        now.began -= 30.0
+        now.share = 0.25
+        assert stage_text() == "preparing 30 s of about 120 s"
+
+
+def test_a_stage_alone_speaks_unless_a_bar_does(capsys):
+    with stage("preparing", alone=True):
+        time.sleep(0.1)
+    assert "preparing 0 s" in capsys.readouterr().err.splitlines()
+    with progress_bar("learning", 3, shown=True), stage("preparing", alone=True):
+        time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert set(lines) == {"learning 0/3  preparing 0 s"}
 
 
 def test_parts_are_shown_with_their_shares_and_figures(capsys):

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -17,27 +18,85 @@ LINE_SECONDS = 5.0
 MOST_PARTS = 16
 """Parts that are shown one by one."""
 
-_STAGES: list[tuple[str, float]] = []
-"""What is being done now, and since when; the innermost stage comes last."""
+SHORTEST_TOTAL = 5.0
+"""Seconds from which on it is worth saying how long something will take."""
+
+LEAST_SHARE = 0.02
+"""From a smaller share that is done, nothing is concluded about the whole."""
+
+
+@dataclass(eq=False)
+class Stage:
+    """Something that takes long: since when, and if that is known, how much of it is done."""
+
+    name: str
+    began: float
+    share: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Its seconds so far, and about how many there will be: by its share, or the last time."""
+        seconds = time.monotonic() - self.began
+        last = _TOOK.get(self.name, 0.0)
+        whole = seconds / self.share if self.share > LEAST_SHARE else last
+        # Past the last time's seconds, they are no estimate any more.
+        known = whole > max(seconds, SHORTEST_TOTAL)
+        total = f" of about {whole:.0f} s" if known else ""
+        return f"{self.name} {seconds:.0f} s{total}"
+
+
+_STAGES: list[Stage] = []
+"""What is being done now; the innermost stage comes last."""
+
+_TOOK: dict[str, float] = {}
+"""Seconds that each stage took the last time."""
+
+_DISPLAYS: list[str] = []
+"""Titles of what shows stages at the moment."""
 
 
 @contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Says what is being done, such as planning; whichever bar is shown says so with the time."""
-    entry = (name, time.monotonic())
+def stage(name: str, *, alone: bool = False) -> Iterator[Stage]:
+    """Says what is being done, such as planning; whichever bar is shown says so with the time.
+
+    If it is ``alone`` and no bar is shown, a line is printed now and then.
+    """
+    entry = Stage(name, time.monotonic())
     _STAGES.append(entry)
+
+    def say() -> None:
+        if not _DISPLAYS:
+            sys.stderr.write(f"{entry.text}\n")
+
     try:
-        yield
+        if alone:
+            with every(LINE_SECONDS, say):
+                yield entry
+        else:
+            yield entry
+        _TOOK[name] = time.monotonic() - entry.began
     finally:
         _STAGES.remove(entry)
 
 
+def expect(name: str, seconds: float) -> None:
+    """Says how long a stage took the last time, in another process."""
+    _TOOK[name] = seconds
+
+
 def stage_text() -> str:
-    """The current stage and its seconds so far; empty outside all stages."""
-    if not (last := _STAGES[-1:]):
-        return ""
-    name, began = last[0]
-    return f"{name} {time.monotonic() - began:.0f} s"
+    """The current stage and its seconds; empty outside all stages."""
+    return _STAGES[-1].text if _STAGES else ""
+
+
+@contextmanager
+def displaying(title: str) -> Iterator[None]:
+    """While the block runs, stages are shown by something else."""
+    _DISPLAYS.append(title)
+    try:
+        yield
+    finally:
+        _DISPLAYS.remove(title)
 
 
 class Part(NamedTuple):
@@ -60,11 +119,9 @@ def progress_bar(title: str, total: int, *, shown: bool) -> Iterator[Report]:
     """Yields a function that reports progress; it does nothing unless ``shown``."""
     if not shown:
         yield _silent
-    elif sys.stderr.isatty():
-        with _terminal_bar(title, total) as report:
-            yield report
     else:
-        with _line_printer(title, total) as report:
+        shape = _terminal_bar if sys.stderr.isatty() else _line_printer
+        with displaying(title), shape(title, total) as report:
             yield report
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._progress import LINE_SECONDS, every, stage_text
+from .._progress import LINE_SECONDS, displaying, every, stage_text
 
 WIDE = 1000
 """Characters in a line if the output is no terminal."""
@@ -171,11 +171,13 @@ def waiting(title: str) -> Iterator[None]:
     def text() -> str:
         return stage_text() or f"{title} {time.monotonic() - began:.0f} s"
 
-    if not sys.stderr.isatty():
-        with every(LINE_SECONDS, lambda: say(text())):
-            yield
-        return
-    from rich.console import Console
+    with displaying(title):
+        if not sys.stderr.isatty():
+            with every(LINE_SECONDS, lambda: say(text())):
+                yield
+            return
+        from rich.console import Console
 
-    with Console(stderr=True).status(title) as spinner, every(1.0, lambda: spinner.update(text())):
-        yield
+        console = Console(stderr=True)
+        with console.status(title) as spinner, every(1.0, lambda: spinner.update(text())):
+            yield

@@ -19,7 +19,7 @@ from ..models.base import AbstractModelFamily
 from ..models.calibration import EmpiricalBeta
 from ..models.data import KnownNoise, LearnedNoise
 from ..models.ensemble import Anchored, Bootstrap, DeepEnsemble, RandomStarts
-from ..models.gp import GaussianProcess, InformationBeta, TheoryBeta, TheoryNoise
+from ..models.gp import GaussianProcess, TheoryBeta, TheoryNoise
 from ..models.kernels import Additive, Smooth, Steered, Structured
 from ..planning.mirror import MirrorPlanner
 from ..planning.plan import GradientPlanner
@@ -59,7 +59,7 @@ WORDS: dict[str, Mapping[str, type[Any]]] = {
     },
     "noise": {"known": KnownNoise, "learned": LearnedNoise, "theory": TheoryNoise},
     "diversity": {"none": RandomStarts, "bootstrap": Bootstrap, "anchored": Anchored},
-    "beta": {"information": InformationBeta, "empirical": EmpiricalBeta, "theory": TheoryBeta},
+    "beta": {"empirical": EmpiricalBeta, "theory": TheoryBeta},
 }
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._files import digest, file_digest
-from .._progress import progress_bar
+from .._progress import expect, progress_bar
 from .._types import Mass
 from ..episode import Episode
 from ..errors import UserError
@@ -34,7 +34,7 @@ from ..policies.files import read_info
 from ..space.measure import MASS_TOLERANCE
 from .build import Setup, build, build_problem, resolve, with_reward_options
 from .config import RunConfig
-from .layout import LogRecord
+from .layout import LogRecord, read_seconds
 from .metrics_files import event_writer
 from .store import (
     RunStore,
@@ -45,6 +45,9 @@ from .store import (
     told,
 )
 from .surroundings import import_users
+
+STAGES = {"fit": "fitting", "plan": "planning"}
+"""What a run's timings call the stages that are shown while it learns."""
 
 
 class Session:
@@ -63,6 +66,10 @@ class Session:
         self.data, self.ends, _ = told(store, setup.problem)
         self._state: LearnerState | None = None
         self._plan: Plan | None = None
+        for row in read_seconds(store.directory):
+            for part, name in STAGES.items():
+                if isinstance(row.get(part), float | int):
+                    expect(name, row[part])
 
     @property
     def state(self) -> LearnerState:

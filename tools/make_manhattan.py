@@ -19,15 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from mufield._files import write_sealed
-from mufield.environments.manhattan import (
-    DATA,
-    KIND,
-    NEAR,
-    PART_STARTS,
-    PRIOR_TRIPS,
-    destinations,
-)
-from mufield.passengers import nearness
+from mufield.environments.manhattan import DATA, KIND, PART_STARTS, PRIOR_TRIPS, journeys
+from mufield.passengers import NEAR, nearness
 from mufield.space.maps import CityMap
 
 ABOUT = (
@@ -75,11 +68,11 @@ def main() -> None:
         return
     pickups = np.zeros((2, 24, cells), dtype=np.uint16)
     np.add.at(pickups, (weekend, hour, start), 1)
-    journeys = np.zeros((2, len(PART_STARTS), cells, cells), dtype=int)
-    np.add.at(journeys, (weekend, part, start, end), 1)
+    counts = np.zeros((2, len(PART_STARTS), cells, cells), dtype=int)
+    np.add.at(counts, (weekend, part, start, end), 1)
     paid = np.zeros((2, len(PART_STARTS), cells))
     np.add.at(paid, (weekend, part, start), fare)
-    day, when, origin, destination = np.nonzero(journeys)
+    day, when, origin, destination = np.nonzero(counts)
     document = {
         "about": ABOUT, "longitude": CORNER[0], "latitude": CORNER[1], "turn": TURN, "cell": CELL,
         "trips": int(kept.sum()),
@@ -90,11 +83,11 @@ def main() -> None:
         "part": (day * len(PART_STARTS) + when).astype(np.uint8),
         "origin": origin.astype(np.uint8),
         "destination": destination.astype(np.uint8),
-        "count": journeys[day, when, origin, destination].astype(np.uint8),
+        "count": counts[day, when, origin, destination].astype(np.uint8),
         "paid": paid.astype(np.float32),
     }
     assert cells <= 256
-    assert journeys.max() < 256
+    assert counts.max() < 256
     write_sealed(args.out, document, arrays, kind=KIND)
     print(f"{args.out}: {args.out.stat().st_size:,} bytes")
 
@@ -113,7 +106,7 @@ def check(city: CityMap, trips: np.ndarray) -> None:
     np.add.at(counts, tuple(trips[:, ~left_out]), 1)
     for width in (0.25, NEAR, 0.5):
         for prior in (10.0, PRIOR_TRIPS, 100.0):
-            found = destinations(counts, nearness(city.grid, width), prior)
+            found = journeys(counts, nearness(city.grid, width), prior)
             score = np.log(found[tuple(trips[:, left_out])]).mean()
             print(f"{width} km, {prior:g} trips: {score:.4f}")
 

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ._types import Action, Scalar, State
 from .errors import UserError
@@ -19,6 +19,12 @@ from .space.measure import MeanField
 
 EMPTY = 1e-9
 """Mass below which a cell counts as empty; a vehicle there is sure to find a passenger."""
+
+NEAR = 0.35
+"""Width of the Gaussian, in kilometres, over which trips count for origins and ends nearby."""
+
+POPULAR_TRIPS = 3.0
+"""So many trips to where most people go are added to those from each cell."""
 
 
 class Passengers(eqx.Module):
@@ -29,19 +35,23 @@ class Passengers(eqx.Module):
     Attributes:
         wanted: Demand in each step and cell, as a share of the fleet.
         vehicles: Size of the fleet to plan for, see `for_fleet`; None for the limit.
+        seen: Step at which vehicles were counted, so that chance has no say in their numbers then;
+            -1 if at none.
     """
 
     wanted: Float[Array, "steps cells"]
     grid: Grid = eqx.field(static=True)
     vehicles: Scalar | None
+    seen: Int[Array, ""]
 
-    def __init__(self, grid: Grid, wanted: Any, vehicles: int | None = None):
+    def __init__(self, grid: Grid, wanted: Any, vehicles: int | None = None, seen: int = -1):
         """Checks and builds.
 
         Args:
             grid: The space.
             wanted: As the attribute; one row for all steps is enough if demand does not change.
             vehicles: As the attribute.
+            seen: As the attribute.
         """
         demand = np.atleast_2d(np.asarray(wanted, dtype=float))
         if demand.ndim != 2 or demand.shape[1] != grid.n_cells:
@@ -55,10 +65,11 @@ class Passengers(eqx.Module):
         if vehicles is not None and vehicles < 1:
             raise UserError(f"a fleet must have at least one vehicle, got {vehicles}")
         self.grid = grid
-        # An array, so that plans for fleets of all sizes share their compiled program.
+        # Arrays, so that plans for fleets of all sizes share their compiled program.
         self.vehicles = None if vehicles is None else jnp.asarray(float(vehicles))
+        self.seen = jnp.asarray(seen, dtype=jnp.int32)
 
-    def for_fleet(self, vehicles: int) -> "Passengers":
+    def for_fleet(self, vehicles: int, seen: int = -1) -> "Passengers":
         r"""The chance in a fleet of so many vehicles, where cells hold more or fewer than planned.
 
         A plan for the limit sends just as many vehicles as there are passengers. Of $N$ vehicles
@@ -66,19 +77,20 @@ class Passengers(eqx.Module):
         there are too few, passengers are left. With this chance, the mean of $\min(1, d / m)$ over
         a normal $m$, plans send some more. It is for plans only: agents draw their own luck.
         """
-        return Passengers(self.grid, self.wanted, vehicles)
+        return Passengers(self.grid, self.wanted, vehicles, seen)
 
     def __call__(self, state: State, mu: MeanField) -> Scalar:
         """The chance of one vehicle."""
         wanted = of_step(self.wanted, self.grid, state, mu)
         here = jnp.maximum(mu.here, EMPTY)
+        sharp = jnp.minimum(1.0, wanted / here)
         if self.vehicles is None:
-            return jnp.minimum(1.0, wanted / here)
+            return sharp
         spread = jnp.sqrt(here / self.vehicles.astype(here.dtype))
         # The mean of max(0, m - wanted), of those that find nobody.
         over = (here - wanted) / spread
         idle = (here - wanted) * norm.cdf(over) + spread * norm.pdf(over)
-        return jnp.clip(1.0 - idle / here, 0.0, 1.0)
+        return jnp.where(mu.step == self.seen, sharp, jnp.clip(1.0 - idle / here, 0.0, 1.0))
 
     def of_steps(self, horizon: int) -> Float[np.ndarray, "steps cells"]:
         """The demand of each step of an episode."""
@@ -147,13 +159,47 @@ def nearness(grid: Grid, width: float) -> Float[np.ndarray, "cells cells"]:
 
 
 def at_hours(
-    hourly: Float[np.ndarray, "hours cells"], hours: Sequence[float] | np.ndarray
+    by_hour: Float[np.ndarray, "hours cells"], hours: Sequence[float] | np.ndarray
 ) -> Float[np.ndarray, "times cells"]:
-    """Trips in an hour around times of the day, linear between the middles of the hours."""
+    """Trips in an hour around times of the day, from counts by the hour.
+
+    Counts are smoothed over three hours, and linear between the middles of the hours.
+    """
+    hourly = (np.roll(by_hour, 1, 0) + 2 * by_hour + np.roll(by_hour, -1, 0)) / 4
     place = (np.asarray(hours) - 0.5) % 24
     low = np.floor(place).astype(int)
     share = (place - low)[:, None]
     return np.asarray((1 - share) * hourly[low % 24] + share * hourly[(low + 1) % 24])
+
+
+def destinations(
+    counts: Float[np.ndarray, "*parts cells cells"],
+    near: Float[np.ndarray, "cells cells"],
+    added: float,
+    usual: Float[np.ndarray, "*origins cells"],
+) -> Float[np.ndarray, "*parts cells cells"]:
+    """Probability of each destination, from counts of trips.
+
+    Trips count for origins and ends nearby, and to those from each cell so many are ``added`` as
+    are ``usual``. Where there is no trip at all, agents land where they are.
+    """
+    found = near.T @ counts @ near + added * usual / usual.sum(axis=-1, keepdims=True)
+    total = found.sum(axis=-1, keepdims=True)
+    return np.where(total > EMPTY, found / np.maximum(total, EMPTY), np.eye(len(near)))
+
+
+def mean_fares(
+    paid: Float[np.ndarray, "*parts cells"],
+    trips: Float[np.ndarray, "*parts cells"],
+    near: Float[np.ndarray, "cells cells"],
+    added: float,
+) -> Float[np.ndarray, "*parts cells"]:
+    """The mean fare of trips from nearby and of a few ``added`` ones of the whole city.
+
+    From what was ``paid`` in each cell for so many ``trips``.
+    """
+    everywhere = paid.sum() / trips.sum()
+    return np.asarray((paid @ near + added * everywhere) / np.maximum(trips @ near + added, EMPTY))
 
 
 def _shape(pay: Any, cells: int) -> tuple[int, ...]:

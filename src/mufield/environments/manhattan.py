@@ -19,7 +19,16 @@ from jaxtyping import Float
 from .._files import read_sealed
 from .._types import Action, Scalar, State
 from ..errors import UserError
-from ..passengers import Earnings, Passengers, at_hours, nearness
+from ..passengers import (
+    NEAR,
+    POPULAR_TRIPS,
+    Earnings,
+    Passengers,
+    at_hours,
+    destinations,
+    mean_fares,
+    nearness,
+)
 from ..problem import Box, Problem
 from ..space.grid import Grid
 from ..space.maps import CityMap
@@ -38,11 +47,9 @@ STEPS_PER_HOUR = 6
 REWARDS = ("served", "fares")
 DAYS = ("weekday", "weekend")
 
-NEAR, PRIOR_TRIPS, POPULAR_TRIPS = 0.35, 30.0, 3.0
-"""How destinations are smoothed: trips count for origins and destinations near by, with a Gaussian
-of this width in kilometres; to the trips of a part of the day so many are added of the whole week,
-and to these so many to where most people go. Of some values, the first two predict those trips
-best that were left out (`tools/make_manhattan.py --check`)."""
+PRIOR_TRIPS = 30.0
+"""To the trips of a part of the day so many are added of the whole week. Of some values, this and
+the width `NEAR` predict those trips best that were left out (`tools/make_manhattan.py --check`)."""
 
 AVENUES, STREETS = 1.0, 0.75
 """Kilometres in ten minutes along avenues and along streets, where nothing slows a vehicle down."""
@@ -58,7 +65,7 @@ class TripTable(NamedTuple):
 
     Attributes:
         city: The map.
-        pickups: Trips by day, hour and cell where they begin, smoothed over hours.
+        pickups: Trips by day, hour and cell where they begin.
         journeys: Probability of each destination by day, part of the day and origin.
         fares: Mean fare in dollars, by day, part of the day and origin.
     """
@@ -176,28 +183,24 @@ def trip_table() -> TripTable:
     flat = np.zeros((days * len(PART_STARTS), cells, cells))
     flat[arrays["part"], arrays["origin"], arrays["destination"]] = arrays["count"]
     counts = flat.reshape(days, -1, cells, cells)
-    pickups = arrays["pickups"].astype(float)
-    pickups = (np.roll(pickups, 1, 1) + 2 * pickups + np.roll(pickups, -1, 1)) / 4
     near = nearness(grid, NEAR)
-    begun = counts.sum(axis=-1)
-    # The mean fare of trips from nearby, and a few of the whole city's.
-    usual = arrays["paid"].sum() / begun.sum()
-    paid = arrays["paid"] @ near + POPULAR_TRIPS * usual
-    fares = paid / (begun @ near + POPULAR_TRIPS)
-    return TripTable(city, pickups, destinations(counts, near, PRIOR_TRIPS), fares)
+    return TripTable(
+        city=city,
+        pickups=arrays["pickups"].astype(float),
+        journeys=journeys(counts, near, PRIOR_TRIPS),
+        fares=mean_fares(arrays["paid"], counts.sum(axis=-1), near, POPULAR_TRIPS),
+    )
 
 
-def destinations(
+def journeys(
     counts: Float[np.ndarray, "days parts cells cells"],
     near: Float[np.ndarray, "cells cells"],
     prior_trips: float,
 ) -> Float[np.ndarray, "days parts cells cells"]:
-    """Probability of each destination, from counts of trips."""
-    spread = near.T @ counts @ near
-    popular = counts.sum(axis=(0, 1, 2)) + 1
-    usual = spread.sum(axis=(0, 1)) + POPULAR_TRIPS * popular / popular.sum()
-    found = spread + prior_trips * usual / usual.sum(axis=-1, keepdims=True)
-    return np.asarray(found / found.sum(axis=-1, keepdims=True))
+    """Probability of each destination by part of the day, from counts of trips."""
+    week = counts.sum(axis=(0, 1))
+    usual = destinations(week, near, POPULAR_TRIPS, week.sum(axis=0) + 1)
+    return destinations(counts, near, prior_trips, usual)
 
 
 def _parts(hours: Float[np.ndarray, "steps"]) -> np.ndarray:

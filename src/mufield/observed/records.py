@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..errors import UserError
-from ..passengers import at_hours, nearness
+from ..passengers import NEAR, POPULAR_TRIPS, at_hours, destinations, mean_fares, nearness
 from ..space.maps import CityMap
 from .tables import Table, read_table
 
@@ -30,12 +30,6 @@ PLACES = ("pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_l
 CLOCKS = ("time", "hour")
 MOST_LEFT_OUT = 0.5
 """If more rows than this share cannot be right, the columns are probably not what they seem."""
-
-NEAR = 0.35
-"""Width of the Gaussian, in kilometres, over which trips count for origins and ends nearby."""
-
-POPULAR_TRIPS = 3.0
-"""So many trips to where most people go are added to those from each cell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,25 +119,21 @@ class TripRecords:
         cells = city.grid.n_cells
         by_hour = np.zeros((24, cells))
         np.add.at(by_hour, (np.floor(kept.hour).astype(int), origin), 1)
-        if kept.fare is None:
-            fares = None
-        else:
-            weights = nearness(city.grid, near)
-            paid = np.bincount(origin, kept.fare, cells) @ weights + popular * kept.fare.mean()
-            fares = paid / np.maximum(
-                np.bincount(origin, minlength=cells) @ weights + popular, 1e-9
-            )
         journeys = np.zeros((cells, cells))
         np.add.at(journeys, (origin, goal), 1)
-        matrix = _smoothed(journeys, nearness(city.grid, near), popular)
+        weights = nearness(city.grid, near)
+        matrix = destinations(journeys, weights, popular, journeys.sum(axis=0) @ weights)
+        fares = None
+        if kept.fare is not None:
+            paid = np.bincount(origin, kept.fare, cells)
+            fares = mean_fares(paid, journeys.sum(axis=1), weights, popular)
         middles = start + (np.arange(steps) + 0.5) * minutes / 60
-        hourly = (np.roll(by_hour, 1, 0) + 2 * by_hour + np.roll(by_hour, -1, 0)) / 4
-        demand = at_hours(hourly, middles) * minutes / 60
+        demand = at_hours(by_hour, middles) * minutes / 60
         if not demand.any():
             raise UserError(
                 f"no trip begins between {start:g} and {middles[-1]:.4g} o'clock; choose others"
             )
-        before = at_hours(hourly, start - (np.arange(6) + 0.5) / 6).sum(axis=0)
+        before = at_hours(by_hour, start - (np.arange(6) + 0.5) / 6).sum(axis=0)
         ended = (before if before.any() else demand.sum(axis=0)) @ matrix
         return TripModel(demand, matrix, fares, ended / ended.sum(), tuple(notes))
 
@@ -288,14 +278,3 @@ def _clock(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
         hours[row] = when.hour + when.minute / 60 + when.second / 3600
         days[row] = when.weekday()
     return hours, days
-
-
-def _smoothed(
-    counts: Float[np.ndarray, "cells cells"], near: Float[np.ndarray, "cells cells"], popular: float
-) -> Float[np.ndarray, "cells cells"]:
-    """Probability of each destination, from counts of trips."""
-    liked = counts.sum(axis=0) @ near
-    found = near.T @ counts @ near + popular * liked / liked.sum()
-    total = found.sum(axis=1, keepdims=True)
-    # Where no trip begins, agents land where they are.
-    return np.where(total > 1e-12, found / np.maximum(total, 1e-12), np.eye(len(counts)))

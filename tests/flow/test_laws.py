@@ -225,6 +225,27 @@ def test_memory_of_the_gradient_grows_by_one_distribution_a_step():
     assert per_step < 8 * 104 * 4
 
 
+def test_windows_of_all_steps_at_once_are_those_of_each_step():
+    problem = walking_problem(ROOMS, horizon=4, initial=point_mass(ROOMS, 0, 0))
+    raw = jax.random.normal(jax.random.key(0), (4, 104, 2))
+
+    def value_and_slope(flow, motion):
+        def value(raw):
+            policy = TablePolicy.deterministic(jnp.tanh(raw), ROOMS)
+            return flow.value(Profile.stacked(policy, 4), motion)
+
+        return jax.jit(jax.value_and_grad(value))(raw)
+
+    flow = Flow(problem)
+    assert flow._fixes_windows(walk)
+    assert not flow._fixes_windows(lambda state, action, mu: state + action * mu.here)
+    value, slope = value_and_slope(flow, walk)
+    # What might see mu is computed step by step.
+    other, other_slope = value_and_slope(flow, lambda s, action, mu: s + action + 0.0 * mu.here)
+    assert float(value) == pytest.approx(float(other), rel=1e-12)
+    assert np.allclose(slope, other_slope, rtol=1e-9, atol=1e-12)
+
+
 def test_without_noise_a_hit_on_a_corner_stops_mass_as_it_stops_agents():
     grid = Grid.from_map(".#\n..")
     flow = Flow(walking_problem(grid, noise=0.0))

@@ -92,7 +92,7 @@ class Charge(eqx.Module):
         least = zero if tightened is None else tightened.astype(weight.dtype)
         return cls(constraints, zero, least, weight, jnp.ones_like(weight), jnp.zeros_like(weight))
 
-    def with_weight(self, weight: Scalar, tighter: float = 0.0) -> "Charge":
+    def with_weight(self, weight: Scalar, tighter: Scalar | float = 0.0) -> "Charge":
         """With another rho, and limits that are tighter by this share of them."""
         return replace(self, weight=weight, tightened=self.tightened + tighter)
 

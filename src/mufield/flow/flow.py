@@ -20,7 +20,9 @@ from ..space.measure import at_all_cells
 from ..space.move import GaussianNoise, NeighbourNoise
 from .fold import Fold, build_fold
 from .ground import Ground, open_cells, survey
-from .phi import Aims, NeighbourKernel, into_room, transition
+from .phi import Aims, NeighbourKernel, Pieces, into_room, transition, windows
+from .sight import depends_on_mu
+from .stencil import UNROLLED
 from .within import Departures, Spread, Within, build_within, departures
 
 NOISE_REACH = 5.0
@@ -303,26 +305,61 @@ class Flow(eqx.Module):
 
         if self.within is not None:
             return self._rollout_within(profile, motion, look)
-        # The laws of networks that do not see mu are computed ahead, for all steps at once, which
-        # is faster; those of tables would only take memory.
-        ahead = not (profile.per_step is None or profile.sees_mu or profile.by_cell)
+        # What does not depend on mu is computed ahead, for all steps at once, which is faster: the
+        # laws of networks, and the windows. Laws of tables alone would only take memory.
         parts = profile.per_step
-        if ahead:
+        blind = not (parts is None or profile.sees_mu)
+        laws_ahead = blind and not profile.by_cell
+        if laws_ahead:
             parts = jax.vmap(lambda part: law_of(part, problem.initial))(parts)
 
-        def step(mass: Mass, inputs: Any) -> tuple[Mass, tuple[Mass, Scalar, Any]]:
+        def aims_of(part: Any, mass: Mass, number: Step) -> tuple[ActionLaw, Array]:
+            law = part if laws_ahead else law_of(part, mass)
+            return law, self.displacements(motion, mass, law, number)
+
+        def windows_of(part: Any, number: Step) -> tuple[ActionLaw, Array, Pieces]:
+            law, aims = aims_of(part, problem.initial, number)
+            ones = jnp.ones_like(problem.initial)
+            leaving = Aims(aims, law.weights, self.noise_std)
+            return law, aims, windows(problem.grid, self.fold, leaving, ones, many=True)
+
+        windows_ahead = blind and self._fixes_windows(motion)
+        if windows_ahead:
+            first = jax.tree.map(lambda leaf: leaf[0], parts)
+            law = jax.eval_shape(lambda part: aims_of(part, problem.initial, 0)[0], first)
+            windows_ahead = law.weights.shape[1] == 1
+        if windows_ahead:
+            parts = jax.vmap(windows_of)(parts, problem.steps)
+
+        def step(mass: Mass, inputs: Any) -> tuple[Mass, tuple[Mass, Scalar | None, Any]]:
             part, number = inputs
-            law = part if ahead else law_of(part, mass)
-            displacements = self.displacements(motion, mass, law, number)
-            after = self.carry(mass, mass, law, displacements, number)
-            return after, (mass, self.reward(mass, law, number), look(mass, law, displacements))
+            if windows_ahead:
+                law, aims, pieces = part
+                after = self.fold.routing(pieces.carrying(self.fold, mass).flat)
+                return after, (mass, None, look(mass, law, aims))
+            law, aims = aims_of(part, mass, number)
+            after = self.carry(mass, mass, law, aims, number)
+            return after, (mass, self.reward(mass, law, number), look(mass, law, aims))
 
         end, (before, rewards, seen) = jax.lax.scan(
             jax.checkpoint(step) if self.checkpoint else step,
             problem.initial,
             (parts, problem.steps),
         )
+        if windows_ahead:
+            rewards = jax.vmap(self.reward)(before, parts[0], problem.steps)
         return self._whole(before, end, rewards), seen
+
+    def _fixes_windows(self, motion: Motion) -> bool:
+        """Whether mass moves by windows alone that do not depend on mu, and all steps' are small.
+
+        They are computed ahead for laws of one action; for others they would take much memory.
+        """
+        problem = self.problem
+        others = (self.ground, self.neighbours, problem.trips)
+        by_windows = all(other is None for other in others) and not self.noiseless
+        small = not self.checkpoint and math.prod(self.fold.window) <= UNROLLED
+        return by_windows and small and not depends_on_mu(problem, motion)
 
     def _rollout_within(
         self, profile: Profile, motion: Motion, look: Callable[..., Any]
@@ -445,14 +482,10 @@ def _build_within(problem: Problem, spread: tuple[float, ...]) -> Within:
             "such as a tenth of a cell"
         )
     cells = zip(problem.max_move, spread, problem.grid.cell_size, strict=True)
-    # From the edge of a cell three deviations beyond the farthest move are within reach, as well.
+    # From the edge of a cell three deviations beyond the farthest move are within reach.
     far = [math.ceil((move + 3.0 * std) / size - 1e-9) for move, std, size in cells]
-    sizes = zip(
-        window_reach(problem, spread), far, problem.grid.shape, problem.grid.periodic, strict=True
-    )
-    reach = tuple(
-        max(near, wide if wraps else min(wide, max(1, n - 1))) for near, wide, n, wraps in sizes
-    )
+    sizes = zip(far, problem.grid.shape, problem.grid.periodic, strict=True)
+    reach = tuple(wide if wraps else min(wide, max(1, n - 1)) for wide, n, wraps in sizes)
     check_windows(problem, reach, stencil=False)
     return build_within(problem.grid, reach, problem.initial.dtype.name)
 

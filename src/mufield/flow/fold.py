@@ -10,6 +10,7 @@ to how many of its points lead there.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,11 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._progress import stage
 from ..space.grid import Grid
 from ..space.move import trace
 
 FAR = 1e6
 """An edge, in cells, that lies beyond any mass: outermost cells include the noise's tails."""
+
+INSIDE = 0.4995
+"""How far from the centre agents may stand, in cells: rounding must not put them into another."""
 
 TRACES_AT_ONCE = 1 << 18
 """Lines followed in one compiled call while the tables are built."""
@@ -229,7 +234,8 @@ class Ways(NamedTuple):
         pairs: The split pairs: number of the source times the window's size plus the offset's.
         codes: Numbers of the offsets at which a split pair's mass may land, right-aligned; before
             them -1.
-        shares: As `Fold.split_shares`.
+        shares: As `Fold.split_shares`, before the subcells by place of the start if there are
+            several.
     """
 
     sources: Int[np.ndarray, "sources dim"]
@@ -237,7 +243,7 @@ class Ways(NamedTuple):
     landing: Int[np.ndarray, "sources window"]
     pairs: Int[np.ndarray, "pairs"]
     codes: Int[np.ndarray, "pairs landings"]
-    shares: Float[np.ndarray, "pairs landings_but_last *subcells"]
+    shares: Float[np.ndarray, "pairs landings_but_last *parts"]
 
     @property
     def reach(self) -> tuple[int, ...]:
@@ -246,12 +252,24 @@ class Ways(NamedTuple):
 
 
 def follow(
-    grid: Grid, reach: tuple[int, ...], subcells: int, cells: Int[np.ndarray, "sources"]
+    grid: Grid,
+    reach: tuple[int, ...],
+    subcells: int,
+    cells: Int[np.ndarray, "sources"],
+    starts: int = 1,
 ) -> Ways:
     """Follows the lines from some free cells, given by their numbers, to their windows.
 
     Which cell an aim leads to depends only on the walls in the box between the agent's cell and
     the target cell, so each pattern of walls in such a box is traced once, however large the map.
+
+    Args:
+        grid: The space.
+        reach: Number of cells that windows extend to each side.
+        subcells: Subcells of a split target on each axis.
+        cells: The sources.
+        starts: Places on each axis of a source from which lines start: its middle, or several from
+            edge to edge. Then shares have an axis for each axis's places before the subcells'.
     """
     n, dim, sources = len(cells), grid.dim, grid.free_cells[cells]
     if dim == 1:
@@ -264,18 +282,21 @@ def follow(
     split_kind: list[Int[np.ndarray, "..."]] = []
     kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
     groups = list(wall_groups(grid, reach, sources, offsets))
-    ends = _landings(grid, [(sources[g.cells[0]], offsets[g.offset]) for g in groups], subcells)
-    for group, end in zip(groups, ends, strict=True):
-        landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
-        possible = np.unique(landed)
-        if len(possible) == 1:
-            landing[group.cells, group.offset] = possible[0]
-            continue
-        shares = np.stack([np.mean(landed == e, axis=1) for e in possible])
-        landing[group.cells, group.offset] = -1
-        split_pair.append(group.cells * window + group.offset)
-        split_kind.append(np.full(len(group.cells), len(kinds)))
-        kinds.append((possible.tolist(), shares))
+    first = [(sources[group.cells[0]], offsets[group.offset]) for group in groups]
+    ends = _landings(grid, first, subcells, starts)
+    with stage("preparing windows", alone=True) as now:
+        for number, (group, end) in enumerate(zip(groups, ends, strict=True)):
+            now.share = number / len(groups)
+            landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
+            possible = np.unique(landed)
+            if len(possible) == 1:
+                landing[group.cells, group.offset] = possible[0]
+                continue
+            shares = np.stack([np.mean(landed == e, axis=1) for e in possible])
+            landing[group.cells, group.offset] = -1
+            split_pair.append(group.cells * window + group.offset)
+            split_kind.append(np.full(len(group.cells), len(kinds)))
+            kinds.append((possible.tolist(), shares))
 
     pairs = np.concatenate(split_pair) if kinds else np.zeros(0, dtype=int)
     kind_of = np.concatenate(split_kind) if kinds else np.zeros(0, dtype=int)
@@ -283,12 +304,13 @@ def follow(
     pairs, kind_of = pairs[order], kind_of[order]
     most = max((len(codes) for codes, _ in kinds), default=2)
     kind_codes = np.full((max(1, len(kinds)), most), -1)
-    kind_shares = np.zeros((max(1, len(kinds)), most, subcells**dim))
+    parts = ((starts,) * dim if starts > 1 else ()) + (subcells,) * dim
+    kind_shares = np.zeros((max(1, len(kinds)), most, math.prod(parts)))
     for i, (codes, shares) in enumerate(kinds):
         # Aligned to the right, because the last landing gets what the others leave.
         kind_codes[i, most - len(codes) :] = codes
         kind_shares[i, most - len(codes) :] = shares
-    split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *(subcells,) * dim)
+    split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *parts)
     return Ways(sources, offsets, landing, pairs, kind_codes[kind_of], split_shares)
 
 
@@ -311,7 +333,6 @@ def assemble(
     """
     sources, offsets, landing, pairs, codes, shares = ways
     n, window = landing.shape
-    subcells = shares.shape[-1]
     # Pieces: window masses first, then the shares of the split pairs.
     every_source = np.repeat(np.arange(n), window)
     piece_source = np.concatenate([every_source, np.repeat(pairs // window, codes.shape[1])])
@@ -323,21 +344,26 @@ def assemble(
     every_end = end_of(sources[:, None] + offsets)
     reachable = np.flatnonzero(every_end.ravel() >= 0)
 
-    ticks = np.arange(subcells + 1) / subcells - 0.5
-    edges = offsets[pairs % window][:, :, None] + ticks
-    limit = np.array(ways.reach)[:, None] + 0.5
-    edges = np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges)
     return Fold(
         sources=jnp.asarray(sources),
         routing=Routing.build(pieces, every_end[source, landed], n_pieces, n_ends, even),
         landing=Routing.build(pieces, source * window + landed, n_pieces, n * window, even),
         arrival=Routing.build(reachable, every_end.ravel()[reachable], n * window, n_ends, even),
         split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs), even),
-        split_edges=jnp.asarray(edges, dtype=dtype),
+        split_edges=jnp.asarray(split_edges(ways), dtype=dtype),
         split_shares=jnp.asarray(shares, dtype=dtype),
         reach=ways.reach,
-        subcells=subcells,
+        subcells=shares.shape[-1],
     )
+
+
+def split_edges(ways: Ways) -> Float[np.ndarray, "pairs dim edges"]:
+    """Edges of the subcells of each split pair's target, in cells from the source's centre."""
+    subcells = ways.shares.shape[-1]
+    ticks = np.arange(subcells + 1) / subcells - 0.5
+    edges = ways.offsets[ways.pairs % len(ways.offsets)][:, :, None] + ticks
+    limit = np.array(ways.reach)[:, None] + 0.5
+    return np.asarray(np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges))
 
 
 class _Group(NamedTuple):
@@ -374,26 +400,38 @@ def _landings(
     grid: Grid,
     pairs: list[tuple[Int[np.ndarray, "dim"], Int[np.ndarray, "dim"]]],
     subcells: int,
-) -> Iterator[Int[np.ndarray, "subcells points dim"]]:
-    """The offsets at which lines end that lead from a cell's centre to points of its target."""
+    starts: int,
+) -> Iterator[Int[np.ndarray, "parts lines dim"]]:
+    """The offsets at which lines end that lead from places of a cell to points of its target.
+
+    Parts are pairs of a place and a subcell.
+    """
+    dim = grid.dim
     # In three dimensions the average over the orders of crossing makes up for fewer points.
-    many = even_points(grid.dim, subcells, 2 if grid.dim < 3 else 1)
-    batch = max(1, TRACES_AT_ONCE // (many.shape[0] * many.shape[1]))
+    many = even_points(dim, subcells, 2 if dim < 3 else 1)
+    ticks = (np.linspace(-INSIDE, INSIDE, starts) if starts > 1 else np.zeros(1)) + 0.5
+    places = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1).reshape(-1, 1, 1, dim)
+    middle = even_points(dim, 1, 1)
+    batch = max(1, TRACES_AT_ONCE // (len(places) * many.shape[0] * many.shape[1]))
     for first in range(0, len(pairs), batch):
-        aims = [
-            # Along one axis all points of the target lead to the same cell.
-            cell + offset + (many if np.count_nonzero(offset) > 1 else even_points(grid.dim, 1, 1))
+        lines = [
+            # Along one axis all lines to the target lead to the same cell.
+            np.broadcast_arrays(cell + places, cell + offset + many[None])
+            if np.count_nonzero(offset) > 1
+            else np.broadcast_arrays(cell + middle[None], cell + offset + middle[None])
             for cell, offset in pairs[first : first + batch]
         ]
-        sizes = [aim.shape[0] * aim.shape[1] for aim in aims]
-        cells = np.array([cell for cell, _ in pairs[first : first + batch]])
-        starts = np.repeat(cells + 0.5, sizes, axis=0)
-        lines = np.concatenate([aim.reshape(-1, grid.dim) for aim in aims])
-        ends = np.split(trace_many(grid, starts, lines), np.cumsum(sizes)[:-1], axis=1)
-        for end, aim in zip(ends, aims, strict=True):
-            # Every order of crossing counts like one more point.
-            by_order = end.reshape(-1, *aim.shape)
-            yield np.moveaxis(by_order, 0, 1).reshape(len(aim), -1, grid.dim)
+        begin, aim = (
+            np.concatenate([line[side].reshape(-1, dim) for line in lines]) for side in (0, 1)
+        )
+        sizes = np.cumsum([line[0].size // dim for line in lines])[:-1]
+        for end, line in zip(
+            np.split(trace_many(grid, begin, aim), sizes, axis=1), lines, strict=True
+        ):
+            # Every order of crossing counts like one more line.
+            by_order = end.reshape(-1, *line[0].shape)
+            parts = line[0].shape[0] * line[0].shape[1]
+            yield np.moveaxis(by_order, 0, 2).reshape(parts, -1, dim)
 
 
 @lru_cache

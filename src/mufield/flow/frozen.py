@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from .._types import Mass, Scalar, Step
 from . import kernels
 from .charge import Charge
+from .flow import Rollout
 from .moves import Choices, MoveFlow, Sweep, Weights, backwards
 
 
@@ -46,11 +47,15 @@ class FrozenFlow(eqx.Module):
     kept: Kept
 
     def sweep(
-        self, weights: Weights, *, bound: bool = False, charge: Charge | None = None
+        self,
+        weights: Weights,
+        *,
+        bound: bool = False,
+        charge: Charge | None = None,
+        rollout: Rollout | None = None,
     ) -> Sweep:
         """`MoveFlow.sweep` by the kernels; there is never a bound."""
         moves = self.moves
-
         flow, steps = moves.flow, moves.flow.problem.steps
 
         def forth(mass: Mass, inputs: tuple[Array, ...]) -> tuple[Mass, Mass]:
@@ -58,9 +63,12 @@ class FrozenFlow(eqx.Module):
             land = partial(moves.land, kernel=kernel)
             return flow.ride(mass[:, None] * now, mass, number, land), mass
 
-        end, before = jax.lax.scan(forth, flow.problem.initial, (weights, self.kept.kernels, steps))
-        rollout = moves.paid(before, end, weights)
-        value = rollout.value + jnp.vdot(self.kept.slopes, before - self.kept.mass)
+        if rollout is None:
+            rows = (weights, self.kept.kernels, steps)
+            end, before = jax.lax.scan(forth, flow.problem.initial, rows)
+            paid = moves.paid(before, end, weights)
+            value = paid.value + jnp.vdot(self.kept.slopes, before - self.kept.mass)
+            rollout = eqx.tree_at(lambda r: r.value, paid, value)
 
         def choices(inputs: tuple[Array, ...], mass: Mass) -> Choices:
             now, kernel, slope, number = inputs
@@ -76,7 +84,7 @@ class FrozenFlow(eqx.Module):
         action_values, gap = backwards(
             flow, rollout.mass, inputs, choices, bound=False, prices=prices
         )
-        return Sweep(eqx.tree_at(lambda r: r.value, rollout, value), action_values, gap, prices)
+        return Sweep(rollout, action_values, gap, prices)
 
 
 def keep(moves: MoveFlow, weights: Weights, charge: Charge | None = None) -> tuple[Kept, Sweep]:

@@ -239,15 +239,23 @@ class MoveFlow(eqx.Module):
         mass = jnp.concatenate([before, end[None]])
         return Rollout(mass=mass, rewards=paid, value=jnp.sum(paid))
 
-    def sweep(self, weights: Weights, *, bound: bool = True, charge: Charge | None = None) -> Sweep:
+    def sweep(
+        self,
+        weights: Weights,
+        *,
+        bound: bool = True,
+        charge: Charge | None = None,
+        rollout: Rollout | None = None,
+    ) -> Sweep:
         """The episode forwards, then the derivatives of J backwards.
 
         Args:
             weights: The policy's weights.
             bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
             charge: What breaking limits costs, which is subtracted from J.
+            rollout: The episode, if it is known from an earlier sweep.
         """
-        rollout = self._rollout(weights, exact=False)
+        rollout = self._rollout(weights, exact=False) if rollout is None else rollout
 
         def choices(inputs: tuple[Array, Array], mass: Mass) -> Choices:
             now, number = inputs

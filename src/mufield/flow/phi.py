@@ -10,7 +10,7 @@ import itertools
 import math
 import string
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import equinox as eqx
 import jax
@@ -101,36 +101,49 @@ class Pieces(eqx.Module):
     window: Float[Array, "sources window"]
     split: Float[Array, "pairs landings"]
 
+    def carrying(self, fold: Fold, mass: Float[Array, "sources"]) -> "Pieces":
+        """The pieces of sources with this mass, from those of sources with mass one."""
+        if fold.n_pairs == 0:
+            return Pieces(self.window * mass[:, None], self.split)
+        return Pieces(self.window * mass[:, None], self.split * fold.split_pairs(mass)[:, None])
+
     @property
     def flat(self) -> Float[Array, "pieces"]:
         """All of them, in the order of `Fold`."""
         return jnp.concatenate([self.window.reshape(-1), self.split.reshape(-1)])
 
 
-def windows(grid: Grid, fold: Fold, aims: Aims, mass: Mass) -> Pieces:
-    """The pieces of one flow step, before they come to rest."""
-    window = unfolded(grid, fold.reach, aims, mass)
+def windows(grid: Grid, fold: Fold, aims: Aims, mass: Mass, *, many: bool = False) -> Pieces:
+    """The pieces of one flow step, before they come to rest.
+
+    If ``many``, for many steps at once: sums along short axes, of which derivatives consist, are
+    then written out. Compiled sums of large arrays along such axes are slow, those of small ones
+    are not.
+    """
+    window = unfolded(grid, fold.reach, aims, mass, many=many)
     if fold.n_pairs == 0:
         return Pieces(window=window, split=jnp.zeros((0, 1), dtype=mass.dtype))
     size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
     std = aims.noise_std.astype(mass.dtype) / size
     weights = aims.weights * mass[:, None]
-    return Pieces(window=window, split=_split(fold, weights, aims.displacement / size, std))
+    split = _split(fold, weights, aims.displacement / size, std, many=many)
+    return Pieces(window=window, split=split)
 
 
 def unfolded(
-    grid: Grid, reach: tuple[int, ...], aims: Aims, mass: Mass
+    grid: Grid, reach: tuple[int, ...], aims: Aims, mass: Mass, *, many: bool = False
 ) -> Float[Array, "sources window"]:
-    """The mass in the window of each cell, as if there were no walls."""
+    """The mass in the window of each cell, as if there were no walls; ``many`` as of `windows`."""
     size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
     displacement = aims.displacement / size
     std = aims.noise_std.astype(mass.dtype) / size
-    per_cell = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, None))
+    masses = partial(slab_masses, many=many)
+    per_cell = jax.vmap(jax.vmap(masses, in_axes=(0, None, None)), in_axes=(0, None, None))
     slabs = [
         per_cell(displacement[..., axis], std[axis], window_edges(r).astype(mass.dtype))
         for axis, r in enumerate(reach)
     ]
-    return mixed(aims.weights * mass[:, None], slabs).reshape(mass.shape[0], -1)
+    return mixed(aims.weights * mass[:, None], slabs, many=many).reshape(mass.shape[0], -1)
 
 
 def landed_exactly(
@@ -151,12 +164,13 @@ def landed_exactly(
     return jnp.einsum("km,kme->ke", aims.weights * mass[:, None], chosen.astype(mass.dtype))
 
 
-def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array:
+def _split(fold: Fold, weights: Array, displacement: Array, std: Array, *, many: bool) -> Array:
     """Mass of each split pair in each of its landing cells."""
     dtype = weights.dtype
     aims = fold.split_pairs(displacement)
     edges = fold.split_edges.astype(dtype)
-    per_pair = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, 0))
+    masses = partial(slab_masses, many=many)
+    per_pair = jax.vmap(jax.vmap(masses, in_axes=(0, None, None)), in_axes=(0, None, 0))
     fine = [per_pair(aims[..., a], std[a], edges[:, a]) for a in range(edges.shape[1])]
     weights = fold.split_pairs(weights)
     shares = fold.split_shares.astype(dtype)
@@ -177,18 +191,34 @@ def _split(fold: Fold, weights: Array, displacement: Array, std: Array) -> Array
     return jnp.concatenate([shared, rest[:, None]], axis=1)
 
 
-def mixed(weights: Array, factors: list[Array]) -> Array:
+def mixed(weights: Array, factors: list[Array], *, many: bool = False) -> Array:
     """Sum over moves of the weight times the outer product of the axes' factors."""
     letters = string.ascii_lowercase[2 : 2 + len(factors)]
     if weights.shape[1] == 1:  # A plain product compiles to better code than a contraction.
         result = weights[:, 0]
         for factor in factors:
-            result = result[..., None] * factor[:, 0].reshape(
-                factor.shape[0], *(1,) * (result.ndim - 1), -1
-            )
+            result = (_outer_written_out if many else _outer)(result, factor[:, 0])
         return result
     inputs = ",".join(f"ab{letter}" for letter in letters)
     return jnp.einsum(f"ab,{inputs}->a{letters}", weights, *factors)
+
+
+def _outer(left: Float[Array, "cells *rest"], right: Float[Array, "cells slabs"]) -> Array:
+    """Each cell's products of its entries on the left with those on the right."""
+    return left[..., None] * right.reshape(len(right), *(1,) * (left.ndim - 1), -1)
+
+
+def _outer_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    left, right = saved
+    rows, columns = left.reshape(len(left), -1).T, right.T
+    values = cotangent.reshape(len(left), len(rows), len(columns))
+    by_left = sum(values[..., j] * column[:, None] for j, column in enumerate(columns))
+    by_right = sum(values[:, i] * row[:, None] for i, row in enumerate(rows))
+    return jnp.reshape(by_left, left.shape), jnp.asarray(by_right)
+
+
+_outer_written_out = jax.custom_vjp(_outer)
+_outer_written_out.defvjp(lambda *factors: (_outer(*factors), factors), _outer_backward)
 
 
 def window_edges(reach: int) -> Float[Array, "edges"]:
@@ -202,15 +232,20 @@ def window_edges(reach: int) -> Float[Array, "edges"]:
 
 
 def slab_masses(
-    displacement: Scalar, noise_std: Scalar, edges: Float[Array, "edges"]
+    displacement: Scalar, noise_std: Scalar, edges: Float[Array, "edges"], *, many: bool = False
 ) -> Float[Array, "slabs"]:
     """Mass between consecutive edges for one agent on one axis, all in units of cells.
 
     Without noise all mass is in the slab that holds the displacement; slabs contain their lower
-    edges.
+    edges. ``many`` as of `windows`.
     """
+    if many:
+        below = [_below(edge - displacement, noise_std) for edge in edges]
+        slabs = jnp.stack([high - low for low, high in itertools.pairwise(below)])
+    else:
+        slabs = jnp.diff(_below(edges - displacement, noise_std))
     # The error function is monotone only up to rounding.
-    return jnp.maximum(jnp.diff(_below(edges - displacement, noise_std)), 0.0)
+    return jnp.maximum(slabs, 0.0)
 
 
 @lru_cache(maxsize=8)

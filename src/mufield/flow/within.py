@@ -12,9 +12,9 @@ as independent within a cell, and motions as equal throughout a cell unless the 
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from ..policies.base import AbstractPolicy, ActionLaw
 from ..problem import Motion
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .fold import FAR, TRACES_AT_ONCE, Routing, even_points, trace_many, wall_groups
+from .fold import FAR, INSIDE, follow, split_edges
 from .phi import mixed
 
 MOMENTS = 3
@@ -35,15 +35,6 @@ MOMENTS = 3
 
 STARTS = 3
 """Places on each axis of a cell from which lines are followed: its edges and its middle."""
-
-SUBCELLS = 2
-"""Subcells on each axis of the targets that lie behind the end of a wall."""
-
-SAMPLES = 2
-"""Lines to each subcell, on each axis."""
-
-INSIDE = 0.4995
-"""How far from the centre agents may stand, in cells: rounding must not put them into another."""
 
 LEAST_MASS = 1e-12
 """Of cells with less mass, the moments are not followed."""
@@ -192,30 +183,31 @@ class Within(eqx.Module):
     """Tables for walls and borders, as `mufield.flow.fold` has them for agents at cell centres.
 
     Which way a line goes round the end of a wall depends on where in its cell it starts, so that
-    a split pair has shares for each place of the start and subcell of the target. *Channels* are
-    the mass and, axis after axis, the mass times the powers of the position.
+    a split pair has shares for each place of the start, but its target is not cut. *Channels* are
+    the mass and, axis after axis, the mass times the powers of the position. Rows of channels are
+    scattered: of rows that is faster than what `mufield.flow.fold.Routing` does.
 
     Attributes:
-        routing: From pieces to the free cells where they land: first the windows, cell after cell,
-            then each split pair's possible landings.
+        ends: The free cell where each piece lands: first the windows, cell after cell, then each
+            split pair's possible landings; one more than there are where nothing lands.
         passing: Which channels of a piece are as if there were no walls: 1 or 0.
         at_wall: The others, for each unit of mass: powers of where the wall is.
-        split_pairs: From free cells to the split pairs of which they are the source.
-        split_pieces: From the windows' entries to the split pairs that they are.
-        split_edges: Edges of the subcells of each split pair's target on each axis, in cells from
-            the source's centre.
-        split_shares: Share of the mass, by place of the start and subcell of the target on each
-            axis, that goes to each possible landing; without the last, which gets the rest.
+        split_cells: The source of each split pair.
+        split_pieces: Which of the windows' entries each split pair is.
+        split_edges: Edges of each split pair's target on each axis, in cells from the source's
+            centre.
+        split_shares: Share of the mass, by place of the start, that goes to each possible landing;
+            without the last, which gets the rest.
         reach: Number of cells that windows extend to each side, on each axis.
     """
 
-    routing: Routing
+    ends: Int[Array, "pieces"]
     passing: Float[Array, "pieces channels"]
     at_wall: Float[Array, "pieces channels"]
-    split_pairs: Routing
-    split_pieces: Routing
-    split_edges: Float[Array, "pairs dim edges"]
-    split_shares: Float[Array, "pairs landings_but_last *parts"]
+    split_cells: Int[Array, "pairs"]
+    split_pieces: Int[Array, "pairs"]
+    split_edges: Float[Array, "dim 2 pairs"]
+    split_shares: Float[Array, "landings_but_last starts pairs"]
     reach: tuple[int, ...] = eqx.field(static=True)
 
     def land(
@@ -228,62 +220,60 @@ class Within(eqx.Module):
         weights = leaving.law.weights * mass[:, None]
         powers = _slabs(leaving, noise_std, self.reach)
         pieces = _windows(weights, powers, self.reach)
-        if self.split_shares.shape[0]:
-            split = self._split(pieces, weights, leaving, noise_std)
-            pieces = jnp.concatenate([pieces, split])
-        return self.routing(pieces * self.passing + pieces[:, :1] * self.at_wall)
+        if len(self.split_pieces):
+            shares = self._shares(weights, leaving, noise_std)
+            split = shares[..., None] * _rows(pieces, self.split_pieces)[:, None]
+            pieces = jnp.concatenate([pieces, split.reshape(-1, pieces.shape[1])])
+        landed = pieces * self.passing + pieces[:, :1] * self.at_wall
+        empty = jnp.zeros((len(mass) + 1, pieces.shape[1]), dtype=pieces.dtype)
+        return empty.at[self.ends].add(landed, mode="promise_in_bounds")[:-1]
 
-    def _split(
-        self, pieces: Array, weights: Array, leaving: Departures, noise_std: Array
-    ) -> Float[Array, "pieces channels"]:
-        """The pieces of split pairs: their windows' entries, shared among the landings."""
+    def _shares(
+        self, weights: Array, leaving: Departures, noise_std: Array
+    ) -> Float[Array, "pairs landings"]:
+        """How much of each split pair's mass goes to each of its landings."""
         near = _hats(leaving.places) * leaving.shares[..., None]
-        # One gather for all three.
-        needed = (leaving.aims, near, weights)
-        joined = self.split_pairs(
-            jnp.concatenate([part.reshape(len(weights), -1) for part in needed], axis=1)
-        )
-        cuts = np.cumsum([part[0].size for part in needed])[:-1].tolist()
-        aim, near, weights = (
-            part.reshape(-1, *like.shape[1:])
-            for part, like in zip(jnp.split(joined, cuts, axis=1), needed, strict=True)
-        )
-        z = (self.split_edges[:, None, :, None] - aim[..., None]) / noise_std[:, None, None]
-        between = jnp.diff(0.5 * jax.lax.erf(z / math.sqrt(2.0)))
-        # By pair, move, axis, place of the start and subcell.
-        points = range(aim.shape[3])
-        parts = sum(near[..., p, :, None] * between[..., p, None, :] for p in points)
-        parts = jnp.reshape(parts, (*aim.shape[:3], -1))
-        fine = [parts[:, :, axis] for axis in range(aim.shape[2])]
-        first, whole = _shared(self.split_shares, weights, fine)
+        # One gather for all three; pairs come last, because loops over them compile to much better
+        # code than loops over a few edges.
+        needed = [each.reshape(len(weights), -1) for each in (leaving.aims, near, weights)]
+        joined = _rows(jnp.concatenate(needed, axis=1), self.split_cells).T
+        cuts = np.cumsum([each.shape[1] for each in needed])[:-1].tolist()
+        aims, near, weights = jnp.split(joined, cuts)
+        moves, dim, points = leaving.aims.shape[1:]
+        aims = aims.reshape(moves, dim, points, -1).transpose(1, 2, 0, 3)
+        near = near.reshape(-1, dim, points, STARTS, near.shape[1]).transpose(1, 3, 2, 0, 4)
+        std = noise_std[:, None, None, None, None]
+        z = (self.split_edges[:, :, None, None] - aims[:, None]) / std
+        below = 0.5 * jax.lax.erf(z / math.sqrt(2.0))
+        between = below[:, 1:] - below[:, :-1]
+        # By axis, place of the start, move and pair.
+        parts = _total([near[:, :, p] * between[:, :, p] for p in range(points)])
+        joint, whole = weights * parts[0], weights * _total(parts[0])
+        for part in parts[1:]:
+            joint = (joint[:, None] * part).reshape(-1, *weights.shape)
+            whole = whole * _total(part)
+        joint, whole = (x[..., 0, :] if moves == 1 else jnp.sum(x, axis=-2) for x in (joint, whole))
         # The mass of a far target may round to zero in all of its parts.
         known = whole > LEAST_SPLIT
-        first = jnp.where(known[:, None], first / jnp.where(known, whole, 1.0)[:, None], 0.0)
-        last = jnp.maximum(1.0 - jnp.sum(first, axis=1, keepdims=True), 0.0)
-        shares = jnp.concatenate([first, last], axis=1)
-        split = shares[..., None] * self.split_pieces(pieces)[:, None]
-        return split.reshape(-1, pieces.shape[1])
+        first = jnp.sum(self.split_shares * joint, axis=1)
+        first = jnp.where(known, first / jnp.where(known, whole, 1.0), 0.0)
+        last = jnp.maximum(1.0 - _total(first), 0.0)
+        return jnp.concatenate([first, last[None]]).T
 
 
-def _shared(
-    shares: Float[Array, "pairs landings_but_last *parts"], weights: Array, fine: list[Array]
-) -> tuple[Float[Array, "pairs landings_but_last"], Float[Array, "pairs"]]:
-    """Mass of each pair in its landings but the last, and in all of them together."""
-    if weights.shape[1] > UNROLLED:
-        joint = mixed(weights, fine)
-        letters = "defgh"[: len(fine)]
-        first = jnp.einsum(f"ac{letters},a{letters}->ac", shares, joint)
-        return first, jnp.sum(joint.reshape(len(joint), -1), axis=1)
-    landed: Any = 0.0
-    whole: Any = 0.0
-    for m in range(weights.shape[1]):
-        found, total = shares, weights[:, m]
-        # One axis at a time: matrix-vector products compile to better code than one product.
-        for factor in reversed(fine):
-            found = jnp.einsum("a...b,ab->a...", found, factor[:, m])
-            total = total * jnp.sum(factor[:, m], axis=-1)
-        landed, whole = landed + found * weights[:, m, None], whole + total
-    return landed, whole
+def _total(parts: Sequence[Array] | Array) -> Array:
+    """The sum of a few arrays: one by one it compiles to better code than a reduction."""
+    return sum(parts[1:], start=parts[0])
+
+
+def _rows(values: Float[Array, "rows *rest"], numbers: Int[Array, "some"]) -> Array:
+    return values.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _hats(places: Float[Array, "*batch points"]) -> Float[Array, "*batch points starts"]:
+    """How near positions are to each of the `STARTS`: weights that sum to one."""
+    along = (places[..., None] + 0.5) * (STARTS - 1)
+    return jnp.maximum(0.0, 1.0 - jnp.abs(along - jnp.arange(STARTS, dtype=places.dtype)))
 
 
 def _windows(
@@ -293,6 +283,10 @@ def _windows(
     dim, most = len(reach), max(reach)
     # Windows may be narrower on some axes than the slabs, which have the width of the widest.
     own = [slice(most - r, most + r + 1) for r in reach]
+
+    def factor(axis: int, power: int) -> Float[Array, "cells moves slabs"]:
+        return powers[power][axis, own[axis]].T
+
     orders = [
         (0,) * dim,
         *(
@@ -302,158 +296,96 @@ def _windows(
         ),
     ]
     if weights.shape[1] > UNROLLED:
-        channels = [
-            mixed(weights, [powers[k][:, :, a, own[a]] for a, k in enumerate(order)])
-            for order in orders
-        ]
-        return jnp.stack(channels, axis=-1).reshape(-1, len(orders))
+        # One contraction over the moves for each axis: few large ones are faster than many small.
+        blocks = []
+        for axis in range(dim):
+            chosen = range(min(axis, 1), MOMENTS + 1)  # the mass comes with the first axis
+            factors = [factor(a, 0) for a in range(dim)]
+            factors[axis] = jnp.concatenate([factor(axis, k) for k in chosen], axis=-1)
+            shape = [2 * r + 1 for r in reach]
+            shape.insert(axis, len(chosen))
+            block = mixed(weights, factors).reshape(-1, *shape)
+            blocks.append(jnp.moveaxis(block, 1 + axis, -1))
+        return jnp.concatenate(blocks, axis=-1).reshape(-1, len(orders))
     # Channels last from the start: to move them there would take as long as to compute them.
-    factors = [
-        jnp.stack([powers[order[a]][:, :, a, own[a]] for order in orders], axis=-1)
-        for a in range(dim)
-    ]
+    factors = [jnp.stack([factor(a, order[a]) for order in orders], axis=-1) for a in range(dim)]
     total: Any = 0.0
     for m in range(weights.shape[1]):
         product = weights[:, m, None, None] * factors[0][:, m]
-        for factor in factors[1:]:
+        for further in factors[1:]:
             product = product[..., None, :] * jnp.expand_dims(
-                factor[:, m], tuple(range(1, product.ndim - 1))
+                further[:, m], tuple(range(1, product.ndim - 1))
             )
         total = total + product
     return jnp.reshape(total, (-1, len(orders)))
 
 
-def _hats(places: Float[Array, "*batch points"]) -> Float[Array, "*batch points starts"]:
-    """How near positions are to each of the `STARTS`: weights that sum to one."""
-    along = (places[..., None] + 0.5) * (STARTS - 1)
-    return jnp.maximum(0.0, 1.0 - jnp.abs(along - jnp.arange(STARTS, dtype=places.dtype)))
-
-
 def _slabs(
     leaving: Departures, noise_std: Float[Array, "dim"], reach: tuple[int, ...]
-) -> list[Float[Array, "cells moves dim slabs"]]:
+) -> list[Float[Array, "dim slabs moves cells"]]:
     r"""Mass of each slab of the window on each axis, and its mass times powers of the position.
 
     With $I_k$ the integral over a slab of $x^k$ times the normal density of mean $y$, all measured
     from the slab's middle, $I_{k+1} = y I_k + k \sigma^2 I_{k-1} - \sigma^2 [x^k n(x)]$ at the
     edges.
     """
-    aims, dtype = leaving.aims[..., None], leaving.aims.dtype
     most = max(reach)
     middles = np.arange(-most, most + 1)
     edges = np.tile(np.arange(2 * most + 2) - (most + 0.5), (len(reach), 1))
     # The outermost slabs include the tails, so that no mass is lost.
     limit = np.array(reach)[:, None] + 0.5
     edges = np.where(np.abs(edges) >= limit, np.sign(edges) * FAR, edges)
-    std = noise_std[:, None, None]
-    z = (jnp.asarray(edges[:, None], dtype=dtype) - aims) / std
-    normal = jnp.exp(-0.5 * z**2) * (std / math.sqrt(2.0 * math.pi))
-    low, high = normal[..., :-1], normal[..., 1:]
-    y = aims - jnp.asarray(middles, dtype=dtype)
-    mass = jnp.maximum(0.5 * jnp.diff(jax.lax.erf(z / math.sqrt(2.0))), 0.0)
+    # By axis, point, slab, move and cell: loops over cells compile to much better code than over
+    # a few slabs.
+    aims, shares = (x.transpose(2, 3, 1, 0)[:, :, None] for x in (leaving.aims, leaving.shares))
+    std = noise_std[:, None, None, None, None]
+    inner = edges[:, None, 1:-1, None, None]
+    z = (jnp.asarray(inner, dtype=aims.dtype) - aims) / std
+    # Kept, or the compiler would compute them again for every power.
+    below, normal = jax.lax.optimization_barrier(
+        (0.5 * jax.lax.erf(z / math.sqrt(2.0)), jnp.exp(-0.5 * z**2))
+    )
+    # The outermost edges lie beyond all mass.
+    outer, no = (0, 0), (0.0, 0.0)
+    below = jnp.pad(
+        below, (outer, outer, (1, 1), outer, outer), constant_values=(no, no, (-0.5, 0.5), no, no)
+    )
+    normal = jnp.pad(normal, (outer, outer, (1, 1), outer, outer))
+    normal = normal * (std / math.sqrt(2.0 * math.pi))
+    low, high = normal[:, :, :-1], normal[:, :, 1:]
+    y = aims - jnp.asarray(middles[:, None, None], dtype=aims.dtype)
+    mass = jnp.maximum(below[:, :, 1:] - below[:, :, :-1], 0.0)
     found = [mass, y * mass - (high - low)]
     for k in range(1, MOMENTS):
         ends = 0.5**k * (high - (-1) ** k * low)
         found.append(y * found[k] + k * std**2 * found[k - 1] - ends)
-    shares = leaving.shares[..., None]
-
-    def mean(each: Array) -> Array:
-        parts = [shares[..., p, :] * each[..., p, :] for p in range(each.shape[3])]
-        return sum(parts[1:], start=parts[0])
-
-    return [mean(each) for each in found]
-
-
-class _Kind(NamedTuple):
-    """Landings of the split pairs of one pattern of walls, and their shares."""
-
-    codes: list[int]
-    shares: Float[np.ndarray, "landings parts"]
+    points = range(aims.shape[1])
+    return [_total([shares[:, p] * each[:, p] for p in points]) for each in found]
 
 
 @lru_cache(maxsize=32)
 def build_within(grid: Grid, reach: tuple[int, ...], dtype: str) -> Within:
     """Builds the tables for windows of ``reach`` cells to each side."""
     with jax.ensure_compile_time_eval():
-        return _build_within(grid, reach, dtype)
-
-
-def _build_within(grid: Grid, reach: tuple[int, ...], dtype: str) -> Within:
-    n, dim = grid.n_cells, grid.dim
-    offsets = np.array(list(itertools.product(*(range(-r, r + 1) for r in reach))))
-    window, shape = len(offsets), tuple(2 * r + 1 for r in reach)
-    landing = np.tile(np.arange(window), (n, 1))
-    groups = list(wall_groups(grid, reach, grid.free_cells, offsets))
-    pairs_of: list[Int[np.ndarray, "members"]] = []
-    kinds: list[_Kind] = []
-    firsts = [(grid.free_cells[group.cells[0]], offsets[group.offset]) for group in groups]
-    for group, ends in zip(groups, _landings(grid, firsts), strict=True):
-        landed = np.ravel_multi_index(tuple(np.moveaxis(ends + reach, -1, 0)), shape)
-        codes = np.unique(landed)
-        if len(codes) == 1:
-            landing[group.cells, group.offset] = codes[0]
-            continue
-        landing[group.cells, group.offset] = -1
-        pairs_of.append(group.cells * window + group.offset)
-        kinds.append(_Kind(codes.tolist(), np.stack([(landed == c).mean(axis=1) for c in codes])))
-
-    pairs = np.concatenate(pairs_of) if kinds else np.zeros(0, dtype=int)
-    kind_of = np.repeat(np.arange(len(kinds)), [len(each) for each in pairs_of])
-    most = max((len(kind.codes) for kind in kinds), default=2)
-    parts = STARTS * SUBCELLS
-    kind_codes = np.full((len(kinds), most), -1)
-    kind_shares = np.zeros((len(kinds), most, parts**dim))
-    for number, kind in enumerate(kinds):
-        # Aligned to the right, because the last landing gets what the others leave.
-        kind_codes[number, most - len(kind.codes) :] = kind.codes
-        kind_shares[number, most - len(kind.codes) :] = kind.shares
-    codes, shares = kind_codes[kind_of], kind_shares[kind_of]
-
-    source = np.concatenate([np.repeat(np.arange(n), window), np.repeat(pairs // window, most)])
-    target = np.concatenate([np.tile(np.arange(window), n), np.repeat(pairs % window, most)])
-    code = np.concatenate([landing.ravel(), codes.ravel()])
-    used = np.flatnonzero(code >= 0)
-    ends = grid.cell_index(grid.free_cells[source[used]] + offsets[code[used]])
-    ticks = np.arange(SUBCELLS + 1) / SUBCELLS - 0.5
-    side = 0.5 * np.sign(offsets[target] - offsets[code])[:, :, None]
-    at_wall = (side ** np.arange(1, MOMENTS + 1)).reshape(len(code), -1)
-    passing = np.repeat(side[..., 0] == 0, MOMENTS, axis=1)
-    return Within(
-        routing=Routing.build(used, ends, len(code), n),
-        passing=jnp.asarray(np.pad(passing, ((0, 0), (1, 0)), constant_values=True), dtype=dtype),
-        at_wall=jnp.asarray(np.pad(at_wall, ((0, 0), (1, 0))), dtype=dtype),
-        split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs)),
-        split_pieces=Routing.build(pairs, np.arange(len(pairs)), n * window, len(pairs)),
-        split_edges=jnp.asarray(offsets[pairs % window][:, :, None] + ticks, dtype=dtype),
-        split_shares=jnp.asarray(shares[:, :-1].reshape(-1, most - 1, *(parts,) * dim), dtype),
-        reach=reach,
-    )
-
-
-def _landings(
-    grid: Grid, pairs: list[tuple[Int[np.ndarray, "dim"], Int[np.ndarray, "dim"]]]
-) -> Iterator[Int[np.ndarray, "parts lines dim"]]:
-    """Offsets at which lines end that lead from places of a cell to points of its target.
-
-    Parts are pairs of a place and a subcell, axis by axis, as `Within.split_shares` has them.
-    """
-    dim = grid.dim
-    ticks = np.linspace(-INSIDE, INSIDE, STARTS) + 0.5
-    places = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1).reshape(-1, dim)
-    points = even_points(dim, SUBCELLS, SAMPLES if dim < 3 else 1)
-    each = (len(places), *points.shape[:2])
-    batch = max(1, TRACES_AT_ONCE // math.prod(each))
-    axes = [i for axis in range(dim) for i in (axis, dim + axis)]
-    for first in range(0, len(pairs), batch):
-        cells, offsets = (
-            np.array(part) for part in zip(*pairs[first : first + batch], strict=True)
+        ways = follow(grid, reach, 1, np.arange(grid.n_cells), STARTS)
+        n, window = ways.landing.shape
+        pairs, most = ways.pairs, ways.codes.shape[1]
+        source = np.concatenate([np.repeat(np.arange(n), window), np.repeat(pairs // window, most)])
+        target = np.concatenate([np.tile(np.arange(window), n), np.repeat(pairs % window, most)])
+        code = np.concatenate([ways.landing.ravel(), ways.codes.ravel()])
+        ends = grid.cell_index(ways.sources[source] + ways.offsets[code])
+        side = 0.5 * np.sign(ways.offsets[target] - ways.offsets[code])[:, :, None]
+        at_wall = (side ** np.arange(1, MOMENTS + 1)).reshape(len(code), -1)
+        passing = np.repeat(side[..., 0] == 0, MOMENTS, axis=1)
+        shares = ways.shares.reshape(len(pairs), most - 1, STARTS**grid.dim)
+        mass = ((0, 0), (1, 0))
+        return Within(
+            ends=jnp.asarray(np.where(code >= 0, ends, n), dtype=jnp.int32),
+            passing=jnp.asarray(np.pad(passing, mass, constant_values=True), dtype=dtype),
+            at_wall=jnp.asarray(np.pad(at_wall, mass), dtype=dtype),
+            split_cells=jnp.asarray(pairs // window, dtype=jnp.int32),
+            split_pieces=jnp.asarray(pairs, dtype=jnp.int32),
+            split_edges=jnp.asarray(split_edges(ways).transpose(1, 2, 0), dtype=dtype),
+            split_shares=jnp.asarray(shares.transpose(1, 2, 0), dtype=dtype),
+            reach=reach,
         )
-        shape = (len(cells), *each, dim)
-        start = np.broadcast_to((cells[:, None] + places)[:, :, None, None], shape)
-        aim = np.broadcast_to((cells + offsets)[:, None, None, None] + points, shape)
-        ends = trace_many(grid, start.reshape(-1, dim), aim.reshape(-1, dim))
-        for end in np.moveaxis(ends.reshape(-1, *shape), 0, 3):
-            # By place, subcell, order of crossing, line: every order counts like one more line.
-            lines = end.reshape(*(STARTS,) * dim, *(SUBCELLS,) * dim, -1, dim)
-            by_axis = lines.transpose(*axes, 2 * dim, 2 * dim + 1)
-            yield by_axis.reshape((STARTS * SUBCELLS) ** dim, -1, dim)

@@ -13,7 +13,31 @@ from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, check_same_grid
 
 
-class TablePolicy(AbstractPolicy):
+class AbstractTable(AbstractPolicy):
+    """What agents do in each cell, or block of cells, with actions that are stored."""
+
+    actions: eqx.AbstractVar[Float[Array, "... action_dim"]]
+
+    @property
+    def sees_mu(self) -> bool:
+        """A table never looks at mu."""
+        return False
+
+    @property
+    def by_cell(self) -> bool:
+        """A table knows only cells."""
+        return True
+
+    def check_actions(self, actions: Box | MoveSet) -> None:
+        """Raises if the table's actions have another number of axes."""
+        if self.actions.shape[-1] != actions.dim:
+            raise UserError(
+                f"the policy's actions have {self.actions.shape[-1]} axes, and the problem's "
+                f"{actions.dim}; name the environment that it was planned for"
+            )
+
+
+class TablePolicy(AbstractTable):
     """Each agent draws one of finitely many moves, with the weights of the cell that it is in.
 
     A table with a single move is a deterministic policy. `Profile.stacked` makes a profile of
@@ -55,16 +79,6 @@ class TablePolicy(AbstractPolicy):
         """The number of cells that the table is for, or 1 if all cells share everything."""
         return max(self.actions.shape[-3], self.weights.shape[-2])
 
-    @property
-    def sees_mu(self) -> bool:
-        """A table never looks at mu."""
-        return False
-
-    @property
-    def by_cell(self) -> bool:
-        """A table knows only cells."""
-        return True
-
     def check_grid(self, grid: Grid) -> None:
         """Raises if the table is for other cells."""
         if self.rows not in (1, grid.n_cells):
@@ -73,10 +87,6 @@ class TablePolicy(AbstractPolicy):
                 "grid that it was planned for"
             )
         check_same_grid(self.grid, grid)
-
-    def check_actions(self, actions: Box | MoveSet) -> None:
-        """Raises if the table's actions have another number of axes."""
-        _check_axes(self.actions, actions)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The moves and weights of the agent's cell."""
@@ -101,7 +111,7 @@ class TablePolicy(AbstractPolicy):
         return ActionLaw(actions=actions, weights=weights)
 
 
-class PooledTable(AbstractPolicy):
+class PooledTable(AbstractTable):
     """One action for each block of cells: a table for maps of too many cells to plan one by one.
 
     `Profile.stacked` makes a profile of tables that have one more axis at the front, for the steps.
@@ -115,23 +125,9 @@ class PooledTable(AbstractPolicy):
     actions: Float[Array, "*steps_and_blocks action_dim"]
     grid: Grid = eqx.field(static=True)
 
-    @property
-    def sees_mu(self) -> bool:
-        """A table never looks at mu."""
-        return False
-
-    @property
-    def by_cell(self) -> bool:
-        """No cell is in two blocks."""
-        return True
-
     def check_grid(self, grid: Grid) -> None:
         """Raises if the table is for another space."""
         check_same_grid(self.grid, grid)
-
-    def check_actions(self, actions: Box | MoveSet) -> None:
-        """Raises if the table's actions have another number of axes."""
-        _check_axes(self.actions, actions)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The action of the block of the agent's cell."""
@@ -172,11 +168,3 @@ def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:
     """The policy that draws from the same moves with equal probability everywhere."""
     count = moves.shape[0]
     return TablePolicy.mixing(moves, jnp.full((1, count), 1.0 / count, dtype=moves.dtype))
-
-
-def _check_axes(own: Float[Array, "... action_dim"], actions: Box | MoveSet) -> None:
-    if own.shape[-1] != actions.dim:
-        raise UserError(
-            f"the policy's actions have {own.shape[-1]} axes, and the problem's "
-            f"{actions.dim}; name the environment that it was planned for"
-        )

@@ -8,7 +8,8 @@ Sections, each a table and claims; name some to run only those:
 - ``infeasible``: a cap that no policy can keep, and the time until that is proved.
 - ``rooms``: learning the capped rooms, 20 episodes: in how many episodes the limit was broken by
   more than 1% of it, and the J of the last episodes beside the certified optimum. With worlds drawn
-  from the model (the default), with a margin for accumulated doubt, and without pessimism.
+  from the model (the default), with a margin for accumulated doubt, and without pessimism. And what
+  limits add to the time of a learner's plan, on the data of the first seed.
 - ``swarm``: the same for a swarm that must keep 95% of the greatest entropy.
 
 Run ``python benchmarks/constraints.py [section ...]``; ``--quick`` ends within a minute.
@@ -22,6 +23,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -139,6 +141,7 @@ def learning(
     options: argparse.Namespace,
     name: str,
     system: mufield.SimulatedSystem,
+    free: mufield.SimulatedSystem,
     ways: dict[str, mufield.AccumulatedDoubt | mufield.DrawnWorlds | mufield.Trusting],
 ) -> None:
     found = MirrorAscent(300).solve(moves_of(system))
@@ -182,6 +185,19 @@ def learning(
             report.claim(f"{label}: worst break", max(0.0, -margins.min()), WORST, side="at most")
             if agents >= 10 and not options.quick:
                 report.claim(f"{label}: end", ends.mean(), 0.97, side="at least")
+                state = results[0].state
+                data = replace(state.data, problem=free.problem)
+                loose = replace(state, data=data, profile=None, followed=False)
+                spent_on = [
+                    seconds(lambda who=who, what=what: who.plans([what])[0].mass)
+                    for who, what in ((mufield.M3UCRL(free.problem), loose), (learner, state))
+                ]
+                report.row(
+                    f"{label}: a learner's plan without and with limits",
+                    ", ".join(map(duration, spent_on)),
+                )
+                claim = f"{label}: a learner's planning time with limits over without"
+                report.claim(claim, spent_on[1] / spent_on[0], 2.0, side="at most")
 
 
 def rooms(report: Report, options: argparse.Namespace) -> None:
@@ -190,12 +206,14 @@ def rooms(report: Report, options: argparse.Namespace) -> None:
         "accumulated doubt": AccumulatedDoubt(LIPSCHITZ),
         "no pessimism": Trusting(),
     }
-    learning(report, options, "rooms", mufield.make("four-rooms-doors", door_cap=CAP), ways)
+    system, free = mufield.make("four-rooms-doors", door_cap=CAP), mufield.make("four-rooms")
+    learning(report, options, "rooms", system, free, ways)
 
 
 def swarm(report: Report, options: argparse.Namespace) -> None:
     ways = {"drawn worlds": DrawnWorlds(), "no pessimism": Trusting()}
-    learning(report, options, "swarm", mufield.make("swarm-spread"), ways)
+    free = mufield.make("swarm", initial="uniform", horizon=100)
+    learning(report, options, "swarm", mufield.make("swarm-spread"), free, ways)
 
 
 def main() -> None:

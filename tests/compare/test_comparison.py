@@ -279,6 +279,12 @@ def test_pessimists_need_limits(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_safe_learner_is_m3ucrl_by_another_name():
+    with pytest.raises(UserError, match="leave one of them out"):
+        replace(LIMITED, contenders=("m3ucrl:gp", "safe:gp"))
+    assert replace(LIMITED, contenders=("m3ucrl:gp", "safe")).contenders[1] == "safe"
+
+
 # Other games.
 
 

@@ -140,6 +140,22 @@ def test_a_plan_from_elsewhere_is_better_there(planner):
     assert learner.ask(after).profile.horizon == 4
 
 
+@pytest.mark.slow
+def test_a_learner_is_the_dispatcher_of_n_agents():
+    system = corridor()
+    learner = mf.M3UCRL(system.problem, SureFamily(spread=0.01), MIRROR)
+    state = learner.init(KEY)
+    plan = learner.ask(state)
+    moved = jnp.zeros(system.problem.grid.n_cells).at[-1].set(1.0)  # nobody expected agents there
+    few = FiniteSystem.of(system.starting_from(moved), 50)
+    seen = few.evaluate(
+        plan.profile,
+        KEY,
+        replan=lambda step, mu, profile: learner.replan(state, plan, mu, step).profile,
+    )
+    assert float(seen.values[0]) > float(few.evaluate(plan.profile, KEY).values[0])
+
+
 def test_the_problem_of_today():
     system = corridor()
     problem = system.problem

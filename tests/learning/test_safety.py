@@ -9,7 +9,7 @@ import pytest
 
 import mufield as mf
 from mufield.learning.safety import weights_of
-from mufield.planning.outcomes import DrawnOutcomes, episode
+from mufield.planning.outcomes import DrawnOutcomes, Past, episode
 
 GRID = mf.Grid.from_map(".....\n..#..\n.....")
 DOOR = [(2, 2)]
@@ -69,34 +69,81 @@ def test_worlds_hold_the_expected_one_and_more_doubt_leaves_less(learned):
     model, key, own = learned.state.model, jax.random.key(1), problem.actions.points(3)
     found = [
         mf.DrawnWorlds(draws=16, farther=f).outcomes(
-            problem, flow, model, problem.initial, own, key
+            problem, flow, model, problem.initial, own, key, None
         )
         for f in (0.0, 3.0)
     ]
-    weights = weights_of(found[0], mf.as_profile(mf.random_policy(problem), problem.horizon))
+    weights = weights_of(problem, own, mf.as_profile(mf.random_policy(problem), problem.horizon))
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
     limits = problem.constraints
-    sure = limits.along(episode(flow, found[0].mean, weights))
+    sure = limits.along(episode(flow, found[0].kernels[0], weights))
     np.testing.assert_allclose(found[0].least(weights), sure, atol=1e-5)
     assert float(jnp.min(found[1].least(weights) - sure)) < -1e-4
     assert float(jnp.max(found[1].least(weights) - sure)) <= 1e-6
     doubtful = mf.AccumulatedDoubt(2.0)
-    doubtful = doubtful.outcomes(problem, flow, model, problem.initial, own, key)
+    doubtful = doubtful.outcomes(problem, flow, model, problem.initial, own, key, None)
     assert float(jnp.max(doubtful.least(weights) - sure)) < 0
 
 
-def test_a_mixture_is_the_greatest_share_that_keeps_the_limit():
-    flow, motion = CAPPED.reveal()
-    moves = mf.MoveFlow(flow, motion, CAPPED.problem.actions.points(3))
-    free = system()
-    bold = mf.MirrorAscent(60).solve(mf.MoveFlow(free.reveal()[0], motion, moves.actions[0]))
+FLOW, MOTION = CAPPED.reveal()
+MOVES = mf.MoveFlow(FLOW, MOTION, CAPPED.problem.actions.points(3))
+
+
+@pytest.fixture(scope="module")
+def bold():
+    """The weights of a plan that knows no limit."""
+    return mf.MirrorAscent(60).solve(mf.MoveFlow(system().reveal()[0], MOTION, MOVES.actions[0]))
+
+
+def worlds(kernel, past=None):
+    return DrawnOutcomes.of(FLOW, MOVES.actions[0], jnp.stack([kernel] * 3), past)
+
+
+def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):
     still = jnp.zeros_like(bold.weights).at[..., 4].set(1.0)
-    outcomes = DrawnOutcomes(flow, moves.actions[0], moves.kernel, *[moves.kernel[None]] * 2)
-    share, weights, margins = outcomes.mixed(bold.weights, still)
+    outcomes = worlds(MOVES.kernel)
+    found = outcomes.mixed(bold.weights, still)
     assert float(jnp.min(outcomes.least(bold.weights))) < 0
-    assert 0 < float(share) < 1
-    assert float(jnp.min(margins)) >= 0
-    np.testing.assert_allclose(margins, outcomes.least(weights), atol=1e-6)
+    assert 0 < float(found.share) < 1
+    assert float(jnp.min(found.margins)) >= 0
+    np.testing.assert_allclose(found.margins, outcomes.least(found.weights), atol=1e-6)
+    again = outcomes.mixed(found.weights, still)
+    assert float(again.share) == 1.0
+    # What was run and kept the limit is a better company than rest.
+    resumed = outcomes.mixed(bold.weights, still, found.weights)
+    assert bool(resumed.resumed)
+    assert float(MOVES.rollout(resumed.weights).value) >= float(MOVES.rollout(found.weights).value)
+    assert not bool(outcomes.mixed(bold.weights, still, bold.weights).resumed)
+
+
+def test_worlds_are_held_against_the_last_episode(bold):
+    # In this world everybody runs into the door's way twice as fast as in truth.
+    wrong = mf.MoveFlow(
+        FLOW, lambda s, a, mu: s + jnp.clip(2 * a + 0.3, -1, 1), MOVES.actions[0]
+    ).kernel
+    true = MOVES.rollout(bold.weights).mass
+    was, limits = CAPPED.problem.constraints.along(true), CAPPED.problem.constraints
+    unaware, aware = worlds(wrong), worlds(wrong, Past(true[:-1], bold.weights))
+    expected = limits.along(episode(FLOW, wrong, bold.weights))
+    assert float(jnp.max(jnp.abs(expected - was)[:-1])) > 0.1  # else it would not be wrong
+    np.testing.assert_allclose(unaware.checked(bold.weights), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        aware.checked(bold.weights)[:-1], jnp.maximum(was, expected)[:-1], atol=1e-5
+    )
+    right = worlds(MOVES.kernel, Past(true[:-1], bold.weights))
+    np.testing.assert_allclose(right.errors, 0.0, atol=1e-5)
+
+
+def test_only_what_was_run_is_held_against_worlds(learned):
+    learner, state = learned.learner, learned.state
+    mass, profile = state.last
+    assert mass.shape == (CAPPED.problem.horizon, GRID.n_cells)
+    np.testing.assert_allclose(mass, CAPPED.evaluate(profile).mass[:-1], atol=1e-5)
+    assert learner.init(jax.random.key(0)).last is None
+    episode = CAPPED.run(learned.profile, jax.random.key(0), agents=2)
+    assert learner.tell(state, episode).last is None
+    logged = learner.add(state, state.data.first(7))
+    np.testing.assert_array_equal(logged.last[0], mass)
 
 
 def test_pessimism_needs_limits():
@@ -120,8 +167,7 @@ def test_the_policy_to_use_keeps_the_limit_too(learned):
     best = learned.best()
     margins = CAPPED.problem.constraints.worst(CAPPED.evaluate(best.profile).mass)
     assert float(jnp.min(margins)) > -0.01
-    assert "luckiest" not in best.how
-    assert "last" not in best.how
+    assert best.how not in ("the luckiest policy", "the last policy")
 
 
 def test_a_mixture_has_no_planned_value(learned):

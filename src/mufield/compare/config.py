@@ -92,6 +92,10 @@ class ComparisonConfig:
         _check_list("contender", self.contenders)
         for name in self.contenders:
             _check_contender(*split(name))
+            if name.startswith("safe") and name.replace("safe", "m3ucrl") in self.contenders:
+                raise UserError(
+                    "safe learns as m3ucrl does in systems with limits; leave one of them out"
+                )
         _check_list("seed", self.seeds)
         if min(self.episodes, self.agents) < 1 or min(self.seeds) < 0:
             raise UserError(

@@ -28,9 +28,9 @@ from .optimism import AbstractOptimism, Greedy, within_reach
 DRAWS = 19
 """Worlds that an interval is made from by default; then it is one of 95%."""
 
-BAND = 2.0
-"""A model whose beta is larger knows that its deviations are too small, and draws are as much
-farther from the mean."""
+BAND = 2.5
+"""Deviations that hold 99% of a normal distribution. A model whose beta is larger says that its own
+are too small, and draws are as much farther from the mean."""
 
 
 class BestPlan(eqx.Module):
@@ -152,28 +152,19 @@ class _Drawn(AbstractOptimism):
     """A world drawn from what the models believe, farther from the mean if beta is above `BAND`."""
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        return drawn_motion(problem, model, key)
+        return _DrawnMotion(model, key, problem.max_move)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         return _DrawnReward(model, key)
-
-
-def drawn_motion(problem: Problem, model: AbstractModel, key: Key, farther: float = 1.0) -> Motion:
-    """A motion drawn from the model, farther from its mean if beta is above `BAND`.
-
-    ``farther`` is one more factor on the distance.
-    """
-    return _DrawnMotion(model, key, problem.max_move, farther)
 
 
 class _DrawnMotion(eqx.Module):
     model: AbstractModel
     key: Key
     max_move: tuple[float, ...] = eqx.field(static=True)
-    farther: float = eqx.field(static=True, default=1.0)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        end = _draw(self.model, self.key, state, action, mu, self.farther)
+        end = drawn_end(self.model, self.key, state, action, mu)
         return within_reach(state, end, self.max_move)
 
 
@@ -182,10 +173,10 @@ class _DrawnReward(eqx.Module):
     key: Key
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        return _draw(self.model, self.key, state, action, mu)[0]
+        return drawn_end(self.model, self.key, state, action, mu)[0]
 
 
-def _draw(
+def drawn_end(
     model: AbstractModel,
     key: Key,
     state: State,
@@ -193,6 +184,10 @@ def _draw(
     mu: MeanField,
     farther: float = 1.0,
 ) -> Array:
+    """Where an agent aims, or what it earns, by a draw; farther from the mean if beta is large.
+
+    ``farther`` is one more factor on the distance.
+    """
     mean = model.predict(state, action, mu).mean
     apart = jnp.asarray(model.draw(key)(state, action, mu)) - mean
     wide = farther * jnp.maximum(1.0, model.beta / BAND).astype(mean.dtype)

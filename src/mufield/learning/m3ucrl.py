@@ -25,6 +25,7 @@ from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess
 from ..models.kernels import Additive
 from ..planning.mirror import MirrorPlanner
+from ..planning.outcomes import Past
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile, fitting_profile
 from ..policies.encoders import LogHere
@@ -34,7 +35,7 @@ from ..problem import Problem
 from ..space.measure import MeanField, mean_field_at, uniform
 from .best import DRAWS, BestPlan, Outlook, Shy
 from .optimism import AbstractOptimism, Greedy, Hallucinated
-from .safety import AbstractPessimism, Assured, DrawnWorlds, assured
+from .safety import AbstractPessimism, Assured, DrawnWorlds, assured, weights_of
 
 FIT, PLAN, RUN, FIT_REWARD, USE, DRAW, JUDGE, WORLDS, REPLAN = 1, 2, 3, 4, 5, 6, 7, 8, 9
 """Uses of an episode's randomness; each has a key of its own."""
@@ -64,6 +65,7 @@ class LearnerState(eqx.Module):
         key: The run's randomness, from which every episode derives its own.
         notes: What went wrong since the last episode, in words.
         reward_model: The model of the reward, if the problem hides it.
+        followed: Whether `profile` is what the last episode ran.
     """
 
     data: Transitions
@@ -74,6 +76,7 @@ class LearnerState(eqx.Module):
     key: Key
     notes: tuple[str, ...] = eqx.field(static=True, default=())
     reward_model: AbstractModel | None = None
+    followed: bool = eqx.field(static=True, default=False)
 
     @property
     def seen(self) -> Mass:
@@ -83,6 +86,16 @@ class LearnerState(eqx.Module):
             return uniform(self.data.problem.grid)
         last = mass[-self.data.problem.horizon :]
         return jnp.asarray(last.mean(axis=0), dtype=self.data.problem.initial.dtype)
+
+    @property
+    def last(self) -> tuple[Float[Array, "steps cells"], Profile] | None:
+        """The population before each move of the last episode, and its policy if that is known."""
+        if self.profile is None or not self.followed or self.ends[-1] == sum(self.ends[-2:-1]):
+            return None
+        end = self.ends[-1] - 1
+        first = int(self.data.moment[end] - self.data.step[end])
+        mass = self.data.mass[first : first + self.data.problem.horizon]
+        return jnp.asarray(mass, dtype=self.data.problem.initial.dtype), self.profile
 
     @property
     def episode(self) -> int:
@@ -170,7 +183,7 @@ class M3UCRL:
         """Adds transitions that belong to no episode, and fits the model anew."""
         joined = state.data.join(data)
         found = self.restore(state.key, joined, state.ends, state.memory, state.profile)
-        return replace(found, notes=(*state.notes, *found.notes))
+        return replace(found, notes=(*state.notes, *found.notes), followed=state.followed)
 
     def first_memory(self, key: Key) -> Any:
         """What the planner starts from in the first episode."""
@@ -229,7 +242,7 @@ class M3UCRL:
                 for example. Space, actions, noise and horizon must be the same.
         """
         today = self.problem if problem is None else _same_kind(problem, self.problem)
-        task = self._task_of(today.from_step(step, mass))
+        task = self._task_of(today.from_step(step, mass))._replace(usual=problem is None)
         memory = self.planner.memory_from(plan.memory, step)
         key = jax.random.fold_in(state.key_for(REPLAN), step)
         late = plan.profile.from_step(step)
@@ -333,17 +346,21 @@ class M3UCRL:
         key: Key,
         last: Profile | None,
     ) -> Plan:
-        models, (problem, *_, safe) = (state.model, state.reward_model), task
-        settings = (self.planner, world, self.pessimism, task)
+        models, problem = (state.model, state.reward_model), task.problem
+        settings, first = (self.planner, world, self.pessimism, task), problem.first
+        before: tuple[Any, ...] = (state.seen, None, None)
+        if problem.constraints is not None and task.usual and state.last is not None:
+            mass, profile = state.last
+            before = (state.seen, mass[first:], profile.from_step(first))
         found = jax.block_until_ready(
-            _plan(*settings, *models, memory, state.seen, key, self.estimate_noise)
+            _plan(*settings, *models, memory, before, key, self.estimate_noise)
         )
         plan = _checked(found.plan, problem, last, state.memory)
         if float(found.share) < 1.0:
             # The mixture is not what was planned, so there is no J that was planned for it.
             plan = replace(plan, value=plan.value + jnp.nan, mass=found.expected)
-        if float(found.share) == 0.0:
-            plan = replace(plan, profile=safe)
+        if float(found.share) == 0.0 and not found.resumed:
+            plan = replace(plan, profile=task.safe)
         note = "; ".join(each for each in (plan.note, found.note) if each)
         return replace(plan, note=note)
 
@@ -371,6 +388,7 @@ class M3UCRL:
                 key=state.key,
                 notes=fit.notes,
                 reward_model=fit.reward_model,
+                followed=plan is not None,
             )
             for state, rows, end, fit, plan in zip(states, data, ends, fits, plans, strict=True)
         ]
@@ -378,14 +396,18 @@ class M3UCRL:
     def restore(
         self, key: Key, data: Transitions, ends: tuple[int, ...], memory: Any, profile: Any
     ) -> LearnerState:
-        """Restores a state from what is kept on disk; the model is fitted again."""
+        """Restores a state from what is kept on disk; the model is fitted again.
+
+        ``profile`` is the policy of the last episode.
+        """
         fit = self._fit([key], [data], [ends])[0]
         if not ends:
             if fit.reward_model is not None:
                 _check_reward_model(fit.reward_model, self.problem)
             memory = self.first_memory(_key_after(key, 0, PLAN)) if memory is None else memory
+        followed = bool(ends) and profile is not None
         return LearnerState(
-            data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model
+            data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model, followed
         )
 
     @stage("fitting")
@@ -421,12 +443,16 @@ class M3UCRL:
 
 
 class _Task(NamedTuple):
-    """What is to be planned: a problem, its flows of joint and of own actions, a safe policy."""
+    """What is to be planned: a problem, its flows of joint and of own actions, a safe policy.
+
+    It is ``usual`` if only the start may differ from that of other episodes.
+    """
 
     problem: Problem
     flow: Flow
     own_flow: Flow
     safe: Profile
+    usual: bool = True
 
 
 class _Fit(NamedTuple):
@@ -472,22 +498,29 @@ def _plan(
     model: AbstractModel,
     reward_model: AbstractModel | None,
     memory: Any,
-    seen: Mass,
+    before: tuple[Any, ...],
     key: Key,
     estimate_noise: bool,
 ) -> Assured:
-    """Optimistic in what is earned; pessimistic in limits, if there are any."""
-    problem, flow, own_flow, safe = task
+    """Optimistic in what is earned; pessimistic in limits, if there are any.
+
+    ``before`` is what was seen before: the population on average, and in each step of the last
+    episode, with the policy that it followed.
+    """
+    problem, flow, own_flow, safe, _ = task
     optimism_key, planner_key = jax.random.split(key)
     flow = _with_noise(problem, flow, model, estimate_noise)
     imagined, motion = optimism.imagine(problem, flow, model, reward_model, optimism_key)
-    outcomes = None
+    outcomes = past = None
     if problem.constraints is not None:
         own_flow = _with_noise(problem, own_flow, model, estimate_noise)
         own, worlds_key = planner.own_moves(problem.actions), jax.random.fold_in(key, WORLDS)
-        outcomes = pessimism.outcomes(problem, own_flow, model, seen, own, worlds_key)
+        own, (seen, mass, last) = own.astype(flow.problem.initial.dtype), before
+        if mass is not None:
+            past = Past(mass, weights_of(problem, own, last, mass))
+        outcomes = pessimism.outcomes(problem, own_flow, model, seen, own, worlds_key, past)
     plan = planner.plan(imagined, motion, problem.actions, planner_key, memory, outcomes)
-    return assured(outcomes, plan, safe)
+    return assured(outcomes, plan, safe, past)
 
 
 @eqx.filter_jit

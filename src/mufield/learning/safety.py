@@ -12,7 +12,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..errors import UserError
@@ -21,14 +22,14 @@ from ..flow.kernels import landing_kernel
 from ..flow.moves import Weights
 from ..flow.sight import sees_step
 from ..models.base import AbstractModel
-from ..planning.outcomes import AbstractOutcomes, DoubtfulOutcomes, DrawnOutcomes
+from ..planning.outcomes import AbstractOutcomes, DoubtfulOutcomes, DrawnOutcomes, Past
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import Motion, Problem
+from ..problem import AbstractJointMotion, Motion, Problem
 from ..space.measure import MeanField, at_all_cells
-from .best import drawn_motion
-from .optimism import MeanMotion
+from .best import drawn_end
+from .optimism import MeanMotion, within_reach
 
 Moves = Float[Array, "moves action_dim"]
 
@@ -45,6 +46,7 @@ class AbstractPessimism(eqx.Module):
         seen: Mass,
         own: Moves,
         key: Key,
+        past: Past | None,
     ) -> AbstractOutcomes | None:
         """What policies may lead to; None to trust the plan. May be compiled.
 
@@ -55,15 +57,16 @@ class AbstractPessimism(eqx.Module):
             seen: The population that motions see here, such as the average of the last episode.
             own: The moves that policies draw from.
             key: Randomness.
+            past: The last episode, if its policy is known.
         """
 
 
 class DrawnWorlds(AbstractPessimism):
     """Limits hold in all of some worlds that are drawn from what the model believes.
 
-    Worlds differ from the expected one by beta / 2 times as much as draws do, because a model with
-    a larger beta knows that its deviations are too small; and a little more, because the plan is
-    the one, of many, that these worlds allow.
+    Worlds differ from the expected one by beta / `BAND` times as much as draws do, because a model
+    with a larger beta knows that its deviations are too small; and a little more, because the plan
+    is the one, of many, that these worlds allow.
 
     Attributes:
         draws: Number of worlds that plans are made in; they are checked in as many others, too.
@@ -88,17 +91,41 @@ class DrawnWorlds(AbstractPessimism):
         seen: Mass,
         own: Moves,
         key: Key,
+        past: Past | None,
     ) -> AbstractOutcomes:
         """Computes the landing kernels of all worlds, once for a plan."""
-        own = own.astype(seen.dtype)
+        keys, mean = jax.random.split(key, 2 * self.draws), _mean_motion(problem, model)
+        worlds = _Worlds(mean=mean, keys=keys, farther=self.farther, action_dim=own.shape[1])
+        numbers = jnp.arange(1 + len(keys), dtype=own.dtype)[:, None]
+        joint = [jnp.repeat(own, len(numbers), axis=0), jnp.tile(numbers, (len(own), 1))]
+        found = _kernel(flow, worlds, jnp.concatenate(joint, axis=1), seen, len(numbers))
+        kernels = found.reshape(len(found), len(own), len(numbers), -1)
+        return DrawnOutcomes.of(flow, own, jnp.moveaxis(kernels, 2, 0), past)
 
-        def one(each: Key) -> Float[Array, "cells moves window"]:
-            motion = drawn_motion(problem, model, each, self.farther)
-            return _kernel(flow, motion, own, seen)
 
-        drawn: Array = jax.lax.map(one, jax.random.split(key, 2 * self.draws))
-        mean = _mean_kernel(problem, flow, model, own, seen)
-        return DrawnOutcomes(flow, own, mean, drawn[: self.draws], drawn[self.draws :])
+class _Worlds(AbstractJointMotion):
+    """The model's mean and motions drawn from it, told apart by a number in place of a control.
+
+    So the model is asked once for all of them.
+    """
+
+    mean: MeanMotion
+    keys: KeyArray[Array, "draws"]
+    farther: float = eqx.field(static=True)
+    action_dim: int = eqx.field(static=True)
+
+    def believe(self, state: State, action: Action, mu: MeanField) -> Float[Array, "worlds dim"]:
+        """Where an agent aims in each world."""
+
+        def one(key: Key) -> State:
+            end = drawn_end(self.mean.model, key, state, action, mu, self.farther)
+            return within_reach(state, end, self.mean.max_move)
+
+        return jnp.concatenate([self.mean(state, action, mu)[None], jax.vmap(one)(self.keys)])
+
+    def steer(self, state: State, belief: Float[Array, "worlds dim"], eta: Array) -> State:
+        """Where it aims in the world of this number."""
+        return belief[eta[0].astype(int)]
 
 
 class AccumulatedDoubt(AbstractPessimism):
@@ -122,9 +149,9 @@ class AccumulatedDoubt(AbstractPessimism):
         seen: Mass,
         own: Moves,
         key: Key,
+        past: Past | None,
     ) -> AbstractOutcomes:
         """Computes the doubt of all cells and moves."""
-        own = own.astype(seen.dtype)
         far = jnp.asarray(problem.max_move, dtype=seen.dtype)
 
         def doubt(state: State, action: Action, mu: MeanField) -> Scalar:
@@ -133,8 +160,8 @@ class AccumulatedDoubt(AbstractPessimism):
 
         everywhere = jnp.broadcast_to(own, (problem.grid.n_cells, *own.shape))
         doubts = at_all_cells(problem.grid, seen, doubt, everywhere)
-        mean = _mean_kernel(problem, flow, model, own, seen)
-        return DoubtfulOutcomes(flow, own, mean, doubts, self.lipschitz)
+        mean = _kernel(flow, _mean_motion(problem, model), own, seen)
+        return DoubtfulOutcomes(flow, own, mean[None], doubts, self.lipschitz)
 
 
 class Trusting(AbstractPessimism):
@@ -148,6 +175,7 @@ class Trusting(AbstractPessimism):
         seen: Mass,
         own: Moves,
         key: Key,
+        past: Past | None,
     ) -> None:
         """Nothing."""
         return None
@@ -159,12 +187,14 @@ class Assured(eqx.Module):
     Attributes:
         plan: The plan, whose profile is to be run.
         share: Share of the agents that follow what was planned; the others are safe.
+        resumed: Whether those do as in the last episode, instead of following the safe policy.
         worst: The least margin of any limit that is held possible, as a share of it.
         expected: The population's distributions under the model's mean.
     """
 
     plan: Plan
     share: Scalar
+    resumed: Bool[Array, ""]
     worst: Scalar
     expected: Masses
 
@@ -173,61 +203,74 @@ class Assured(eqx.Module):
         """What is unusual, in words."""
         if float(self.share) == 1.0:
             return ""
+        base = "last policy" if self.resumed else "safe policy"
         if float(self.share) > 0.0:
             return (
-                f"{float(self.share):.0%} of the agents follow the plan and the others the safe "
-                "policy: with more of them a limit might be broken"
+                f"{float(self.share):.0%} of the agents follow the plan and the others the {base}: "
+                "with more of them a limit might be broken"
             )
-        return "no plan is sure to keep the limits; running the safe policy" + (
+        return f"no plan is sure to keep the limits; running the {base}" + (
             f", which may break one by {-float(self.worst):.1%}" if self.worst < 0 else ""
         )
 
 
-def assured(outcomes: AbstractOutcomes | None, plan: Plan, safe: Profile) -> Assured:
-    """The plan, mixed with the safe policy as far as limits ask for; may be compiled."""
+def assured(
+    outcomes: AbstractOutcomes | None, plan: Plan, safe: Profile, past: Past | None
+) -> Assured:
+    """The plan, mixed with a safe policy as far as limits ask for; may be compiled."""
     one = jnp.ones((), dtype=plan.mass.dtype)
     if outcomes is None:
-        return Assured(plan, one, -jnp.inf * one, plan.mass)
-    limits, planned = outcomes.limits, weights_of(outcomes, plan.profile)
-    share, weights, margins = outcomes.mixed(planned, weights_of(outcomes, safe))
-    problem = outcomes.flow.problem
-    table = TablePolicy.mixing(outcomes.actions, weights, problem.grid)
-    mixture = Profile.stacked(table, problem.horizon)
-    least = limits.gathered(margins)
+        return Assured(plan, one, jnp.asarray(False), -jnp.inf * one, plan.mass)
+    problem, moves = outcomes.flow.problem, outcomes.actions
+    planned = weights_of(problem, moves, plan.profile, plan.mass[:-1])
+    still = weights_of(problem, moves, safe)
+    mixture = outcomes.mixed(planned, still, None if past is None else past.weights)
+    table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
     found = eqx.tree_at(
-        lambda p: (p.profile, p.least), plan, (mixture, least), is_leaf=lambda x: x is None
+        lambda p: (p.profile, p.least),
+        plan,
+        (Profile.stacked(table, problem.horizon), outcomes.limits.gathered(mixture.margins)),
+        is_leaf=lambda x: x is None,
     )
-    return Assured(found, share, jnp.min(margins), outcomes.expected(weights))
+    worst, expected = jnp.min(mixture.margins), outcomes.expected(mixture.weights)
+    return Assured(found, mixture.share, mixture.resumed, worst, expected)
 
 
-def weights_of(outcomes: AbstractOutcomes, profile: Profile) -> Weights:
-    """A policy's weights on the moves of the outcomes; other actions count as the nearest move."""
-    problem = outcomes.flow.problem
-    grid, mass, moves = problem.grid, problem.initial, outcomes.actions
+def weights_of(
+    problem: Problem,
+    moves: Moves,
+    profile: Profile,
+    seen: Float[Array, "steps cells"] | None = None,
+) -> Weights:
+    """A policy's weights on some moves; other actions count as the nearest move.
 
-    def one(part: Any) -> Float[Array, "cells moves"]:
+    Policies see the initial distribution, or those that are given.
+    """
+    grid, shape = problem.grid, (problem.horizon, problem.grid.n_cells)
+    seen = jnp.broadcast_to(problem.initial, shape) if seen is None else seen
+
+    def one(_: None, inputs: tuple[Any, Mass]) -> tuple[None, Float[Array, "cells moves"]]:
+        part, mass = inputs
         law = profile.join(part).at_cells(grid, mass)
         apart = jnp.sum((law.actions[:, :, None] - moves) ** 2, axis=-1)
         nearest = jax.nn.one_hot(jnp.argmin(apart, axis=-1), len(moves), dtype=mass.dtype)
-        return jnp.einsum("km,kmn->kn", law.weights, nearest)
+        return None, jnp.einsum("km,kmn->kn", law.weights, nearest)
 
-    steps = (profile.per_step, problem.horizon)
-    weights: Array = jax.lax.scan(lambda _, part: (None, one(part)), None, *steps)[1]
+    weights: Array = jax.lax.scan(one, None, (profile.per_step, seen))[1]
     return weights
 
 
-def _kernel(flow: Flow, motion: Motion, own: Array, seen: Mass) -> Array:
-    if sees_step(flow.problem, motion):
+def _kernel(flow: Flow, motion: Motion, own: Array, seen: Mass, group: int = 1) -> Array:
+    actions = jnp.broadcast_to(own, (flow.problem.grid.n_cells, *own.shape))
+    kernel: Array = landing_kernel(flow, motion, actions, seen, group)
+    return kernel
+
+
+def _mean_motion(problem: Problem, model: AbstractModel) -> MeanMotion:
+    mean = MeanMotion(model, problem.max_move)
+    if sees_step(problem, mean):
         raise UserError(
             "limits cannot be kept yet under a model that looks at mu.step: what may happen is "
             "computed once for all steps; leave mu.step out of the model's features"
         )
-    actions = jnp.broadcast_to(own, (flow.problem.grid.n_cells, *own.shape))
-    kernel: Array = landing_kernel(flow, motion, actions, seen)
-    return kernel
-
-
-def _mean_kernel(
-    problem: Problem, flow: Flow, model: AbstractModel, own: Array, seen: Mass
-) -> Array:
-    return _kernel(flow, MeanMotion(model, problem.max_move), own, seen)
+    return mean

@@ -47,8 +47,11 @@ PRICE_WEIGHT = 0.15
 deviation of the moves' values."""
 
 POLISH, POLISH_WEIGHT, POLISH_MARGIN = 20, 10.0, 2e-4
-"""Last sweeps with limits, the factor on rho in them, and the share by which limits are tightened:
-with the multipliers nearly right, more weight brings the plan inside the limits."""
+"""Last sweeps with limits, the factor on rho in them, and the share by which limits are tightened,
+of a large break of them: with the multipliers nearly right, more weight brings the plan inside."""
+
+POLISH_SHARE = 0.25
+"""Share of a learner's sweeps that are such."""
 
 MOST_ROUNDS = 6
 """So often limits are tightened further if a plan is still outside."""
@@ -231,6 +234,7 @@ class MirrorAscent(eqx.Module):
                 if abs(bracket) <= self.bracket and state.broken <= KEPT:
                     outcome = "bracket"
                     break
+        pace = state.step_size / POLISH_WEIGHT
         state = polish(self, moves, state)
         rollout = final_rollout(moves, state)
         check_planned(moves.flow.problem, moves.motion, rollout.value)
@@ -238,7 +242,9 @@ class MirrorAscent(eqx.Module):
         for _ in range(MOST_ROUNDS):
             if limits is None or margins is None or jnp.min(margins) >= 0:
                 break
-            state = polish(self, moves, state, weight=1.0)
+            # Where nothing was left to gain, steps have shrunk to nothing.
+            again = replace(state, step_size=pace)
+            state = polish(self, moves, again, weight=1.0, outside=-jnp.min(margins))
             rollout = final_rollout(moves, state)
             margins = limits.worst(rollout.mass)
         if margins is not None and float(jnp.min(margins)) < -KEPT:
@@ -352,12 +358,20 @@ def careful_ascent(
     """
     ascent = MirrorAscent(sweeps, bound=False)
     state = ascent.init(moves)
+    if state.charge is None:
+        return ascent.step(moves, state, sweeps)[0]
+    last = round(POLISH_SHARE * sweeps)
+    first = sweeps - last
     if outcomes is None:
-        return polish(ascent, moves, ascent.step(moves, state, sweeps)[0])
-    for first in range(0, sweeps, SWEEPS_OF_TIGHTENING):
-        count = min(SWEEPS_OF_TIGHTENING, sweeps - first)
-        state = _tightened(moves, ascent.step(moves, state, count)[0], outcomes)
-    return polish(ascent, moves, state)
+        return polish(ascent, moves, ascent.step(moves, state, first)[0], last)
+
+    def one(number: Array, state: MirrorState) -> MirrorState:
+        count = jnp.minimum(SWEEPS_OF_TIGHTENING, first - number * SWEEPS_OF_TIGHTENING)
+        climbed = _sweeps(moves, state, count, SWEEPS_OF_TIGHTENING, False)[0]
+        return _tightened(moves, climbed, outcomes)
+
+    rounds = -(-first // SWEEPS_OF_TIGHTENING)
+    return polish(ascent, moves, jax.lax.fori_loop(0, rounds, one, state), last)
 
 
 def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
@@ -372,7 +386,10 @@ def _tightened(moves: MoveFlow, state: MirrorState, outcomes: AbstractOutcomes) 
     """
     assert state.charge is not None
     planned = outcomes.limits.along(state.sweep.rollout.mass)
-    short = jnp.maximum(planned - outcomes.least(own_weights(moves, state)), 0.0) + KEPT
+    short = (
+        jnp.maximum(planned - outcomes.least(own_weights(moves, state)), 0.0)
+        + KEPT * state.charge.unit
+    )
     least = jnp.where(jnp.isfinite(planned), short, 0.0).astype(state.charge.tightened.dtype)
     return _begin(moves, state, replace(state.charge, tightened=least), bound=False)
 
@@ -444,15 +461,21 @@ def polish(
     ascent: MirrorAscent,
     moves: MoveFlow,
     state: MirrorState,
+    sweeps: int = POLISH,
     weight: float = POLISH_WEIGHT,
+    outside: Scalar | float = 0.0,
 ) -> MirrorState:
-    """Ends an ascent with limits: `POLISH` sweeps with more weight on tighter limits."""
+    """Ends an ascent with limits: some sweeps with more weight on tighter limits.
+
+    If the plan was polished before and is ``outside`` still, by so much more tighter.
+    """
     if state.charge is None:
         return state
-    charge = state.charge.with_weight(weight * state.charge.weight, POLISH_MARGIN)
+    margin = POLISH_MARGIN * state.charge.unit + outside
+    charge = state.charge.with_weight(weight * state.charge.weight, margin)
     # The step that went with less weight would go too far.
     begin = _begin(moves, state, charge, ascent.bound)
-    return ascent.step(moves, replace(begin, step_size=state.step_size / weight), POLISH)[0]
+    return ascent.step(moves, replace(begin, step_size=state.step_size / weight), sweeps)[0]
 
 
 @eqx.filter_jit
@@ -552,7 +575,8 @@ def _reprice(moves: MoveFlow | FrozenFlow, bound: bool, state: MirrorState) -> M
     assert state.charge is not None
     assert state.sweep.prices is not None
     charge = state.charge.repriced(state.sweep.prices)
-    sweep = moves.sweep(state.weights, bound=bound, charge=charge)
+    known = state.sweep.rollout
+    sweep = moves.sweep(state.weights, bound=bound, charge=charge, rollout=known)
     upper = jnp.where(jnp.isfinite(sweep.upper), jnp.minimum(sweep.upper, state.upper), state.upper)
     return replace(state, charge=charge, sweep=sweep, upper=upper)
 

@@ -46,7 +46,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration
+from _report import Report, duration, names_of, parser_of_sections
 
 import mufield
 from mufield import M3UCRL, DeepEnsemble, GaussianProcess, Hallucinated, MirrorAscent, MoveFlow
@@ -414,30 +414,16 @@ def timing(bench: Bench) -> None:
     claim(f"time: seconds of a fit to {MANY} transitions", seconds[1], 10.0, side="at most")
 
 
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    quick = "two motions, two episodes; ends within a minute"
+    parser = parser_of_sections(__doc__, SECTIONS, quick=quick)
     add = parser.add_argument
-    add("--quick", action="store_true", help="two motions, two episodes; ends within a minute")
-    add("--only", type=names, help=f"motions, with commas; of {', '.join(SUITE)}")
-    add("--sections", type=names, help=f"of {', '.join(SECTIONS)}, with commas; all by default")
+    add("--only", type=names_of(SUITE), help=f"motions, with commas; of {', '.join(SUITE)}")
     add("--family", choices=FAMILIES, default="default", help="model of the motion")
     add("--scale", type=float, help="share of the band, in place of the library's choice")
-    add("--episodes", type=int, help="in place of the sections' numbers")
-    add("--seeds", type=int, help="likewise")
-    add("--out", type=Path, metavar="DIR", help="keep results and pictures here")
     add("--resume", action="store_true", help="skip motions whose results are in --out")
     options = parser.parse_args()
     run_section = {"ten": ten, "one": one, "city": city, "ensemble": ensemble, "time": timing}
-    for given, known in ((options.only, SUITE), (options.sections, SECTIONS)):
-        unknown = set(given or ()) - set(known)
-        if unknown:
-            parser.error(f"unknown {sorted(unknown)}; there are {', '.join(known)}")
     if options.episodes is not None and options.episodes < 2:
         parser.error("--episodes must be at least 2: in the first, nothing has been learned yet")
     if options.resume and not options.out:

@@ -40,7 +40,6 @@ from .models.ensemble import Bootstrap as Bootstrap
 from .models.ensemble import DeepEnsemble as DeepEnsemble
 from .models.ensemble import RandomStarts as RandomStarts
 from .models.gp import GaussianProcess as GaussianProcess
-from .models.gp import InformationBeta as InformationBeta
 from .models.gp import TheoryBeta as TheoryBeta
 from .models.gp import TheoryNoise as TheoryNoise
 from .models.kernels import Additive as Additive

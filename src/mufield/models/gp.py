@@ -66,39 +66,6 @@ class TheoryBeta(eqx.Module):
         return self.norm_bound + ratio * math.sqrt(2 * inside)
 
 
-class InformationBeta(eqx.Module):
-    r"""A scale of the band that grows with the data as the paper's does, but from what was seen.
-
-    $$\beta = \max(\text{least}, \text{share} \sqrt{2 (\log(1/\delta) + I / p)})$$
-
-    The more a model has learned, the more of its certainty rests on its kernel, which is never
-    quite right: errors fall more slowly than deviations. The paper's constants (`TheoryBeta`) are
-    bounds, several times too large; these were chosen by trial, and `benchmarks/motions.py` shows
-    how often the band holds with them.
-
-    Attributes:
-        share: Factor on the paper's growth.
-        least: The least scale, that of few data.
-        delta: Probability with which the band may fail.
-    """
-
-    share: float = eqx.field(static=True, default=0.35)
-    least: float = eqx.field(static=True, default=3.2)
-    delta: float = eqx.field(static=True, default=0.1)
-
-    def __check_init__(self) -> None:
-        if not (self.share >= 0 and self.least > 0 and 0 < self.delta < 1):
-            raise UserError(
-                "share must be 0 or more, least positive and delta between 0 and 1, got "
-                f"{self.share}, {self.least} and {self.delta}"
-            )
-
-    def __call__(self, information_gain: float) -> float:
-        """Beta; the information is that of one axis."""
-        growth = math.sqrt(2 * (math.log(1 / self.delta) + information_gain))
-        return max(self.least, self.share * growth)
-
-
 class GaussianProcess(AbstractModelFamily):
     """Independent Gaussian processes for the axes of the displacement, or one for the reward.
 
@@ -119,8 +86,9 @@ class GaussianProcess(AbstractModelFamily):
         inducing: Most inducing points if there are more transitions than ``exact_points``; 0 for
             an exact posterior, which refuses more transitions than that.
         exact_points: Up to so many transitions, each may become an inducing point if needed.
-        beta: Scale of the confidence band: a number, `InformationBeta`, `TheoryBeta` or
-            `EmpiricalBeta`.
+        beta: Scale of the confidence band: a number, `TheoryBeta` or `EmpiricalBeta`. The theory's
+            scale grows with the information; deviations that are fitted to the data already do
+            what that growth is for (`benchmarks/motions.py` shows how often the band holds).
     """
 
     prior: AbstractPrior | AbstractKernel = Structured()
@@ -134,7 +102,7 @@ class GaussianProcess(AbstractModelFamily):
     censored: bool = eqx.field(static=True, default=True)
     exact_points: int = eqx.field(static=True, default=256)
     inducing: int = eqx.field(static=True, default=256)
-    beta: float | InformationBeta | TheoryBeta | EmpiricalBeta = InformationBeta()
+    beta: float | TheoryBeta | EmpiricalBeta = 4.0
 
     def __check_init__(self) -> None:
         refuse_words(self)
@@ -153,8 +121,6 @@ class GaussianProcess(AbstractModelFamily):
         ratio = float(np.max(found.std / units.scale / np.sqrt(factor.noise)))
         if isinstance(self.beta, TheoryBeta):
             beta = self.beta(ratio, gain)
-        elif isinstance(self.beta, InformationBeta):
-            beta = self.beta(gain / len(factor.noise))
         elif isinstance(self.beta, EmpiricalBeta):
             beta = self.beta(replace(self, beta=1.0), data, key)
         else:

@@ -21,7 +21,9 @@ def test_maps_share_their_colours_and_show_walls(tmp_path):
     first, second, bar = figure.axes
     assert [each.get_title() for each in (first, second)] == ["few", "many"]
     assert [text.get_text() for text in first.texts] == ["middle"]
-    assert bar.get_ylabel() == "per 1,000 vehicles of the fleet, in a cell of 500 m"
+    assert bar.get_ylabel() == "number in a cell of 500 m, for a fleet of 1,000 vehicles"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["water, or no trips"]
     assert first.get_ylabel() == "km (up is 29° from north)"
     (image,) = first.get_images()
     picture = np.ma.filled(image.get_array(), np.nan)

@@ -75,6 +75,24 @@ def same(one, other):
 # The population.
 
 
+def test_a_dispatcher_sees_where_agents_are_and_changes_their_policies():
+    told = []
+
+    def replan(step, mu, profile):
+        told.append((step, mu))
+        return profile if step < 1 else shy
+
+    usual = plaza().evaluate(by_cell(), KEY)
+    changed = plaza().evaluate(by_cell(), KEY, replan=replan)
+    assert [step for step, _ in told] == [0, 1, 2]
+    np.testing.assert_array_equal(jnp.stack([mu for _, mu in told]), changed.mass[0, :-1])
+    np.testing.assert_array_equal(changed.mass[:, :2], usual.mass[:, :2])
+    assert not np.array_equal(changed.mass[:, 2], usual.mass[:, 2])
+    assert same(plaza().evaluate(by_cell(), KEY, replan=lambda *known: known[-1]), usual)
+    with pytest.raises(mufield.UserError, match="has 3 steps but the profile has 2"):
+        plaza().evaluate(by_cell(), KEY, replan=lambda h, mu, profile: profile.from_step(1))
+
+
 def test_many_centred_agents_are_distributed_as_the_flow_says():
     agents = 40_000
     system = plaza(agents, centred=True)

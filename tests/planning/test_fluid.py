@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import mufield as mf
 from mufield.baselines.fleet import stay, towards_demand
+from mufield.planning.fluid import Cap, Programme, of_fleet
 
 
 def quick(state, action, mu):
@@ -70,6 +71,19 @@ def test_no_policy_earns_more_than_the_bound(seed, motion, load):
     assert found.value == pytest.approx(values[1], abs=1e-9)
     # It is no idle bound: that of a fleet that serves everybody for nothing is far above it.
     assert found.upper <= found.optimum + (0.02 if motion is quick else 0.2)
+
+
+def test_caps_limit_who_can_serve():
+    problem = fleet(3, load=0.4).problem
+    programme = Programme(moves_of(fleet(3, load=0.4)), *of_fleet(problem))
+    free, shape = programme.solve(), programme.wanted.shape
+    ones, none = np.ones(shape), np.zeros(shape)
+    # No more than there are is no limit; half of the demand is one, and so is half of the fleet.
+    assert programme.solve([Cap(ones, none)]).optimum == pytest.approx(free.optimum, rel=1e-4)
+    for cap in (Cap(none, 0.5 * programme.wanted), Cap(0.5 * ones, none)):
+        half = programme.solve([Cap(ones, none), cap])
+        assert half.served.sum() < 0.9 * free.served.sum()
+        assert half.optimum < 0.97 * free.optimum
 
 
 def test_where_nothing_is_refused_and_no_crowds_slow_down_the_plan_reaches_the_bound():
@@ -163,6 +177,10 @@ def test_a_plan_for_a_fleet_expects_what_a_fleet_of_that_size_serves():
         assert float(finite(state, mu)) == pytest.approx(served, abs=0.003)
     many = limit.for_fleet(10**9)
     assert float(many(state, mu)) == pytest.approx(float(limit(state, mu)), abs=1e-4)
+    mu = mf.MeanField(jnp.array([0.3, 0.7]), jnp.asarray(0.3), grid, 0)
+    assert float(finite(state, mu)) < 0.97
+    assert float(limit.for_fleet(400, seen=0)(state, mu)) == 1.0  # whoever counted them knows
+    assert float(limit.for_fleet(400, seen=1)(state, mu)) == float(finite(state, mu))
 
 
 def test_vehicles_stay_or_go_where_passengers_are():

@@ -165,7 +165,7 @@ def _draw(
     figures = {
         "served": viz.served_figure(
             hours[:-1],
-            {f"{name}: {one.total:.0%}": one.served for name, one in outcomes.items()},
+            {f"{name}: {one.total:.0%} in all": one.served for name, one in outcomes.items()},
             title="Passengers served on a weekday's morning",
         ),
         "fleet": viz.map_figure(
@@ -198,9 +198,9 @@ def _draw(
         city.grid,
         [
             viz.NamedFlow("all stay", masses[STAY]),
-            viz.NamedFlow("learned, with the moves", masses[learned_name], drive),
+            viz.NamedFlow("learned", masses[learned_name], drive),
         ],
-        titles=[f"vehicles at {viz.clock(hour)}" for hour in hours],
+        titles=[f"vehicles at {viz.clock(h)} (arrows: mean drive of empty ones)" for h in hours],
         labels=viz.map_labels(city),
     )
     return [film, *stills]

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,10 @@ from ..policies.base import Profile, fitting_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
+
+Replan = Callable[[int, Mass, Profile], Any]
+"""Called before each step with its number, the mu that policies see and the policies so far; what
+it returns is followed from that step on."""
 
 BLOCK = 1 << 17
 """Most agents that one compiled call moves, which bounds its temporary memory."""
@@ -141,17 +146,24 @@ class FiniteSystem(AbstractSystem):
         hides = self.problem.hides_reward
         return with_earnings(self._rewarded, episode, key) if hides else episode
 
-    def evaluate(self, policy: Any, key: Key, *, episodes: int = 1) -> Evaluation:
+    def evaluate(
+        self, policy: Any, key: Key, *, episodes: int = 1, replan: Replan | None = None
+    ) -> Evaluation:
         """What several episodes earn; no agent is tracked.
 
         Episode i uses the i-th key of ``jax.random.split(key, episodes)``; `run` with that key
         plays the same episode, except that its tracked agents never drop out.
+
+        With ``replan(step, mu, profile)`` a dispatcher sees at every step where the N agents are
+        and may change their policies: it returns those of the whole episode, as the profile of
+        `M3UCRL.replan` is.
         """
         if episodes < 1:
             raise UserError(f"at least one episode must be run, got {episodes}")
         profile = fitting_profile(policy, self.problem)
         with _pool() as pool:
-            courses = [_play(self, profile, k, 0, pool) for k in jax.random.split(key, episodes)]
+            keys = jax.random.split(key, episodes)
+            courses = [_play(self, profile, each, 0, pool, replan) for each in keys]
         mass, limits = jnp.stack([course.mass for course in courses]), self.problem.constraints
         return Evaluation(
             rewards=jnp.stack([course.rewards for course in courses]),
@@ -184,7 +196,12 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _play(
-    system: FiniteSystem, profile: Profile, key: Key, tracked: int, pool: Executor
+    system: FiniteSystem,
+    profile: Profile,
+    key: Key,
+    tracked: int,
+    pool: Executor,
+    replan: Replan | None = None,
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
     problem, dtype = system._rewarded, system.problem.initial.dtype
@@ -214,6 +231,8 @@ def _play(
             break
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
         number, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
+        if replan is not None:
+            profile = fitting_profile(replan(problem.first + step, seen, profile), system.problem)
         choose = choices(rules, profile, number, now, seen)
         clock = _number(problem.first + step)
         shared = Step(rules, choose, clock, seed, life_key, now, seen)

@@ -25,8 +25,9 @@ and no proof between them.
 """
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -99,7 +100,7 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None) -> FluidPlan:
             "the fluid programme needs a motion that sees of mu no more than mu.here, so that all "
             "crowds can be tried; plan with MirrorAscent"
         )
-    programme = _Programme(moves, earnings, passengers)
+    programme = Programme(moves, earnings, passengers)
     found = programme.solve()
     upper = raised_bound(tried or moves, earnings, passengers, found.values)
     weights = jnp.asarray(found.weights, dtype=problem.initial.dtype)
@@ -115,17 +116,25 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None) -> FluidPlan:
     )
 
 
-def for_fleet(problem: Problem, vehicles: int) -> Problem:
+def for_fleet(problem: Problem, vehicles: int, *, seen: int = -1) -> Problem:
     """The problem to plan in for a fleet of so many vehicles; see `Passengers.for_fleet`.
 
-    Run the plan in the problem as it is.
+    Run the plan in the problem as it is. ``seen`` is the step at which the fleet was observed, if
+    the plan is for the rest of an episode; there chance has no say.
     """
     earnings, passengers = of_fleet(problem)
     assert problem.trips is not None
-    finite = passengers.for_fleet(vehicles)
+    finite = passengers.for_fleet(vehicles, seen)
     trips = eqx.tree_at(lambda t: t.chance, problem.trips, finite)
     changed: Problem = eqx.tree_at(lambda p: p.trips, problem, trips)
     return changed.with_reward(Earnings(finite, earnings.pay, earnings.cost))
+
+
+class Cap(NamedTuple):
+    """At most ``height + slope * mass`` vehicles of a cell serve, by step and cell."""
+
+    slope: Float[np.ndarray, "steps cells"]
+    height: Float[np.ndarray, "steps cells"]
 
 
 class _Solution(eqx.Module):
@@ -158,8 +167,8 @@ def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
     return reward, chance
 
 
-class _Programme:
-    """The programme as matrices of SciPy."""
+class Programme:
+    """The programme as matrices of SciPy; the motion is that of empty streets."""
 
     def __init__(self, moves: MoveFlow, earnings: Earnings, passengers: Passengers):
         problem = moves.flow.problem
@@ -170,8 +179,8 @@ class _Programme:
         initial = np.asarray(problem.initial, dtype=float)
         self.initial = initial / initial.sum()
 
-    def solve(self) -> _Solution:
-        """Solves it by the interior point method of HiGHS."""
+    def solve(self, caps: Sequence[Cap] = ()) -> _Solution:
+        """Solves it by the interior point method of HiGHS, with more limits of who can serve."""
         from scipy import sparse  # slow to import
         from scipy.optimize import OptimizeWarning, linprog
 
@@ -186,8 +195,8 @@ class _Programme:
         )
         arrive = []
         for step in range(horizon - 1):
-            landing = _landings(self.moves, step)
-            ends = _rows(trips, step)
+            landing = landings(self.moves, step)
+            ends = trip_matrix(trips, step)
             arrive.append(sparse.hstack([landing.T, ends.T]))
         blocks: list[list[Any]] = [[None] * horizon for _ in range(horizon)]
         for step in range(horizon):
@@ -205,6 +214,17 @@ class _Programme:
         )
         bounds = np.stack([np.zeros_like(most), most], axis=1)
         settings = {"A_eq": balance, "b_eq": start, "bounds": bounds, "method": "highs-ipm"}
+        if caps:
+            serving = sparse.hstack([sparse.csr_array((cells, choices)), sparse.eye_array(cells)])
+            settings["A_ub"] = sparse.vstack(
+                [
+                    sparse.block_diag(
+                        [serving - sparse.diags_array(row) @ leave for row in cap.slope]
+                    )
+                    for cap in caps
+                ]
+            )
+            settings["b_ub"] = np.concatenate([cap.height.reshape(-1) for cap in caps])
         with warnings.catch_warnings():
             # SciPy hands options on that it does not know, with a warning. A basic solution, for
             # which HiGHS would search nine tenths of the time, is not needed.
@@ -260,7 +280,7 @@ def raised_bound(
         for size in sizes:
             worth = _worth(moves, jnp.full(cells, size), after, step)
             least = np.maximum(least, (np.asarray(worth, dtype=float) - cost).max(axis=1))
-        gained = pay[step] + _rows(problem.trips, step) @ after - least
+        gained = pay[step] + trip_matrix(problem.trips, step) @ after - least
         bound += float(np.sum(wanted[step] * np.maximum(gained, 0.0)))
         after = least
     initial = np.asarray(problem.initial, dtype=float)
@@ -283,7 +303,7 @@ def _kernel(moves: MoveFlow, mass: Mass, step: Step) -> Float[Array, "cells move
     return kernels.landing_kernel(moves.flow, moves.motion, moves.actions, mass, moves.group, step)
 
 
-def _landings(moves: MoveFlow, step: int) -> Any:
+def landings(moves: MoveFlow, step: int) -> Any:
     """Sparse matrix from cells and moves to the cells where agents land, on empty streets."""
     from scipy import sparse
 
@@ -315,7 +335,7 @@ def _arrivals(moves: MoveFlow) -> Float[Array, "cells entries"]:
     return jnp.asarray(rows)
 
 
-def _rows(trips: Any, step: int) -> Any:
+def trip_matrix(trips: Any, step: int) -> Any:
     """The matrix of trips of a step, for SciPy."""
     from scipy import sparse
 

@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
@@ -21,6 +23,7 @@ from .fields import Labels, draw_arrows
 WATER, STREETS = "#c9dcea", "YlOrRd"
 """Colours of everything that is no street, and of streets."""
 
+NO_STREET = "water, or no trips"
 FLEET = 1000
 """Maps show how many vehicles of a fleet of this size are in a cell."""
 
@@ -43,9 +46,11 @@ class MapPanel:
 
 
 def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Labels:
-    """What the axes of a city's map are called."""
+    """What the axes of a city's map are called; what is no street is blue."""
     up = f"{city.turn:g}° from north" if city.turn else "north"
-    return Labels(x="km", y=f"km (up is {up})", mass=mass)
+    return Labels(
+        x="km", y=f"km (up is {up})", mass=f"{mass} (pale blue: {NO_STREET})", walls=WATER
+    )
 
 
 def map_figure(
@@ -80,11 +85,17 @@ def map_figure(
     figure.colorbar(
         ScalarMappable(norm, STREETS),
         ax=list(axes),
-        label=f"per {FLEET:,} vehicles of the fleet, in a cell of {size:.0f} m",
+        label=f"number in a cell of {size:.0f} m, for a fleet of {FLEET:,} vehicles",
         fraction=0.05,
         aspect=30,
         shrink=0.75,
     )
+    keys: list[Patch | Line2D] = [Patch(color=WATER, label=NO_STREET)]
+    if any(panel.arrows is not None for panel in panels):
+        arrow = Line2D([], [], marker=r"$\rightarrow$", markersize=14, linestyle="", color="black")
+        arrow.set_label("mean drive of empty vehicles")
+        keys.append(arrow)
+    figure.legend(handles=keys, loc="outside lower center", ncols=2, frameon=False)
     if title:
         figure.suptitle(title)
     return figure

@@ -42,11 +42,12 @@ MOST_ARROWS = 16
 
 @dataclass(frozen=True)
 class Labels:
-    """What axes and colours are called."""
+    """What axes and colours are called, and the colour of walls; None hatches them."""
 
     x: str = "x"
     y: str = "y"
     mass: str = "mass of a cell"
+    walls: str | None = None
 
 
 PLAIN = Labels()
@@ -254,7 +255,8 @@ def _draw_plane(
     corners = np.asarray(grid.lower) + np.argwhere(grid.walls) * size
     if len(corners):
         blocks = [Rectangle((x, y), size[0], size[1]) for x, y in corners]
-        axes.add_collection(PatchCollection(blocks, label="walls", **WALLS), autolim=False)
+        look = {"facecolor": labels.walls, "linewidth": 0} if labels.walls else WALLS
+        axes.add_collection(PatchCollection(blocks, label="walls", **look), autolim=False)
     axes.set(xlabel=labels.x, ylabel=labels.y, aspect="equal")
 
 

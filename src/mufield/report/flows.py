@@ -6,11 +6,12 @@ import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,6 +21,7 @@ from ..flow.flow import Flow
 from ..policies.files import load_policy
 from ..problem import Problem
 from ..space.grid import Grid
+from ..space.measure import at_all_cells
 
 SHORTEST_UNIT = 0.1
 """Arrows have full length from this share of the farthest action on, or else the mean actions of a
@@ -30,6 +32,9 @@ MOST_BYTES = 3_000_000
 
 FEWEST_STEPS = 11
 """Episodes are left out rather than keeping fewer steps of each."""
+
+LEAST_PAY = 1e-4
+"""Differences of the reward that are smaller beside it are no wish for a place."""
 
 Masses = Float[np.ndarray, "steps_and_end cells"]
 
@@ -76,7 +81,33 @@ class Scene:
             "seen_from_above": self.problem.grid.dim == 3,
             "horizon": self.problem.horizon,
             "arrows": self.has_arrows,
+            "pay": self._pay,
         }
+
+    @cached_property
+    def _pay(self) -> dict[str, Any] | None:
+        """What is wanted where: pay in each cell, encoded, at every step or once for all.
+
+        It is the reward of an agent at rest while all are spread evenly, above that of the poorest
+        cell. None if the reward is hidden, or no place pays more than others then, as where agents
+        only avoid each other.
+        """
+        problem = self.problem
+        if problem.hides_reward:
+            return None
+        even = jnp.full_like(problem.initial, 1.0 / problem.grid.n_cells)
+        rest = jnp.asarray(problem.actions.rest, dtype=even.dtype)
+        acting = jnp.broadcast_to(rest, (*even.shape, 1, *rest.shape))
+        steps = jnp.append(problem.steps, problem.end if problem.pay_end else problem.end - 1)
+        reward = partial(at_all_cells, problem.grid, even, problem.reward, acting)
+        found = np.asarray(eqx.filter_jit(jax.vmap(reward))(steps)[..., 0], dtype=float)
+        pay = self._seen(found) / self._seen(np.ones((1, problem.grid.n_cells)))
+        pay = pay - pay.min(axis=1, keepdims=True)
+        if np.array_equal(pay, np.broadcast_to(pay[:1], pay.shape)):
+            pay = pay[:1]
+        if not (np.isfinite(pay).all() and pay.max() > LEAST_PAY * np.abs(found).max()):
+            return None
+        return encode_masses(pay) if 2 * pay.size < MOST_BYTES // 10 else None
 
     def episode(self, masses: Masses, policy: Path, stride: int = 1) -> dict[str, Any]:
         """The flow of one episode, for the page: every ``stride``-th step, and the last."""

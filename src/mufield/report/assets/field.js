@@ -173,7 +173,7 @@ class FieldView {
     }
     pen.fillStyle = this.colour("--quiet");
     pen.textAlign = "left";
-    pen.fillText("mass of a cell", x, box.top + 8);
+    pen.fillText(this.flow.words.bar, x, box.top + 8);
     const count = Math.max(2, Math.min(6, Math.floor(height / 40)));
     for (let i = 0; i <= count; i++) {
       const share = i / count;
@@ -194,8 +194,8 @@ class FieldView {
     const place = (cell) => box.left + cell * step;
     pen.fillStyle = this.colour("--quiet");
     pen.textAlign = "left";
-    pen.fillText("density", 4, 12);
-    this.#ticks(0, (1.05 * high) / flow.size[0], box, 4);
+    pen.fillText(flow.words.line, 4, 12);
+    this.#ticks(0, (1.05 * high) / flow.words.over, box, 4);
     [...flow.space.walls].forEach((digit, cell) => {
       if (digit === "1") return this.#wall(place(cell), box.top, step, box.height);
       const tall = (box.height * mass[flow.index.get(cell)]) / (1.05 * high);
@@ -270,8 +270,7 @@ class FieldView {
     const { flow, frame } = this;
     const mass = flow.mass(frame);
     const k = mass.indexOf(mass.reduce((a, b) => Math.max(a, b), 0));
-    return `Distribution of the population at step ${flow.steps[frame]} of ${flow.space.horizon}; ` +
-      `the densest cell, ${this.#cellText(flow.free[k])}, holds ${percent(mass[k])}`;
+    return `Step ${flow.steps[frame]} of ${flow.space.horizon}. ${flow.describe(mass[k], this.#cellText(flow.free[k]))}`;
   }
 
   #cellText(cell) {
@@ -296,6 +295,6 @@ class FieldView {
     if (k === undefined) return this.readout(`${this.#cellText(cell)}: wall`);
     const action = this.flow.action(this.frame, k);
     const goes = action ? `, mean action ${action.map((a) => figure(Number(a.toFixed(2)))).join(", ")}` : "";
-    this.readout(`${this.#cellText(cell)}: mass ${figure(this.flow.mass(this.frame)[k])}${goes}`);
+    this.readout(`${this.#cellText(cell)}: ${this.flow.words.cell} ${figure(this.flow.mass(this.frame)[k])}${goes}`);
   }
 }

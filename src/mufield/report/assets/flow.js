@@ -29,6 +29,7 @@ class FlowData {
     this.masses = decodeMasses(mass);
     this.actions = actions ? decodeActions(actions) : null;
     this.size = space.upper.map((high, axis) => (high - space.lower[axis]) / space.shape[axis]);
+    this.words = { cell: "mass", bar: "mass of a cell", line: "density", over: this.size[0] };
     this.index = new Map(this.free.map((cell, k) => [cell, k]));
   }
 
@@ -44,9 +45,30 @@ class FlowData {
     return Array.from(this.actions.subarray(at, at + axes));
   }
 
+  describe(mass, where) {
+    return `Distribution of the population; the densest cell, ${where}, holds ${percent(mass)}`;
+  }
+
   largest() {
     this.most ??= this.masses.reduce((a, b) => Math.max(a, b), 0);
     return this.most;
+  }
+}
+
+/** What cells pay, as if it were a flow: the same at all steps, or step by step. */
+class PayData extends FlowData {
+  constructor({ space, steps }) {
+    super({ space, steps, mass: space.pay, unit: 1 });
+    this.changes = this.masses.length > this.cells;
+    this.words = { cell: "pays", bar: "pay of a cell", line: "pay", over: 1 };
+  }
+
+  mass(frame) {
+    return super.mass(this.changes ? this.steps[frame] : 0);
+  }
+
+  describe(pay, where) {
+    return `What cells pay; the best, ${where}, pays ${figure(pay)} more than the poorest`;
   }
 }
 

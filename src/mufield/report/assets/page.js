@@ -25,7 +25,9 @@ const calibration = new LineChart(byId("calibration-chart"), {
 const limits = new LineChart(byId("limits-chart"), {
   label: "Margins by move", unit: "margin, share of the limit", count: "move", height: 200, format: percent,
 });
-const field = new FieldView(byId("field"), (text) => { byId("readout").textContent = text; });
+const readout = (text) => { byId("readout").textContent = text; };
+const field = new FieldView(byId("field"), readout);
+const payField = new FieldView(byId("pay-field"), readout);
 const panels = panelsOf(page.data);
 const diagnostics = panels.map((panel) => {
   const host = html("div", { className: "chart" });
@@ -182,7 +184,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem("mufield-theme", theme);
   } catch { /* some browsers keep nothing for files */ }
-  field.draw(); // a canvas does not follow the style
+  drawFields(); // a canvas does not follow the style
 }
 
 function storedTheme() {
@@ -204,7 +206,7 @@ function bindControls() {
   byId("step").addEventListener("input", (event) => { pause(); moveTo(Number(event.target.value)); });
   byId("play").addEventListener("click", () => (page.timer ? pause() : play()));
   byId("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(storedTheme()) + 1) % THEMES.length]));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => field.draw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawFields);
   document.addEventListener("keydown", onKey);
 }
 

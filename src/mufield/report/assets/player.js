@@ -24,7 +24,9 @@ async function loadFlow() {
   } else raw = { space: run.space, ...run.flows[number] };
   if (raw.message) return raw;
   if (decoded.size > 60) decoded.delete(decoded.keys().next().value);
-  decoded.set(key, new FlowData(raw));
+  const flow = new FlowData(raw);
+  if (raw.space.pay) flow.pay = new PayData(raw);
+  decoded.set(key, flow);
   return decoded.get(key);
 }
 
@@ -70,7 +72,13 @@ function drawStep() {
   const text = flow ? `step ${flow.steps[page.frame]} of ${flow.space.horizon}` : "";
   slider.setAttribute("aria-valuetext", text);
   byId("step-text").textContent = text;
+  byId("pay").hidden = !flow?.pay;
   if (flow) field.show(flow, page.frame, byId("scale").value);
+  if (flow?.pay) payField.show(flow.pay, page.frame, flow.space.dim === 1 ? "same" : "linear");
+}
+
+function drawFields() {
+  for (const each of [field, payField]) each.draw();
 }
 
 function moveTo(frame) {

@@ -53,3 +53,22 @@ def random_laws(grid, seed, moves=1):
     weights = rng.dirichlet(np.ones(moves), size=grid.n_cells)
     actions = rng.uniform(-1, 1, size=(grid.n_cells, moves, grid.dim))
     return ActionLaw(actions=jnp.asarray(actions), weights=jnp.asarray(weights))
+
+
+def closed_while_it_works(pool, job, directory):
+    """Closes a pool, as Ctrl-C does, while it computes a job without end; the job's process."""
+    from mufield.jobs.job import Job, JobStore
+    from mufield.jobs.pool import Task, Working
+
+    store, begun, endless = JobStore(directory), directory / "begun", directory / "endless.py"
+    endless.write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    stuck = Job("stuck", "random", job.settings | {"imports": str(endless)})
+    running = pool.run([Task(stuck, store.begin(stuck))])
+    while not begun.exists() or not begun.read_text():
+        assert isinstance(next(running), Working)
+    running.close()
+    return int(begun.read_text())

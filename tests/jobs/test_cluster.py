@@ -9,7 +9,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'mufield[ray]'")
 
-from mufield._files import read_sealed  # noqa: E402 (after the skip)
+from helpers import closed_while_it_works  # noqa: E402 (after the skip)
+
+from mufield._files import read_sealed  # noqa: E402
 from mufield.errors import UserError  # noqa: E402
 from mufield.jobs import cluster  # noqa: E402
 from mufield.jobs.job import RESULT, RESULT_KIND, Job, JobStore, system_job  # noqa: E402
@@ -130,19 +132,8 @@ def test_a_client_whose_directory_nobody_shares_gets_everything_handed_back(
 
 
 def test_closing_the_pool_ends_its_workers_and_leaves_ray_alone(nodes, tmp_path, random_job):
-    store, begun = JobStore(tmp_path), tmp_path / "begun"
-    endless = tmp_path / "endless.py"
-    endless.write_text(
-        "import os, pathlib, time\n"
-        f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\n"
-        "time.sleep(600)\n"
-    )
-    stuck = Job("stuck", "random", random_job.settings | {"imports": str(endless)})
-    running = make_pool(nodes.address).run([Task(stuck, store.begin(stuck))])
-    while not begun.exists() or not begun.read_text():
-        assert isinstance(next(running), Working)
-    running.close()  # as Ctrl-C does
-    until, there = time.monotonic() + 30, Path("/proc", begun.read_text())
+    process = closed_while_it_works(make_pool(nodes.address), random_job, tmp_path)
+    until, there = time.monotonic() + 30, Path("/proc", str(process))
     while there.exists() and time.monotonic() < until:
         time.sleep(0.1)
     assert not there.exists()
@@ -165,3 +156,21 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path, random_job, monkeypatch)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(UserError, match=r"cannot use the Ray cluster ray://10\.0\.0\.1:1: nobody"):
         next(make_pool("ray://10.0.0.1:1").run([Task(random_job, tmp_path)]))
+
+
+def test_a_cluster_that_refuses_at_first_is_asked_again(monkeypatch):
+    asked = []
+
+    def refuse_twice(*_, **__):
+        asked.append(1)
+        if len(asked) < 3:
+            raise ConnectionAbortedError("Starting Ray client server failed.")
+
+    monkeypatch.setattr(ray, "init", refuse_twice)
+    monkeypatch.setattr(cluster, "PAUSES", (0.0, 0.0))
+    cluster._connect("ray://10.0.0.1:1")
+    assert len(asked) == 3
+    asked.clear()
+    monkeypatch.setattr(cluster, "PAUSES", ())
+    with pytest.raises(UserError, match="Starting Ray client server failed"):
+        cluster._connect("ray://10.0.0.1:1")

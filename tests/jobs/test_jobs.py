@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import closed_while_it_works
 
 from mufield._files import locked
 from mufield.errors import UserError
@@ -16,8 +17,6 @@ from mufield.jobs.job import Job, JobStore, learning_job, system_job, write_resu
 from mufield.jobs.pool import (
     LocalProcesses,
     SameProcess,
-    Task,
-    Working,
     compute_missing,
     make_pool,
 )
@@ -143,20 +142,9 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
 
 
 def test_closing_a_pool_ends_its_processes_at_once(job, tmp_path):
-    store, begun = JobStore(tmp_path), tmp_path / "begun"
-    endless = tmp_path / "endless.py"
-    endless.write_text(
-        "import os, pathlib, time\n"
-        f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\n"
-        "time.sleep(600)\n"
-    )
-    stuck = Job("stuck", "random", job.settings | {"imports": str(endless)})
-    running = LocalProcesses(1).run([Task(stuck, store.begin(stuck))])
-    while not begun.exists() or not begun.read_text():
-        assert isinstance(next(running), Working)
-    running.close()  # as Ctrl-C does
+    process = closed_while_it_works(LocalProcesses(1), job, tmp_path)
     with pytest.raises(ProcessLookupError):
-        os.kill(int(begun.read_text()), 0)
+        os.kill(process, 0)
 
 
 def test_another_process_goes_on_where_one_died_until_none_gets_further(job, tmp_path):

@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -47,6 +48,9 @@ AHEAD = 4
 
 MOST_SECONDS = 30.0
 """Seconds to wait for the last words of a worker."""
+
+PAUSES = (1.0, 4.0)
+"""Seconds before one more attempt to become a client of a cluster that is there but refused."""
 
 Files = dict[str, bytes]
 """Contents of files by name, in the order in which they were written; first directories, whose
@@ -278,18 +282,24 @@ def _other_versions(job: Job) -> str:
 def _connect(address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report home
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    try:
+    for later in (*PAUSES, None):
         try:
-            ray.init(address or "auto", **options)
-        except ConnectionError:
-            if address is not None:
-                raise
-            ray.init(include_dashboard=False, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise UserError(
-            f"cannot use the Ray cluster {address or 'of this machine'}: {_line(error)}; is it "
-            "started, and with the same versions of Python and Ray?"
-        ) from error
+            try:
+                ray.init(address or "auto", **options)
+            except ConnectionError:
+                if address is not None:
+                    raise
+                ray.init(include_dashboard=False, **options)
+            return
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            ray.shutdown()  # else it would go on as a client that is not connected
+            # On a busy head the server that it starts for a client may end before it has begun.
+            if later is None or not isinstance(error, ConnectionAbortedError):
+                raise UserError(
+                    f"cannot use the Ray cluster {address or 'of this machine'}: {_line(error)}; "
+                    "is it started, and with the same versions of Python and Ray?"
+                ) from error
+            time.sleep(later)
 
 
 def _ready(references: Sequence[Any]) -> set[Any]:

@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
 # One worker for each core: most of the time is compilation. The tests of a file stay together,
-# because they share what they compiled. For example PYTEST_ARGS="-k flow".
-PYTEST_ARGS ?= -n auto --dist loadfile
+# because they share what they compiled; conftest.py has their order. For example
+# PYTEST_ARGS="-k flow".
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -6,8 +6,9 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
@@ -21,6 +22,35 @@ def parse_quick(description: str | None) -> bool:
     )
     parser.add_argument("--quick", action="store_true", help="end within a minute")
     return bool(parser.parse_args().quick)
+
+
+def parser_of_sections(
+    description: str | None, sections: Collection[str], *, quick: str
+) -> argparse.ArgumentParser:
+    """A parser for benchmarks of learners: ``--quick``, sections, episodes, seeds and ``--out``."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add, listed = parser.add_argument, ", ".join(sections)
+    add("--quick", action="store_true", help=quick)
+    add("--sections", type=names_of(sections), help=f"of {listed}, with commas; all by default")
+    add("--episodes", type=int, help="of learners, in place of the sections' numbers")
+    add("--seeds", type=int, help="likewise")
+    add("--out", type=Path, metavar="DIR", help="keep results and pictures here")
+    return parser
+
+
+def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """The type of an option that takes some of these names, with commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        found = tuple(part.strip() for part in text.split(",") if part.strip())
+        unknown = sorted(set(found) - set(known))
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown {unknown}; there are {', '.join(known)}")
+        return found
+
+    return read
 
 
 @dataclass(frozen=True)

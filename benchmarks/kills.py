@@ -6,7 +6,11 @@ documentation says, to the end. What comes out must be what comes out without a 
 files, the same bits in all that does not measure time. No temporary file may be left, neither
 beside the results nor in the directory for temporary files, and no process.
 
-    python benchmarks/kills.py                  # 20 kills of each: about half an hour
+Most of a command's time on a tiny problem goes into tracing programs. So what follows the kills is
+run by one further process, which traces them once, and every other comparison and reproduction
+computes in its own process, not in a worker's.
+
+    python benchmarks/kills.py                  # 20 kills of each
     python benchmarks/kills.py --quick          # one of each
     python benchmarks/kills.py --only tell export --kills 5
 """
@@ -35,6 +39,10 @@ KILLS = 20
 TINY = ["--precision", "float64", "--model", "ensemble", "--no-judge"]
 TINY += ["--options", 'horizon=3,drawing="...\\n.#.\\n..."']
 TINY += ["--model-options", "members=2,width=4,steps=3", "--planner-options", "points=3,sweeps=2"]
+WITH_WORKERS = ("compare", "reproduce")
+"""Commands that may leave their work to other processes."""
+
+ENDED = "[ended with]"
 TIMES = ("seconds", "computed_with")
 """Entries of documents that differ from run to run."""
 
@@ -48,22 +56,22 @@ class Subject:
 
     Attributes:
         prepare: Makes what the command needs in a new directory.
-        command: The command for that directory.
+        command: The command for that directory, and how many workers compute for it, if it has any.
         go_on: All that is called afterwards, in turn.
         first: The first thing that the command writes, as a pattern.
     """
 
-    prepare: Callable[[Path], None]
-    command: Callable[[Path], list[str]]
+    prepare: Callable[["Server", Path], None]
+    command: Callable[[Path, int], list[str]]
     go_on: Callable[[Path], Iterable[list[str]]]
     first: str
 
 
 def mufield(*words: Any) -> list[str]:
-    return [sys.executable, "-m", "mufield", *map(str, words)]
+    return ["mufield", *map(str, words)]
 
 
-def train(place: Path) -> list[str]:
+def train(place: Path, workers: int = 0) -> list[str]:
     return mufield("train", "four-rooms", *TINY, "--episodes", 3, "--out", place / "run")
 
 
@@ -72,7 +80,7 @@ def resume(place: Path) -> Iterable[list[str]]:
     yield mufield("resume", place / "run") if begun else train(place)
 
 
-def ask_first(place: Path) -> None:
+def ask_first(server: "Server", place: Path) -> None:
     """A run whose first policy was asked for, and an episode that was observed."""
     import fleet
     import jax
@@ -80,15 +88,15 @@ def ask_first(place: Path) -> None:
     import mufield as mf
 
     tiny = ["--label", "killed", "--out", place / "run"]
-    done(mufield("new", "four-rooms", *TINY, *tiny), place)
-    done(mufield("ask", place / "run"), place)
+    server.done(mufield("new", "four-rooms", *TINY, *tiny), place)
+    server.done(mufield("ask", place / "run"), place)
     jax.config.update("jax_enable_x64", True)
     rooms = mf.make("four-rooms", horizon=3, drawing="...\n.#.\n...")
     episode = rooms.run(mf.random_policy(rooms.problem), jax.random.key(0), agents=4)
     fleet.write(place / "episode.csv", fleet.rows_of(episode))
 
 
-def tell(place: Path) -> list[str]:
+def tell(place: Path, workers: int = 0) -> list[str]:
     return mufield("tell", place / "run", place / "episode.csv")
 
 
@@ -98,24 +106,26 @@ def tell_and_ask(place: Path) -> Iterable[list[str]]:
     yield mufield("ask", place / "run")
 
 
-def export(place: Path) -> list[str]:
+def export(place: Path, workers: int = 0) -> list[str]:
     return mufield("export", place / "run", "--episode", "last", "--out", place / "robot")
 
 
-def compare(place: Path) -> list[str]:
+def compare(place: Path, workers: int = 0) -> list[str]:
     words = ["four-rooms", "--contenders", "random,m3ucrl", "--seeds", "0", "--episodes", 2]
     words += ["--options", 'horizon=3,drawing="...\\n.#.\\n..."', "--planner-options"]
-    words += ["points=3,sweeps=2", "--model-options", "inducing=8", "--workers", 1]
+    words += ["points=3,sweeps=2", "--model", "ensemble", "--model-options"]
+    words += ["members=2,width=4,steps=3", "--workers", workers]
     return mufield("compare", *words, "--out", place / "comparison")
 
 
-def reproduce(place: Path) -> list[str]:
-    return [sys.executable, __file__, "--reproduce", str(place / "results")]
+def reproduce(place: Path, workers: int = 0) -> list[str]:
+    return ["reproduce", str(place / "results"), str(workers)]
 
 
-def reproduce_here(out: Path) -> None:
+def reproduce_here(out: Path, workers: int) -> int:
     """A few items of the paper with a tiny budget, which the command line does not have."""
     from mufield import enable_compilation_cache
+    from mufield.jobs.pool import make_pool
     from mufield.paper.budget import Budget
     from mufield.paper.reproduce import reproduce as computed
     from mufield.runs.surroundings import set_precision
@@ -127,20 +137,25 @@ def reproduce_here(out: Path) -> None:
         rooms_seeds=1,
         rooms_episodes=2,
         rooms_options={"points": 3, "sweeps": 2},
+        network_seeds=1,
+        network_episodes=1,
+        network_options={"steps": 2, "table_steps": 2, "fit_steps": 2, "sweeps": 2, "points": 3},
         ensemble_options={"members": 2, "width": 4, "steps": 3},
         precision="float64",
         rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
     )
-    outcome = computed(("start", "final-distribution"), out, budget, progress=False)
-    sys.exit("\n".join(outcome.problems) or 0)
+    items = ("start", "final-distribution")
+    outcome = computed(items, out, budget, pool=make_pool(workers=workers), progress=False)
+    print(*outcome.problems, sep="\n", file=sys.stderr)
+    return len(outcome.problems)
 
 
-def nothing(place: Path) -> None:
+def nothing(server: "Server", place: Path) -> None:
     pass
 
 
-def trained(place: Path) -> None:
-    done(train(place), place)
+def trained(server: "Server", place: Path) -> None:
+    server.done(train(place), place)
 
 
 SUBJECTS = {
@@ -152,21 +167,65 @@ SUBJECTS = {
 }
 
 
-def start(command: list[str], place: Path) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, with a directory of its own for temporary files."""
+def run(command: list[str]) -> int:
+    """Runs a command in this process."""
+    name, *words = command
+    if name == "reproduce":
+        return reproduce_here(Path(words[0]), int(words[1]))
+    from mufield.cli import main as program
+
+    return program(words)
+
+
+def serve() -> None:
+    """Runs commands that standard input names, and says how each ended."""
+    for line in sys.stdin:
+        command, scratch = json.loads(line)
+        os.environ["TMPDIR"], tempfile.tempdir = scratch, None
+        print(ENDED, run(command), flush=True)
+
+
+def scratch_for(place: Path) -> str:
+    """A directory of its own for temporary files."""
     scratch = place.parent / f"{place.name}-temporary"
     scratch.mkdir(exist_ok=True)
+    return str(scratch)
+
+
+def start(command: list[str], place: Path) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own."""
+    words = [sys.executable, __file__, "--run", json.dumps(command)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    environment = os.environ | {"TMPDIR": str(scratch)}
-    return subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
+    environment = os.environ | {"TMPDIR": scratch_for(place)}
+    return subprocess.Popen(words, env=environment, start_new_session=True, **quiet)
 
 
-def done(command: list[str], place: Path) -> None:
-    """Runs a command to its end."""
-    process = start(command, place)
-    _, errors = process.communicate()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{errors.decode()}")
+class Server:
+    """A process that runs one command after the other, and is never killed."""
+
+    def __init__(self, log: Path):
+        self.log = log
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"], text=True, stderr=log.open("w"), **pipes
+        )
+
+    def done(self, command: list[str], place: Path) -> None:
+        """Runs a command to its end."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([command, scratch_for(place)]), file=self.process.stdin, flush=True)
+        answer = ""
+        while not answer.startswith(ENDED):  # the command's own lines come before
+            answer = self.process.stdout.readline()
+            if not answer:
+                raise SystemExit(f"{' '.join(command)} ended its process:\n{self.log.read_text()}")
+        if int(answer.removeprefix(ENDED)):
+            raise SystemExit(f"{' '.join(command)} failed:\n{self.log.read_text()}")
+
+    def close(self) -> None:
+        """Lets it end."""
+        self.process.communicate()
 
 
 def outcome(place: Path) -> dict[str, Any]:
@@ -223,31 +282,45 @@ class Count:
 
 
 def try_subject(name: str, kills: int, place: Path, draw: random.Random) -> Count:
+    server = Server(place / "server.txt")
+    try:
+        return try_with(server, name, kills, place, draw)
+    finally:
+        server.close()
+
+
+def try_with(server: Server, name: str, kills: int, place: Path, draw: random.Random) -> Count:
     subject, count = SUBJECTS[name], Count()
     ready = place / "ready"
     ready.mkdir()
-    subject.prepare(ready)
-    for _ in range(2):  # the second time with compiled programs at hand
+    subject.prepare(server, ready)
+    took: dict[int, tuple[float, float]] = {}
+    # How long it takes with compiled programs at hand, with and without a worker.
+    for workers in (0, 0, 1) if name in WITH_WORKERS else (0, 0):
         whole = place / "whole"
         shutil.rmtree(whole, ignore_errors=True)
         shutil.copytree(ready, whole)
         before = time.perf_counter()
-        process = start(subject.command(whole), whole)
+        process = start(subject.command(whole, workers), whole)
         while process.poll() is None and not list(whole.glob(subject.first)):
             time.sleep(0.01)
         first = time.perf_counter() - before
         _, errors = process.communicate()
         if process.returncode:
             raise SystemExit(f"{name} failed:\n{errors.decode()}")
-        seconds = time.perf_counter() - before
+        took[workers] = first, time.perf_counter() - before
     if name == "tell":
-        done(mufield("ask", whole / "run"), whole)
+        server.done(mufield("ask", whole / "run"), whole)
     expected, usual = outcome(whole), scratch_of(whole)
-    print(f"{name}: {duration(seconds)}, first file after {duration(first)}", flush=True)
+    for workers, (first, seconds) in took.items():
+        text = f"{duration(seconds)}, first file after {duration(first)}"
+        print(f"{name}, {workers} workers: {text}", flush=True)
     while count.kills < kills:
         here = place / f"trial-{count.kills}"
         shutil.copytree(ready, here)
-        process = start(subject.command(here), here)
+        workers = count.kills // 2 % len(took)
+        first, seconds = took[workers]
+        process = start(subject.command(here, workers), here)
         # Starts differ in speed while other programs run, so half of the kills wait for the file.
         if count.kills % 2:
             while process.poll() is None and not list(here.glob(subject.first)):
@@ -268,7 +341,7 @@ def try_subject(name: str, kills: int, place: Path, draw: random.Random) -> Coun
         for each in left:
             os.kill(each, signal.SIGKILL)
         for command in subject.go_on(here):
-            done(command, here)
+            server.done(command, here)
         found = outcome(here)
         temporary = scratch_of(here) - usual
         count.kills += 1
@@ -292,10 +365,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=KILLS, help="kills of each command")
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--reproduce", help=argparse.SUPPRESS)
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.reproduce:
-        reproduce_here(Path(given.reproduce))
+    if given.run:
+        sys.exit(run(json.loads(given.run)))
+    if given.serve:
+        sys.exit(serve())
     report, kills = Report("kills"), 1 if given.quick else given.kills
     for name in given.only:
         with tempfile.TemporaryDirectory() as place:

@@ -3,6 +3,7 @@
 import gc
 import os
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 # Before NumPy and JAX are imported: on busy cores the threads of OpenBLAS only get in each
@@ -12,10 +13,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MUFIELD_FSYNC", "0")
 # What tests agree to execute is nothing that their user agrees to.
 os.environ["MUFIELD_TRUSTED"] = tempfile.mkdtemp()
-# Small problems take longer to compile than to compute, so the compiler need not try hard.
+# Small problems take longer to compile than to compute, so the compiler need not try hard. The
+# newer of XLA's two ways to write fused loops compiles more slowly than the older one, which only
+# the JAX of Python 3.11 still has; a flag that XLA does not know would end the process.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
 )
 
 import hypothesis
@@ -38,6 +42,13 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 # To look for new counterexamples: HYPOTHESIS_PROFILE=search make test
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items):
+    """Workers take whole files in this order: no long one may be left when the others are done."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.name != "test_docs.py", item.path not in slow))
+
 
 MOST_MAPPINGS = 20_000
 """Pieces of memory that a worker may map before it forgets its compiled programs."""

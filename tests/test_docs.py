@@ -27,6 +27,8 @@ BLOCKS = {
 # Names, directory and output are each block's own, as if it ran alone.
 RUN_BLOCKS = """
 import contextlib, io, json, os, sys, tempfile, traceback
+from mufield import enable_compilation_cache
+enable_compilation_cache()
 sys.path.insert(0, os.getcwd())
 results = {}
 for name, code in json.load(sys.stdin).items():

@@ -51,7 +51,7 @@ def moves_of(system, points=3):
     return mf.MoveFlow(*system.reveal(), system.problem.actions.points(points))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     motion=st.sampled_from([quick, crowded]),

@@ -11,10 +11,12 @@ from mufield.planning.starts import table_start
 
 pytestmark = pytest.mark.slow
 
+ROOM = "......\n......\n..##..\n......\n......\n......"
+
 
 @pytest.fixture(scope="module")
 def rooms():
-    system = mf.make("four-rooms", horizon=5)
+    system = mf.make("four-rooms", horizon=4, drawing=ROOM)
     flow, motion = system.reveal()
     moves = mf.Box(-1.0, 1.0, 2).points(9)
     best = mf.MirrorAscent(sweeps=400, bracket=0.02).solve(mf.MoveFlow(flow, motion, moves))

@@ -7,16 +7,23 @@ from helpers import walk, walking_problem
 
 from mufield import (
     BPTT,
+    M3UCRL,
     Box,
     Flow,
+    GradientPlanner,
     Grid,
     MirrorAscent,
+    MirrorPlanner,
     MoveFlow,
     Problem,
+    Seen,
     SimulatedSystem,
     Table,
+    Trips,
     UserError,
+    learn,
     plan,
+    point_mass,
     uniform,
 )
 from mufield.flow.trouble import trouble
@@ -94,11 +101,37 @@ def bad_late(state, action, mu):
 
 def test_plans_with_known_motion_name_the_cell_and_step_too():
     flow, motion = SimulatedSystem(rewarded(bad_late), walk).reveal()
-    words = r"no plan with a finite J was found: the reward is NaN .* cell \(3, 0\), at step 1"
+    words = r"no plan with a finite J .* found: the reward is NaN .* cell \(3, 0\), at step 1"
     with pytest.raises(UserError, match=words):
         MirrorAscent(sweeps=1).solve(MoveFlow(flow, motion, flow.problem.actions.points(2)))
     with pytest.raises(UserError, match=words):
         plan(flow, motion, Table(), ascent=BPTT(steps=1), starts=1, random=True)
+
+
+def steep(state, action, mu):
+    """The derivative of the logarithm is infinite in empty cells, and so not that of the branch."""
+    return state[0] - jnp.where(mu.here > 0, jnp.log(mu.here), 0.0)
+
+
+def test_plans_whose_derivatives_are_not_finite_are_refused_although_j_is_finite():
+    """Every step of mirror ascent would be undone, and its start be handed out as a plan."""
+    start = {"initial": point_mass(SMALL, 0, 0), "noise": 0.1}
+    system = SimulatedSystem(rewarded(steep, **start), walk)
+    flow, motion = system.reveal()
+    words = r"the reward has no finite derivative by mu .* use mufield.log_mass"
+    with pytest.raises(UserError, match=words):
+        MirrorAscent(sweeps=2).solve(MoveFlow(flow, motion, flow.problem.actions.points(2)))
+    for planner in (MirrorPlanner(points=2, sweeps=2), GradientPlanner(Table(), steps=2)):
+        with pytest.raises(UserError, match=words):
+            learn(system, M3UCRL(flow.problem, planner=planner), episodes=1, progress=False)
+
+
+def test_plans_say_that_rewards_overflow():
+    large = 0.9 * float(jnp.finfo(jnp.result_type(float)).max)
+    system = SimulatedSystem(rewarded(lambda state, action, mu: large), walk)
+    flow, motion = system.reveal()
+    with pytest.raises(UserError, match="sum of the rewards overflows"):
+        MirrorAscent(sweeps=2).solve(MoveFlow(flow, motion, flow.problem.actions.points(2)))
 
 
 def test_an_evaluation_names_the_function_that_is_to_blame():
@@ -137,7 +170,7 @@ def too_few(state, action):
 @pytest.mark.parametrize(
     ("function", "remedy"),
     [
-        (looks_up, r"jnp.asarray\(table\)\[index\]"),
+        (looks_up, r"x.astype\(int\) in place of int\(x\).* jnp.asarray\(table\)\[index\]"),
         (looks_up_cell, r"jnp.asarray\(table\)\[index\]"),
         (counts, r"use jax.numpy in place of numpy"),
         (branches, r"use jnp.where\(condition, one, other\) in place of if"),
@@ -157,6 +190,21 @@ def test_habits_of_numpy_are_answered_with_the_remedy(function, remedy):
         )
     if function is not too_few:
         assert "test_numbers.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: walking_problem(SMALL, constraints=[lambda mass: 1.0 if mass[0] > 0.5 else 0.5]),
+        lambda: walking_problem(
+            SMALL, trips=Trips(lambda state, mu: 1.0 if state[0] > 3 else 0.0, np.eye(16))
+        ),
+        lambda: Seen(lambda state, mu: state if state[0] > 3 else -state).size(SMALL),
+    ],
+)
+def test_limits_chances_and_features_are_answered_in_the_same_words(make):
+    with pytest.raises(UserError, match=r"use jnp.where\(condition, one, other\) in place of if"):
+        make()
 
 
 def test_a_policy_that_lacks_an_argument_is_told_which_there_are():

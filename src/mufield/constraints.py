@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._types import Mass
-from .errors import UserError
+from .errors import UserError, in_words
 from .space.grid import Grid
 from .space.measure import log_mass, uniform
 
@@ -289,11 +289,12 @@ def _check_steps(part: Constraint, horizon: int) -> None:
 def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:
     """Number of margins of a constraint, which is evaluated at some distributions."""
     try:
-        shape = np.shape(part.function(initial))
+        # Not computed but traced, as it will be in every plan.
+        shape = eqx.filter_eval_shape(lambda mass: jnp.asarray(part.function(mass)), initial).shape
     except Exception as error:
         raise UserError(
             f"the {part.name!r} could not be evaluated for a mass of shape {initial.shape}, one "
-            f"number for each free cell: {error}"
+            f"number for each free cell: {in_words(error, '(mass)')}"
         ) from error
     if len(shape) > 1 or 0 in shape:
         raise UserError(

@@ -1,10 +1,8 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 import math
-import traceback
 from abc import abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 import equinox as eqx
@@ -15,20 +13,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ._types import Action, Key, Mass, Scalar, State, States
 from .constraints import Constraints, as_constraints
-from .errors import UserError
+from .errors import UserError, in_words
 from .space.grid import Grid, PerAxis, per_axis
 from .space.maps import CityMap
 from .space.measure import MeanField, at_all_cells, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise
 from .trips import Trips, check_trips
-
-LOOK_UPS = (
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-"""What JAX raises where NumPy is given a value that is not known yet."""
 
 MOST_MOVE = 100.0
 """How many times the width of the space a move may aim; more is a mistake in the units."""
@@ -291,7 +281,7 @@ class Problem(eqx.Module):
             noise = GaussianNoise(per_axis(_single(noise.std), grid.dim, float))
         farthest = grid.extent if max_move is None else per_axis(max_move, grid.dim, float)
         if any(not (math.isfinite(m) and m > 0) for m in farthest):
-            raise UserError(f"max_move must be positive on every axis, got {max_move}")
+            raise UserError(f"max_move must be positive and finite on every axis, got {max_move}")
         for axis, wide in enumerate(grid.extent):
             std = noise.std[axis] if isinstance(noise, GaussianNoise) else 0.0
             if std > wide:
@@ -396,29 +386,6 @@ class Problem(eqx.Module):
 
 # Compiled once for the module, so that equal problems share the program.
 _at_all_cells = eqx.filter_jit(at_all_cells)
-
-
-def in_words(error: Exception, arguments: str) -> str:
-    """What went wrong in a user's function, with the remedy where habits of NumPy are the cause.
-
-    ``arguments`` are those that the function is called with, such as ``"(state, mu, step)"``.
-    """
-    if isinstance(error, jax.errors.TracerBoolConversionError):
-        remedy = "use jnp.where(condition, one, other) in place of if, and & and | in place of and"
-    elif isinstance(error, LOOK_UPS):
-        remedy = (
-            "NumPy cannot compute with values that JAX traces: look tables up as "
-            "jnp.asarray(table)[index], and use jax.numpy in place of numpy"
-        )
-    elif isinstance(error, TypeError) and "argument" in str(error):
-        remedy = f"it is called as function{arguments}, so define it with these arguments"
-    else:
-        return str(error)
-    frames, ours = traceback.extract_tb(error.__traceback__), str(Path(__file__).parent)
-    others = ("site-packages", ours)
-    place = [each for each in frames if not any(part in each.filename for part in others)]
-    line = f" (line {place[-1].lineno} of {place[-1].filename})" if place else ""
-    return f"{remedy}{line}; {type(error).__name__}: {str(error).splitlines()[0]}"
 
 
 def check_function(

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._types import CellIndex, Mass, Scalar, State, Step
-from .errors import UserError
+from .errors import UserError, in_words
 from .space.grid import Grid
 from .space.measure import MASS_TOLERANCE, MeanField, at_all_cells
 
@@ -216,7 +216,7 @@ def check_trips(trips: Trips, grid: Grid, initial: Mass, horizon: int) -> None:
             except Exception as error:
                 raise UserError(
                     f"the chance of a trip could not be evaluated for a state of shape "
-                    f"{(grid.dim,)} and mu: {error}"
+                    f"{(grid.dim,)} and mu: {in_words(error, '(state, mu)')}"
                 ) from error
             if found.shape != (cells,):
                 raise UserError(

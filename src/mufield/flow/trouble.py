@@ -9,24 +9,25 @@ import numpy as np
 
 from ..errors import UserError
 from ..problem import Motion, Problem
-from ..space.measure import mean_field_at
+from ..space.measure import at_all_cells, mean_field_at
 
 MOST_CELLS = 2000
 """On larger maps derivatives by mu, one for each pair of cells, are not looked at."""
 
 
-def check_planned(problem: Problem, motion: Motion, value: Any) -> None:
-    """Raises unless the J of a plan with known motion is finite, and says why it is not."""
-    if bool(jnp.isfinite(value)):
+def check_planned(problem: Problem, motion: Motion, *values: Any) -> None:
+    """Raises unless the figures of a plan with known motion are finite, and says why not."""
+    if all(bool(jnp.isfinite(value)) for value in values):
         return
-    why = trouble(problem, motion) or "check the reward and the motion, and the learning rate"
-    raise UserError(f"no plan with a finite J was found: {why}")
+    why = trouble(problem, motion) or "check the reward and the motion"
+    raise UserError(f"no plan with a finite J and derivatives was found: {why}")
 
 
 def trouble(problem: Problem, motion: Motion | None = None) -> str:
     """Says where the reward, the motion or a gradient is not finite; empty if none was found.
 
-    Tried are all cells and steps, a few actions, the initial distribution and an even one.
+    Tried are all cells and steps, a few actions, the initial distribution, an even one, and one
+    in which all are in one cell.
     """
     functions: dict[str, Callable[..., Any]] = {}
     if not problem.hides_reward:
@@ -35,15 +36,36 @@ def trouble(problem: Problem, motion: Motion | None = None) -> str:
         functions["the motion"] = motion
     grid, dtype = problem.grid, problem.initial.dtype
     even = jnp.full(grid.n_cells, 1 / grid.n_cells, dtype=dtype)
+    crowd = jnp.zeros_like(even).at[0].set(1.0)
+    masses = {"the initial": problem.initial, "an even": even, "a crowded": crowd}
     for name, function in functions.items():
-        for which, mass in {"the initial": problem.initial, "an even": even}.items():
+        for which, mass in masses.items():
             where = _not_finite(problem, function, mass)
             if where:
                 return (
                     f"{name} {where} and {which} distribution; for logarithms of mu use "
-                    "mufield.log_mass, and keep jnp.where away from branches that are not finite"
+                    "mufield.log_mass, for roots jnp.maximum(mu.here, 1e-6), and keep jnp.where "
+                    "away from branches that are not finite"
                 )
+    if not problem.hides_reward and (largest := _largest(problem, even)) > _most(problem):
+        return (
+            f"the sum of the rewards overflows, as each is as large as {largest:.3g}; divide the "
+            "reward by a constant"
+        )
     return ""
+
+
+def _most(problem: Problem) -> float:
+    """Larger rewards overflow when those of an episode are added up and compared."""
+    return float(jnp.finfo(problem.initial.dtype).max) / (1e3 * problem.paid_steps)
+
+
+def _largest(problem: Problem, mass: Any) -> float:
+    """The largest reward of any cell and a few actions, at the first step."""
+    actions = problem.actions.points(3)
+    everywhere = jnp.broadcast_to(actions, (problem.grid.n_cells, *actions.shape))
+    found = at_all_cells(problem.grid, mass, problem.reward, everywhere, problem.first)
+    return float(jnp.max(jnp.abs(found)))
 
 
 def _not_finite(problem: Problem, function: Callable[..., Any], mass: Any) -> str:

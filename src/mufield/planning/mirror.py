@@ -107,6 +107,12 @@ class MirrorState(eqx.Module):
         return self.sweep.rollout.value
 
     @property
+    def planned(self) -> Scalar:
+        """J, or NaN if a derivative is not finite: then every further step is undone."""
+        finite = jnp.all(jnp.isfinite(self.sweep.action_values))
+        return jnp.where(finite, self.value, jnp.nan)
+
+    @property
     def broken(self) -> Scalar:
         """By how much the worst limit is broken, as a share of it."""
         prices = self.sweep.prices
@@ -237,7 +243,7 @@ class MirrorAscent(eqx.Module):
         pace = state.step_size / POLISH_WEIGHT
         state = polish(self, moves, state)
         rollout = final_rollout(moves, state)
-        check_planned(moves.flow.problem, moves.motion, rollout.value)
+        check_planned(moves.flow.problem, moves.motion, rollout.value, state.planned)
         margins = None if limits is None else limits.worst(rollout.mass)
         for _ in range(MOST_ROUNDS):
             if limits is None or margins is None or jnp.min(margins) >= 0:
@@ -343,7 +349,7 @@ class MirrorPlanner(AbstractPlanner):
         return Plan(
             profile=Profile.stacked(policy, horizon),
             memory=None,
-            value=rollout.value,
+            value=jnp.where(jnp.isfinite(state.planned), rollout.value, jnp.nan),
             mass=mass,
             control=control,
         )

@@ -179,9 +179,11 @@ class GradientPlanner(AbstractPlanner):
         both = [memory, *starts]
         joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, both, charge)
         rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
-        joint, _ = rest.climb(flow, motion, [joint], charge)
+        joint, climbed = rest.climb(flow, motion, [joint], charge)
         rollout = flow.rollout(joint, exact)
         mass = rollout.mass
+        # Where no gradient was finite, nothing was planned, whatever the start earns.
+        value = jnp.where(jnp.isfinite(climbed), rollout.value, jnp.nan)
         control = jnp.zeros((), dtype=mass.dtype)
         if flow.problem.actions.dim > box.dim:
             size = jnp.abs(flow.mean_actions(joint, mass)[..., box.dim :])
@@ -189,7 +191,7 @@ class GradientPlanner(AbstractPlanner):
         return Plan(
             profile=handed_out(joint, box, flow.problem.grid),
             memory=joint,
-            value=rollout.value,
+            value=value,
             mass=mass,
             control=control,
         )

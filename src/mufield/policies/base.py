@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, State
-from ..errors import UserError
-from ..problem import Box, MoveSet, Problem, in_words
+from ..errors import UserError, in_words
+from ..problem import Box, MoveSet, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Mass, State
-from ..errors import UserError
+from ..errors import UserError, in_words
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -132,7 +132,13 @@ class Seen(AbstractEncoder):
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """The function's result, as a vector."""
-        found = jnp.atleast_1d(jnp.asarray(self.function(state, mu)))
+        try:
+            found = jnp.atleast_1d(jnp.asarray(self.function(state, mu)))
+        except Exception as error:
+            raise UserError(
+                f"the features of mu could not be evaluated for a state of shape {state.shape} "
+                f"and mu: {in_words(error, '(state, mu)')}"
+            ) from error
         if found.ndim != 1:
             raise UserError(
                 f"the features of mu must be a vector for one agent, got the shape {found.shape}"

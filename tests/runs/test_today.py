@@ -1,12 +1,18 @@
 """Runs that are asked for a plan from where the agents are today."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from fleet import rows_of, write
 
 from mufield import cli
+from mufield._files import file_digest, read_sealed, write_sealed
 from mufield.observed.episode import read_positions
+from mufield.policies.files import read_info, save_policy
+from mufield.runs.layout import PLAN, RunFiles
+from mufield.runs.overview import summarise
 from mufield.runs.session import open_run
 
 
@@ -42,3 +48,112 @@ def test_an_episode_from_today_is_told(begin, small, tmp_path, capsys):
         assert len(session.data) == 12
         # The next day starts where the problem says again.
         np.testing.assert_allclose(session.ask().mass[0], small.problem.initial)
+
+
+def tell_a_day(run, small, directory, start=None, key=0):
+    """Asks, runs and tells one day of four agents, from where they are today; returns its row."""
+    directory.mkdir(exist_ok=True)
+    places, told = directory / "today.csv", directory / "day.csv"
+    asked = ["ask", str(run)]
+    if start is not None:
+        write(places, [{"agent": i, "state_0": start[0], "state_1": start[1]} for i in range(4)])
+        asked += ["--start", str(places)]
+    assert cli.main(asked) == 0
+    with open_run(run, small) as session:
+        plan = session.ask()
+    today = plan.mass[0]
+    episode = small.system.run(plan.profile, jax.random.key(key), agents=4, initial=today)
+    rows = rows_of(episode)
+    for row in rows:  # so that a day from elsewhere is the best by far
+        row["reward"] = -5.0 if start is None else -1.0
+    assert cli.main(["tell", str(run), str(write(told, rows))]) == 0
+    with open_run(run, small) as session:
+        return session.store.rows[-1]
+
+
+def test_an_episode_from_elsewhere_is_not_the_luckiest(begin, small, tmp_path, capsys):
+    run, days = tmp_path / "run", tmp_path / "days"
+    begin(run)
+    first = tell_a_day(run, small, days, start=(2.5, 0.5))
+    # As long as there is no other, it counts, but not with what it earned.
+    assert RunFiles(run).luckiest == 1
+    assert first["best"] == first["value"]
+    with open_run(run, small) as session:
+        assert "by what it earned" not in session.best(cautious=True).how
+    second = tell_a_day(run, small, days, key=1)
+    third = tell_a_day(run, small, days, start=(2.5, 0.5), key=2)
+    assert first["value"] > second["value"] < third["value"]
+    assert first["elsewhere"] == third["elsewhere"] == 1.0
+    assert "elsewhere" not in second
+    assert second["best"] == third["best"] == second["value"]
+    files = RunFiles(run)
+    assert files.luckiest == files.episode_number("luckiest") == 2
+    assert summarise(run).best == second["value"]
+    copied = (run / "luckiest.policy").read_bytes()
+    assert copied == (run / "policies" / "0002.policy").read_bytes()
+    with open_run(run, small) as session:
+        chosen = session.best(cautious=True)
+    if "by what it earned" in chosen.how:
+        assert chosen.expected == second["value"]
+    capsys.readouterr()
+    assert cli.main(["show", str(run)]) == 0
+    assert "100.0%" in capsys.readouterr().out
+
+
+def test_plans_from_different_starts_have_different_ids(begin, small, tmp_path, capsys):
+    runs, places = (tmp_path / "a", tmp_path / "b"), tmp_path / "today.csv"
+    begin(runs[0])
+    shutil.copytree(runs[0], runs[1])
+    write(places, [{"agent": 0, "state_0": 2.5, "state_1": 0.5}])
+    policies = [tmp_path / "a.policy", tmp_path / "b.policy"]
+    asked = (["ask", str(runs[0])], ["ask", str(runs[1]), "--start", str(places)])
+    for arguments, out in zip(asked, policies, strict=True):
+        assert cli.main([*arguments, "--out", str(out)]) == 0
+    names = [RunFiles(run).policy_id(1) for run in runs]
+    assert names == [read_info(each)["id"] for each in policies]
+    assert names[0] != names[1]
+    with open_run(runs[0], small) as session:
+        episode = small.system.run(session.ask().profile, jax.random.key(0), agents=2)
+    told = write(tmp_path / "day.csv", rows_of(episode))
+    wrong = ["tell", str(runs[0]), str(told), "--policy", str(policies[1])]
+    capsys.readouterr()
+    assert cli.main(wrong) == 2
+    assert "is not the policy that was asked for last" in " ".join(capsys.readouterr().err.split())
+    assert cli.main(["tell", str(runs[0]), str(told), "--policy", str(policies[0])]) == 0
+
+
+def test_a_plan_whose_id_is_that_of_its_data_is_still_told(begin, small, tmp_path, capsys):
+    """As early versions named plans, so that another policy could have the same name."""
+    run, other = tmp_path / "run", tmp_path / "other.policy"
+    store = begin(run)
+    assert cli.main(["ask", str(run)]) == 0
+    with open_run(run, small) as session:
+        profile = session.ask().profile
+    old = store.data_id(1)
+    for name in ("policies", "plans"):
+        rename_plan(store.path(name, 1), old)
+    document, arrays = read_sealed(store.path("plans", 1), PLAN)
+    del document["data"]
+    document["policy_sha256"] = file_digest(store.path("policies", 1))
+    write_sealed(store.path("plans", 1), document, arrays, kind=PLAN)
+    told = write(
+        tmp_path / "day.csv", rows_of(small.system.run(profile, jax.random.key(0), agents=2))
+    )
+    changed = jax.tree.map(lambda leaf: leaf[..., ::-1], profile)
+    save_policy(other, changed, info={"run": store.config.identity, "episode": 1, "id": old})
+    capsys.readouterr()
+    assert cli.main(["tell", str(run), str(told), "--policy", str(other)]) == 2
+    assert "though it has its id" in " ".join(capsys.readouterr().err.split())
+    assert cli.main(["tell", str(run), str(told), "--policy", str(store.path("policies", 1))]) == 0
+    assert RunFiles(run).plan_id(1) == old
+    assert cli.main(["ask", str(run)]) == 0
+    assert RunFiles(run).plan_id(2) != store.data_id(2)
+
+
+def rename_plan(path, name):
+    """Gives the file of a plan or a policy another id."""
+    kind = PLAN if path.suffix == ".safetensors" else "policy"
+    document, arrays = read_sealed(path, kind)
+    about = document if kind == PLAN else document["info"]
+    about["id"] = name
+    write_sealed(path, document, arrays, kind=kind)

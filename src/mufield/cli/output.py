@@ -29,12 +29,13 @@ METRICS = {
     "coverage": "coverage",
     "margin": "margin",
     "best": "best",
+    "elsewhere": "elsewhere",
     "regret": "regret",
     "notes": "notes",
 }
 """Heads of the table of a run's metrics, with the names of their values."""
 
-RARE = ("usable", "margin", "w1_error", "regret")
+RARE = ("usable", "margin", "w1_error", "elsewhere", "regret")
 """Metrics that have no column if no episode has them."""
 
 
@@ -141,7 +142,10 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     }
     policies = f"`mufield policy {run}` writes the policy to use; {run / 'luckiest.policy'} is the "
     policies += f"one with the highest J, {run / 'last.policy'} the last one"
-    return Answer(rows, [Table(in_percent(rows, "margin"), columns, texts=("notes",)), policies])
+    if "elsewhere" in columns:
+        policies += "; episodes that began elsewhere than the problem says do not compare"
+    shown = in_percent(rows, "margin", "elsewhere")
+    return Answer(rows, [Table(shown, columns, texts=("notes",)), policies])
 
 
 def in_percent(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:

@@ -272,7 +272,7 @@ class M3UCRL:
         state: LearnerState,
         *,
         cautious: bool = False,
-        ran: tuple[Profile, float] | None = None,
+        ran: tuple[Profile, float | None] | None = None,
         draws: int = DRAWS,
     ) -> BestPlan:
         """The policy to use: the one that the data make best, with what can be expected of it.
@@ -290,7 +290,8 @@ class M3UCRL:
             state: What the learner knows.
             cautious: Whether to choose by the lower end instead of by what is expected.
             ran: A policy that was run, and the J that it earned: that of the luckiest episode.
-                In small populations luck is a part of that J.
+                In small populations luck is a part of that J. It is None if the episode did not
+                begin as the problem says; then the model judges the policy.
             draws: Number of worlds to draw for the interval; see `BestPlan`.
         """
         if draws < 1:
@@ -312,8 +313,8 @@ class M3UCRL:
             ran = None  # only plans on all data are sure to keep the limits
         elif state.profile is not None:
             found.append(judge(state.profile, "the last policy"))
-        if ran is not None and cautious:
-            found.append(outlook.known(*ran, "the luckiest policy, by what it earned"))
+        if ran is not None and ran[1] is not None and cautious:
+            found.append(outlook.known(ran[0], ran[1], "the luckiest policy, by what it earned"))
         elif ran is not None:
             found.append(judge(ran[0], "the luckiest policy"))
         chosen = max(found, key=lambda each: each.lower)  # of several the first

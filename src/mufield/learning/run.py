@@ -27,6 +27,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import approximate_wasserstein
 from .best import BestPlan
+from .luck import Earned, began_elsewhere, luckiest
 from .m3ucrl import JUDGE, M3UCRL, RUN, LearnerState
 
 LEVEL = 0.95
@@ -42,7 +43,16 @@ MATTERS = 1.5
 BROKEN = 0.01
 """A limit that is broken by less than this share of it is not worth a note."""
 
-RARE = ("reward_coverage", "usable", "usable_expected", "margin", "assured", "margins", "w1_error")
+RARE = (
+    "reward_coverage",
+    "usable",
+    "usable_expected",
+    "margin",
+    "assured",
+    "margins",
+    "w1_error",
+    "elsewhere",
+)
 """Metrics that are left out of rows if they are unknown."""
 
 
@@ -64,7 +74,7 @@ class EpisodeMetrics:
         coverage: Share of the tracked agents' moves inside the 95% interval of the model before
             the episode; None if walls censored all of them.
         transitions: Number of transitions that the plan was based on, those of logs included.
-        best: Best J so far.
+        best: Best J so far, of episodes that began as the problem says if any did.
         reference: J of a reference plan, if known.
         notes: Warnings in words, such as of a fallback or a band that is too narrow.
         reward_coverage: The same share for the agents' rewards, by the model of the reward; None
@@ -76,6 +86,8 @@ class EpisodeMetrics:
             break by 1%. None if the problem has no limits, as for the next two.
         assured: The least margin that the plan was sure of; None if it was sure of none.
         margins: The margin of each limit after each move, by name; None where it need not hold.
+        elsewhere: Share of the population that did not begin as the problem says; None if that
+            may be chance. Such an episode does not count as the luckiest.
     """
 
     episode: int
@@ -98,6 +110,12 @@ class EpisodeMetrics:
     assured: float | None = None
     margins: dict[str, list[float | None]] | None = None
     w1_error: float | None = None
+    elsewhere: float | None = None
+
+    @property
+    def earned(self) -> Earned:
+        """What the episode counts with among others."""
+        return Earned(self.value, self.elsewhere)
 
     @property
     def optimism(self) -> float | None:
@@ -126,7 +144,8 @@ class LearnResult(eqx.Module):
         state: Its state, to go on from.
         metrics: One row for each episode.
         profile: The last policy that was run, which explored.
-        luckiest: The policy of the episode with the highest realised J.
+        luckiest: The policy of the episode with the highest realised J, of those that began as the
+            problem says if any did.
     """
 
     learner: M3UCRL = eqx.field(static=True)
@@ -137,7 +156,9 @@ class LearnResult(eqx.Module):
 
     def best(self, *, cautious: bool = False) -> BestPlan:
         """The policy that all data together make best, as `M3UCRL.best`; takes one more plan."""
-        ran = (self.luckiest, max(row.value for row in self.metrics))
+        earned = [row.earned for row in self.metrics]
+        value, elsewhere = earned[luckiest(earned)]
+        ran = (self.luckiest, value if elsewhere is None else None)
         return self.learner.best(self.state, cautious=cautious, ran=ran)
 
 
@@ -209,7 +230,7 @@ def learn_many(
     states = [learner.init(jax.random.key(seed), data) for seed in seeds]
     rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
     plans: list[Plan] = []
-    luckiest: list[Profile] = []
+    tops: list[Profile] = []
     with progress_bar("learning", episodes, shown=progress) as report:
         for done in range(episodes):
             began = time.perf_counter()
@@ -223,28 +244,27 @@ def learn_many(
             after = learner.tell_many(states, runs, list(plans))
             fitted = time.perf_counter()
             usable = judged(system, learner, states) if judge else [None] * len(states)
-            luckiest = luckiest or [plan.profile for plan in plans]
+            tops = tops or [plan.profile for plan in plans]
             for i, (state, plan, run) in enumerate(zip(states, plans, runs, strict=True)):
-                before = rows[i][-1].best if rows[i] else -math.inf
                 row = measure(
                     state,
                     plan,
                     run,
                     after[i].data,
-                    best=before,
+                    earlier=[row.earned for row in rows[i]],
                     reference=reference,
                     usable=usable[i],
                 )
-                if row.value > before:
-                    luckiest[i] = plan.profile
                 rows[i].append(row)
+                if luckiest([row.earned for row in rows[i]]) == done:
+                    tops[i] = plan.profile
                 if watch is not None:
                     watch(i, state, plan, run, row)
             states = after
             report(done + 1, **_figures(rows, planned - began, fitted - ran))
     return [
         LearnResult(learner, state, tuple(row), plan.profile, top)
-        for state, row, plan, top in zip(states, rows, plans, luckiest, strict=True)
+        for state, row, plan, top in zip(states, rows, plans, tops, strict=True)
     ]
 
 
@@ -301,19 +321,20 @@ def measure(
     episode: Episode,
     data: Transitions,
     *,
-    best: float | None = None,
+    earlier: Sequence[Earned] = (),
     reference: float | None = None,
     usable: Usable | None = None,
     notes: Sequence[str] = (),
 ) -> EpisodeMetrics:
     """Computes the metrics of an episode.
 
-    ``state`` and ``best``, the best J, are those before the episode; ``data`` includes it. The
-    metrics' notes begin with ``notes``.
+    ``state`` is that before the episode, and ``earlier`` what the episodes before it earned;
+    ``data`` includes it. The metrics' notes begin with ``notes``.
     """
     problem = state.data.problem
     grid, far = problem.grid, problem.max_move
-    value = float(episode.value)
+    value, elsewhere = float(episode.value), _elsewhere(problem, plan, episode)
+    earned = [*earlier, Earned(value, elsewhere)]
     notes = [*notes, *state.notes, *([plan.note] if plan.note else [])]
     spread = w1_middle = w1_end = w1_error = None
     if bool(jnp.all(jnp.isfinite(plan.mass))):  # the random policy was not planned
@@ -344,7 +365,7 @@ def measure(
         w1_end=w1_end,
         coverage=coverage,
         transitions=len(state.data),
-        best=value if best is None else max(best, value),
+        best=earned[luckiest(earned)].value,
         reference=reference,
         notes=tuple(notes),
         reward_coverage=rewards_inside,
@@ -354,7 +375,15 @@ def measure(
         assured=None if plan.least is None else _number(jnp.min(plan.least)),
         margins=margins or None,
         w1_error=w1_error,
+        elsewhere=elsewhere,
     )
+
+
+def _elsewhere(problem: Problem, plan: Plan, episode: Episode) -> float | None:
+    """Share of an episode's population that did not begin as the problem says."""
+    seen = len(episode.states) if episode.present is None else int(episode.present[:, 0].sum())
+    starts = np.asarray([problem.initial, plan.mass[0], episode.mass[0]], dtype=float)
+    return began_elsewhere(starts[0], starts[1], starts[2], max(seen, 1))
 
 
 def _margins(problem: Problem, episode: Episode) -> dict[str, list[float | None]]:

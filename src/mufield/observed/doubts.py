@@ -1,16 +1,13 @@
 """What in an observed episode cannot be, or hardly: notes in words, as only its owner can judge."""
 
-import math
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from ..learning.luck import share_beyond_chance
 from ..models.rows import stopped_axes
 from ..problem import Problem
-
-ELSEWHERE = 0.1
-"""Share of the population that must start elsewhere than planned, beyond chance, to be noted."""
 
 OFF = 0.1
 """Rewards that differ by this share of the largest known one are noted."""
@@ -28,12 +25,8 @@ def doubts_of_start(
     nowhere = float(observed[planned <= 0].sum())
     if nowhere > 0:
         return [f"{nowhere:.1%} of the population started where the plan expected nobody; {remedy}"]
-    # Even the right agents differ from their distribution, by about this much in each cell.
-    chance = 0.0
-    if agents is not None:
-        chance = float(np.sqrt(2 / math.pi * planned * (1 - planned) / agents).sum()) / 2
-    apart = 0.5 * float(np.abs(observed - planned).sum())
-    if apart <= ELSEWHERE + 2 * chance:
+    apart = share_beyond_chance(planned, observed, agents)
+    if apart is None:
         return []
     return [f"{apart:.0%} of the population started elsewhere than the plan expected; {remedy}"]
 

@@ -13,7 +13,7 @@ metrics.jsonl     one row for each episode, the same whenever the run is repeate
 metrics.parquet   the same by columns; only with the extra ``parquet``
 timings.jsonl     seconds, which differ from run to run
 last.policy       a copy of the last episode's policy
-luckiest.policy   a copy of the policy with the highest J so far
+luckiest.policy   a copy of the policy of the luckiest episode so far
 best.policy       the policy that all data make best, and cautious.policy: once they were asked for
 tensorboard/      events, if they were asked for
 ```
@@ -32,6 +32,7 @@ import numpy as np
 
 from .._files import Sealed, digest, read_json, read_lines, read_sealed, require, unusable
 from ..errors import UserError
+from ..learning.luck import Earned, luckiest
 from .config import RunConfig, read_config
 from .metrics_files import may_be, wanted
 
@@ -76,12 +77,14 @@ class EpisodeRecord:
         content: Digest of the arrays.
         row: The episode's row of the metrics.
         source: Where it comes from: a simulator or a file.
+        plan: The id of its plan, as it was before any change within the day.
     """
 
     arrays: dict[str, np.ndarray]
     content: str
     row: dict[str, Any]
     source: dict[str, Any]
+    plan: str
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class RunFiles:
         for number in check_parts(directory)["episodes"]:
             path = self.path("episodes", number)
             document, record = read_record(path)
-            self._check_owner(path, document, number, "plan")
+            self._check_owner(path, document, number, document["plan"])
             self.records.append(record)
             self._check_replans(path, document, number)
 
@@ -160,10 +163,14 @@ class RunFiles:
         return [record.row for record in self.records]
 
     @property
+    def earned(self) -> list[Earned]:
+        """What the episodes earned, and which of them began elsewhere than the problem says."""
+        return [Earned(row["value"], row.get("elsewhere")) for row in self.rows]
+
+    @property
     def luckiest(self) -> int:
-        """Number of the episode with the highest J; of several, the first."""
-        values = [row["value"] for row in self.rows]
-        return values.index(max(values)) + 1
+        """Number of the luckiest episode: the one with the highest J of those that compare."""
+        return luckiest(self.earned) + 1
 
     @property
     def asked(self) -> bool:
@@ -194,7 +201,21 @@ class RunFiles:
         )
 
     def plan_id(self, number: int) -> str:
-        """Names an episode's plan: a digest of the run and of all that it had observed before."""
+        """Names an episode's plan, as it was before any change within the day."""
+        if number <= self.episodes:
+            return self.records[number - 1].plan
+        return str(self.read_plan_file(number).document["id"])
+
+    def new_plan_id(self, number: int, policy: str, mass: np.ndarray) -> str:
+        """Names a plan by what it is: its policy's digest, where it leads, and what it knew."""
+        text = "\n".join([self.data_id(number), policy, digest("", {"mass": mass})])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def data_id(self, number: int) -> str:
+        """Names what an episode's plan knew: a digest of the run and of all that it had observed.
+
+        Plans of early versions had this as their id, whatever they started from.
+        """
         before = [record.content for record in self.records[: number - 1]]
         before += [f"log {log.since} {log.content}" for log in self.logs if log.since <= number]
         text = "\n".join([self.config.identity, str(number), *before])
@@ -256,15 +277,21 @@ class RunFiles:
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
         # One later than the next plan, which may not know the last logs.
-        text = f"{kind} {self.plan_id(self.episodes + 2)}"
+        text = f"{kind} {self.data_id(self.episodes + 2)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read_plan_file(self, number: int) -> Sealed:
         """What a planner expected of an episode, and its memory afterwards."""
         path = self.path("plans", number)
         plan = read_sealed(path, PLAN)
-        self._check_owner(path, plan.document, number, "id")
-        require(path, plan, POLICY_OF, PLANNED)
+        require(path, plan, {"id": str, **POLICY_OF}, PLANNED)
+        self._check_owner(path, plan.document, number, plan.document["id"])
+        if number <= self.episodes and plan.document["id"] != self.records[number - 1].plan:
+            raise unusable(
+                path,
+                f"its episode belongs to another plan: expected the id "
+                f"{self.records[number - 1].plan}, got {plan.document['id']}",
+            )
         return plan
 
     def _read_logs(self) -> list[LogRecord]:
@@ -290,14 +317,17 @@ class RunFiles:
         """The file of a log."""
         return self.directory / LOGS / f"{number:04d}.safetensors"
 
-    def _check_owner(self, path: Path, document: dict[str, Any], number: int, key: str) -> None:
-        wanted = {"run": self.config.identity, "episode": number, key: self.plan_id(number)}
+    def _check_owner(self, path: Path, document: dict[str, Any], number: int, plan: str) -> None:
+        """Raises unless a file is of this run, this episode and these data."""
+        wanted = {"run": self.config.identity, "episode": number, "data": self.data_id(number)}
+        # In early versions a plan's id was that of its data.
+        found = {"data": plan} | document
         for name, value in wanted.items():
-            if document.get(name) != value:
+            if found.get(name) != value:
                 raise unusable(
                     path,
                     f"it belongs to another run or episode: expected the {name} {value}, got "
-                    f"{document.get(name)}",
+                    f"{found.get(name)}",
                 )
 
 
@@ -358,12 +388,13 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
 def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
     """Reads the file of an episode; returns its whole document, and the record made from it."""
     document, arrays = sealed = read_sealed(path, EPISODE)
-    require(path, sealed, {"metrics": dict, "source": dict}, OBSERVED)
+    require(path, sealed, {"metrics": dict, "source": dict, "plan": str}, OBSERVED)
     for name, found in ({"value": None, "best": None} | document["metrics"]).items():
         if not may_be(name, found):
             raise unusable(path, f"expected {wanted(name)} as its {name}, got {found!r:.200}")
     kept = {name: arrays[name] for name in (*OBSERVED, *SOMETIMES) if name in arrays}
-    return document, EpisodeRecord(kept, digest("", kept), document["metrics"], document["source"])
+    content, about = digest("", kept), (document["metrics"], document["source"], document["plan"])
+    return document, EpisodeRecord(kept, content, *about)
 
 
 def read_versions(directory: Path) -> dict[str, Any]:

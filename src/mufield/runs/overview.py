@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._files import read_lines
+from ..learning.luck import Earned, luckiest
 from .config import TABLES, RunConfig, read_config
 from .layout import CONFIG, METRICS, PARTS, VERSIONS, check_parts, part_numbers
 
@@ -43,7 +44,7 @@ class RunSummary:
     Attributes:
         config: None if it cannot be read.
         episodes: Number of episodes so far.
-        best: Highest J so far.
+        best: J of the luckiest episode so far.
         last: J of the last episode.
         final: Mean J of the last episodes, of as many as are `judged`.
         reason: What is damaged; empty if nothing is.
@@ -113,21 +114,23 @@ def summarise(directory: Path) -> RunSummary:
     config, reason = None, ""
     done = len(part_numbers(directory, "episodes"))
     pending = done + 1 in part_numbers(directory, "plans")
-    values: list[float] = []
+    earned: list[Earned] = []
     try:
         # Damaged lines are left out; they are written again when the run goes on.
         rows = read_lines(directory / METRICS)[:done]
-        values = [row["value"] for row in rows if isinstance(row.get("value"), int | float)]
+        numbers = [row for row in rows if isinstance(row.get("value"), int | float)]
+        earned = [Earned(row["value"], row.get("elsewhere")) for row in numbers]
         config = read_config(directory)
         check_parts(directory)
     except (ValueError, OSError) as error:
         there = (directory / CONFIG).exists()
         reason = " ".join(str(error).split()) if there else f"{CONFIG} is missing"
+    values = [each.value for each in earned]
     return RunSummary(
         directory=directory,
         config=config,
         episodes=done,
-        best=max(values, default=None),
+        best=values[luckiest(earned)] if earned else None,
         last=values[-1] if values else None,
         final=float(np.mean(values[-judged(len(values)) :])) if values else None,
         state="damaged" if reason or config is None else _state(config, done, pending),

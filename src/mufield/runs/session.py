@@ -30,7 +30,8 @@ from ..observed.checks import Asked
 from ..observed.episode import read_episode
 from ..observed.log import read_log
 from ..planning.planner import Plan
-from ..policies.files import read_info
+from ..policies.base import Profile
+from ..policies.files import load_policy, read_info
 from ..space.measure import MASS_TOLERANCE
 from .build import Setup, build, build_problem, resolve, with_reward_options
 from .config import RunConfig
@@ -166,10 +167,11 @@ class Session:
                     f"the run {self.store.directory} has no data yet that could make a policy the "
                     "best; tell it an episode first, `mufield ask` plans one, or a log"
                 )
-            ran = None
+            ran: tuple[Profile, float | None] | None = None
             if self.store.episodes:
                 number = self.store.luckiest
-                ran = (self._read_plan(number).profile, self.store.rows[number - 1]["value"])
+                value, elsewhere = self.store.earned[number - 1]
+                ran = (self._read_plan(number).profile, value if elsewhere is None else None)
             state = self.state
             for log in self.store.logs:
                 if log.since > self.episode:  # told while a plan waits, which does not know it
@@ -219,7 +221,7 @@ class Session:
         data = self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
             self._check_new(episode, source or {})
-        config, rows = self.store.config, self.store.rows
+        config = self.store.config
         plan = self.ask()
         if asked.changes:  # what the whole day was expected to earn, only its first plan said
             anew = ", ".join(str(step) for step, _ in asked.changes)
@@ -230,7 +232,7 @@ class Session:
             plan,
             episode,
             data,
-            best=rows[-1]["best"] if rows else None,
+            earlier=self.store.earned,
             reference=config.reference,
             usable=usable,
             notes=notes,
@@ -267,6 +269,13 @@ class Session:
                     f"{last} of episode {asked.episode} of the run {asked.run}, got "
                     f"{info.get('id')} of episode {info.get('episode')} of the run "
                     f"{info.get('run')}; tell the episode of that policy"
+                )
+            # In early versions plans of the same data had one id, whatever they started from.
+            if not eqx.tree_equal(load_policy(policy_path), asked.profile):
+                raise UserError(
+                    f"{policy_path} is not the policy that was asked for last, though it has its "
+                    f"id {last}: it does other things, as if planned from another start; tell the "
+                    "episode in the run that it was asked of"
                 )
         notes: list[str] = []
         episode = read_episode(path, asked, mass_path=mass_path, agents=agents, notes=notes)

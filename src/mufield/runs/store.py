@@ -1,6 +1,7 @@
 """Writing to a run's directory: no file is ever half written, and one process writes at a time."""
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,7 +34,7 @@ from ..learning.run import EpisodeMetrics
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
-from ..policies.files import leaf_name, load_policy, read_info, save_policy
+from ..policies.files import leaf_name, load_policy, plain, read_info, save_policy
 from ..problem import Problem
 from .config import RunConfig, read_config
 from .layout import (
@@ -108,14 +109,19 @@ class RunStore(RunFiles):
         """Writes the plan of the next episode: its policy, then the file that makes it count."""
         number = self.episodes + 1
         policy = self.path("policies", number)
-        about = {"run": self.config.identity, "episode": number, "id": self.plan_id(number)}
+        document, arrays = plain(plan.profile)
+        content = digest(json.dumps(document, sort_keys=True), arrays)
+        name = self.new_plan_id(number, content, np.asarray(plan.mass))
+        about = {"run": self.config.identity, "episode": number, "id": name}
         save_policy(policy, plan.profile, info=about)
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
         memory = {MEMORY + leaf_name(path): leaf for path, leaf in leaves}
         least = {} if plan.least is None else {"least": plan.least}
         write_sealed(
             self.path("plans", number),
-            about | {"note": plan.note, "policy_sha256": file_digest(policy)},
+            about
+            | {"data": self.data_id(number), "note": plan.note}
+            | {"policy_sha256": file_digest(policy)},
             {name: getattr(plan, name) for name in PLANNED} | least | memory,
             kind=PLAN,
         )
@@ -188,13 +194,14 @@ class RunStore(RunFiles):
     ) -> None:
         """Makes an episode part of the run by writing one file, then updates derived files."""
         number = self.episodes + 1
-        arrays = observed_arrays(episode)
+        arrays, name = observed_arrays(episode), self.plan_id(number)
         row = metrics.row()
         row["notes"] = list(row["notes"])
         document = {
             "run": self.config.identity,
             "episode": number,
-            "plan": self.plan_id(number),
+            "plan": name,
+            "data": self.data_id(number),
             "source": source,
             "metrics": row,
         }
@@ -202,7 +209,7 @@ class RunStore(RunFiles):
         if changed:
             document["replans"] = changed
         write_sealed(self.path("episodes", number), document, arrays, kind=EPISODE)
-        self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source))
+        self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source, name))
         self.derive()
 
     def write_log(self, data: Transitions, source: dict[str, Any]) -> LogRecord:

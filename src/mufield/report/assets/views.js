@@ -115,7 +115,8 @@ function secondsOf(run, index, several) {
 function tilesOf(run, several) {
   const last = run.rows.at(-1);
   const total = Object.values(run.seconds).flatMap(Object.values).reduce((a, b) => a + b, 0);
-  const best = last && run.rows.find((row) => row.value === last.best);
+  const home = run.rows.filter((row) => !isNumber(row.elsewhere)); // if any, they alone compare
+  const best = last && (home.length ? home : run.rows).find((row) => row.value === last.best);
   const tiles = [
     // A real system has no number of episodes that it is to reach.
     [several ? `episodes, ${run.name}` : "episodes", run.told ? `${run.rows.length}` : `${run.rows.length} of ${run.config?.episodes ?? "?"}`],
@@ -194,14 +195,14 @@ function settingText(value) {
 
 const ROW_COLUMNS = [
   ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["usable", "usable"],
-  ["usable_expected", "usable expected"], ["best", "best"],
+  ["usable_expected", "usable expected"], ["best", "best"], ["elsewhere", "elsewhere"],
   ["beta", "β"], ["spread", "spread"], ["control", "|η|"], ["w1_middle", "W1 half-way"], ["w1_end", "W1 end"],
   ["coverage", "coverage"], ["margin", "margin"], ["assured", "assured"],
   ["transitions", "transitions"], ["regret", "regret"],
 ];
 
 // Columns of the table that only some runs have.
-const RARE = ["usable", "usable_expected", "margin", "assured"];
+const RARE = ["usable", "usable_expected", "elsewhere", "margin", "assured"];
 
 function rowsTable(run) {
   const columns = ROW_COLUMNS.filter(([key]) => !RARE.includes(key) || column(run, key).length);

@@ -89,10 +89,11 @@ def relapse(values: np.ndarray, after: float) -> float:
     return float(np.max(np.maximum.accumulate(late) - late))
 
 
-def rooms(report: Report, quick: bool, store: Path | None) -> None:
+def rooms(report: Report, options: argparse.Namespace) -> None:
+    quick = options.quick
     system = mufield.make("four-rooms")
     low, high = bracket(system)
-    seeds, episodes = (3, 10) if quick else (10, 30)
+    seeds, episodes = (options.seeds or 3, 10) if quick else (options.seeds or 10, 30)
     began = time.perf_counter()
     results = learn_many(system, seeds=range(seeds), episodes=episodes, reference=low)
     seconds = time.perf_counter() - began
@@ -110,14 +111,15 @@ def rooms(report: Report, quick: bool, store: Path | None) -> None:
     if not quick:
         last = values[:, -LAST:].mean(axis=1)
         report.claim("rooms: worst seed's end / optimum", last.min() / high, NEAR, side="at least")
-    save(store, "rooms", values)
+    save(options.save, "rooms", values)
 
 
-def network(report: Report, quick: bool, store: Path | None) -> None:
+def network(report: Report, options: argparse.Namespace) -> None:
+    quick = options.quick
     system = mufield.make("four-rooms")
     flow, motion = system.reveal()
     known = float(mufield.plan(flow, motion, Network()).value)
-    seeds, episodes = (1, 2) if quick else (10, 30)
+    seeds, episodes = (options.seeds or 1, 2) if quick else (options.seeds or 10, 30)
     learner = M3UCRL(system.problem, planner=GradientPlanner())
     began = time.perf_counter()
     results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, reference=known)
@@ -141,10 +143,11 @@ def network(report: Report, quick: bool, store: Path | None) -> None:
         report.claim(f"network: episode whose median is {NEAR:.0%}", soon, 15, side="at most")
         falls = [relapse(row, 15) for row in values]
         report.claim("network: deepest relapse after episode 15", max(falls), 0.5, side="at most")
-    save(store, "network", values)
+    save(options.save, "network", values)
 
 
-def swarm(report: Report, quick: bool, store: Path | None) -> None:
+def swarm(report: Report, options: argparse.Namespace) -> None:
+    quick = options.quick
     cases = (
         [("free", "normal")]
         if quick
@@ -178,7 +181,7 @@ def swarm(report: Report, quick: bool, store: Path | None) -> None:
             )
             report.claim(f"{name}: W1 of the ends", w1, 0.02, side="at most")
             report.claim(f"{name}: minutes", seconds / 60, 10, side="at most")
-        save(store, name.replace(" ", "-").replace(",", ""), values)
+        save(options.save, name.replace(" ", "-").replace(",", ""), values)
 
 
 def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
@@ -197,7 +200,8 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
     return M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
 
 
-def optimism(report: Report, quick: bool, store: Path | None) -> None:
+def optimism(report: Report, options: argparse.Namespace) -> None:
+    quick = options.quick
     system = mufield.make("walkway")
     best = bracket(system)[0]
     seeds, episodes = (3, 8) if quick else (10, 15)
@@ -215,10 +219,11 @@ def optimism(report: Report, quick: bool, store: Path | None) -> None:
             report.claim("optimism: seeds that succeed", won, round(0.9 * seeds), side="at least")
         elif kind == "greedy":
             report.claim("optimism: greedy ones", won, round(0.3 * seeds), side="at most")
-        save(store, f"optimism-{kind}", curves(results))
+        save(options.save, f"optimism-{kind}", curves(results))
 
 
-def timing(report: Report, quick: bool, store: Path | None) -> None:
+def timing(report: Report, options: argparse.Namespace) -> None:
+    quick = options.quick
     system = mufield.make("four-rooms")
     episodes = 6 if quick else 30
     families = {"default": None, "the paper's ensemble": DeepEnsemble(mu=Unseen())}
@@ -279,6 +284,7 @@ def main() -> None:
     )
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="fewer seeds and episodes")
+    parser.add_argument("--seeds", type=int, help="of rooms and network, in place of ten")
     parser.add_argument("--save", type=Path, help="directory for the curves")
     options = parser.parse_args()
     unknown = set(options.sections) - set(SECTIONS)
@@ -294,7 +300,7 @@ def main() -> None:
         "time": timing,
     }
     for name in options.sections or default:
-        run[name](report, options.quick, options.save)
+        run[name](report, options)
     report.show()
 
 

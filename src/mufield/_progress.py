@@ -25,6 +25,10 @@ LEAST_SHARE = 0.02
 """From a smaller share that is done, nothing is concluded about the whole."""
 
 
+Share = Callable[[float], None]
+"""Takes the share that is done of something, from 0 to 1."""
+
+
 @dataclass(eq=False)
 class Stage:
     """Something that takes long: since when, and if that is known, how much of it is done."""
@@ -43,6 +47,14 @@ class Stage:
         known = whole > max(seconds, SHORTEST_TOTAL)
         total = f" of about {whole:.0f} s" if known else ""
         return f"{self.name} {seconds:.0f} s{total}"
+
+    def span(self, first: float, last: float) -> Share:
+        """For a part of it that leads from one share of the whole to another: takes its share."""
+
+        def done(share: float) -> None:
+            self.share = first + (last - first) * share
+
+        return done
 
 
 _STAGES: list[Stage] = []

@@ -1,5 +1,7 @@
 """The tables behind the flow: routings, folds, kernels."""
 
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from mufield import FOUR_ROOMS, Flow, Grid, uniform
+from mufield.flow import fold
 from mufield.flow.fold import Routing
 from mufield.flow.phi import slab_masses, window_edges
 
@@ -27,6 +30,70 @@ def test_a_routing_and_its_gradient_equal_the_dense_matrix(seed, links):
     value, pull = jax.vjp(routing, jnp.asarray(x))
     assert value == pytest.approx(matrix @ x)
     assert pull(jnp.asarray(g))[0] == pytest.approx(matrix.T @ g)
+
+
+def test_a_few_long_lists_are_cut_and_sum_the_same(monkeypatch):
+    monkeypatch.setattr(fold, "WORTH_CUTTING", 1000)
+    rng = np.random.default_rng(0)
+    # Every output has an input, three have hundreds and some a few more.
+    outputs = np.concatenate(
+        [np.arange(300), np.repeat([3, 250, 7], 400), rng.integers(300, size=900)]
+    )
+    inputs = rng.integers(500, size=len(outputs))
+    matrix = np.zeros((300, 500))
+    np.add.at(matrix, (outputs, inputs), 1.0)
+    routing = Routing.build(inputs, outputs, 500, 300)
+    stored = sum(each.size for each in (routing.incoming.first, routing.incoming.rest))
+    assert stored < 3 * len(outputs)
+    x, g = rng.normal(size=(500, 2)), rng.normal(size=(300, 2))
+    value, pull = jax.vjp(routing, jnp.asarray(x))
+    assert value == pytest.approx(matrix @ x)
+    assert pull(jnp.asarray(g))[0] == pytest.approx(matrix.T @ g)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lines_that_walls_enclose_end_where_those_are_followed_to(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    dim = 3 if seed == 3 else 2
+    shape, reach = ((6, 7), (2, 3)) if dim == 2 else ((3, 4, 4), (1, 1, 2))
+    walls = rng.random(shape) < 0.1 * seed
+    wraps = tuple(bool(wrap) for wrap in rng.random(dim) < 0.3)
+    grid = Grid((0.0,) * dim, tuple(map(float, shape)), shape, wraps, walls)
+    cells = np.arange(grid.n_cells)
+    quick = fold.follow(grid, reach, 2, cells, done=lambda share: None)
+    unknown = lambda boxes: np.full((len(boxes), dim), -1)  # noqa: E731
+    monkeypatch.setattr(fold, "_rooms", unknown)
+    slow = fold.follow(grid, reach, 2, cells, done=lambda share: None)
+    for one, other in zip(quick, slow, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_wide_windows_take_little_memory_and_say_how_far_they_are():
+    """At a border most of a window lands in few cells, whose lists made all others as long."""
+    grid, reach = Grid.box(0.0, 24.0, (24, 24)), (12, 12)
+    shares = []
+    tracemalloc.start()
+    try:
+        ways = fold.follow(grid, reach, 2, np.arange(grid.n_cells), done=shares.append)
+        assert shares[-1] == pytest.approx(1.0, abs=0.05)
+        found = fold.assemble(
+            ways, grid.cell_index, grid.n_cells, "float32", done=lambda s: shares.append(1 + s)
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 60e6  # in lists of one length: 240 MB
+    stored = sum(leaf.nbytes for leaf in jax.tree.leaves(found))
+    assert stored < 12 * ways.landing.nbytes
+    assert shares == sorted(shares)
+    assert shares[-1] > 1.5
+
+
+def test_tables_that_would_fill_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(fold, "MOST_LISTED", 100)
+    links = np.zeros(50, dtype=int)
+    with pytest.raises(ValueError, match=r"lists of 500 entries.*move fewer cells"):
+        Routing.build(np.arange(50), links, 50, 10, even=True)
 
 
 @given(displacement=st.floats(-3, 3), std=st.floats(0.01, 2.0), reach=st.integers(1, 4))

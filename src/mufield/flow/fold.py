@@ -11,6 +11,7 @@ to how many of its points lead there.
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,9 +20,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from .._progress import stage
+from .._progress import Share, stage
+from ..errors import UserError
 from ..space.grid import Grid
 from ..space.move import trace
 
@@ -35,6 +37,18 @@ TRACES_AT_ONCE = 1 << 18
 """Lines followed in one compiled call while the tables are built."""
 
 
+ENDS_AT_ONCE = 1 << 22
+"""Places in windows whose cells are looked up at once."""
+
+WORTH_CUTTING, MOST_LISTED = 1 << 20, 400_000_000
+"""Entries from which on lists that are much longer than others are cut, and that are refused."""
+
+PREPARING = "preparing windows"
+FOLLOWED = 0.8
+"""What building tables is called while it is shown, and the share of its time that `follow` takes;
+the rest is `assemble`'s."""
+
+
 class Lists(eqx.Module):
     """For each owner the members that it sums.
 
@@ -43,7 +57,7 @@ class Lists(eqx.Module):
 
     Attributes:
         first: Members of each owner, padded with the number of members.
-        long: Owners whose lists are longer.
+        long: Owners whose lists are longer; as often as theirs are cut.
         rest: Their further members.
     """
 
@@ -61,16 +75,33 @@ class Lists(eqx.Module):
         even: bool = False,
     ) -> "Lists":
         """Lists the members of ``n`` owners; if ``even``, in lists that all have one length."""
-        table = _list_members(owners, members, n, pad)
-        counts = np.sum(table != pad, axis=1)
-        widths = np.arange(1, table.shape[1] + 1)
-        sizes = [n * w + np.sum(counts > w) * (table.shape[1] - w) for w in widths]
-        width = int(widths[np.argmin(sizes)])
-        if even or 2 * min(sizes) > table.size:
-            width = table.shape[1]
-        long = np.flatnonzero(counts > width).astype(np.int32)
-        parts = (table[:, :width], long, table[long, width:])
-        return cls(*(jnp.asarray(part) for part in parts))
+        if np.any(owners[1:] < owners[:-1]):
+            order = np.argsort(owners, kind="stable")
+            owners, members = owners[order], members[order]
+            del order
+        counts = np.bincount(owners, minlength=n)
+        most = max(1, int(counts.max(initial=0)))
+        width = most if even else _width(counts, most)
+        if n * width > MOST_LISTED:
+            raise UserError(
+                f"the tables of windows would have lists of {n * width:,} entries, more than "
+                f"{MOST_LISTED:,}; let agents move fewer cells in a step, or take larger cells"
+            )
+        long = np.flatnonzero(counts > width)
+        further = counts[long] - width
+        cut = _cut(further, most - width)
+        parts = -(-further // cut)
+        # Never all lists at the longest one's length: that could take a thousand times as much.
+        first = np.full((n, width), pad, dtype=np.int32)
+        rest = np.full((int(parts.sum()), cut), pad, dtype=np.int32)
+        place = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        early = place < width
+        first[owners[early], place[early]] = members[early]
+        late, place = members[~early], place[~early] - width
+        row = np.repeat(np.cumsum(parts) - parts, further)
+        rest[row + place // cut, place % cut] = late
+        names = np.repeat(long, parts).astype(np.int32)
+        return cls(*(jnp.asarray(part) for part in (first, names, rest)))
 
     def __call__(self, values: Float[Array, "members *rest"]) -> Float[Array, "owners *rest"]:
         """The sum of each owner's members."""
@@ -161,16 +192,26 @@ def _route_backward(tables: Any, cotangent: Array) -> tuple[Array, None, None]:
 _route.defvjp(_route_forward, _route_backward)
 
 
-def _list_members(
-    owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n_owners: int, pad: int
-) -> Int[np.ndarray, "owners most"]:
-    order = np.argsort(owners, kind="stable")
-    owners, members = owners[order], members[order]
-    counts = np.bincount(owners, minlength=n_owners)
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    table = np.full((n_owners, max(1, int(counts.max(initial=0)))), pad, dtype=np.int32)
-    table[owners, np.arange(len(owners)) - first[owners]] = members
-    return table
+def _cut(further: Int[np.ndarray, "long"], most: int) -> int:
+    """The length that further members are cut into, so that few long lists do not make all long.
+
+    Short tables are not cut: their sums are faster and, as ever, in one order.
+    """
+    if len(further) * most < WORTH_CUTTING:
+        return most
+    widths = 1 << np.arange(3, most.bit_length())
+    sizes = [int((-(-further // w)).sum()) * (w + 1) for w in widths.tolist()]
+    best = int(np.argmin(sizes))
+    return most if 2 * sizes[best] > len(further) * most else int(widths[best])
+
+
+def _width(counts: Int[np.ndarray, "owners"], most: int) -> int:
+    """The length of lists that takes the least memory if longer ones are listed apart."""
+    widths = np.arange(1, most + 1)
+    longer = len(counts) - np.cumsum(np.bincount(counts, minlength=most + 1))[1:]
+    sizes = len(counts) * widths + longer * (most - widths)
+    # Lists of one length are faster, if they take at most twice as much.
+    return most if 2 * sizes.min() > len(counts) * most else int(widths[np.argmin(sizes)])
 
 
 class Fold(eqx.Module):
@@ -219,9 +260,11 @@ class Fold(eqx.Module):
 def build_fold(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Fold:
     """Builds the tables of all cells, for windows of ``reach`` cells to each side."""
     # The tables are constants of the grid, also when they are first needed inside a trace.
-    with jax.ensure_compile_time_eval():
-        ways = follow(grid, reach, subcells, np.arange(grid.n_cells))
-        return assemble(ways, grid.cell_index, grid.n_cells, dtype)
+    with jax.ensure_compile_time_eval(), stage(PREPARING, alone=True) as now:
+        every = np.arange(grid.n_cells)
+        ways = follow(grid, reach, subcells, every, done=now.span(0.0, FOLLOWED))
+        cells = (grid.cell_index, grid.n_cells)
+        return assemble(ways, *cells, dtype, done=now.span(FOLLOWED, 1.0))
 
 
 class Ways(NamedTuple):
@@ -257,6 +300,8 @@ def follow(
     subcells: int,
     cells: Int[np.ndarray, "sources"],
     starts: int = 1,
+    *,
+    done: Share,
 ) -> Ways:
     """Follows the lines from some free cells, given by their numbers, to their windows.
 
@@ -270,6 +315,7 @@ def follow(
         cells: The sources.
         starts: Places on each axis of a source from which lines start: its middle, or several from
             edge to edge. Then shares have an axis for each axis's places before the subcells'.
+        done: Takes the share that is done, now and then.
     """
     n, dim, sources = len(cells), grid.dim, grid.free_cells[cells]
     if dim == 1:
@@ -281,22 +327,32 @@ def follow(
     split_pair: list[Int[np.ndarray, "..."]] = []
     split_kind: list[Int[np.ndarray, "..."]] = []
     kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
-    groups = list(wall_groups(grid, reach, sources, offsets))
-    first = [(sources[group.cells[0]], offsets[group.offset]) for group in groups]
-    ends = _landings(grid, first, subcells, starts)
-    with stage("preparing windows", alone=True) as now:
-        for number, (group, end) in enumerate(zip(groups, ends, strict=True)):
-            now.share = number / len(groups)
-            landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
-            possible = np.unique(landed)
-            if len(possible) == 1:
-                landing[group.cells, group.offset] = possible[0]
-                continue
-            shares = np.stack([np.mean(landed == e, axis=1) for e in possible])
-            landing[group.cells, group.offset] = -1
-            split_pair.append(group.cells * window + group.offset)
-            split_kind.append(np.full(len(group.cells), len(kinds)))
-            kinds.append((possible.tolist(), shares))
+    # Larger boxes take longer, and are seen in more ways.
+    effort = np.cumsum(np.prod(np.abs(offsets) + 1, axis=1))
+    followed: deque[_Group] = deque()
+
+    def lines() -> Iterator[_Line]:
+        for group in wall_groups(grid, reach, sources, offsets):
+            done(float(effort[group.offset] / effort[-1]))
+            if group.end is None:
+                followed.append(group)
+                yield sources[group.cells[0]], offsets[group.offset]
+            else:
+                code = np.ravel_multi_index(tuple(group.end + reach), window_shape)
+                landing[group.cells, group.offset] = code
+
+    for end in _landings(grid, lines(), subcells, starts):
+        group = followed.popleft()
+        landed = np.ravel_multi_index(tuple(np.moveaxis(end + reach, -1, 0)), window_shape)
+        possible = np.unique(landed)
+        if len(possible) == 1:
+            landing[group.cells, group.offset] = possible[0]
+            continue
+        shares = np.stack([np.mean(landed == e, axis=1) for e in possible])
+        landing[group.cells, group.offset] = -1
+        split_pair.append(group.cells * window + group.offset)
+        split_kind.append(np.full(len(group.cells), len(kinds)))
+        kinds.append((possible.tolist(), shares))
 
     pairs = np.concatenate(split_pair) if kinds else np.zeros(0, dtype=int)
     kind_of = np.concatenate(split_kind) if kinds else np.zeros(0, dtype=int)
@@ -320,6 +376,8 @@ def assemble(
     n_ends: int,
     dtype: str,
     even: bool = False,
+    *,
+    done: Share,
 ) -> Fold:
     """The tables of some cells.
 
@@ -330,25 +388,36 @@ def assemble(
         n_ends: How many ends there are.
         dtype: Precision of the tables.
         even: As of `Routing.build`.
+        done: Takes the share that is done, now and then.
     """
     sources, offsets, landing, pairs, codes, shares = ways
     n, window = landing.shape
-    # Pieces: window masses first, then the shares of the split pairs.
-    every_source = np.repeat(np.arange(n), window)
-    piece_source = np.concatenate([every_source, np.repeat(pairs // window, codes.shape[1])])
-    piece_code = np.concatenate([landing.ravel(), codes.ravel()])
-    pieces = np.flatnonzero(piece_code >= 0)
-    source, landed = piece_source[pieces], piece_code[pieces]
-    n_pieces = len(piece_code)
-
-    every_end = end_of(sources[:, None] + offsets)
-    reachable = np.flatnonzero(every_end.ravel() >= 0)
-
+    every_end = np.empty(landing.shape, dtype=np.int32)
+    at_once = max(1, ENDS_AT_ONCE // window)
+    for first in range(0, n, at_once):
+        part = slice(first, first + at_once)
+        every_end[part] = end_of(sources[part, None] + offsets)
+    # Pieces: window masses first, then the shares of the split pairs. All numbers are small enough
+    # for 32 bits (`mufield.flow.flow`), and there may be a hundred million.
+    place = np.where(landing < 0, -1, landing + window * np.arange(n, dtype=np.int32)[:, None])
+    base = (pairs - pairs % window)[:, None]
+    place = np.concatenate([place.ravel(), np.where(codes < 0, -1, codes + base).ravel()])
+    place, n_pieces = place.astype(np.int32, copy=False), len(place)
+    pieces = np.flatnonzero(place >= 0).astype(np.int32)
+    place = place[pieces]
+    done(0.1)
+    routing = Routing.build(pieces, every_end.ravel()[place], n_pieces, n_ends, even)
+    done(0.4)
+    landed = Routing.build(pieces, place, n_pieces, n * window, even)
+    done(0.7)
+    del pieces, place
+    reachable = np.flatnonzero(every_end.ravel() >= 0).astype(np.int32)
+    arrival = Routing.build(reachable, every_end.ravel()[reachable], n * window, n_ends, even)
     return Fold(
         sources=jnp.asarray(sources),
-        routing=Routing.build(pieces, every_end[source, landed], n_pieces, n_ends, even),
-        landing=Routing.build(pieces, source * window + landed, n_pieces, n * window, even),
-        arrival=Routing.build(reachable, every_end.ravel()[reachable], n * window, n_ends, even),
+        routing=routing,
+        landing=landed,
+        arrival=arrival,
         split_pairs=Routing.build(pairs // window, np.arange(len(pairs)), n, len(pairs), even),
         split_edges=jnp.asarray(split_edges(ways), dtype=dtype),
         split_shares=jnp.asarray(shares, dtype=dtype),
@@ -366,11 +435,22 @@ def split_edges(ways: Ways) -> Float[np.ndarray, "pairs dim edges"]:
     return np.asarray(np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges))
 
 
+_Line = tuple[Int[np.ndarray, "dim"], Int[np.ndarray, "dim"]]
+"""A cell, and the offset of the cell that its agents aim at."""
+
+
 class _Group(NamedTuple):
-    """Cells that see the same walls in the box towards one window offset."""
+    """Cells that see the same walls in the box towards one window offset.
+
+    Attributes:
+        offset: Number of the offset.
+        cells: Numbers of the sources.
+        end: The offset at which all lines end, if one need not follow them to know it.
+    """
 
     offset: int
     cells: Int[np.ndarray, "members"]
+    end: Int[np.ndarray, "dim"] | None
 
 
 def wall_groups(
@@ -381,24 +461,63 @@ def wall_groups(
 ) -> Iterator[_Group]:
     """Groups of sources that have walls in the box towards an offset, by the pattern they see."""
     blocked = grid.padded_walls(reach)
-    cells = sources + np.array(reach)
+    cells = np.ravel_multi_index(tuple((sources + np.array(reach)).T), blocked.shape)
+    steps = np.array([math.prod(blocked.shape[axis + 1 :]) for axis in range(grid.dim)])
     for o, offset in enumerate(offsets):
-        box = itertools.product(*(range(min(0, d), max(0, d) + 1) for d in offset))
-        seen = np.stack([blocked[tuple((cells + np.array(b)).T)] for b in box], axis=1)
-        near = np.flatnonzero(seen.any(axis=1))
+        sign, size = np.where(offset < 0, -1, 1), tuple(np.abs(offset) + 1)
+        box = np.indices(size).reshape(grid.dim, -1).T * sign  # from the source outwards
+        seen = np.stack([blocked.ravel()[cells + step] for step in box @ steps])
+        near = np.flatnonzero(seen.any(axis=0))
         if len(near) == 0:
             continue
-        packed = np.packbits(seen[near], axis=1)
-        _, pattern = np.unique(packed, axis=0, return_inverse=True)
+        walls = seen[:, near].T
+        _, first, pattern = np.unique(
+            np.packbits(walls, axis=1), axis=0, return_index=True, return_inverse=True
+        )
         pattern = pattern.reshape(-1)
         order = np.argsort(pattern, kind="stable")
-        for members in np.split(near[order], np.cumsum(np.bincount(pattern))[:-1]):
-            yield _Group(o, members)
+        room = _rooms(walls[first].reshape(len(first), *size))
+        groups = np.split(near[order], np.cumsum(np.bincount(pattern))[:-1])
+        for members, far in zip(groups, room, strict=True):
+            yield _Group(o, members, None if far[0] < 0 else far * sign)
+
+
+def _rooms(walls: Bool[np.ndarray, "boxes *size"]) -> Int[np.ndarray, "boxes dim"]:
+    """How far lines get from the first cell of each box, if walls enclose a box around that cell.
+
+    Then lines within it never cross a wall, and stop on each axis where it ends, on whatever way:
+    at borders, and in rooms. Where it is not so, -1.
+    """
+    count, size = len(walls), walls.shape[1:]
+    dim = len(size)
+    far = np.empty((count, dim), dtype=int)
+    for axis in range(dim):
+        line = walls[(slice(None), *(slice(None) if i == axis else 0 for i in range(dim)))]
+        far[:, axis] = np.where(line.any(axis=1), line.argmax(axis=1), size[axis]) - 1
+
+    def along(axis: int, last: bool) -> Bool[np.ndarray, "..."]:
+        """Which places on an axis are within the box, or the first beyond it."""
+        ticks, end = np.arange(size[axis]), far[:, axis, None]
+        found = ticks == end + 1 if last else ticks <= end
+        return found.reshape(count, *(size[axis] if i == axis else 1 for i in range(dim)))
+
+    def whole(beyond: int) -> Bool[np.ndarray, "boxes *size"]:
+        """The box, or its face beyond an axis."""
+        found = np.ones(walls.shape, dtype=bool)
+        for axis in range(dim):
+            found &= along(axis, axis == beyond)
+        return found
+
+    odd = walls & whole(-1)
+    for axis in range(dim):
+        odd |= ~walls & whole(axis)
+    far[odd.reshape(count, -1).any(axis=1)] = -1
+    return far
 
 
 def _landings(
     grid: Grid,
-    pairs: list[tuple[Int[np.ndarray, "dim"], Int[np.ndarray, "dim"]]],
+    pairs: Iterator[_Line],
     subcells: int,
     starts: int,
 ) -> Iterator[Int[np.ndarray, "parts lines dim"]]:
@@ -411,15 +530,10 @@ def _landings(
     many = even_points(dim, subcells, 2 if dim < 3 else 1)
     ticks = (np.linspace(-INSIDE, INSIDE, starts) if starts > 1 else np.zeros(1)) + 0.5
     places = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1).reshape(-1, 1, 1, dim)
-    middle = even_points(dim, 1, 1)
     batch = max(1, TRACES_AT_ONCE // (len(places) * many.shape[0] * many.shape[1]))
-    for first in range(0, len(pairs), batch):
+    while some := list(itertools.islice(pairs, batch)):
         lines = [
-            # Along one axis all lines to the target lead to the same cell.
-            np.broadcast_arrays(cell + places, cell + offset + many[None])
-            if np.count_nonzero(offset) > 1
-            else np.broadcast_arrays(cell + middle[None], cell + offset + middle[None])
-            for cell, offset in pairs[first : first + batch]
+            np.broadcast_arrays(cell + places, cell + offset + many[None]) for cell, offset in some
         ]
         begin, aim = (
             np.concatenate([line[side].reshape(-1, dim) for line in lines]) for side in (0, 1)

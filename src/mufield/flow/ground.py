@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._progress import stage
 from .._types import Mass
 from ..space.grid import Grid
-from .fold import Fold, Routing, Ways, assemble, follow
+from .fold import FOLLOWED, PREPARING, Fold, Routing, Ways, assemble, follow
 from .stencil import UNROLLED
 
 
@@ -120,11 +121,11 @@ def open_cells(grid: Grid, reach: tuple[int, ...]) -> Bool[np.ndarray, "cells"]:
 @lru_cache(maxsize=4)
 def survey(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Surveyed:
     """Splits a map between a stencil and tables."""
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), stage(PREPARING, alone=True) as now:
         is_open = open_cells(grid, reach)
         near = np.flatnonzero(~is_open)
         part = Part((0,) * grid.dim, grid.shape, reach)
-        ways = follow(grid, reach, subcells, near)
+        ways = follow(grid, reach, subcells, near, done=now.span(0.0, FOLLOWED))
         ends = part.ends(ways)
         cells = None
         if grid.walls.any():
@@ -139,7 +140,8 @@ def survey(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str) -> Sur
             reach=reach,
             wrapped=grid.periodic,
         )
-        return Surveyed(ground, assemble(ways, partial(part.number, ends), len(ends), dtype))
+        numbers, done = partial(part.number, ends), now.span(FOLLOWED, 1.0)
+        return Surveyed(ground, assemble(ways, numbers, len(ends), dtype, done=done))
 
 
 class Part(NamedTuple):

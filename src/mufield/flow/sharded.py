@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float
 
+from .._progress import Share, Stage, stage
 from .._types import Mass, Scalar, State
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile, as_profile
@@ -23,7 +24,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField
 from ..space.move import GaussianNoise
 from .flow import Rollout, check_windows, subcells_for, window_reach
-from .fold import Fold, Routing, Ways, assemble, follow
+from .fold import FOLLOWED, PREPARING, Fold, Routing, Ways, assemble, follow
 from .ground import Ground, Part, open_cells
 from .phi import Aims, into_room
 from .sight import sight
@@ -98,7 +99,9 @@ class ShardedFlow(eqx.Module):
         self.rows = split_rows(grid, len(devices), reach[0])
         check_windows(problem, reach, stencil=True)
         cut = subcells or subcells_for(problem, noise.std)
-        self.slices = self._spread(_slices(problem, reach, cut, self.rows, len(devices)))
+        with stage(PREPARING, alone=True) as now:
+            slices = _slices(problem, reach, cut, self.rows, len(devices), now)
+        self.slices = self._spread(slices)
 
     def _spread(self, tree: Any) -> Any:
         """Arrays whose first axis is spread over the devices."""
@@ -247,9 +250,14 @@ def split_rows(grid: Grid, devices: int, reach: int) -> int:
 
 
 def _slices(
-    problem: Problem, reach: tuple[int, ...], subcells: int, rows: int, devices: int
+    problem: Problem, reach: tuple[int, ...], subcells: int, rows: int, devices: int, now: Stage
 ) -> Slice:
     """The slices of a map; arrays have an axis of devices in front."""
+
+    def span(first: float, last: float, device: int) -> Share:
+        each = (last - first) / devices
+        return now.span(first + each * device, first + each * (device + 1))
+
     grid, dtype = problem.grid, problem.initial.dtype
     shape = (rows, *grid.shape[1:])
     fill = [(0, rows * devices - grid.shape[0])] + [(0, 0)] * (grid.dim - 1)
@@ -262,13 +270,18 @@ def _slices(
     is_open = open_cells(grid, reach)
     near = np.flatnonzero(~is_open)
     owner = grid.free_cells[near, 0] // rows
-    ways = [follow(grid, reach, subcells, near[owner == device]) for device in range(devices)]
+    ways = [
+        follow(grid, reach, subcells, near[owner == d], done=span(0.0, FOLLOWED, d))
+        for d in range(devices)
+    ]
     parts = [Part((d * rows, *(0,) * (grid.dim - 1)), shape, reach) for d in range(devices)]
     ends = [part.ends(way) for part, way in zip(parts, ways, strict=True)]
     most = max(len(each) for each in ends)
     folds = [
-        assemble(way, partial(part.number, found), most, dtype.name, even=True)
-        for way, part, found in zip(_alike(ways), parts, ends, strict=True)
+        assemble(
+            way, partial(part.number, found), most, dtype.name, True, done=span(FOLLOWED, 1, d)
+        )
+        for d, (way, part, found) in enumerate(zip(_alike(ways), parts, ends, strict=True))
     ]
     sources = max(len(way.sources) for way in ways)
     numbers = [

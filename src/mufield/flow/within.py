@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._progress import stage
 from .._types import Mass, Scalar, Step
 from ..policies.base import AbstractPolicy, ActionLaw
 from ..problem import Motion
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .fold import FAR, INSIDE, follow, split_edges
+from .fold import FAR, FOLLOWED, INSIDE, PREPARING, follow, split_edges
 from .phi import mixed
 
 MOMENTS = 3
@@ -366,8 +367,9 @@ def _slabs(
 @lru_cache(maxsize=32)
 def build_within(grid: Grid, reach: tuple[int, ...], dtype: str) -> Within:
     """Builds the tables for windows of ``reach`` cells to each side."""
-    with jax.ensure_compile_time_eval():
-        ways = follow(grid, reach, 1, np.arange(grid.n_cells), STARTS)
+    with jax.ensure_compile_time_eval(), stage(PREPARING, alone=True) as now:
+        cells = np.arange(grid.n_cells)
+        ways = follow(grid, reach, 1, cells, STARTS, done=now.span(0.0, FOLLOWED))
         n, window = ways.landing.shape
         pairs, most = ways.pairs, ways.codes.shape[1]
         source = np.concatenate([np.repeat(np.arange(n), window), np.repeat(pairs // window, most)])

@@ -143,7 +143,7 @@ class RunFiles:
         for number in check_parts(directory)["episodes"]:
             path = self.path("episodes", number)
             document, record = read_record(path)
-            self._check_owner(path, document, number, document["plan"])
+            self._check_owner(path, document, number, record.plan)
             self.records.append(record)
             self._check_replans(path, document, number)
 
@@ -388,13 +388,13 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
 def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
     """Reads the file of an episode; returns its whole document, and the record made from it."""
     document, arrays = sealed = read_sealed(path, EPISODE)
-    require(path, sealed, {"metrics": dict, "source": dict, "plan": str}, OBSERVED)
+    require(path, sealed, {"metrics": dict, "source": dict}, OBSERVED)
     for name, found in ({"value": None, "best": None} | document["metrics"]).items():
         if not may_be(name, found):
             raise unusable(path, f"expected {wanted(name)} as its {name}, got {found!r:.200}")
     kept = {name: arrays[name] for name in (*OBSERVED, *SOMETIMES) if name in arrays}
-    content, about = digest("", kept), (document["metrics"], document["source"], document["plan"])
-    return document, EpisodeRecord(kept, content, *about)
+    about, plan = (document["metrics"], document["source"]), str(document.get("plan"))
+    return document, EpisodeRecord(kept, digest("", kept), *about, plan)
 
 
 def read_versions(directory: Path) -> dict[str, Any]:

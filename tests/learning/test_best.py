@@ -15,14 +15,16 @@ from mufield import (
     Profile,
     TablePolicy,
     UserError,
+    _progress,
     as_profile,
     random_policy,
 )
-from mufield.learning.best import Outlook, Shy
-from mufield.learning.m3ucrl import DRAW, M3UCRL
+from mufield.learning.best import Outlook, Shy, _tabulated
+from mufield.learning.m3ucrl import CHOOSING, DRAW, M3UCRL
 from mufield.learning.optimism import MeanMotion, within_reach
 from mufield.learning.run import learn, learn_many
 from mufield.models.base import Prediction
+from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
 
@@ -201,6 +203,46 @@ def test_a_price_for_doubt_keeps_agents_where_the_model_is_sure(unsure):
         for price in (0.0, 0.5, 5.0)
     ]
     assert beyond[0] > beyond[1] > beyond[2]
+
+
+def test_doubt_on_a_table_gives_the_same_plan(unsure):
+    learner, state = unsure
+    patchy = eqx.tree_at(lambda s: s.model, state, PATCHY)
+    price, mass = jnp.asarray(0.5), jnp.full_like(PROBLEM.initial, 1 / PROBLEM.grid.n_cells)
+    table, plain = (learner._usable_plan(patchy, Shy(price, seen)) for seen in (mass, None))
+    # The planner's moves are among the table's points, and the doubt does not see mu.
+    np.testing.assert_allclose(table.mass, plain.mass, atol=1e-9)
+    asked = []
+
+    def reward(state, action, mu):
+        asked.append(action)
+        return state[0] + 2 * action[0]
+
+    found = _tabulated(PROBLEM, reward, mass)
+    count, state = len(asked), jnp.asarray(PROBLEM.grid.centres[2])
+    mu = mean_field_at(PROBLEM.grid, mass, state)
+    for action in (-1.0, -0.37, 0.8, 1.0):
+        value = float(found(state, jnp.asarray([action]), mu))
+        assert value == pytest.approx(2.5 + 2 * action)
+    assert len(asked) == count
+
+
+@pytest.mark.parametrize("cautious", [False, True])
+def test_choosing_says_how_far_it_is(unsure, cautious, monkeypatch):
+    learner, state = unsure
+    shares, judge = [], Outlook.judge
+
+    def watched(outlook, *arguments, **settings):
+        shares.append((_progress._STAGES[-1].name, _progress._STAGES[-1].share))
+        return judge(outlook, *arguments, **settings)
+
+    monkeypatch.setattr(Outlook, "judge", watched)
+    learner.best(state, cautious=cautious, ran=(RANDOM, None))
+    assert {name for name, _ in shares} == {CHOOSING[cautious]}
+    parts = [share for _, share in shares]
+    assert parts == sorted(parts)
+    assert parts[0] > 0.3
+    assert len(parts) >= 3
 
 
 def test_a_better_policy_that_is_at_hand_is_taken(unsure):

@@ -49,6 +49,10 @@ REWARD_VARIANCES = (0.25, 4.0)
 """Limits of a reward's kernel parameters, as factors: rewards are scaled by their own deviation."""
 
 
+CHOOSING = ("choosing a policy", "choosing a cautious policy")
+"""What `M3UCRL.best` is called while it is shown; its shares are of the usual times."""
+
+
 class PlanError(UserError):
     """There is no usable plan or model, and no earlier one to fall back to."""
 
@@ -301,25 +305,34 @@ class M3UCRL:
         models = (state.model, state.reward_model)
         outlook = Outlook(self.problem, flow, *models, keys)
 
-        def judge(profile: Profile, how: str) -> BestPlan:
-            return outlook.judge(profile, how, interval=cautious)
+        with stage(CHOOSING[cautious]) as now:
 
-        plan = self._usable_plan(state, Greedy())
-        found = [judge(plan.profile, plan.note or "planned under the model's mean")]
-        if cautious:
-            shy = self._usable_plan(state, Shy(outlook.price(found[0])))
-            found.append(judge(shy.profile, shy.note or "planned at a price for doubt"))
-        if self.problem.constraints is not None:
-            ran = None  # only plans on all data are sure to keep the limits
-        elif state.profile is not None:
-            found.append(judge(state.profile, "the last policy"))
-        if ran is not None and ran[1] is not None and cautious:
-            found.append(outlook.known(ran[0], ran[1], "the luckiest policy, by what it earned"))
-        elif ran is not None:
-            found.append(judge(ran[0], "the luckiest policy"))
-        chosen = max(found, key=lambda each: each.lower)  # of several the first
-        if not cautious:
-            chosen = outlook.judge(chosen.profile, chosen.how)
+            def judge(profile: Profile, how: str, done: float) -> BestPlan:
+                judged = outlook.judge(profile, how, interval=cautious)
+                now.share = done
+                return judged
+
+            plan = self._usable_plan(state, Greedy())
+            now.share = 0.35 if cautious else 0.6
+            mean = plan.note or "planned under the model's mean"
+            found = [judge(plan.profile, mean, 0.45 if cautious else 0.7)]
+            if cautious:
+                usual = jnp.mean(plan.mass, axis=0)  # of the first plan; the second is not far
+                shy = self._usable_plan(state, Shy(outlook.price(found[0]), usual))
+                now.share = 0.85
+                found.append(judge(shy.profile, shy.note or "planned at a price for doubt", 0.9))
+            if self.problem.constraints is not None:
+                ran = None  # only plans on all data are sure to keep the limits
+            elif state.profile is not None:
+                found.append(judge(state.profile, "the last policy", 0.95 if cautious else 0.75))
+            if ran is not None and ran[1] is not None and cautious:
+                why = "the luckiest policy, by what it earned"
+                found.append(outlook.known(ran[0], ran[1], why))
+            elif ran is not None:
+                found.append(judge(ran[0], "the luckiest policy", 1.0 if cautious else 0.8))
+            chosen = max(found, key=lambda each: each.lower)  # of several the first
+            if not cautious:
+                chosen = outlook.judge(chosen.profile, chosen.how)
         return replace(chosen, transitions=len(state.data))
 
     def _usable_plan(self, state: LearnerState, world: AbstractOptimism) -> Plan:

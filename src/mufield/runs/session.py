@@ -24,7 +24,7 @@ from .._types import Mass
 from ..episode import Episode
 from ..errors import UserError
 from ..learning.best import BestPlan
-from ..learning.m3ucrl import RUN, LearnerState, PlanError
+from ..learning.m3ucrl import CHOOSING, RUN, LearnerState, PlanError
 from ..learning.run import EpisodeMetrics, Usable, judged, measure
 from ..observed.checks import Asked
 from ..observed.episode import read_episode
@@ -47,7 +47,10 @@ from .store import (
 )
 from .surroundings import import_users
 
-STAGES = {"fit": "fitting", "plan": "planning"}
+KINDS = ("best", "cautious")
+"""Kinds of policies that all data make best."""
+
+STAGES = {"fit": "fitting", "plan": "planning", **dict(zip(KINDS, CHOOSING, strict=True))}
 """What a run's timings call the stages that are shown while it learns."""
 
 
@@ -159,7 +162,7 @@ class Session:
 
         Raises if there are no data yet.
         """
-        kind = "cautious" if cautious else "best"
+        kind = KINDS[cautious]
         found = self.store.read_best(kind)
         if found is None:
             if not len(self.data) and not self.store.logs:
@@ -176,7 +179,9 @@ class Session:
             for log in self.store.logs:
                 if log.since > self.episode:  # told while a plan waits, which does not know it
                     state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
+            began = time.perf_counter()
             found = self.setup.learner.best(state, cautious=cautious, ran=ran)
+            self.store.note_seconds(self.episode, **{kind: time.perf_counter() - began})
             self.store.write_best(found, kind)
         return found
 

@@ -82,7 +82,7 @@ class SimulatedSystem(AbstractSystem):
         profile = fitting_profile(policy, self.problem)
         rollout = self.evaluate(profile)
         episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
-        _check_agents(self.problem, episode)
+        _check_agents(self.problem, profile, episode)
         if self.problem.hides_reward:
             episode = with_earnings(self._flow.problem, episode, key)
         return episode
@@ -258,7 +258,8 @@ def _check_rollout(
         outside = np.argwhere(~np.asarray(problem.actions.contains(law.actions) | ~used))
         cell, choice = (int(i) for i in outside[0])
         where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
-        raise outside_actions(problem, law.actions[cell, choice], problem.first + step, where)
+        number, action = problem.first + step, law.actions[cell, choice]
+        raise outside_actions(problem, action, number, where, table=profile.by_cell)
     finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
     if bool(finite) and not bool(jnp.isfinite(rollout.value)):
         raise UserError(
@@ -278,7 +279,7 @@ def _check_rollout(
     _check_farthest(problem, np.asarray(jnp.max(conduct.farthest, axis=0)))
 
 
-def _check_agents(problem: Problem, episode: Episode) -> None:
+def _check_agents(problem: Problem, profile: Profile, episode: Episode) -> None:
     """Raises if a tracked agent's action was not allowed or its position is not finite."""
     if not bool(jnp.all(jnp.isfinite(episode.next_states))):
         raise UserError(
@@ -289,14 +290,23 @@ def _check_agents(problem: Problem, episode: Episode) -> None:
     if not inside.all():
         agent, step = (int(i) for i in np.argwhere(~inside)[0])
         where = f"state {np.asarray(episode.states[agent, step])}"
-        raise outside_actions(problem, episode.actions[agent, step], step, where)
+        action = episode.actions[agent, step]
+        raise outside_actions(problem, action, step, where, table=profile.by_cell)
 
 
-def outside_actions(problem: Problem, action: Action, step: int, where: str) -> UserError:
-    """The error for an action that is not in the action space."""
+def outside_actions(
+    problem: Problem, action: Action, step: int, where: str, *, table: bool
+) -> UserError:
+    """The error for an action that is not in the action space.
+
+    A ``table``, often from a file, was planned for other actions; functions lack a bound.
+    """
+    remedy = "clip or squash it, for example with jnp.clip or jnp.tanh"
+    if table:
+        remedy = "the policy was made for other actions: name the options that it was planned for"
     return UserError(
         f"the policy's action {np.asarray(action)} at step {step} in the {where} is outside "
-        f"{problem.actions.describe()}; clip or squash it, for example with jnp.clip or jnp.tanh"
+        f"{problem.actions.describe()}; {remedy}"
     )
 
 

@@ -44,6 +44,8 @@ def test_all_files_are_written_and_the_table_is_printed(mufield, tmp_path):
     assert table[4][4:6] == ["100", "300"]
     assert "u2mfqlfh*: not comparable: discrete rooms, other moves and noise" in out
     assert "known: no policy on the learners' moves earns more than" in out
+    assert out.count("J of a learner is") == 1
+    assert "J of a learner is that of its last episode, 2" in out
     assert max(map(len, out.splitlines()[:5])) <= 80
     assert "[1/4] greedy-0: done" in said
     files = {path.name for path in (tmp_path / "comparison").iterdir()}

@@ -68,6 +68,24 @@ def test_a_policy_for_another_map_of_as_many_cells_is_refused(use, policy):
         USES[use](policy, problem_on(HIGH))
 
 
+def test_maps_that_differ_only_in_their_walls_are_told_apart_in_words():
+    one, other = (Grid.from_map(drawing) for drawing in ("..#\n...", "#..\n..."))
+    with pytest.raises(UserError, match=r"both have 3 x 2 .* walls differ in 2 cells, first in \("):
+        fitting_profile(table(problem_on(one)), problem_on(other))
+
+
+@pytest.mark.parametrize("use", ["evaluate", "run", "finite"])
+def test_a_table_for_a_wider_box_is_not_told_to_clip(use):
+    problem = problem_on(WIDE)
+    narrow = eqx.tree_at(lambda p: p.actions, problem, Box(-0.1, 0.1, dim=2))
+    wide = TablePolicy.deterministic(jnp.full((WIDE.n_cells, 2), 0.5), WIDE)
+    with pytest.raises(UserError, match="made for other actions: name the options") as caught:
+        USES[use](wide, narrow)
+    assert "jnp.clip" not in str(caught.value)
+    with pytest.raises(UserError, match=r"clip or squash it, for example with jnp\.clip"):
+        USES[use](lambda state, mu, step: jnp.full(2, 0.5), narrow)
+
+
 def test_a_policy_for_other_actions_is_refused():
     problem = problem_on(WIDE)
     made = network_profile(problem, jax.random.key(0), width=3, depth=1)

@@ -262,6 +262,27 @@ def opened(driver, *directories, port=0):
         yield server
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (599.4, "9 min 59 s"),
+        (1619, "27 min"),
+        (3584, "1 h 0 min"),
+        (35_939, "9 h 59 min"),
+        (36_000, "10 h"),
+    ],
+)
+def test_times_fit_into_their_tile(chromium, run, seconds, text):
+    (run / "timings.jsonl").write_text(f'{{"episode": 1, "fit": {seconds}}}\n')
+    with opened(chromium, run):
+        until(lambda: f"{text}time" in tiles(chromium))
+        assert chromium.execute_script(
+            "const tile = [...document.querySelectorAll('.tile b')].at(-1);"
+            "tile.parentElement.style.width = '156px';"
+            "return tile.scrollWidth <= tile.clientWidth"
+        )
+
+
 def tiles(driver):
     return driver.execute_script(TEXT, "summary")
 

@@ -145,6 +145,11 @@ def test_other_versions_are_noticed(run):
     path = run / "versions.json"
     path.write_text(path.read_text().replace('"jax": "', '"jax": "0.0.'))
     assert [change.split()[0] for change in changes_since(read_versions(run))] == ["jax"]
+    own = run / "own.py"
+    own.write_text("# as it is today")
+    then = read_versions(run) | {"imported": {"file": str(own), "sha256": "0" * 64}}
+    changes = [each for each in changes_since(then) if str(own) in each]
+    assert changes == [f"{own} has changed since the run began, or is gone; figures may differ"]
 
 
 def test_configurations_come_back_from_files(tmp_path, small):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..compare.config import ComparisonConfig
+from ..compare.config import LEARNERS, PESSIMISTS, ComparisonConfig, split
 from ..compare.result import Comparison, Result
 from .flags import EnvironmentArgument, ImportFlag, Jobs
 from .output import Answer, Table, in_percent, say
@@ -65,12 +65,14 @@ class Compare(Jobs, ComparisonConfig):
 
 
 def _counted(results: Sequence[Result]) -> list[str]:
-    """Which episodes of a learner count."""
-    last = {result.last: result.episodes for result in results if result.transitions}
+    """Which episodes of those that learn a model count; they all have as many."""
+    models = [each for each in results if split(each.name)[0] in (*LEARNERS, *PESSIMISTS)]
+    last = {result.last: result.episodes for result in models}
     return [
         f"J of a learner is its mean over episodes {episodes - count + 1} to {episodes}"
-        for count, episodes in last.items()
         if count > 1
+        else f"J of a learner is that of its last episode, {episodes}"
+        for count, episodes in last.items()
     ]
 
 

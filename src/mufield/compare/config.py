@@ -80,7 +80,8 @@ class ComparisonConfig:
     the one named with --model keep their defaults."""
 
     planner_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of mirror ascent, the planner of these learners, such as sweeps=30."""
+    """Settings of mirror ascent, the planner of these learners, such as sweeps=30; points, the
+    moves on each axis, count for known, too."""
 
     imports: str | None = None
     """Python file or module to import first, which registers your own system."""

@@ -124,18 +124,21 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
         # Repeats the step with all agents tracked, to find the one to blame.
         moves = move(len(block.cell)).tracked
         assert moves is not None
-        _refuse(problem, moves, int(step.number))
+        _refuse(step, moves)
     return done
 
 
-def _refuse(problem: Problem, moves: Moves, step: int) -> None:
+def _refuse(shared: Step, moves: Moves) -> None:
     """Raises an error about the first invalid move."""
+    problem, step = shared.rules.problem, int(shared.number)
     outside = ~np.asarray(problem.actions.contains(moves.actions))
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=1)
     agent = int(np.argmax(outside | broken))
     state, action = np.asarray(moves.states[agent]), np.asarray(moves.actions[agent])
     if outside[agent]:
-        raise outside_actions(problem, moves.actions[agent], step, f"state {state}")
+        # Where agents stand at cell centres, functions are made tables, too.
+        table = isinstance(shared.choose, CellLaws) and not shared.rules.centred
+        raise outside_actions(problem, moves.actions[agent], step, f"state {state}", table=table)
     raise UserError(
         f"an agent's position is not finite: the motion returned NaN or infinity for the state "
         f"{state} and the action {action} at step {step}"

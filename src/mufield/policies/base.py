@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, State
@@ -153,6 +154,13 @@ class FunctionPolicy(AbstractPolicy):
 def check_same_grid(own: Grid | None, grid: Grid) -> None:
     """Raises if a policy for the space ``own`` is used on another; None fits all."""
     if own is not None and own != grid:
+        if own.describe() == grid.describe():
+            other = np.argwhere(own.walls != grid.walls)
+            raise UserError(
+                f"the policy was made for another map than this: both have {grid.describe()}, but "
+                f"their walls differ in {len(other)} cells, first in {tuple(other[0].tolist())}; "
+                "name the environment and the options that it was planned for"
+            )
         raise UserError(
             f"the policy was made for another map than this: for {own.describe()}, and this is "
             f"{grid.describe()}; name the environment and the options that it was planned for"

@@ -70,11 +70,13 @@ def changes_since(then: dict[str, Any]) -> list[str]:
     imported = then.get("imported")
     file = imported.get("file") if isinstance(imported, dict) else None
     now = versions(Path(file) if isinstance(file, str) and file else None)
+    changed = [name for name in now if then.get(name) != now.get(name)]
     return [
-        f"{name} was {then.get(name)} when the run began and is {now.get(name)} now; figures may "
+        f"{file} has changed since the run began, or is gone; figures may differ"
+        if name == "imported"
+        else f"{name} was {then.get(name)} when the run began and is {now[name]} now; figures may "
         "differ"
-        for name in now
-        if then.get(name) != now.get(name)
+        for name in changed
     ]
 
 

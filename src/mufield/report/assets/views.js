@@ -135,8 +135,10 @@ function tilesOf(run, several) {
 function duration(seconds) {
   if (seconds < 59.95) return `${figure(Number(seconds.toFixed(1)))} s`;
   const whole = Math.round(seconds); // first of all, or 119.7 s would be 1 min 60 s
-  const minutes = Math.floor(whole / 60);
-  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.round(seconds / 60); // more would not fit into a tile
+  if (minutes < 60) return `${minutes} min`;
+  return minutes < 600 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.round(minutes / 60)} h`;
 }
 
 function notesOf(runs) {

@@ -19,11 +19,12 @@ from mufield import (
     as_profile,
     random_policy,
 )
-from mufield.learning.best import Outlook, Shy, _tabulated
+from mufield.learning.best import Outlook, Shy
 from mufield.learning.m3ucrl import CHOOSING, DRAW, M3UCRL
 from mufield.learning.optimism import MeanMotion, within_reach
 from mufield.learning.run import learn, learn_many
 from mufield.models.base import Prediction
+from mufield.planning.tabulated import TabulatedMotion
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
@@ -205,26 +206,16 @@ def test_a_price_for_doubt_keeps_agents_where_the_model_is_sure(unsure):
     assert beyond[0] > beyond[1] > beyond[2]
 
 
-def test_doubt_on_a_table_gives_the_same_plan(unsure):
-    learner, state = unsure
-    patchy = eqx.tree_at(lambda s: s.model, state, PATCHY)
-    price, mass = jnp.asarray(0.5), jnp.full_like(PROBLEM.initial, 1 / PROBLEM.grid.n_cells)
-    table, plain = (learner._usable_plan(patchy, Shy(price, seen)) for seen in (mass, None))
-    # The planner's moves are among the table's points, and the doubt does not see mu.
-    np.testing.assert_allclose(table.mass, plain.mass, atol=1e-9)
-    asked = []
-
-    def reward(state, action, mu):
-        asked.append(action)
-        return state[0] + 2 * action[0]
-
-    found = _tabulated(PROBLEM, reward, mass)
-    count, state = len(asked), jnp.asarray(PROBLEM.grid.centres[2])
-    mu = mean_field_at(PROBLEM.grid, mass, state)
-    for action in (-1.0, -0.37, 0.8, 1.0):
-        value = float(found(state, jnp.asarray([action]), mu))
-        assert value == pytest.approx(2.5 + 2 * action)
-    assert len(asked) == count
+def test_a_model_is_asked_for_its_doubt_once_and_not_in_every_sweep(unsure):
+    reward = Shy(jnp.asarray(0.5)).reward(PROBLEM, PATCHY, None, unsure[1].key)
+    assert isinstance(reward.doubt.doubt, TabulatedMotion)
+    mass = jnp.full_like(PROBLEM.initial, 1 / PROBLEM.grid.n_cells)
+    for centre in jnp.asarray(PROBLEM.grid.centres):
+        mu = mean_field_at(PROBLEM.grid, mass, centre)
+        for action in (jnp.asarray([-0.37]), jnp.asarray([1.0])):
+            doubt = PATCHY.beta * PATCHY.predict(centre, action, mu).epistemic / PROBLEM.max_move[0]
+            paid = PROBLEM.reward(centre, action, mu) - 0.5 * float(doubt[0])
+            assert float(reward(centre, action, mu)) == pytest.approx(float(paid), abs=1e-6)
 
 
 @pytest.mark.parametrize("cautious", [False, True])

@@ -4,7 +4,6 @@
 make most likely, and judges policies in worlds that are drawn from what the model believes.
 """
 
-import itertools
 from typing import Any
 
 import equinox as eqx
@@ -18,13 +17,13 @@ from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..flow.flow import Flow, Rollout
 from ..flow.kernels import displacements
 from ..flow.moves import MoveFlow, Weights
-from ..flow.sight import depends_on_mu, sees_step
+from ..flow.sight import depends_on_mu
 from ..models.base import AbstractModel
+from ..planning.tabulated import tabulated
 from ..policies.base import ActionLaw, Profile
 from ..policies.tables import TablePolicy
 from ..problem import Box, Motion, Problem, Reward
-from ..space.grid import Grid
-from ..space.measure import MeanField, at_all_cells
+from ..space.measure import MeanField
 from .optimism import AbstractOptimism, Greedy, within_reach
 
 DRAWS = 19
@@ -33,14 +32,6 @@ DRAWS = 19
 BAND = 2.5
 """Deviations that hold 99% of a normal distribution. A model whose beta is larger says that its own
 are too small, and draws are as much farther from the mean."""
-
-
-TABLED_POINTS = {1: 33, 2: 9, 3: 5}
-"""Actions on each axis for which doubt is computed once, by the number of axes; `MirrorPlanner`
-has as many on two axes by default."""
-
-MOST_TABLED = 1_000_000
-"""Most entries of such a table."""
 
 
 class BestPlan(eqx.Module):
@@ -113,26 +104,22 @@ class Outlook(eqx.Module):
 class Shy(Greedy):
     """The expected motion, and a price for going where the model is unsure.
 
-    A planner asks for the reward of all cells, moves and steps in every sweep, and a model's doubt
-    is costly: planning took ten times as long as without it. So it is computed once, on a table.
-
     Attributes:
         price: What is paid where beta sigma equals the farthest move on all axes.
-        mass: The population that doubt sees on the table; if None, there is no table, and doubt
-            sees the population as it moves.
     """
 
     price: Scalar
-    mass: Mass | None = None
 
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
         """The reward minus the price."""
         paid = super().reward(problem, model, reward_model, key)
-        doubt = _DoubtReward(model, problem.max_move)
-        table = doubt if self.mass is None else _tabulated(problem, doubt, self.mass)
-        return _PricedReward(paid, table, self.price)
+        doubt: Motion = _AxisDoubt(model, problem.max_move)
+        if isinstance(problem.actions, Box):
+            # Planners ask in every sweep for all cells and moves, and a model's doubt is costly.
+            doubt = tabulated(problem, doubt, problem.actions)
+        return _PricedReward(paid, _DoubtReward(doubt), self.price)
 
 
 class _PricedReward(eqx.Module):
@@ -151,62 +138,28 @@ class _Doubt(Greedy):
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
-        return _DoubtReward(model, problem.max_move)
+        return _DoubtReward(_AxisDoubt(model, problem.max_move))
 
 
 class _DoubtReward(eqx.Module):
-    """beta sigma(s, a, mu) by the farthest move, averaged over the axes."""
+    """The doubt, averaged over the axes."""
+
+    doubt: Motion
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        return jnp.mean(self.doubt(state, action, mu))
+
+
+class _AxisDoubt(eqx.Module):
+    """beta sigma(s, a, mu) by the farthest move, on each axis."""
 
     model: AbstractModel
     max_move: tuple[float, ...] = eqx.field(static=True)
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
         unsure = self.model.predict(state, action, mu).epistemic
         far = jnp.asarray(self.max_move, dtype=state.dtype)
-        return self.model.beta.astype(state.dtype) * jnp.mean(unsure / far)
-
-
-class _TabledReward(eqx.Module):
-    """A function of the cell and the action, linear in the action between the points of a grid.
-
-    Attributes:
-        values: The function by cell, then by its points on each axis of the action.
-        grid: The space.
-        box: The actions.
-    """
-
-    values: Float[Array, "cells *points"]
-    grid: Grid = eqx.field(static=True)
-    box: Box = eqx.field(static=True)
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        lower, upper = (jnp.asarray(end, action.dtype) for end in (self.box.lower, self.box.upper))
-        last = self.values.shape[1] - 1
-        place = jnp.clip((action - lower) / (upper - lower), 0.0, 1.0) * last
-        left = jnp.clip(jnp.floor(place), 0, last - 1)
-        right, index = place - left, left.astype(jnp.int32)
-        here = self.values[self.grid.index_of(state)]
-        total = jnp.zeros((), dtype=here.dtype)
-        for corner in itertools.product((0, 1), repeat=self.box.dim):
-            weight = jnp.prod(jnp.where(jnp.asarray(corner) == 1, right, 1 - right))
-            total += weight * here[tuple(index + jnp.asarray(corner, dtype=jnp.int32))]
-        return total
-
-
-def _tabulated(problem: Problem, reward: Reward, mass: Mass) -> Reward:
-    """The reward given a population, on a table; as it is if the table would be large.
-
-    Also if it sees the step, or actions are no box.
-    """
-    box, grid = problem.actions, problem.grid
-    points = TABLED_POINTS.get(box.dim, 0)
-    small = 0 < grid.n_cells * points**box.dim <= MOST_TABLED
-    if not isinstance(box, Box) or not small or sees_step(problem, reward):
-        return reward
-    tried = box.points(points).astype(problem.initial.dtype)
-    every = jnp.broadcast_to(tried, (grid.n_cells, *tried.shape))
-    values = at_all_cells(grid, mass, reward, every)
-    return _TabledReward(values.reshape(grid.n_cells, *(points,) * box.dim), grid, box)
+        return self.model.beta.astype(state.dtype) * unsure / far
 
 
 class _Drawn(AbstractOptimism):

@@ -317,8 +317,7 @@ class M3UCRL:
             mean = plan.note or "planned under the model's mean"
             found = [judge(plan.profile, mean, 0.45 if cautious else 0.7)]
             if cautious:
-                usual = jnp.mean(plan.mass, axis=0)  # of the first plan; the second is not far
-                shy = self._usable_plan(state, Shy(outlook.price(found[0]), usual))
+                shy = self._usable_plan(state, Shy(outlook.price(found[0])))
                 now.share = 0.85
                 found.append(judge(shy.profile, shy.note or "planned at a price for doubt", 0.9))
             if self.problem.constraints is not None:

@@ -6,6 +6,7 @@ between a mixture of two kernels stands in for it.
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Mass, Scalar, Step
+from .._types import Action, Mass, Scalar, State, Step
 from ..policies.base import ActionLaw
 from ..problem import AbstractJointMotion, Motion
 from ..space.measure import MeanField, at_all_cells
@@ -27,6 +28,9 @@ MOVES_AT_ONCE = 64
 
 BELIEVED_AT_ONCE = 16
 """Number of actions for which a model is asked at the same time, in all cells."""
+
+CELLS_AT_ONCE = 8
+"""Number of cells for which a model is asked at the same time, for all actions."""
 
 MOST_KERNEL_BYTES = 1 << 29
 """Largest kernel, or table of kernels, that is stored."""
@@ -100,6 +104,39 @@ def landing_kernel(
     groups = jnp.swapaxes(actions.reshape(len(actions), -1, group, actions.shape[-1]), 0, 1)
     by_move = jax.lax.map(one, groups, batch_size=max(1, MOVES_AT_ONCE // group))
     return jnp.swapaxes(by_move.reshape(-1, *by_move.shape[2:]), 0, 1)
+
+
+def kernels_of(
+    flow: Flow,
+    aims: Callable[[State, Action, MeanField], Float[Array, "motions dim"]],
+    actions: Float[Array, "moves action_dim"],
+    mass: Mass,
+) -> Float[Array, "motions cells moves window"]:
+    """The landing kernels of several motions, which see ``mass``; each cell has the same moves.
+
+    Args:
+        flow: The problem's flow.
+        aims: Where an agent aims by each of the motions.
+        actions: The moves.
+        mass: What the motions see as mu.
+    """
+    grid = flow.problem.grid
+    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+
+    def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves motions dim"]:
+        state, here = cell
+        mu = MeanField(mass=mass, here=here, grid=grid)
+        found = jax.vmap(lambda action: aims(state, action, mu))(actions)
+        return grid.displacement(state, found)
+
+    aimed = jax.lax.map(of_cell, (centres, mass), batch_size=CELLS_AT_ONCE)
+
+    # One move after the other: the pieces of several would not fit into a core's cache.
+    def landed(moves: Float[Array, "moves cells dim"]) -> Float[Array, "cells moves window"]:
+        return jnp.swapaxes(jax.lax.map(lambda each: _landed(flow, each), moves), 0, 1)
+
+    kernels: Array = jax.lax.map(landed, jnp.transpose(aimed, (2, 1, 0, 3)))
+    return kernels
 
 
 def land(

@@ -196,16 +196,16 @@ def drawn_end(
     state: State,
     action: Action,
     mu: MeanField,
-    farther: float = 1.0,
 ) -> Array:
-    """Where an agent aims, or what it earns, by a draw; farther from the mean if beta is large.
-
-    ``farther`` is one more factor on the distance.
-    """
+    """Where an agent aims, or what it earns, by a draw; farther from the mean if beta is large."""
     mean = model.predict(state, action, mu).mean
     apart = jnp.asarray(model.draw(key)(state, action, mu)) - mean
-    wide = farther * jnp.maximum(1.0, model.beta / BAND).astype(mean.dtype)
-    return jnp.asarray(mean + wide * apart)
+    return jnp.asarray(mean + wideness(model).astype(mean.dtype) * apart)
+
+
+def wideness(model: AbstractModel) -> Scalar:
+    """Factor on the distance of draws from the mean."""
+    return jnp.maximum(1.0, model.beta / BAND)
 
 
 def _shared_moves(profile: Profile) -> Float[Array, "moves action_dim"] | None:

@@ -13,12 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
-from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Mass, Masses, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..flow.kernels import landing_kernel
+from ..flow.kernels import kernels_of
 from ..flow.moves import Weights
 from ..flow.sight import sees_step
 from ..models.base import AbstractModel
@@ -26,9 +25,9 @@ from ..planning.outcomes import AbstractOutcomes, DoubtfulOutcomes, DrawnOutcome
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import AbstractJointMotion, Motion, Problem
+from ..problem import Problem
 from ..space.measure import MeanField, at_all_cells
-from .best import drawn_end
+from .best import wideness
 from .optimism import MeanMotion, within_reach
 
 Moves = Float[Array, "moves action_dim"]
@@ -94,38 +93,16 @@ class DrawnWorlds(AbstractPessimism):
         past: Past | None,
     ) -> AbstractOutcomes:
         """Computes the landing kernels of all worlds, once for a plan."""
-        keys, mean = jax.random.split(key, 2 * self.draws), _mean_motion(problem, model)
-        worlds = _Worlds(mean=mean, keys=keys, farther=self.farther, action_dim=own.shape[1])
-        numbers = jnp.arange(1 + len(keys), dtype=own.dtype)[:, None]
-        joint = [jnp.repeat(own, len(numbers), axis=0), jnp.tile(numbers, (len(own), 1))]
-        found = _kernel(flow, worlds, jnp.concatenate(joint, axis=1), seen, len(numbers))
-        kernels = found.reshape(len(found), len(own), len(numbers), -1)
-        return DrawnOutcomes.of(flow, own, jnp.moveaxis(kernels, 2, 0), past)
+        _check_steps(problem, model)
+        drawn = model.mean_and_draws(jax.random.split(key, 2 * self.draws))
+        wide = (self.farther * wideness(model)).astype(seen.dtype)
 
+        def aims(state: State, action: Action, mu: MeanField) -> Float[Array, "worlds dim"]:
+            ends = drawn(state, action, mu)
+            ends = ends[0] + wide * (ends - ends[0])
+            return jax.vmap(lambda end: within_reach(state, end, problem.max_move))(ends)
 
-class _Worlds(AbstractJointMotion):
-    """The model's mean and motions drawn from it, told apart by a number in place of a control.
-
-    So the model is asked once for all of them.
-    """
-
-    mean: MeanMotion
-    keys: KeyArray[Array, "draws"]
-    farther: float = eqx.field(static=True)
-    action_dim: int = eqx.field(static=True)
-
-    def believe(self, state: State, action: Action, mu: MeanField) -> Float[Array, "worlds dim"]:
-        """Where an agent aims in each world."""
-
-        def one(key: Key) -> State:
-            end = drawn_end(self.mean.model, key, state, action, mu, self.farther)
-            return within_reach(state, end, self.mean.max_move)
-
-        return jnp.concatenate([self.mean(state, action, mu)[None], jax.vmap(one)(self.keys)])
-
-    def steer(self, state: State, belief: Float[Array, "worlds dim"], eta: Array) -> State:
-        """Where it aims in the world of this number."""
-        return belief[eta[0].astype(int)]
+        return DrawnOutcomes.of(flow, own, kernels_of(flow, aims, own, seen), past)
 
 
 class AccumulatedDoubt(AbstractPessimism):
@@ -160,8 +137,10 @@ class AccumulatedDoubt(AbstractPessimism):
 
         everywhere = jnp.broadcast_to(own, (problem.grid.n_cells, *own.shape))
         doubts = at_all_cells(problem.grid, seen, doubt, everywhere)
-        mean = _kernel(flow, _mean_motion(problem, model), own, seen)
-        return DoubtfulOutcomes(flow, own, mean[None], doubts, self.lipschitz)
+        _check_steps(problem, model)
+        mean = MeanMotion(model, problem.max_move)
+        expected = kernels_of(flow, lambda *agent: mean(*agent)[None], own, seen)
+        return DoubtfulOutcomes(flow, own, expected, doubts, self.lipschitz)
 
 
 class Trusting(AbstractPessimism):
@@ -251,26 +230,23 @@ def weights_of(
 
     def one(_: None, inputs: tuple[Any, Mass]) -> tuple[None, Float[Array, "cells moves"]]:
         part, mass = inputs
-        law = profile.join(part).at_cells(grid, mass)
-        apart = jnp.sum((law.actions[:, :, None] - moves) ** 2, axis=-1)
+        policy = profile.join(part)
+        law = policy.at_cells(grid, mass)
+        shared = isinstance(policy, TablePolicy) and len(policy.actions) == 1
+        actions = law.actions[:1] if shared else law.actions
+        apart = jnp.sum((actions[:, :, None] - moves) ** 2, axis=-1)
         nearest = jax.nn.one_hot(jnp.argmin(apart, axis=-1), len(moves), dtype=mass.dtype)
+        if shared:
+            return None, law.weights @ nearest[0]
         return None, jnp.einsum("km,kmn->kn", law.weights, nearest)
 
     weights: Array = jax.lax.scan(one, None, (profile.per_step, seen))[1]
     return weights
 
 
-def _kernel(flow: Flow, motion: Motion, own: Array, seen: Mass, group: int = 1) -> Array:
-    actions = jnp.broadcast_to(own, (flow.problem.grid.n_cells, *own.shape))
-    kernel: Array = landing_kernel(flow, motion, actions, seen, group)
-    return kernel
-
-
-def _mean_motion(problem: Problem, model: AbstractModel) -> MeanMotion:
-    mean = MeanMotion(model, problem.max_move)
-    if sees_step(problem, mean):
+def _check_steps(problem: Problem, model: AbstractModel) -> None:
+    if sees_step(problem, MeanMotion(model, problem.max_move)):
         raise UserError(
             "limits cannot be kept yet under a model that looks at mu.step: what may happen is "
             "computed once for all steps; leave mu.step out of the model's features"
         )
-    return mean

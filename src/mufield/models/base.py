@@ -6,6 +6,7 @@ one output, what the agent earns.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
@@ -28,6 +30,9 @@ from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, mean_field_at
 from .data import PaddedTransitions, Transitions, Units
+
+Motions = Callable[[State, Action, MeanField], Float[Array, "motions outputs"]]
+"""Several motions, or rewards, of one agent."""
 
 LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
 """Levels at which coverage is reported."""
@@ -73,6 +78,19 @@ class AbstractModel(eqx.Module):
             return found.mean + found.epistemic * shift
 
         return motion
+
+    def mean_and_draws(self, keys: KeyArray[Array, "draws"]) -> Motions:
+        """The mean, and what `draw` returns for each key, as one function.
+
+        Models may compute once what all of them share.
+        """
+
+        def motions(state: State, action: Action, mu: MeanField) -> Float[Array, "motions outputs"]:
+            mean = self.predict(state, action, mu).mean
+            drawn = jax.vmap(lambda key: jnp.asarray(self.draw(key)(state, action, mu)))(keys)
+            return jnp.concatenate([mean[None], drawn])
+
+        return motions
 
 
 class AbstractModelFamily(eqx.Module):

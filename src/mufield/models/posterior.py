@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Scalar, State
 from ..problem import Motion
 from ..space.measure import MeanField
-from .base import AbstractModel, FeatureMap, Prediction, Rows
+from .base import AbstractModel, FeatureMap, Motions, Prediction, Rows
 from .data import Units
 from .kernels import AbstractKernel, covariances, variances
 
@@ -201,7 +202,7 @@ class Process(eqx.Module):
 
     def __call__(self, z: Float[Array, "features"]) -> tuple[Array, Array]:
         """Mean and variance on each axis, at the features of one agent."""
-        b = self._whitened(z)
+        b = self.whitened(z)
         return jnp.sum(self.weights * b, axis=1), self.kernel(z, z) - jnp.sum(b**2, axis=1)
 
     def draw(self, key: Key) -> "DrawnFunction":
@@ -214,8 +215,14 @@ class Process(eqx.Module):
             jax.random.normal(rest_key, shape[:1], dtype),
         )
 
-    def _whitened(self, z: Float[Array, "features"]) -> Float[Array, "dim rank"]:
+    def whitened(self, z: Float[Array, "features"]) -> Float[Array, "dim rank"]:
+        """b(z), for each axis."""
         return self.whiten @ jax.vmap(lambda point: self.kernel(point, z))(self.points)
+
+    def left(self, z: Float[Array, "features"], b: Float[Array, "dim rank"]) -> Array:
+        """The standard deviation that weights of b(z) do not explain, on each axis."""
+        explained = jnp.sum((1 + self.deviations**2) * b**2, axis=1)
+        return safe_root(self.kernel(z, z) - explained)
 
 
 class DrawnFunction(eqx.Module):
@@ -233,10 +240,9 @@ class DrawnFunction(eqx.Module):
     def __call__(self, z: Float[Array, "features"]) -> Float[Array, "dim"]:
         """Values on each axis, at the features of one agent."""
         process = self.process
-        b = process._whitened(z)
-        explained = jnp.sum((1 + process.deviations**2) * b**2, axis=1)
-        left = safe_root(process.kernel(z, z) - explained)
-        return jnp.sum((process.weights + self.shift) * b, axis=1) + self.rest * left
+        b = process.whitened(z)
+        found = jnp.sum((process.weights + self.shift) * b, axis=1)
+        return found + self.rest * process.left(z, b)
 
 
 class Posterior(AbstractModel):
@@ -272,6 +278,23 @@ class Posterior(AbstractModel):
             return self.units.decode(state, drawn(self.features(state, action, mu)))
 
         return motion
+
+    def mean_and_draws(self, keys: KeyArray[Array, "draws"]) -> Motions:
+        """As one matrix of weights, which is multiplied with b."""
+        process, drawn = self.process, jax.vmap(self.process.draw)(keys)
+        # The mean is the draw without a shift.
+        shift, rest = (
+            jnp.pad(x, ((1, 0), *[(0, 0)] * (x.ndim - 1))) for x in (drawn.shift, drawn.rest)
+        )
+        weights = process.weights + shift
+
+        def motions(state: State, action: Action, mu: MeanField) -> Float[Array, "motions outputs"]:
+            z = self.features(state, action, mu)
+            b = process.whitened(z)
+            found = jnp.einsum("wdr,dr->wd", weights, b) + rest * process.left(z, b)
+            return jax.vmap(lambda each: self.units.decode(state, each))(found)
+
+        return motions
 
 
 def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:

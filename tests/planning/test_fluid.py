@@ -73,6 +73,18 @@ def test_no_policy_earns_more_than_the_bound(seed, motion, load):
     assert found.upper <= found.optimum + (0.02 if motion is quick else 0.2)
 
 
+def test_with_a_plans_own_crowds_the_programme_earns_at_least_as_much():
+    system = fleet(1, crowded)
+    moves, parts = moves_of(system), of_fleet(system.problem)
+    plan = mf.MirrorAscent(sweeps=40, bound=False).solve(moves)
+    mass = np.asarray(moves.rollout(plan.weights).mass, dtype=float)
+    usual, slow = Programme(moves, *parts), Programme(moves, *parts, crowds=mass)
+    # Probabilities of landing below a thousandth are left out.
+    assert slow.solve().optimum >= float(plan.value) - 2e-3
+    jam = Programme(moves, *parts, crowds=np.full_like(mass, 1e6))
+    assert jam.solve().optimum < slow.solve().optimum < usual.solve().optimum
+
+
 def test_caps_limit_who_can_serve():
     problem = fleet(3, load=0.4).problem
     programme = Programme(moves_of(fleet(3, load=0.4)), *of_fleet(problem))

@@ -168,9 +168,18 @@ def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
 
 
 class Programme:
-    """The programme as matrices of SciPy; the motion is that of empty streets."""
+    """The programme as matrices of SciPy.
 
-    def __init__(self, moves: MoveFlow, earnings: Earnings, passengers: Passengers):
+    The motion sees the masses ``crowds`` by step, by default none: it is that of empty streets.
+    """
+
+    def __init__(
+        self,
+        moves: MoveFlow,
+        earnings: Earnings,
+        passengers: Passengers,
+        crowds: Float[np.ndarray, "steps cells"] | None = None,
+    ):
         problem = moves.flow.problem
         self.moves, self.horizon, self.cells = moves, problem.horizon, problem.grid.n_cells
         self.wanted = passengers.of_steps(self.horizon)
@@ -178,6 +187,7 @@ class Programme:
         self.cost = np.asarray(earnings.driving(moves.actions), dtype=float)
         initial = np.asarray(problem.initial, dtype=float)
         self.initial = initial / initial.sum()
+        self.crowds = np.zeros((self.horizon, self.cells)) if crowds is None else crowds
 
     def solve(self, caps: Sequence[Cap] = ()) -> _Solution:
         """Solves it by the interior point method of HiGHS, with more limits of who can serve."""
@@ -195,7 +205,7 @@ class Programme:
         )
         arrive = []
         for step in range(horizon - 1):
-            landing = landings(self.moves, step)
+            landing = landings(self.moves, step, self.crowds[step])
             ends = trip_matrix(trips, step)
             arrive.append(sparse.hstack([landing.T, ends.T]))
         blocks: list[list[Any]] = [[None] * horizon for _ in range(horizon)]
@@ -253,7 +263,8 @@ class Programme:
         best = np.zeros_like(empty)
         for step in range(self.horizon):
             after = values[step + 1] if step + 1 < self.horizon else np.zeros(self.cells)
-            worth = np.asarray(_worth(self.moves, jnp.zeros(self.cells), after, step)) - self.cost
+            crowd = jnp.asarray(self.crowds[step])
+            worth = np.asarray(_worth(self.moves, crowd, after, step)) - self.cost
             best[step, np.arange(self.cells), worth.argmax(axis=1)] = 1.0
         total = empty.sum(axis=-1, keepdims=True)
         filled = total > NO_VEHICLE
@@ -303,12 +314,12 @@ def _kernel(moves: MoveFlow, mass: Mass, step: Step) -> Float[Array, "cells move
     return kernels.landing_kernel(moves.flow, moves.motion, moves.actions, mass, moves.group, step)
 
 
-def landings(moves: MoveFlow, step: int) -> Any:
-    """Sparse matrix from cells and moves to the cells where agents land, on empty streets."""
+def landings(moves: MoveFlow, step: int, crowd: Float[np.ndarray, "cells"]) -> Any:
+    """Sparse matrix from cells and moves to the cells where agents land; they see ``crowd``."""
     from scipy import sparse
 
     cells = moves.flow.problem.grid.n_cells
-    seen = jnp.zeros(cells, dtype=moves.actions.dtype)
+    seen = jnp.asarray(crowd, dtype=moves.actions.dtype)
     kernel = np.array(_kernel(moves, seen, jnp.asarray(step)), dtype=float)
     window = kernel.shape[-1]
     kernel = kernel.reshape(-1, window)

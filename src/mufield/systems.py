@@ -206,9 +206,14 @@ def agent_move(
     draws: Float[Array, "draws"],
 ) -> Move:
     """One agent's move, given its action and the random numbers of the noise."""
+    return noise.move(grid, state, agent_aim(grid, motion, state, action, mu), draws)
+
+
+def agent_aim(grid: Grid, motion: Motion, state: State, action: Action, mu: MeanField) -> State:
+    """Where one agent would be without noise and walls."""
     # The shorter way round on periodic axes, as in the flow.
     wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
-    return noise.move(grid, state, state + grid.displacement(state, wanted), draws)
+    return state + grid.displacement(state, wanted)
 
 
 _inspect = eqx.filter_jit(Flow.inspect)

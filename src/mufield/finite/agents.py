@@ -1,6 +1,7 @@
 """One compiled step of a block of agents."""
 
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,15 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
-from .._types import CellIndex, Key, Mass, Scalar, State
+from .._types import CellIndex, Key, Mass, Scalar
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
+from ..space.crowd import Crowd, move_with_noise
 from ..space.measure import MeanField, place_agents
-from ..space.move import GaussianNoise, Noise
-from ..systems import agent_move, carried_off, outside_actions
+from ..space.move import GaussianNoise, Move, Noise
+from ..systems import agent_aim, carried_off, outside_actions
 from ..trips import Ride
 from .draws import CellLaws, drawn, normal, random_bits, uniform
+
+TOGETHER = 1 << 12
+"""Most agents that compiled code moves at once: so many that the caches hold what is between."""
 
 
 class Rules(eqx.Module):
@@ -51,9 +56,12 @@ class Step(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some of the agents: their positions and cells, and how many are in each cell."""
+    """Some of the agents: their positions and cells, and how many are in each cell.
 
-    position: Float[Array, "agents dim"]
+    Positions have one array for each axis, which compiled code reads several agents at a time.
+    """
+
+    position: tuple[Float[Array, "agents"], ...]
     cell: Int[Array, "agents"]
     counts: Int[Array, "cells"]
 
@@ -69,16 +77,19 @@ class Moves(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """A block after a step: ``valid`` if all moves are allowed and finite."""
+    """A block after a step: ``valid`` if all moves are allowed and finite.
+
+    ``rewards`` are sums over some thousand agents each.
+    """
 
     block: Block
-    rewards: Float[Array, "agents"]
+    rewards: Float[Array, "parts"]
     valid: Bool[Array, ""]
     tracked: Moves | None
 
     @property
     def earned(self) -> float:
-        """Sum of the rewards; NumPy adds them in double precision, and faster than JAX."""
+        """Sum of the rewards, in double precision."""
         return float(np.sum(np.asarray(self.rewards), dtype=np.float64))
 
 
@@ -105,7 +116,9 @@ def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
     problem = rules.problem
     key = jax.random.fold_in(key, number)
     placed = place_agents(problem.grid, problem.initial, key, size, centred=rules.centred)
-    return Block(placed.position, placed.cell, _counts(rules, placed.cell, jnp.asarray(True)))
+    return Block(
+        tuple(placed.position.T), placed.cell, _counts(rules, placed.cell, jnp.asarray(True))
+    )
 
 
 def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> Advanced:
@@ -118,7 +131,7 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
     words = 1 + (dim if isinstance(step.rules.noise, GaussianNoise) else 0)
     words += 0 if problem.trips is None else 2 + dim
     bits = random_bits(np.asarray(step.seed), int(number), len(block.cell), words)
-    move = partial(_advance, step, number, block, jnp.asarray(bits))
+    move = partial(_advance, step, number, block, tuple(map(jnp.asarray, bits)))
     done = move(watched)
     if not bool(done.valid):
         # Repeats the step with all agents tracked, to find the one to blame.
@@ -150,52 +163,81 @@ def _advance(
     step: Step,
     number: Int[Array, ""],
     block: Block,
-    bits: UInt32[Array, "agents words"],
+    bits: tuple[UInt32[Array, "agents"], ...],
     watched: int,
 ) -> Advanced:
     rules, choose = step.rules, step.choose
     problem, grid = rules.problem, rules.problem.grid
-    size, dtype = block.cell.shape[0], block.position.dtype
+    size, dtype = block.cell.shape[0], block.position[0].dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
-    chances = uniform(bits[:, 0], dtype)
-    if isinstance(rules.noise, GaussianNoise):
-        draws = normal(bits[:, 1 : 1 + grid.dim], dtype)
-    else:
+    pushes = bits[1 : 1 + grid.dim]
+    if not isinstance(rules.noise, GaussianNoise):
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(step.seed)), number)
-        draws = rules.noise.draws(grid, key, (size,), dtype)
+        pushes = tuple(rules.noise.draws(grid, key, (size,), dtype).T)
 
-    # Without a barrier the compiler would compute these again wherever they are used.
-    chances, draws = jax.lax.optimization_barrier((chances, draws))
-
-    def one(state: State, cell: CellIndex, chance: Scalar, draws: Array) -> tuple[Any, ...]:
+    def decide(place: tuple[Scalar, ...], cell: CellIndex, choice: Any) -> tuple[Any, ...]:
+        """One agent's action, where it aims, its reward, and whether the action is allowed."""
+        state = jnp.stack(place)
         mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=step.number)
         if isinstance(choose, CellLaws):
-            action = choose.draw(cell, chance)
+            action = choose.action(cell, choice)
         else:
             seen = MeanField(step.seen, step.seen[cell], grid, step.number)
-            action = drawn(choose.law(state, seen), chance)
+            action = drawn(choose.law(state, seen), choice)
         problem.check_action(action.shape)
-        moved = agent_move(grid, rules.noise, rules.motion, state, action, mu, draws)
-        valid = problem.actions.contains(action) & jnp.all(jnp.isfinite(moved.position))
-        return action, moved, problem.reward(centres[cell], action, mu), valid
+        aim = agent_aim(grid, rules.motion, state, action, mu)
+        reward = problem.reward(centres[cell], action, mu)
+        return tuple(action), tuple(aim), reward, problem.actions.contains(action)
 
-    actions, moved, rewards, valid = jax.vmap(one)(block.position, block.cell, chances, draws)
+    def some(agents: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Moves as many agents as the caches hold."""
+        place, cell, first, pushes, paid = agents
+        chance = uniform(first, dtype)
+        if isinstance(rules.noise, GaussianNoise):
+            pushes = tuple(normal(push, dtype) for push in pushes)
+        choice = choose.find(cell, chance) if isinstance(choose, CellLaws) else chance
+        actions, aims, rewards, allowed = jax.vmap(decide)(place, cell, choice)
+        moved = move_with_noise(grid, rules.noise, place, cell, aims, pushes)
+        valid = reduce(and_, map(jnp.isfinite, moved.position), allowed)
+        return actions, moved, jnp.sum(jnp.where(paid, rewards, 0.0)), jnp.all(valid)
+
+    parts = -(-size // TOGETHER)
+    extra = -size % parts  # the last agent moves so often again
+
+    def split(each: Array) -> Array:
+        return jnp.pad(each, (0, extra), mode="edge").reshape(parts, -1)
+
+    life_key = jax.random.fold_in(step.life_key, number)
+    here, later = _present(rules, step.number - problem.first, life_key, size, watched)
+    paid = jnp.pad(jnp.broadcast_to(here, size), (0, extra)).reshape(parts, -1)
+    rows = jax.tree.map(split, (block.position, block.cell, bits[0], pushes))
+    *found, rewards, valid = jax.lax.map(some, (*rows, paid))
+    actions, crowd = jax.tree.map(lambda each: each.reshape(-1)[:size], tuple(found))
     carried = jnp.zeros(size, dtype=bool)
     if problem.trips is not None:
         chance = problem.trips.chances(grid, step.now, step.number)[block.cell]
         landings = problem.trips.landings(step.number)
-        luck = uniform(bits[:, bits.shape[1] - (2 + grid.dim) :], dtype)
+        luck = uniform(jnp.stack(bits[-(2 + grid.dim) :], axis=1), dtype)
         rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, luck)
-        moved, carried = jax.vmap(partial(carried_off, problem))(moved, rides), rides.taken
-    life_key = jax.random.fold_in(step.life_key, number)
-    here, later = _present(rules, step.number - problem.first, life_key, size, watched)
-    position = centres[moved.index] if rules.centred else moved.position
-    moves = Moves(block.position, actions, moved.position, moved.stopped, carried)
+        moved = Move(
+            jnp.stack(crowd.position, axis=1), jnp.stack(crowd.stopped, axis=1), crowd.cell
+        )
+        moved = jax.vmap(partial(carried_off, problem))(moved, rides)
+        crowd, carried = (
+            Crowd(tuple(moved.position.T), tuple(moved.stopped.T), moved.index),
+            rides.taken,
+        )
+    position = tuple(centres[crowd.cell].T) if rules.centred else crowd.position
+    moves = (block.position, actions, crowd.position, crowd.stopped)
+    states, taken, ends, stopped = (
+        jnp.stack([column[:watched] for column in columns], axis=1) for columns in moves
+    )
+    tracked = Moves(states, taken, ends, stopped, carried[:watched])
     return Advanced(
-        block=Block(position, moved.index, _counts(rules, moved.index, later)),
-        rewards=jnp.where(here, rewards, 0.0),
+        block=Block(position, crowd.cell, _counts(rules, crowd.cell, later)),
+        rewards=rewards,
         valid=jnp.all(valid),
-        tracked=jax.tree.map(lambda values: values[:watched], moves) if watched else None,
+        tracked=tracked if watched else None,
     )
 
 

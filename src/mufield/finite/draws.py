@@ -26,16 +26,16 @@ BEYOND = 2.0
 
 def random_bits(
     seed: UInt32[np.ndarray, "parts"], number: int, size: int, words: int
-) -> UInt32[np.ndarray, "agents drawn"]:
-    """Random bits for the ``size`` agents of block ``number``, at least ``words`` for each.
+) -> UInt32[np.ndarray, "words agents"]:
+    """Random bits for the ``size`` agents of block ``number``: ``words`` for each.
 
     ``seed`` identifies the step. NumPy draws them several times faster than JAX on a CPU.
     """
     sequence = np.random.SeedSequence([*seed.tolist(), number])
     stream = np.random.Generator(np.random.SFC64(sequence))
-    pairs = -(-words // 2)  # two words at a time are drawn as fast as one
-    drawn = stream.integers(2**64 - 1, size=(size, pairs), dtype=np.uint64, endpoint=True)
-    return drawn.view(np.uint32)
+    pairs = -(-words * size // 2)  # two words at a time are drawn as fast as one
+    drawn = stream.integers(2**64 - 1, size=pairs, dtype=np.uint64, endpoint=True)
+    return drawn.view(np.uint32)[: words * size].reshape(words, size)
 
 
 def uniform(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
@@ -50,10 +50,17 @@ def normal(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
 
 
 class CellLaws(eqx.Module):
-    """The laws of all cells, with the weights of each cell's moves as `cumulated` returns them."""
+    """The laws of all cells.
+
+    Attributes:
+        cumulative: The weights of each cell's moves as `cumulated` returns them.
+        actions: The cells' moves: for each axis of an action, one after the other.
+        moves: Number of moves in each cell.
+    """
 
     cumulative: Float[Array, "cells width"]
-    actions: Float[Array, "cells moves action_dim"]
+    actions: tuple[Float[Array, "cells_and_moves"], ...]
+    moves: int = eqx.field(static=True)
 
     @classmethod
     def build(cls, law: ActionLaw, used: Bool[np.ndarray, "cells"]) -> "CellLaws":
@@ -61,13 +68,29 @@ class CellLaws(eqx.Module):
         weights = np.asarray(law.weights, dtype=float)
         error = float(np.abs(weights[used].sum(axis=1) - 1.0).max())
         check_weights(error, float(weights[used].min()))
-        return cls(jnp.asarray(cumulated(weights), dtype=law.weights.dtype), law.actions)
+        actions = np.moveaxis(np.asarray(law.actions), -1, 0).reshape(law.actions.shape[-1], -1)
+        cumulative = jnp.asarray(cumulated(weights), dtype=law.weights.dtype)
+        return cls(cumulative, tuple(map(jnp.asarray, actions)), weights.shape[1])
 
     def draw(self, cell: CellIndex, chance: Scalar) -> Action:
         """The action of an agent in a cell, given its chance."""
-        if self.actions.shape[1] == 1:
-            return self.actions[cell, 0]
-        return self.actions[cell, find(self.cumulative, cell, chance)]
+        return self.action(cell, self.find(cell, chance))
+
+    def find(self, cell: Int[Array, "*agents"], chance: Float[Array, "*agents"]) -> Array:
+        """Which of their cell's moves agents make."""
+        if self.moves == 1:
+            return jnp.zeros_like(cell)
+        return find(self.cumulative, cell, chance)
+
+    def action(self, cell: CellIndex, choice: Int[Array, ""]) -> Action:
+        """The action of an agent that makes this one of its cell's moves."""
+        place = cell * self.moves + choice
+        return jnp.stack(
+            [
+                column.at[place].get(mode="promise_in_bounds", wrap_negative_indices=False)
+                for column in self.actions
+            ]
+        )
 
 
 def cumulated(weights: Float[np.ndarray, "rows moves"]) -> Float[np.ndarray, "rows width"]:
@@ -80,20 +103,25 @@ def cumulated(weights: Float[np.ndarray, "rows moves"]) -> Float[np.ndarray, "ro
 
 
 def find(
-    cumulative: Float[Array, "rows width"], row: CellIndex | int, chance: Scalar
-) -> Int[Array, ""]:
+    cumulative: Float[Array, "rows width"],
+    row: Int[Array, "*agents"] | int,
+    chance: Float[Array, "*agents"],
+) -> Int[Array, "*agents"]:
     """The first entry of a row of `cumulated` above ``chance``, by bisection."""
     width = cumulative.shape[1]
     table = cumulative.reshape(-1)
     begin = jnp.asarray(row * width, dtype=jnp.int32)
-    place, step = begin, width // 2
-    while step:
+
+    def halve(time: Array, place: Array) -> Array:
+        step = (width >> 1) >> time
         # Places are always in the table; checking that would take most of the time.
         entry = table.at[place + (step - 1)].get(
             mode="promise_in_bounds", wrap_negative_indices=False
         )
-        place = place + jnp.where(entry <= chance, step, 0)
-        step //= 2
+        return place + jnp.where(entry <= chance, step, 0)
+
+    # A loop, because the compiler would bisect again wherever the result is used.
+    place: Array = jax.lax.fori_loop(0, width.bit_length() - 1, halve, begin)
     return place - begin
 
 

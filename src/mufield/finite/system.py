@@ -1,6 +1,5 @@
 """N agents as a system: the population's ``mu`` is the histogram of its own agents."""
 
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -28,7 +27,7 @@ Replan = Callable[[int, Mass, Profile], Any]
 """Called before each step with its number, the mu that policies see and the policies so far; what
 it returns is followed from that step on."""
 
-BLOCK = 1 << 17
+BLOCK = 1 << 18
 """Most agents that one compiled call moves, which bounds its temporary memory."""
 
 
@@ -210,8 +209,9 @@ def _play(
     start_key, step_key = jax.random.split(key)
     start_key, life_key = jax.random.split(start_key)
     # Blocks of at most two sizes, because each size is compiled.
-    count = math.ceil(system.agents / BLOCK)
-    sizes = [system.agents // count + (i < system.agents % count) for i in range(count)]
+    full, rest = divmod(system.agents, BLOCK)
+    sizes = [BLOCK] * full + [rest] * (rest > 0)
+    count = len(sizes)
     watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
     numbers = [_number(block) for block in range(count)]
     blocks: list[Block] = list(pool.map(partial(begin, rules, start_key), numbers, sizes))

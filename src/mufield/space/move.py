@@ -54,24 +54,38 @@ def move(grid: Grid, start: State, aim: State) -> Move:
             coordinate gives NaN.
     """
     path = trace(grid, grid.lattice(start), grid.lattice(aim))
-    dtype = start.dtype
-    lower, size = jnp.asarray(grid.lower, dtype), jnp.asarray(grid.cell_size, dtype)
-    extent, periodic = jnp.asarray(grid.extent, dtype), jnp.asarray(grid.periodic)
-    shape = jnp.asarray(grid.shape, dtype=jnp.int32)
+    parts = zip(tuple(aim), path.cell, path.stopped, path.direction > 0, strict=True)
+    ends = [rest(grid, axis, *part) for axis, part in enumerate(parts)]
+    return Move(
+        position=jnp.stack([end.position for end in ends]),
+        stopped=path.stopped,
+        index=_entry(jnp.asarray(grid.index_table), [end.cell for end in ends]),
+    )
 
-    wrapped = jnp.mod(aim - lower, extent)
-    free = jnp.where(periodic, lower + jnp.where(wrapped >= extent, 0.0, wrapped), aim)
+
+class Rest(NamedTuple):
+    """Where a move ended on one axis, and in which cell of the box."""
+
+    position: Array
+    cell: Array
+
+
+def rest(grid: Grid, axis: int, aim: Array, cell: Array, stopped: Array, upward: Array) -> Rest:
+    """Where moves come to rest on one axis, given the cell in which their path ended."""
+    lower, size, extent = grid.lower[axis], grid.cell_size[axis], grid.extent[axis]
+    dtype, free = aim.dtype, aim
+    if grid.periodic[axis]:
+        wrapped = jnp.mod(aim - lower, extent)
+        free = lower + jnp.where(wrapped >= extent, 0.0, wrapped)
+        cell = cell % grid.shape[axis]
     magnitude = max(*(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
-    margin = 8.0 * magnitude * jnp.finfo(dtype).eps
-    cell = jnp.where(periodic, path.cell % shape, path.cell)
-    low = lower + cell * size
-    at_wall = jnp.where(path.direction > 0, low + size - margin, low + margin)
+    margin = 8.0 * magnitude * float(jnp.finfo(dtype).eps)
+    low = lower + cell.astype(dtype) * size
+    at_wall = jnp.where(upward, low + size - margin, low + margin)
     # Rounding must not put a position into another cell than the path ended in.
     inside = jnp.clip(free, low + margin, low + size - margin)
-    position = jnp.where(path.stopped, at_wall, inside).astype(dtype)
-    position = jnp.where(jnp.isfinite(aim), position, jnp.nan)
-    index = _entry(jnp.asarray(grid.index_table), tuple(cell))
-    return Move(position=position, stopped=path.stopped, index=index)
+    position = jnp.where(stopped, at_wall, inside)
+    return Rest(jnp.where(jnp.isfinite(aim), position, jnp.nan), cell)
 
 
 class Path(eqx.Module):
@@ -106,7 +120,7 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
     first = jnp.clip(jnp.floor(start).astype(jnp.int32), 0, shape - 1)
     last = jnp.floor(aim).astype(jnp.int32)
     direction = jnp.sign(last - first)
-    walls_around = jnp.asarray(_walls_around(grid))
+    map_around = jnp.asarray(walls_around(grid, 1))
 
     # Axes that are not finite stay put: their last cell would be arbitrary, the loop endless.
     goal = jnp.where(jnp.isfinite(delta), last, first)
@@ -122,7 +136,7 @@ def trace(grid: Grid, start: State, aim: State, tie_rank: Int[Array, "dim"] | No
             ranks = zip(now, tuple(tie_rank), strict=True)
             now = _earliest(now, [jnp.where(n, rank, grid.dim) for n, rank in ranks])
         wraps = zip(cells, grid.shape, grid.periodic, strict=True)
-        around = _entry(walls_around, [c % n if wrapped else c for c, n, wrapped in wraps])
+        around = _entry(map_around, [c % n if wrapped else c for c, n, wrapped in wraps])
         steps = [jnp.sign(g - c) for c, g in zip(cells, goals, strict=True)]
         hit = _hits(around, steps, now)
         onward = [s * (n & ~h) for s, n, h in zip(steps, now, hit, strict=True)]
@@ -170,7 +184,7 @@ def _hits(around: Array, steps: Sequence[Array], now: Sequence[Array]) -> list[A
     """Which of the axes that cross a cell's edge ``now`` meet a wall, alone or at a corner."""
 
     def blocked(axes: Sequence[int]) -> Array:
-        bit = _bit([step if axis in axes else 0 for axis, step in enumerate(steps)])
+        bit = wall_bit([step if axis in axes else 0 for axis, step in enumerate(steps)], 1)
         return jnp.asarray((around >> bit) & 1, dtype=bool)
 
     alone = [n & blocked([axis]) for axis, n in enumerate(now)]
@@ -182,19 +196,20 @@ def _hits(around: Array, steps: Sequence[Array], now: Sequence[Array]) -> list[A
     return [h | (f & corner) for h, f in zip(alone, free, strict=True)]
 
 
-def _bit(offset: Sequence[Any]) -> Any:
-    """Number of the bit in `_walls_around` that stands for the neighbour at an offset."""
-    return sum((step + 1) * 3**axis for axis, step in enumerate(offset))
+def wall_bit(offset: Sequence[Any], reach: int) -> Any:
+    """Number of the bit in `walls_around` that stands for the cell at an offset."""
+    return sum((step + reach) * (2 * reach + 1) ** axis for axis, step in enumerate(offset))
 
 
-def _walls_around(grid: Grid) -> Int[np.ndarray, "..."]:
-    """For each cell a number whose bits say which of its neighbours, also diagonal, are walls."""
-    blocked = grid.padded_walls(1)
-    around = np.zeros(grid.shape, dtype=np.int32)
-    for offset in itertools.product((-1, 0, 1), repeat=grid.dim):
-        window = tuple(slice(1 + o, 1 + o + n) for o, n in zip(offset, grid.shape, strict=True))
-        around |= blocked[window].astype(np.int32) << _bit(offset)
-    return around
+def walls_around(grid: Grid, reach: int) -> Int[np.ndarray, "..."]:
+    """For each cell a number whose bits say which cells within ``reach`` on each axis are walls."""
+    blocked = grid.padded_walls(reach)
+    around = np.zeros(grid.shape, dtype=np.uint32)
+    for offset in itertools.product(range(-reach, reach + 1), repeat=grid.dim):
+        begin = [reach + o for o in offset]
+        window = tuple(slice(b, b + n) for b, n in zip(begin, grid.shape, strict=True))
+        around |= blocked[window].astype(np.uint32) << np.uint32(wall_bit(offset, reach))
+    return around.astype(np.int32)
 
 
 class GaussianNoise(eqx.Module):

@@ -125,7 +125,7 @@ def spread(
 
     def block(parts: Any) -> Array:
         mass, aims = parts
-        slabs = slabs_of(aims, settings)
+        slabs = _stored(slabs_of, aims, settings)
 
         def landed(axis: int, carried: Array, shift: Any) -> Array:
             if axis == len(slabs):
@@ -138,6 +138,23 @@ def spread(
 
     after: Array = window.joined(window.blocks(block, ((mass, aims), window.margin)))
     return after
+
+
+def _stored(slabs_of: Callable[[Any, Any], Slabs], aims: Any, settings: Any) -> Slabs:
+    """The slabs, from a loop over two halves of the places.
+
+    Results of a loop are stored. Without it, the compiler would compute a slab again for each
+    offset at which it is used.
+    """
+    length = len(jax.tree.leaves(aims)[0])
+    half = -(-length // 2)
+
+    def halved(x: Array) -> Array:
+        return jnp.pad(x, (0, 2 * half - length)).reshape(2, half)
+
+    found = jax.lax.map(lambda part: slabs_of(part, settings), jax.tree.map(halved, aims))
+    slabs: Slabs = jax.tree.map(lambda x: x.reshape(-1)[:length], found)
+    return slabs
 
 
 def _spread_forward(

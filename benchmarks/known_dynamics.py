@@ -19,8 +19,8 @@ The claims, in the order of the table:
    which is that for a table. In a new process that compiles everything, the four rooms are planned
    to 77.8 within two minutes, all told, and mirror ascent brackets their optimum to 0.5 within ten
    seconds.
-6. Mirror ascent is at least 5 times faster than the same sweeps with a dense transition tensor in
-   NumPy, and says the same.
+6. Mirror ascent is at least 8 times faster in float32, and 5 times in float64, than the same sweeps
+   with a dense transition tensor in NumPy, and says the same.
 7. Starts from mirror ascent end above random ones.
 
 Run ``python benchmarks/known_dynamics.py``, or with ``--quick`` for less than a minute;
@@ -76,7 +76,7 @@ BRACKET, DISCRETE_BRACKET, FAST_BRACKET = 0.03, 0.002, 0.5
 CLOSE_TO_CLOSED_FORM = 0.02
 GRADIENT_COST = 1.6
 PLAN_SECONDS, BRACKET_SECONDS = 120.0, 10.0
-FASTER_THAN_NUMPY, SWEEPS = 5.0, 20
+FASTER_THAN_NUMPY, SWEEPS = {"float32": 8.0, "float64": 5.0}, 20
 DEFAULT_WIDTH = 32  # of Network
 
 SAME_VALUE = {"float32": 1e-2, "float64": 1e-4}
@@ -541,7 +541,7 @@ def compare_with_numpy(report: Report, sizes: Sizes) -> None:
         report.claim(
             f"mirror ascent, {dtype}: times faster than dense NumPy",
             ratio,
-            FASTER_THAN_NUMPY,
+            FASTER_THAN_NUMPY[dtype],
             side="at least",
         )
 

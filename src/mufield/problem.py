@@ -29,6 +29,9 @@ Motion = Callable[[State, Action, MeanField], State]
 It may depend on the time of day: ``mu.step`` is the number of the step.
 """
 
+Motions = Callable[[State, Action, MeanField], Float[Array, "motions outputs"]]
+"""Several motions, or rewards, of one agent."""
+
 Reward = Callable[[State, Action, MeanField], Scalar]
 """The reward r(s, a, mu) of one agent; it may depend on ``mu.step``, too."""
 

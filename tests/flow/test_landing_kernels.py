@@ -164,6 +164,19 @@ def test_moves_computed_together_lead_to_the_same_place_as_one_by_one(motion):
     assert np.asarray(kernel) == pytest.approx(np.asarray(wanted), abs=1e-12)
 
 
+def test_kernels_of_several_motions_are_those_of_each():
+    mass = jnp.linspace(1.0, 2.0, GRID.n_cells)
+    mass = mass / jnp.sum(mass)
+    found = kernels.kernels_of(
+        flow(), lambda *agent: jnp.stack([walk(*agent), crowded_walk(*agent)]), ACTIONS, mass
+    )
+    everywhere = jnp.broadcast_to(ACTIONS, (GRID.n_cells, *ACTIONS.shape))
+    for kernel, motion in zip(found, (walk, crowded_walk), strict=True):
+        wanted = landing_kernel(flow(), motion, everywhere, mass)
+        assert np.asarray(kernel) == pytest.approx(np.asarray(wanted), abs=1e-12)
+    assert np.abs(found[0] - found[1]).max() > 0.1
+
+
 def test_a_model_asked_at_few_masses_has_nearly_the_kernels_of_one_asked_at_all():
     banded = Banded()
     etas = jnp.asarray([[0.0, 0.0], [1.0, -1.0]])

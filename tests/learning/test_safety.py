@@ -85,6 +85,22 @@ def test_worlds_hold_the_expected_one_and_more_doubt_leaves_less(learned):
     assert float(jnp.max(doubtful.least(weights) - sure)) < 0
 
 
+def test_weights_on_moves_are_those_of_the_nearest_actions():
+    problem, moves = CAPPED.problem, CAPPED.problem.actions.points(3)
+    rng = np.random.default_rng(0)
+    actions = jnp.asarray([[0.9, -0.1], [0.6, 0.2], [-1.0, 0.8]])
+    weights = jnp.asarray(rng.dirichlet(np.ones(3), size=GRID.n_cells))
+    shared = mf.TablePolicy.mixing(actions, weights, GRID)
+    own = mf.TablePolicy(jnp.tile(actions, (GRID.n_cells, 1, 1)), weights, GRID)
+    places = {tuple(move): place for place, move in enumerate(np.asarray(moves).tolist())}
+    for policy in (shared, own):
+        found = weights_of(problem, moves, mf.as_profile(policy, problem.horizon))[0]
+        expected = np.zeros(found.shape)
+        expected[:, places[1.0, 0.0]] = weights[:, 0] + weights[:, 1]
+        expected[:, places[-1.0, 1.0]] = weights[:, 2]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 FLOW, MOTION = CAPPED.reveal()
 MOVES = mf.MoveFlow(FLOW, MOTION, CAPPED.problem.actions.points(3))
 

@@ -267,6 +267,10 @@ def test_draws_have_the_posteriors_mean_and_covariance(kind):
     found = jax.vmap(lambda s, a: model.predict(s, a, mu))(states, actions)
     keys = jax.random.split(jax.random.key(1), 20_000)
     samples = np.asarray(draws_of(model, keys, states, actions, mu))
+    together = model.mean_and_draws(keys[:5])
+    values = jax.vmap(lambda s, a: together(s, a, mu))(states, actions)[:, :, 0].T
+    np.testing.assert_allclose(values[0], found.mean[:, 0], atol=1e-12)
+    np.testing.assert_allclose(values[1:], samples[:5], atol=1e-12)
     std = np.asarray(found.epistemic[:, 0])
     assert np.max(np.abs(samples.mean(axis=0) - np.asarray(found.mean[:, 0])) / std) < 0.03
     np.testing.assert_allclose(samples.std(axis=0), std, rtol=0.03)

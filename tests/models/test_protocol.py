@@ -107,6 +107,9 @@ def test_it_draws_motions_without_a_line_of_its_own(data):
     )
     assert drawn.mean(axis=0) == pytest.approx(np.asarray(found.mean), abs=0.01)
     assert drawn.std(axis=0) == pytest.approx(np.asarray(found.epistemic), rel=0.2)
+    together = model.mean_and_draws(jax.vmap(jax.random.key)(jnp.arange(200)))
+    values = np.asarray(together(state, jnp.array([1.0, -0.5]), mu))
+    assert values == pytest.approx(np.concatenate([found.mean[None], drawn]), abs=1e-12)
 
 
 def test_words_of_configurations_are_refused_where_python_takes_objects():

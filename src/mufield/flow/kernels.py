@@ -6,7 +6,6 @@ between a mixture of two kernels stands in for it.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Mass, Scalar, State, Step
+from .._types import Mass, Scalar, State, Step
 from ..policies.base import ActionLaw
-from ..problem import AbstractJointMotion, Motion
+from ..problem import AbstractJointMotion, Motion, Motions
 from ..space.measure import MeanField, at_all_cells
 from .flow import Flow
 from .phi import Aims, landed_exactly, unfolded, windows
@@ -108,7 +107,7 @@ def landing_kernel(
 
 def kernels_of(
     flow: Flow,
-    aims: Callable[[State, Action, MeanField], Float[Array, "motions dim"]],
+    motions: Motions,
     actions: Float[Array, "moves action_dim"],
     mass: Mass,
 ) -> Float[Array, "motions cells moves window"]:
@@ -116,7 +115,7 @@ def kernels_of(
 
     Args:
         flow: The problem's flow.
-        aims: Where an agent aims by each of the motions.
+        motions: The laws of motion.
         actions: The moves.
         mass: What the motions see as mu.
     """
@@ -126,7 +125,7 @@ def kernels_of(
     def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves motions dim"]:
         state, here = cell
         mu = MeanField(mass=mass, here=here, grid=grid)
-        found = jax.vmap(lambda action: aims(state, action, mu))(actions)
+        found = jax.vmap(lambda action: motions(state, action, mu))(actions)
         return grid.displacement(state, found)
 
     aimed = jax.lax.map(of_cell, (centres, mass), batch_size=CELLS_AT_ONCE)

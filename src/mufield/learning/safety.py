@@ -232,6 +232,7 @@ def weights_of(
         part, mass = inputs
         policy = profile.join(part)
         law = policy.at_cells(grid, mass)
+        # Plans have the same moves in all cells; then what is nearest to them is, too.
         shared = isinstance(policy, TablePolicy) and len(policy.actions) == 1
         actions = law.actions[:1] if shared else law.actions
         apart = jnp.sum((actions[:, :, None] - moves) ** 2, axis=-1)

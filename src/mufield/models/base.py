@@ -6,7 +6,6 @@ one output, what the agent earns.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -26,13 +25,10 @@ from ..policies.encoders import (
     position_features,
     position_size,
 )
-from ..problem import Motion, Problem
+from ..problem import Motion, Motions, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, mean_field_at
 from .data import PaddedTransitions, Transitions, Units
-
-Motions = Callable[[State, Action, MeanField], Float[Array, "motions outputs"]]
-"""Several motions, or rewards, of one agent."""
 
 LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
 """Levels at which coverage is reported."""

@@ -20,9 +20,9 @@ from jaxtyping import Array, Float, Int
 from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Scalar, State
-from ..problem import Motion
+from ..problem import Motion, Motions
 from ..space.measure import MeanField
-from .base import AbstractModel, FeatureMap, Motions, Prediction, Rows
+from .base import AbstractModel, FeatureMap, Prediction, Rows
 from .data import Units
 from .kernels import AbstractKernel, covariances, variances
 
@@ -282,9 +282,9 @@ class Posterior(AbstractModel):
     def mean_and_draws(self, keys: KeyArray[Array, "draws"]) -> Motions:
         """As one matrix of weights, which is multiplied with b."""
         process, drawn = self.process, jax.vmap(self.process.draw)(keys)
-        # The mean is the draw without a shift.
+        # The mean is the draw that shifts nothing.
         shift, rest = (
-            jnp.pad(x, ((1, 0), *[(0, 0)] * (x.ndim - 1))) for x in (drawn.shift, drawn.rest)
+            jnp.concatenate([jnp.zeros_like(x[:1]), x]) for x in (drawn.shift, drawn.rest)
         )
         weights = process.weights + shift
 

@@ -30,6 +30,10 @@ def test_maps_share_their_colours_and_show_walls(tmp_path):
     assert np.isnan(picture[0, 0])
     np.testing.assert_allclose(picture[3, 2], 10.0)
     assert image.norm.vmax == pytest.approx(40.0)
+    moving = viz.MapPanel("many", shares[1], np.ones((GRID.n_cells, 2)))
+    beside = viz.map_figure(CITY, [panels[0], moving], places=places).axes
+    assert [len(each.texts) for each in beside[:2]] == [1, 0]
+    assert len(viz.map_figure(CITY, [moving], places=places).axes[0].texts) == 1
     with pytest.raises(mf.UserError, match="at least one map"):
         viz.map_figure(CITY, [])
 

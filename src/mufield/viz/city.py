@@ -66,7 +66,8 @@ def map_figure(
         city: The map.
         panels: What to show.
         title: Title of the figure.
-        places: Names to write on the maps, with longitude and latitude.
+        places: Names to write on the maps, with longitude and latitude. If maps with arrows stand
+            beside others, only on those, because names would hide arrows.
     """
     if not panels:
         raise UserError("expected at least one map to draw, got none")
@@ -79,7 +80,8 @@ def map_figure(
     # The square root shows thin cells beside crowds.
     norm = PowerNorm(0.5, 0.0, max(FLEET * highest, 1e-9))
     for place, (panel, each) in enumerate(zip(panels, axes, strict=True)):
-        _draw_map(each, city, panel, norm, places or {})
+        named = panel.arrows is None or all(other.arrows is not None for other in panels)
+        _draw_map(each, city, panel, norm, (places or {}) if named else {})
         each.set(xlabel=labels.x, ylabel=labels.y if place == 0 else "", title=panel.title)
     size = 1000 * grid.cell_size[0]
     figure.colorbar(

@@ -219,14 +219,7 @@ def _advance(
         landings = problem.trips.landings(step.number)
         luck = uniform(jnp.stack(bits[-(2 + grid.dim) :], axis=1), dtype)
         rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, luck)
-        moved = Move(
-            jnp.stack(crowd.position, axis=1), jnp.stack(crowd.stopped, axis=1), crowd.cell
-        )
-        moved = jax.vmap(partial(carried_off, problem))(moved, rides)
-        crowd, carried = (
-            Crowd(tuple(moved.position.T), tuple(moved.stopped.T), moved.index),
-            rides.taken,
-        )
+        crowd, carried = jax.vmap(partial(_after_ride, problem))(crowd, rides), rides.taken
     position = tuple(centres[crowd.cell].T) if rules.centred else crowd.position
     moves = (block.position, actions, crowd.position, crowd.stopped)
     states, taken, ends, stopped = (
@@ -239,6 +232,13 @@ def _advance(
         valid=jnp.all(valid),
         tracked=tracked if watched else None,
     )
+
+
+def _after_ride(problem: Problem, crowd: Crowd, ride: Ride) -> Crowd:
+    """Where one agent is if a trip may have carried it off."""
+    walked = Move(jnp.stack(crowd.position), jnp.stack(crowd.stopped), crowd.cell)
+    moved = carried_off(problem, walked, ride)
+    return Crowd(tuple(moved.position), tuple(moved.stopped), moved.index)
 
 
 def _present(

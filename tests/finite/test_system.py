@@ -362,7 +362,7 @@ def draws(laws, law, cells, chances):
     def by_law(cell, chance):
         return drawn(ActionLaw(law.actions[cell], law.weights[cell]), chance)
 
-    return jax.vmap(laws.draw)(cells, chances), jax.vmap(by_law)(cells, chances)
+    return jax.vmap(laws.action)(cells, laws.find(cells, chances)), jax.vmap(by_law)(cells, chances)
 
 
 def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():

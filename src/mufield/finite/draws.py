@@ -72,10 +72,6 @@ class CellLaws(eqx.Module):
         cumulative = jnp.asarray(cumulated(weights), dtype=law.weights.dtype)
         return cls(cumulative, tuple(map(jnp.asarray, actions)), weights.shape[1])
 
-    def draw(self, cell: CellIndex, chance: Scalar) -> Action:
-        """The action of an agent in a cell, given its chance."""
-        return self.action(cell, self.find(cell, chance))
-
     def find(self, cell: Int[Array, "*agents"], chance: Float[Array, "*agents"]) -> Array:
         """Which of their cell's moves agents make."""
         if self.moves == 1:

@@ -241,7 +241,7 @@ def compare_speed(report: Report, quick: bool) -> tuple[SimulatedSystem, Profile
     policy, actions, weights = plan(system, 20 if quick else 100)
     rooms = NumpyRooms(grid, actions, weights, system.problem.noise.std[0])
     check_walls(rooms, grid)
-    agents, few = (1 << 18, 500) if quick else (1_000_000, 2000)
+    agents, few = (2 * BLOCK, 500) if quick else (1_000_000, 2000)
     finite = FiniteSystem.of(system, agents)
     values: dict[str, list[float]] = {"ours": [], "vectorised": []}
 

@@ -209,9 +209,13 @@ class MirrorAscent(eqx.Module):
 
         A sweep takes a step, keeps it if J did not fall, and adapts the step size.
         """
-        most = max(count, self.sweeps_at_once)
+        most = max(count, self._at_once(moves))
         state, figures = _sweeps(moves, state, jnp.asarray(count), most, self.bound)
         return state, figures[:count]
+
+    def _at_once(self, moves: MoveFlow) -> int:
+        """Sweeps of one compiled call: some rounds of them where kernels are kept for a round."""
+        return max(self.sweeps_at_once, 2 * MOST_OF_ROUND if moves.freezes else 0)
 
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
@@ -226,7 +230,7 @@ class MirrorAscent(eqx.Module):
         concave = self.bound and is_concave(moves.flow, moves.motion)
         state = self.init(moves, weights)
         history, done, outcome = [], 0, "sweeps"
-        at_once = max(self.sweeps_at_once, 2 * MOST_OF_ROUND if moves.freezes else 0)
+        at_once = self._at_once(moves)
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
                 count = min(at_once, self.sweeps - done)

@@ -41,7 +41,8 @@ def smallest() -> Any:
         rooms_seeds=2,
         rooms_episodes=24,
         rooms_options={"points": 3, "sweeps": 2},
-        ensemble_options={"members": 2, "width": 4, "steps": 3},
+        model="ensemble",
+        model_options={"members": 2, "width": 4, "steps": 3},
         rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
         effort=0.01,
     )

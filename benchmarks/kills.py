@@ -140,7 +140,8 @@ def reproduce_here(out: Path, workers: int) -> int:
         network_seeds=1,
         network_episodes=1,
         network_options={"steps": 2, "table_steps": 2, "fit_steps": 2, "sweeps": 2, "points": 3},
-        ensemble_options={"members": 2, "width": 4, "steps": 3},
+        model="ensemble",
+        model_options={"members": 2, "width": 4, "steps": 3},
         precision="float64",
         rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
     )

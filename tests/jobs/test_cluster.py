@@ -37,7 +37,8 @@ TINY = Budget(
     rooms_seeds=2,
     rooms_episodes=12,
     rooms_options={"points": 3, "sweeps": 2},
-    ensemble_options={"members": 2, "width": 4, "steps": 3},
+    model="ensemble",
+    model_options={"members": 2, "width": 4, "steps": 3},
     precision="float64",
     rooms=ROOMS,
 )

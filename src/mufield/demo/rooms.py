@@ -59,7 +59,7 @@ def run(
     console, store = console or Console(), JobStore(out)
     # The others show what is possible: they are computed with the motion, which is hidden from it.
     jobs = {
-        "learned": workload.default_run(budget),
+        "learned": workload.rooms_runs(budget, "mirror")[0],
         "optimum": workload.rooms_bracket(budget),
         "table": workload.known_rooms(budget, "table"),
         "random": workload.random_rooms(budget),

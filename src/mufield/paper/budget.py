@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..runs.config import Precision
+from ..runs.config import ModelName, Precision, RunConfig
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,8 @@ class Budget:
         rooms_options: Settings of their planner.
         network_seeds: Seeds of the four rooms with networks, the paper's class of policies.
         network_options: Settings of their planner.
-        network_scale: Their factor on the model's beta. It is small, because gradient ascent
-            overfits to what wide confidence bands promise, and mirror ascent does not.
-        ensemble_options: Settings of both classes' ensembles.
+        model: The model of the motion in the four rooms, of both classes.
+        model_options: Its settings.
         swarm_steps: Gradient steps of each plan of the swarms.
         known_steps: Gradient steps of plans with known motion; None for the planner's default.
         known_starts: Networks that are trained with known motion; the best counts.
@@ -39,8 +38,8 @@ class Budget:
     network_seeds: int = 10
     network_episodes: int = 30
     network_options: dict[str, Any] = field(default_factory=dict)
-    network_scale: float = 0.1
-    ensemble_options: dict[str, Any] = field(default_factory=dict)
+    model: ModelName = RunConfig.model
+    model_options: dict[str, Any] = field(default_factory=dict)
     swarm_episodes: int = 20
     swarm_steps: int = 60
     known_steps: int | None = None
@@ -66,7 +65,6 @@ QUICK = Budget(
     network_seeds=2,
     network_episodes=3,
     network_options={"steps": 30, "table_steps": 40, "fit_steps": 100, "sweeps": 20},
-    ensemble_options={"steps": 300},
     swarm_episodes=3,
     swarm_steps=30,
     known_steps=60,

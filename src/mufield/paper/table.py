@@ -22,8 +22,9 @@ DEPARTURES = (
     "Walls: an agent slides along them; the paper says that mass is redistributed.",
     "Horizon of the four rooms: 20 moves, 21 paid distributions h = 0, ..., 20.",
     "M3-UCRL by default plans randomised policies by mirror ascent; the paper's class, one network "
-    "for each step, stands beside it. The paper prints no beta: ours is 3, of which plans use two "
-    "thirds with randomised policies and a tenth with networks.",
+    "for each step, stands beside it. The model is the default Gaussian process, the paper's an "
+    "ensemble. The paper prints no beta: ours is 4, of which plans use in each place the share of "
+    "the doubt that one move there would take away.",
     "Swarm: effort a^2 / 2, printed |a| / 2; noise of the variance of a step; mu(s) in the "
     "congested motion is the mass of the cell; the reward's -ln mu takes the density.",
     "Extended Q-learning: nine options; the footnote lists ten, the table's size says nine.",

@@ -14,8 +14,8 @@ NOISES = (0.0, 1.0)
 """Noise intensities of the discrete rooms: none, and the default of OpenSpiel's game."""
 
 PLANNERS = ("mirror", "network")
-MIRROR_SCALE, SWARM_SCALE = 2 / 3, 0.3
-"""Shares of the confidence band that plans use."""
+SWARM_SCALE = 0.3
+"""Share of the confidence band that plans of the swarms use."""
 
 POINTS = 9
 """Moves on each axis of the action box, for the certified intervals of the optimum."""
@@ -38,37 +38,24 @@ _SECONDS = {
 
 
 def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
-    """M3-UCRL in the four rooms, one run for each seed: randomised policies, or networks."""
+    """M3-UCRL in the four rooms, one run for each seed: randomised policies, or networks.
+
+    In the full budget nothing else is chosen: the model and its band are the library's defaults.
+    """
     mirror = planner == "mirror"
     settings: dict[str, Any] = {
         "environment": "four-rooms",
         "options": budget.rooms,
-        "model": "ensemble",
-        # The motion of the rooms does not depend on mu; the recorded runs had this band.
-        "model_options": {"mu": "none", "beta": 3.0} | budget.ensemble_options,
+        "model": budget.model,
+        "model_options": budget.model_options,
         "planner": planner,
         "planner_options": budget.rooms_options if mirror else budget.network_options,
         "episodes": budget.rooms_episodes if mirror else budget.network_episodes,
     }
-    settings["scale"] = MIRROR_SCALE if mirror else budget.network_scale
     seeds = range(budget.rooms_seeds if mirror else budget.network_seeds)
     return tuple(
         _run(f"rooms-{planner}-{seed}", f"{planner} run", budget, seed=seed, **settings)
         for seed in seeds
-    )
-
-
-def default_run(budget: Budget) -> Job:
-    """M3-UCRL in the four rooms as it comes, where nobody chooses anything."""
-    return _run(
-        "rooms-defaults",
-        "mirror run",
-        budget,
-        seed=0,
-        environment="four-rooms",
-        options=budget.rooms,
-        planner_options=budget.rooms_options,
-        episodes=budget.rooms_episodes,
     )
 
 

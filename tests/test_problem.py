@@ -131,3 +131,26 @@ def test_drawn_actions_are_possible_ones(actions):
     drawn = actions.sample(jax.random.key(0), (5, 4))
     assert drawn.shape == (5, 4, 2)
     assert bool(jnp.all(actions.contains(drawn)))
+
+
+def test_moves_that_are_no_numbers_are_refused_with_an_example():
+    with pytest.raises(ValueError, match=r"rows of finite numbers.*such as \[\[0, 0\].*'N'"):
+        MoveSet(["N", "S"])
+
+
+def far_off(size):
+    """Cells of this size, 4,507,000 m from the origin, where 32 bits resolve half a metre."""
+    grid = Grid.box(4_507_000.0, 4_507_000.0 + 12 * size, 12)
+    line = {"grid": grid, "actions": Box(-1.0, 1.0), "initial": point_mass(grid, 1)}
+    return problem(**line, noise=0.2 * size, max_move=size)
+
+
+def test_cells_that_rounding_would_blur_are_refused():
+    assert far_off(5.0).grid.cell_size == (5.0,)
+    with jax.enable_x64(False):
+        system = SimulatedSystem(far_off(50.0), lambda state, action, mu: state + 50.0 * action)
+        episode = system.run(lambda s, mu, h: jnp.array([0.5]), jax.random.key(0), agents=500)
+        moved = (episode.next_states - episode.states)[:, 0, 0] / 50.0
+        assert float(jnp.mean(moved)) == pytest.approx(0.5, abs=0.03)
+        with pytest.raises(ValueError, match="measure positions from a corner of the map"):
+            far_off(5.0)

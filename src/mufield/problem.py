@@ -1,6 +1,7 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 import math
+import reprlib
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -17,11 +18,14 @@ from .errors import UserError, in_words
 from .space.grid import Grid, PerAxis, per_axis
 from .space.maps import CityMap
 from .space.measure import MeanField, at_all_cells, check_mass, sample
-from .space.move import GaussianNoise, NeighbourNoise, Noise
+from .space.move import GaussianNoise, NeighbourNoise, Noise, wall_margin
 from .trips import Trips, check_trips
 
 MOST_MOVE = 100.0
 """How many times the width of the space a move may aim; more is a mistake in the units."""
+
+MOST_MARGIN = 0.1
+"""Largest share of a cell that the margin in front of walls may be, which rounding asks for."""
 
 Motion = Callable[[State, Action, MeanField], State]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
@@ -159,10 +163,14 @@ class MoveSet(eqx.Module):
 
     def __init__(self, moves: Any, options: Any = None):
         """Builds a set of moves; by default the options are the moves themselves."""
-        points = np.asarray(moves, dtype=float)
+        try:
+            points = np.asarray(moves, dtype=float)
+        except ValueError:
+            points = np.zeros(0)
         if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
             raise UserError(
-                f"moves must be rows of finite numbers, one for each move, got {points.shape}"
+                "moves must be rows of finite numbers, one row for each move, such as "
+                f"[[0, 0], [1, 0], [0, 1]]; got {reprlib.repr(moves)}"
             )
         self.moves = jnp.asarray(points)
         self.rest = tuple(points[np.argmin(np.linalg.norm(points, axis=1))].tolist())
@@ -310,6 +318,7 @@ class Problem(eqx.Module):
         self.reward = HiddenReward() if reward is None else reward
         self.horizon = int(horizon)
         self.initial = check_mass(grid, initial, "the initial distribution")
+        _check_rounding(grid, self.initial.dtype)
         self.noise = noise
         self.max_move = farthest
         self.pay_end = pay_end
@@ -428,6 +437,20 @@ def check_function(
             "mufield.log_mass, which stays finite in empty cells"
         )
     return values
+
+
+def _check_rounding(grid: Grid, dtype: Any) -> None:
+    """Raises if positions are so far from the origin that their rounding is felt in a cell."""
+    if wall_margin(grid, dtype) <= MOST_MARGIN * min(grid.cell_size):
+        return
+    far = max(map(abs, (*grid.lower, *grid.upper)))
+    raise UserError(
+        f"expected cells that are large beside the rounding of positions, got cells of "
+        f"{min(grid.cell_size):g} and positions up to {far:g}, which {dtype} rounds to "
+        f"{far * float(jnp.finfo(dtype).eps):.2g}; measure positions from a corner of the map "
+        "(subtract its lower corner), or compute with 64 bits "
+        "(jax.config.update('jax_enable_x64', True) at the start)"
+    )
 
 
 def _single(values: tuple[float, ...]) -> float | tuple[float, ...]:

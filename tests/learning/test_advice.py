@@ -1,5 +1,7 @@
 """Advice names the cause of a band that is too narrow, and is silent where nothing matters."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -62,6 +64,30 @@ def test_a_motion_that_depends_on_mu_asks_for_a_model_that_sees_it():
 def test_a_model_that_sees_mu_is_not_told_to():
     sees = Crowded(jnp.asarray(2.0), jnp.asarray(0.8), jnp.asarray(0.02))
     assert "mu=Here()" not in said(moved(slowed), sees)
+
+
+def tide(data, size):
+    """The same moves at steps of episodes whose tide turns at half-time."""
+    step = np.arange(COUNT) % PROBLEM.horizon
+    shift = np.where(step < PROBLEM.horizon / 2, size, -size)
+    return replace(data, step=step, next_states=data.next_states + shift[:, None])
+
+
+class Clocked(Sure):
+    """The same, but it looks at the step."""
+
+    def predict(self, state, action, mu):
+        found = super().predict(state, action, mu)
+        return Prediction(found.mean + 1e-3 * mu.step, found.epistemic, found.aleatoric)
+
+
+def test_a_motion_that_depends_on_the_hour_asks_for_a_model_that_sees_the_clock():
+    text = said(tide(moved(walk), 0.4))
+    assert "the errors follow the clock" in text
+    assert f"mu=Seen(lambda state, mu: mu.step / {PROBLEM.horizon})" in text
+    assert "clock" not in said(tide(moved(slowed), 0.0))
+    sees = Clocked(jnp.asarray(2.0), jnp.asarray(0.8), jnp.asarray(0.02))
+    assert "clock" not in said(tide(moved(walk), 0.4), sees)
 
 
 def test_a_crowd_that_stands_where_the_motion_differs_is_not_blamed():

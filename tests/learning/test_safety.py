@@ -64,6 +64,19 @@ def test_a_given_safe_policy_is_the_first(learned):
     np.testing.assert_array_equal(plan.profile.at(0).actions, safe.actions)
 
 
+def test_a_safe_policy_that_breaks_a_limit_is_left_and_the_note_says_what_to_do():
+    home = mf.mass_at_most(GRID, [(0, 0)], 0.5, steps=[3, 4, 5], name="home")
+    crowded = system(home)
+    learner = mf.M3UCRL(crowded.problem, planner=FAST)
+    rows = mf.learn(crowded, learner, episodes=3, agents=10, progress=False).metrics
+    assert rows[0].margin < -0.3
+    assert "running the safe policy" in rows[0].notes[0]
+    assert "safe=" in rows[0].notes[0]
+    assert "breaks a limit itself" in rows[1].notes[0]
+    assert rows[0].margin < rows[1].margin
+    assert rows[2].margin > 0
+
+
 def test_worlds_hold_the_expected_one_and_more_doubt_leaves_less(learned):
     problem, flow = CAPPED.problem, CAPPED.reveal()[0]
     model, key, own = learned.state.model, jax.random.key(1), problem.actions.points(3)

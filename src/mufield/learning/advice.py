@@ -1,12 +1,13 @@
 """Why a confidence band was too narrow, and which setting to change.
 
-Three causes look alike in the coverage: the motion depends on mu, which the model does not see; the
-noise was given too small; the model is too sure of itself. The errors tell them apart.
+Four causes look alike in the coverage: the motion depends on mu, or on the step, which the model
+does not see; the noise was given too small; the model is too sure of itself. The errors tell them
+apart.
 """
 
 import itertools
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -24,6 +25,9 @@ SURE = 0.5
 FEWEST = 30
 """Errors that are needed to say more than that they are too wide."""
 
+HALF_WAVES = 2
+"""Half waves over an episode that the errors are held against."""
+
 MOST_ROWS = 4000
 """Transitions that are looked at for causes."""
 
@@ -40,16 +44,24 @@ def advice(model: AbstractModel, fresh: Transitions, known: Transitions) -> str:
     stride = -(-len(known) // MOST_ROWS)
     some = known.rows(np.arange(0, len(known), stride))
     found = predict_rows(model, some)
-    crowd = _best([_causes(some, found, axis) for axis in range(found.error.shape[1])])
-    if crowd.mu >= EXPLAINED and not _sees_mu(model, some, found):
+    causes = _best([_causes(some, found, axis) for axis in range(found.error.shape[1])])
+    cells, count = known.problem.grid.n_cells, len(some)
+    even = {"mass": np.full((1, cells), 1.0 / cells), "moment": np.zeros(count, dtype=int)}
+    if causes.mu >= max(EXPLAINED, causes.step) and not _sees(model, some, found, even):
         return (
-            f"the errors follow the crowd (the mass in the agent's cell explains {crowd.mu:.0%} of "
-            "them), which the model does not see; set the model's mu=Here() (in a configuration, "
-            "mu=local)"
+            f"the errors follow the crowd (the mass in the agent's cell explains {causes.mu:.0%} "
+            "of them), which the model does not see; set the model's mu=Here() (in a "
+            "configuration, mu=local)"
+        )
+    if causes.step >= EXPLAINED and not _sees(model, some, found, {"step": 0 * some.step}):
+        return (
+            f"the errors follow the clock (the step explains {causes.step:.0%} of them), which the "
+            "model does not see; set the model's mu=Seen(lambda state, mu: mu.step / "
+            f"{known.problem.horizon})"
         )
     held, widening = predict_rows(model, fresh), band_widening(model)
     noise = _noise_needed(held, widening)
-    if noise is not None and crowd.place < 2 * EXPLAINED:
+    if noise is not None and causes.place < 2 * EXPLAINED:
         given = ", ".join(f"{each:.3g}" for each in held.aleatoric.mean(axis=0))
         needed = ", ".join(f"{each:.3g}" for each in noise)
         setting = "Problem(reward_noise=...)" if known.of_reward else "Problem(noise=...)"
@@ -71,14 +83,15 @@ def advice(model: AbstractModel, fresh: Transitions, known: Transitions) -> str:
 
 
 class _Causes(NamedTuple):
-    """Shares of the errors that place and action explain, and that the crowd explains besides."""
+    """Shares of the errors that place and action explain, and that crowd or step do besides."""
 
     place: float
     mu: float
+    step: float
 
 
 def _best(each: list[_Causes]) -> _Causes:
-    return _Causes(max(c.place for c in each), max(c.mu for c in each))
+    return _Causes(*(max(shares) for shares in zip(*each, strict=True)))
 
 
 def _causes(data: Transitions, found: HeldOut, axis: int) -> _Causes:
@@ -95,15 +108,20 @@ def _causes(data: Transitions, found: HeldOut, axis: int) -> _Causes:
     here = data.mass[data.moment[rows], grid.index_of(data.states[rows])] * grid.n_cells
     crowds = np.log1p(here)
     crowds = (crowds - crowds.mean()) / max(float(crowds.std()), 1e-9)
+    when = np.cos(np.pi * np.arange(1, HALF_WAVES + 1) * (data.step[rows, None] / problem.horizon))
+    clock = (when[:, :, None] * steers[:, None]).reshape(count, -1)
     total = float(np.sum(error**2))
-    if count < max(FEWEST, 2 * (own.shape[1] + steers.shape[1])) or total == 0:
-        return _Causes(0.0, 0.0)
+    if count < max(FEWEST, 2 * (own.shape[1] + clock.shape[1])) or total == 0:
+        return _Causes(0.0, 0.0, 0.0)
     left = _residual(own, error)
-    least = _residual(np.concatenate([own, crowds[:, None] * steers], axis=1), error)
-    return _Causes(
-        _share_explained(total, left, own.shape[1], count - own.shape[1]),
-        _share_explained(left, least, steers.shape[1], count - own.shape[1] - steers.shape[1]),
-    )
+
+    def besides(inputs: np.ndarray) -> float:
+        least, used = _residual(np.concatenate([own, inputs], axis=1), error), inputs.shape[1]
+        return _share_explained(left, least, used, count - own.shape[1] - used)
+
+    place_explains = _share_explained(total, left, own.shape[1], count - own.shape[1])
+    hours = besides(clock) if len(np.unique(data.step[rows])) > HALF_WAVES else 0.0
+    return _Causes(place_explains, besides(crowds[:, None] * steers), hours)
 
 
 def _waves(data: Transitions, rows: np.ndarray, most: int) -> Float[np.ndarray, "rows waves"]:
@@ -135,12 +153,11 @@ def _share_explained(before: float, after: float, used: int, free: int) -> float
     return max(0.0, (before - after - used * after / free) / before)
 
 
-def _sees_mu(model: AbstractModel, data: Transitions, found: HeldOut) -> bool:
-    """Whether the model predicts anything else for an even spread of the population."""
-    even = np.full((1, data.problem.grid.n_cells), 1.0 / data.problem.grid.n_cells)
-    other = predict_rows(model, replace(data, mass=even, moment=np.zeros_like(data.moment)))
+def _sees(model: AbstractModel, data: Transitions, found: HeldOut, other: dict[str, Any]) -> bool:
+    """Whether the model predicts anything else where the data have other fields."""
+    changed = predict_rows(model, replace(data, **other))
     size = 1e-6 + np.abs(found.error).max()
-    return bool(np.abs(other.error - found.error).max() > 1e-5 * size)
+    return bool(np.abs(changed.error - found.error).max() > 1e-5 * size)
 
 
 def _noise_needed(held: HeldOut, widening: float) -> Float[np.ndarray, "outputs"] | None:

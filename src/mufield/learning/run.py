@@ -222,6 +222,11 @@ def learn_many(
     watch: Watcher | None = None,
 ) -> list[LearnResult]:
     """`learn` for several seeds side by side, with the same compiled programs."""
+    if isinstance(system, Problem):
+        raise UserError(
+            "learning needs a system whose episodes can be run, got a Problem, which does not say "
+            "how agents move; give SimulatedSystem(problem, motion), or ask and tell a M3UCRL"
+        )
     if not seeds or episodes < 1:
         raise UserError(
             f"expected at least one seed and one episode, got {len(seeds)} and {episodes}"

@@ -6,6 +6,7 @@ plan that is not safe by that is mixed with a safe policy, of which so many agen
 keeps the limits.
 """
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -31,6 +32,9 @@ from .best import wideness
 from .optimism import MeanMotion, within_reach
 
 Moves = Float[Array, "moves action_dim"]
+
+REMEDY = "If you know a policy that keeps the limits, give it as safe=, or give data at hand"
+"""What to do where no policy is known to be safe."""
 
 
 class AbstractPessimism(eqx.Module):
@@ -180,16 +184,22 @@ class Assured(eqx.Module):
     @property
     def note(self) -> str:
         """What is unusual, in words."""
-        if float(self.share) == 1.0:
-            return ""
+        share, worst = float(self.share), float(self.worst)
         base = "last policy" if self.resumed else "safe policy"
-        if float(self.share) > 0.0:
+        if share > 0 and -math.inf < worst < 0:
             return (
-                f"{float(self.share):.0%} of the agents follow the plan and the others the {base}: "
+                f"the {base} breaks a limit itself; {share:.0%} of the agents follow a plan, which "
+                f"may break one by {-worst:.1%}. {REMEDY}"
+            )
+        if share == 1:
+            return ""
+        if share > 0:
+            return (
+                f"{share:.0%} of the agents follow the plan and the others the {base}: "
                 "with more of them a limit might be broken"
             )
         return f"no plan is sure to keep the limits; running the {base}" + (
-            f", which may break one by {-float(self.worst):.1%}" if self.worst < 0 else ""
+            f", which may break one by {-worst:.1%}. {REMEDY}" if worst < 0 else ""
         )
 
 

@@ -25,6 +25,10 @@ ATTEMPTS, CAREFUL = 3, 0.95
 """So many shares of a plan are tried in a mixture with a safe policy; so much of the way that seems
 possible is gone with each."""
 
+UNSAFE = 1.5
+"""Where the safe policy is expected to break a limit itself, mixtures may by so many times as much,
+after the first episode: else nothing else would be tried, and no policy found that keeps it."""
+
 
 class Past(eqx.Module):
     """The last episode as it was.
@@ -91,7 +95,8 @@ class AbstractOutcomes(eqx.Module):
 
         In a mixture a share of the agents follows the plan and the others the safe policy, as far
         as the expected motion can tell who is who. The policy of the ``last`` episode takes the
-        place of the safe one if it keeps the limits, too: that it is safe was seen.
+        place of the safe one if it keeps the limits, too: that it is safe was seen. If the safe
+        policy is expected to break a limit, see `UNSAFE`.
         """
         whole = self.checked(weights)
         one, no = jnp.ones((), dtype=weights.dtype), jnp.asarray(False)
@@ -105,7 +110,12 @@ class AbstractOutcomes(eqx.Module):
                 resumed = jnp.min(least) >= 0
                 base = jnp.where(resumed, last, safe)
                 least = jax.lax.cond(resumed, lambda: least, lambda: self.checked(safe))
-            plan, rest = self.expected(weights)[:-1, :, None], self.expected(base)[:-1, :, None]
+            still = self.expected(base)
+            plan, rest = self.expected(weights)[:-1, :, None], still[:-1, :, None]
+            allowed = 0 * one
+            if last is not None:
+                known = jnp.maximum(jnp.min(self.limits.along(still)), jnp.min(least))
+                allowed = UNSAFE * jnp.minimum(known, 0.0)
 
             def mixture(share: Array) -> Weights:
                 own, others = share * plan, (1 - share) * rest
@@ -119,10 +129,10 @@ class AbstractOutcomes(eqx.Module):
                 low, kept, high, broken = tried
                 # Limits are concave, so that less than the straight line between is on the safe
                 # side; a little less than that, because worlds tell apart who is who otherwise.
-                reach = jnp.where(broken < 0, kept / (kept - broken), 1.0)
+                reach = jnp.where(broken < allowed, (kept - allowed) / (kept - broken), 1.0)
                 share = low + (high - low) * CAREFUL * jnp.clip(jnp.min(reach), 0.0, 1.0)
                 found = self.checked(mixture(share))
-                better = jnp.min(found) >= 0
+                better = jnp.min(found) >= allowed
                 yes, no = (share, found, high, broken), (low, kept, share, found)
                 return tuple(jnp.where(better, a, b) for a, b in zip(yes, no, strict=True))
 

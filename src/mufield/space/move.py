@@ -70,6 +70,12 @@ class Rest(NamedTuple):
     cell: Array
 
 
+def wall_margin(grid: Grid, dtype: Any) -> float:
+    """How far in front of a wall stopped agents rest: some rounding errors of positions."""
+    magnitude = max(*(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
+    return 8.0 * magnitude * float(jnp.finfo(dtype).eps)
+
+
 def rest(grid: Grid, axis: int, aim: Array, cell: Array, stopped: Array, upward: Array) -> Rest:
     """Where moves come to rest on one axis, given the cell in which their path ended."""
     lower, size, extent = grid.lower[axis], grid.cell_size[axis], grid.extent[axis]
@@ -78,8 +84,7 @@ def rest(grid: Grid, axis: int, aim: Array, cell: Array, stopped: Array, upward:
         wrapped = jnp.mod(aim - lower, extent)
         free = lower + jnp.where(wrapped >= extent, 0.0, wrapped)
         cell = cell % grid.shape[axis]
-    magnitude = max(*(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
-    margin = 8.0 * magnitude * float(jnp.finfo(dtype).eps)
+    margin = wall_margin(grid, dtype)
     low = lower + cell.astype(dtype) * size
     at_wall = jnp.where(upward, low + size - margin, low + margin)
     # Rounding must not put a position into another cell than the path ended in.

@@ -254,7 +254,7 @@ def compare_speed(report: Report, quick: bool) -> tuple[SimulatedSystem, Profile
     def loop() -> None:
         rooms.run(few, rooms.walk_one_by_one)
 
-    times = time_side_by_side({"ours": ours, "vectorised": vectorised}, rounds=3 if quick else 7)
+    times = time_side_by_side({"ours": ours, "vectorised": vectorised}, rounds=2 if quick else 7)
     times |= time_side_by_side({"loop": loop}, rounds=3)
     each = {
         name: timing.best / (horizon * (few if name == "loop" else agents))
@@ -327,7 +327,7 @@ def compare_gaps(
     """Measures the gap of the swarm and, if there is time, that of the rooms."""
     sizes = decades(100, 100_000 if quick else 1_000_000, 1 if quick else 2)
     swarm = mufield.make("swarm", horizon=20, duration=0.1)
-    gap = population_gap(swarm, closed_form_policy, sizes, 24 if quick else 32, jax.random.key(0))
+    gap = population_gap(swarm, closed_form_policy, sizes, 16 if quick else 32, jax.random.key(0))
     show_gap(report, "swarm", gap)
     name = f"slope of the swarm's gap, {sizes[0]:,} to {sizes[-1]:,} agents"
     report.claim(name, gap.law.slope, STEEPEST, side="at least")

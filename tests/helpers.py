@@ -22,7 +22,7 @@ def walking_problem(grid, *, noise=0.25, horizon=5, max_move=1.0, initial=None, 
     return Problem(
         grid=grid,
         actions=Box(-1.0, 1.0, dim=grid.dim),
-        reward=avoid_crowds,
+        reward=options.pop("reward", avoid_crowds),
         horizon=horizon,
         initial=uniform(grid) if initial is None else initial,
         noise=noise,
@@ -47,7 +47,7 @@ def walk(state, action, mu):
 
 def random_laws(grid, seed, moves=1):
     """Random actions in every cell, with random weights."""
-    from mufield import ActionLaw
+    from mufield.policies import ActionLaw
 
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.ones(moves), size=grid.n_cells)

@@ -31,10 +31,10 @@ def mass_of(seed):
 def test_margins_are_shares_of_the_limit():
     right = [bool(x > 2) for x in GRID.centres[:, 0]]
     limits = problem(
-        mf.mass_at_most(GRID, [(3, 0), (3, 1)], 0.2),
-        mf.mass_at_least(GRID, right, 0.1),
-        mf.cells_at_most(GRID, 0.5),
-        mf.entropy_at_least(GRID, 1.5),
+        mf.constraints.mass_at_most(GRID, [(3, 0), (3, 1)], 0.2),
+        mf.constraints.mass_at_least(GRID, right, 0.1),
+        mf.constraints.cells_at_most(GRID, 0.5),
+        mf.constraints.entropy_at_least(GRID, 1.5),
     ).constraints
     mass = mass_of(0)
     found = np.asarray(limits(mass))
@@ -50,12 +50,14 @@ def test_margins_are_shares_of_the_limit():
 def test_a_region_can_be_cells_truth_values_or_a_function():
     cells = [(int(c[0]), int(c[1])) for c in GRID.free_cells if c[0] >= 2]
     ways = [cells, GRID.centres[:, 0] > 2, lambda state: state[0] > 2]
-    values = [float(mf.mass_at_most(GRID, way, 0.4).function(mass_of(1))) for way in ways]
+    values = [
+        float(mf.constraints.mass_at_most(GRID, way, 0.4).function(mass_of(1))) for way in ways
+    ]
     assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
 
 
 def test_limits_hold_at_the_named_steps_only():
-    limits = problem(mf.cells_at_most(GRID, 0.5, name="cap", steps=(2,))).constraints
+    limits = problem(mf.constraints.cells_at_most(GRID, 0.5, name="cap", steps=(2,))).constraints
     margins = np.asarray(limits.worst(jnp.stack([mass_of(seed) for seed in range(4)])))
     assert margins.shape == (3, 1)
     assert np.isinf(margins[[0, 2]]).all()
@@ -78,9 +80,9 @@ def test_a_plain_function_is_a_constraint():
         (lambda mass: jnp.sum(mass**2) - 0.1, "not concave"),
         (lambda mass: mass["here"], "could not be evaluated"),
         (3.0, "must be a function"),
-        (mf.Constraint(lambda mass: mass[0], steps=(0,)), "steps run from 1"),
-        (mf.Constraint(lambda mass: mass[0], steps=(4,)), "steps run from 1"),
-        (mf.Constraint(lambda mass: mass[0], steps=()), "at no step"),
+        (mf.constraints.Constraint(lambda mass: mass[0], steps=(0,)), "steps run from 1"),
+        (mf.constraints.Constraint(lambda mass: mass[0], steps=(4,)), "steps run from 1"),
+        (mf.constraints.Constraint(lambda mass: mass[0], steps=()), "at no step"),
     ],
 )
 def test_what_cannot_be_a_limit_is_refused(constraint, words):
@@ -91,12 +93,15 @@ def test_what_cannot_be_a_limit_is_refused(constraint, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: mf.mass_at_most(GRID, [(0, 0)], 0.0), "share of the population"),
-        (lambda: mf.mass_at_most(GRID, np.zeros(N, bool), 0.5), "empty"),
-        (lambda: mf.mass_at_most(GRID, [0.5, 1.5], 0.5), "cells as coordinates"),
-        (lambda: mf.entropy_at_least(GRID, -1.0), "positive"),
-        (lambda: mf.entropy_at_least(GRID, 1.0, weights=[1.0]), "one for each free cell"),
-        (lambda: mf.cells_at_most(GRID, 0.5, colour="red"), "no option colour"),
+        (lambda: mf.constraints.mass_at_most(GRID, [(0, 0)], 0.0), "share of the population"),
+        (lambda: mf.constraints.mass_at_most(GRID, np.zeros(N, bool), 0.5), "empty"),
+        (lambda: mf.constraints.mass_at_most(GRID, [0.5, 1.5], 0.5), "cells as coordinates"),
+        (lambda: mf.constraints.entropy_at_least(GRID, -1.0), "positive"),
+        (
+            lambda: mf.constraints.entropy_at_least(GRID, 1.0, weights=[1.0]),
+            "one for each free cell",
+        ),
+        (lambda: mf.constraints.cells_at_most(GRID, 0.5, colour="red"), "no option colour"),
     ],
 )
 def test_helpers_say_what_is_wrong(make, words):
@@ -106,4 +111,4 @@ def test_helpers_say_what_is_wrong(make, words):
 
 def test_names_tell_limits_apart():
     with pytest.raises(mf.UserError, match="two constraints are called"):
-        problem(mf.cells_at_most(GRID, 0.5), mf.cells_at_most(GRID, 0.5))
+        problem(mf.constraints.cells_at_most(GRID, 0.5), mf.constraints.cells_at_most(GRID, 0.5))

@@ -1,12 +1,14 @@
 """Numbers beyond sense are refused, with the remedy, before they cost time, memory or mass."""
 
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
 from mufield import (
-    BPTT,
     M3UCRL,
     Box,
     Flow,
@@ -16,17 +18,19 @@ from mufield import (
     MirrorPlanner,
     MoveFlow,
     Problem,
-    Seen,
     SimulatedSystem,
     Table,
-    Trips,
     UserError,
     learn,
+    learn_many,
     plan,
     point_mass,
     uniform,
 )
-from mufield.flow.trouble import trouble
+from mufield.fleet import Trips
+from mufield.flow.diagnose import diagnose
+from mufield.planning import BPTT
+from mufield.policies import Seen
 
 SMALL = Grid.box(0.0, 4.0, (4, 4))
 
@@ -84,7 +88,7 @@ def test_rewards_whose_sum_overflows_are_refused():
     ],
 )
 def test_the_cell_and_step_where_a_reward_is_to_blame_are_named(reward, words):
-    found = trouble(rewarded(reward))
+    found = diagnose(rewarded(reward))
     assert found.startswith("the reward")
     assert words in found
     if "cell" in words:
@@ -92,11 +96,19 @@ def test_the_cell_and_step_where_a_reward_is_to_blame_are_named(reward, words):
 
 
 def test_a_sound_reward_is_not_blamed():
-    assert trouble(walking_problem(SMALL, horizon=2), walk) == ""
+    assert diagnose(walking_problem(SMALL, horizon=2), walk) == ""
 
 
 def bad_late(state, action, mu):
     return jnp.where((state[0] > 3) & (mu.step == 1), jnp.nan, 0.0)
+
+
+def test_steps_before_the_rest_of_an_episode_are_not_blamed():
+    problem = walking_problem(SMALL, horizon=3).with_reward(bad_late)
+    assert "at step 1" in diagnose(problem.from_step(1, problem.initial))
+    assert diagnose(problem.from_step(2, problem.initial)) == ""
+    late = SimulatedSystem(problem, walk).from_step(2, problem.initial)
+    assert float(late.evaluate(lambda state, mu, step: jnp.zeros(2)).value) == 0.0
 
 
 def test_plans_with_known_motion_name_the_cell_and_step_too():
@@ -142,6 +154,60 @@ def test_an_evaluation_names_the_function_that_is_to_blame():
     system = SimulatedSystem(still, broken)
     with pytest.raises(UserError, match=r"not finite: the motion is NaN .* \(3, 0\), at step 1"):
         system.evaluate(lambda state, mu, step: jnp.zeros(2))
+
+
+def jammed(chance):
+    """Trips whose chance is no probability where more than 60% of all agents are."""
+    return Trips(lambda state, mu: jnp.where(mu.here > 0.6, chance, 0.2), np.eye(16))
+
+
+def to_the_corner(state, action, mu):
+    return -jnp.sum(state) - 0.01 * mu.here
+
+
+@pytest.mark.parametrize("chance", [1.5, -0.5])
+def test_a_chance_of_a_trip_that_is_none_later_is_named(chance):
+    problem = walking_problem(SMALL, horizon=6, noise=0.1, trips=jammed(chance))
+    system = SimulatedSystem(problem, walk)
+    assert system.evaluate(lambda state, mu, step: jnp.zeros(2)).mass.min() >= 0
+    words = rf"chance of a trip .* got {chance} in cell 0, .*at step [2-5]"
+    for use in (system.evaluate, lambda policy: system.run(policy, jax.random.key(0))):
+        with pytest.raises(UserError, match=words):
+            use(lambda state, mu, step: -jnp.ones(2))
+
+
+def test_no_plan_has_negative_mass():
+    trips = jammed(1.5)
+    problem = walking_problem(SMALL, horizon=6, noise=0.1, trips=trips).with_reward(to_the_corner)
+    system = SimulatedSystem(problem, walk)
+    flow, motion = system.reveal()
+    moves = MoveFlow(flow, motion, problem.actions.points(3))
+    found = MirrorAscent(sweeps=60).solve(moves)
+    mass = moves.rollout(found.weights).mass
+    assert bool(jnp.all(mass >= 0))
+    assert float(mass.max()) > 0.3  # it went where it could
+    learner = M3UCRL(problem, planner=MirrorPlanner(points=3, sweeps=40))
+    seen = []
+    result = learn_many(
+        system,
+        learner,
+        seeds=[0],
+        episodes=2,
+        agents=5,
+        progress=False,
+        watch=lambda seed, state, plan, episode, row: seen.append((plan, episode)),
+    )[0]
+    for planned, episode in seen:
+        assert bool(jnp.all(episode.mass >= 0))
+        # A plan that would have made negative mass is none, and the note says why.
+        possible = bool(jnp.all(planned.mass >= 0))
+        assert possible or re.search(r"not finite.* chance of a trip .*at step", planned.note)
+        assert not bool(jnp.any(planned.mass < 0))
+    assert all(np.isfinite(row.value) for row in result.metrics)
+    # From a start at which every plan is impossible, there is none.
+    crowd = SimulatedSystem(problem, walk).reveal()[0].starting_from(point_mass(SMALL, 0, 0))
+    with pytest.raises(UserError, match=r"no plan .* chance of a trip .* in cell 0, .*at step 0"):
+        MirrorAscent(sweeps=2).solve(MoveFlow(crowd, motion, problem.actions.points(3)))
 
 
 TABLE = np.arange(16.0).reshape(4, 4)

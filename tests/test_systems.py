@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
+import mufield
 from mufield import (
     Box,
     Grid,
@@ -14,12 +15,14 @@ from mufield import (
     catalogue,
     histogram,
     make,
-    option_policy,
+    point_mass,
     register,
     uniform_policy,
     wasserstein,
 )
+from mufield.environments import registry
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
+from mufield.policies import AbstractPolicy, ActionLaw, option_policy
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +93,7 @@ def test_actions_outside_the_box_are_refused():
             call(lambda s, mu, h: jnp.ones(3))
         with pytest.raises(ValueError, match="could not be evaluated"):
             call(lambda s: s)
-    with pytest.raises(TypeError, match="expected a Profile"):
+    with pytest.raises(mufield.UserError, match="expected a Profile"):
         system.evaluate(3)
 
 
@@ -185,6 +188,31 @@ def test_names_are_checked_and_can_be_added():
         register("four-rooms", "another")(lambda: make("swarm"))
 
 
+@pytest.fixture
+def names(monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+
+def defined(horizon, module="notebook"):
+    """A function as a notebook's cell defines it, anew each time that it is run."""
+
+    def my_rooms():
+        return make("four-rooms", horizon=horizon)
+
+    my_rooms.__module__ = module
+    return my_rooms
+
+
+def test_a_cell_that_is_run_again_replaces_the_system_that_it_registered(names):
+    for horizon in (2, 3):
+        register("my-rooms", "rooms")(defined(horizon))
+    assert make("my-rooms").problem.horizon == 3
+    with pytest.raises(mufield.UserError, match="registered already"):
+        register("my-rooms", "rooms")(defined(4, module="elsewhere"))
+    with pytest.raises(mufield.UserError, match="registered already"):
+        register("swarm", "rooms")(defined(4, module="mufield.environments.swarm"))
+
+
 def test_callable_modules_keep_their_own_arrays():
     class Go(eqx.Module):
         goal: jax.Array
@@ -248,3 +276,27 @@ def test_options_are_mixtures_of_moves():
     assert float(mass[1][grid.index_at(0, 1)]) == 0.5
     assert float(mass[1][grid.index_at(1, 0)]) == 0.5
     assert float(mass[2][grid.index_at(1, 1)]) == 0.5
+
+
+class LateStart(AbstractPolicy):
+    """Rests at first and goes right from step 2 on, by the clock that agents see."""
+
+    def law(self, state, mu):
+        action = jnp.where(mu.step >= 2, 1.0, 0.0) * jnp.ones(1)
+        return ActionLaw(actions=action[None], weights=jnp.ones(1))
+
+
+@pytest.mark.parametrize("within_cells", [False, True])
+def test_policies_that_look_at_the_clock_act_alike_for_all(within_cells):
+    grid = Grid.box(0.0, 8.0, 8)
+    problem = walking_problem(grid, horizon=4, noise=1e-3, initial=point_mass(grid, 1))
+    system = SimulatedSystem(problem, walk, within_cells=within_cells)
+    places = [1, 1, 1, 2, 3]
+    by_step = system.evaluate(lambda state, mu, step: jnp.where(step >= 2, 1.0, 0.0) * jnp.ones(1))
+    assert np.argmax(by_step.mass, axis=1).tolist() == places
+    for policy in (LateStart(), Profile.stationary(LateStart(), 4)):
+        np.testing.assert_allclose(system.evaluate(policy).mass, by_step.mass, atol=1e-12)
+        episode = system.run(policy, KEY, agents=3)
+        np.testing.assert_allclose(episode.mass, by_step.mass, atol=1e-12)
+        assert episode.actions[..., 0].tolist() == [[0.0, 0.0, 1.0, 1.0]] * 3
+        assert np.asarray(grid.index_of(episode.next_states)).tolist() == [places[1:]] * 3

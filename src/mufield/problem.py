@@ -1,25 +1,27 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 import math
-import reprlib
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._types import Action, Key, Mass, Scalar, State, States
-from .constraints import Constraints, as_constraints
+from .actions import Box, MoveSet
+from .checks import whole_number
+from .constraints.constraint import Constraints, as_constraints
 from .errors import UserError, in_words
+from .fleet.maps import CityMap
+from .fleet.trips import Trips, check_trips
 from .space.grid import Grid, PerAxis, per_axis
-from .space.maps import CityMap
 from .space.measure import MeanField, at_all_cells, check_mass, sample
-from .space.move import GaussianNoise, NeighbourNoise, Noise, wall_margin
-from .trips import Trips, check_trips
+from .space.move import GaussianNoise, NeighbourNoise, Noise
+from .space.wall_bits import wall_margin
 
 MOST_MOVE = 100.0
 """How many times the width of the space a move may aim; more is a mistake in the units."""
@@ -78,145 +80,6 @@ class HiddenReward(eqx.Module):
         )
 
 
-class Box(eqx.Module):
-    """A box of continuous actions."""
-
-    lower: tuple[float, ...] = eqx.field(static=True)
-    upper: tuple[float, ...] = eqx.field(static=True)
-
-    def __init__(self, lower: PerAxis, upper: PerAxis, dim: int | None = None):
-        """Builds a box; a single number is the bound on each of ``dim`` axes (default 1)."""
-        sizes = [int(np.size(bound)) for bound in (lower, upper) if np.ndim(bound) > 0]
-        dim = dim if dim is not None else (sizes[0] if sizes else 1)
-        self.lower = per_axis(lower, dim, float)
-        self.upper = per_axis(upper, dim, float)
-        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise UserError(
-                    f"axis {axis} of the action box must run from a lower to a higher finite "
-                    f"bound, got {low} to {high}"
-                )
-
-    @property
-    def dim(self) -> int:
-        """Number of action axes (the paper's q)."""
-        return len(self.lower)
-
-    @property
-    def rest(self) -> tuple[float, ...]:
-        """The action nearest to zero."""
-        return tuple(min(max(0.0, lo), hi) for lo, hi in zip(self.lower, self.upper, strict=True))
-
-    def points(self, n: int, *, border: bool = True) -> Float[Array, "points action_dim"]:
-        """A regular grid of actions with ``n`` values on each axis.
-
-        Args:
-            n: Values on each axis; a single one is the middle.
-            border: Whether the outermost values are the bounds. Otherwise values are the
-                midpoints of equal intervals, which approximate the uniform distribution.
-        """
-        if n < 1:
-            raise UserError(f"expected at least one point on each axis, got {n}")
-        ticks = np.linspace(0.0, 1.0, n) if border and n > 1 else (np.arange(n) + 0.5) / n
-        axes = [lo + (hi - lo) * ticks for lo, hi in zip(self.lower, self.upper, strict=True)]
-        table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, self.dim)
-        return jnp.asarray(table, dtype=jnp.result_type(float))
-
-    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
-        """Actions drawn uniformly."""
-        lower, upper = jnp.asarray(self.lower), jnp.asarray(self.upper)
-        return lower + (upper - lower) * jax.random.uniform(key, (*shape, self.dim))
-
-    def product(self, other: "Box", n: int = 3) -> "Box":
-        """The box of all pairs of an action and a point of another box; ``n`` is not used."""
-        return Box((*self.lower, *other.lower), (*self.upper, *other.upper))
-
-    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
-        """Which actions lie in the box, up to rounding."""
-        slack = 1e-5 * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
-        above = actions >= jnp.asarray(self.lower) - slack
-        below = actions <= jnp.asarray(self.upper) + slack
-        return jnp.all(above & below, axis=-1)
-
-    def describe(self) -> str:
-        """The box in words, for error messages."""
-        return f"the box from {self.lower} to {self.upper}"
-
-
-class MoveSet(eqx.Module):
-    """A finite set of moves, and the mixtures of them that a policy may choose from.
-
-    Attributes:
-        moves: One move in each row.
-        options: One distribution over the moves in each row; the identity if a policy chooses
-            single moves.
-        rest: The move nearest to zero.
-        lower: Least value of the moves on each axis.
-        upper: Greatest value of the moves on each axis.
-    """
-
-    moves: Float[Array, "moves action_dim"]
-    options: Float[Array, "options moves"]
-    rest: tuple[float, ...] = eqx.field(static=True)
-    lower: tuple[float, ...] = eqx.field(static=True)
-    upper: tuple[float, ...] = eqx.field(static=True)
-
-    def __init__(self, moves: Any, options: Any = None):
-        """Builds a set of moves; by default the options are the moves themselves."""
-        try:
-            points = np.asarray(moves, dtype=float)
-        except ValueError:
-            points = np.zeros(0)
-        if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
-            raise UserError(
-                "moves must be rows of finite numbers, one row for each move, such as "
-                f"[[0, 0], [1, 0], [0, 1]]; got {reprlib.repr(moves)}"
-            )
-        self.moves = jnp.asarray(points)
-        self.rest = tuple(points[np.argmin(np.linalg.norm(points, axis=1))].tolist())
-        self.lower = tuple(points.min(axis=0).tolist())
-        self.upper = tuple(points.max(axis=0).tolist())
-        count = len(points)
-        table = np.eye(count) if options is None else np.asarray(options, dtype=float)
-        if table.ndim != 2 or table.shape[1] != count or np.any(table < 0):
-            raise UserError(
-                f"options must be rows of {count} non-negative weights, got the shape {table.shape}"
-            )
-        if not np.allclose(table.sum(axis=1), 1.0):
-            raise UserError(f"each option must sum to 1, got sums {table.sum(axis=1)}")
-        self.options = jnp.asarray(table)
-
-    @property
-    def dim(self) -> int:
-        """Number of action axes (the paper's q)."""
-        return int(self.moves.shape[1])
-
-    def points(
-        self, n: int | None = None, *, border: bool = True
-    ) -> Float[Array, "points action_dim"]:
-        """The moves; the arguments, which are those of `Box.points`, are not used."""
-        return self.moves
-
-    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
-        """Moves drawn uniformly."""
-        return self.moves[jax.random.randint(key, shape, 0, self.moves.shape[0])]
-
-    def product(self, other: Box, n: int = 3) -> "MoveSet":
-        """All pairs of a move and one of the points of a box, ``n`` on each axis."""
-        many, few = np.asarray(self.moves), np.asarray(other.points(n))
-        left, right = np.repeat(many, len(few), axis=0), np.tile(few, (len(many), 1))
-        return MoveSet(np.concatenate([left, right], axis=1))
-
-    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
-        """Which actions are moves of the set, up to rounding."""
-        distance = jnp.max(jnp.abs(actions[..., None, :] - self.moves), axis=-1)
-        return jnp.min(distance, axis=-1) < 1e-5
-
-    def describe(self) -> str:
-        """The moves in words, for error messages."""
-        return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"
-
-
 class Problem(eqx.Module):
     """An episodic mean-field control problem without its law of motion.
 
@@ -229,7 +92,7 @@ class Problem(eqx.Module):
 
     Attributes:
         city: The map that the grid belongs to, if there is one.
-        first: Number of the first step: 0, unless the problem is the rest of an episode.
+        first: Number of the first step, if the problem is the rest of an episode; else None.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -244,7 +107,7 @@ class Problem(eqx.Module):
     constraints: Constraints | None
     trips: Trips | None
     city: CityMap | None = eqx.field(static=True)
-    first: int = eqx.field(static=True)
+    first: Int[Array, ""] | None
 
     def __init__(
         self,
@@ -282,8 +145,7 @@ class Problem(eqx.Module):
         """
         self.city = grid if isinstance(grid, CityMap) else None
         grid = grid.grid if isinstance(grid, CityMap) else grid
-        if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-            raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+        horizon = whole_number(horizon, "the horizon")
         if not isinstance(actions, (Box, MoveSet)):
             raise UserError(f"actions must be a Box or a MoveSet, got {type(actions).__name__}")
         if not isinstance(noise, (GaussianNoise, NeighbourNoise)):
@@ -312,11 +174,11 @@ class Problem(eqx.Module):
                 f"a known reward is not observed, so there is no noise on it; leave out "
                 f"reward_noise = {reward_noise}, or hide the reward with reward=None"
             )
-        self.first = 0
+        self.first = None
         self.grid = grid
         self.actions = actions
         self.reward = HiddenReward() if reward is None else reward
-        self.horizon = int(horizon)
+        self.horizon = horizon
         self.initial = check_mass(grid, initial, "the initial distribution")
         _check_rounding(grid, self.initial.dtype)
         self.noise = noise
@@ -332,13 +194,23 @@ class Problem(eqx.Module):
 
     @property
     def steps(self) -> Int[Array, "steps"]:
-        """The numbers of the steps; they count from 0, but a day's rest begins later."""
-        return jnp.arange(self.first, self.end, dtype=jnp.int32)
+        """The numbers of all steps, those before `first` included."""
+        return jnp.arange(self.horizon, dtype=jnp.int32)
 
     @property
-    def end(self) -> int:
-        """The number of the step after the last."""
-        return self.first + self.horizon
+    def first_step(self) -> int:
+        """`first` as a plain number; not for compiled functions."""
+        return 0 if self.first is None else int(self.first)
+
+    @property
+    def begun(self) -> Bool[Array, "steps"]:
+        """Which steps belong to the problem: all, or those from `first` on."""
+        return self.steps >= (0 if self.first is None else self.first)
+
+    @property
+    def noise_std(self) -> tuple[float, ...]:
+        """Standard deviation of the Gaussian noise on each axis; zero for other noise."""
+        return self.noise.std if isinstance(self.noise, GaussianNoise) else (0.0,) * self.grid.dim
 
     @property
     def paid_steps(self) -> int:
@@ -371,21 +243,24 @@ class Problem(eqx.Module):
     def from_step(self, step: int, mass: Any) -> "Problem":
         """The rest of an episode: from a step on, with the population as it is then.
 
-        Steps keep their numbers, so that rewards, trips, motions and limits that depend on the
-        time of day mean the same; `horizon` counts the moves that are left.
+        Steps keep their numbers, and arrays over the steps their places: nothing happens before
+        the first step, which is data, so that one compiled program serves all of them.
         """
         whole = isinstance(step, int | np.integer) and not isinstance(step, bool)
-        if not whole or not self.first <= step < self.end:
+        if not whole or not 0 <= step < self.horizon:
             raise UserError(
-                f"the rest of an episode begins at a step from {self.first} to {self.end - 1}, "
-                f"got {step!r}"
+                f"the rest of an episode begins at a step from 0 to {self.horizon - 1}, got "
+                f"{step!r}"
             )
+        first = jnp.asarray(step, dtype=jnp.int32) if step else None
         begun = self.starting_from(mass)
-        limits = None if self.constraints is None else self.constraints.from_step(int(step))
-        left = {"first": int(step), "horizon": self.end - int(step), "constraints": limits}
-        rest: Problem = object.__new__(Problem)  # everything was checked when the problem was made
-        for name in self.__dataclass_fields__:
-            object.__setattr__(rest, name, left.get(name, getattr(begun, name)))
+        limits = None if self.constraints is None else replace(self.constraints, first=first)
+        rest: Problem = eqx.tree_at(
+            lambda p: (p.first, p.constraints),
+            begun,
+            (first, limits),
+            is_leaf=lambda x: x is None or x is begun.constraints,
+        )
         return rest
 
     def with_reward(self, reward: Reward) -> "Problem":

@@ -11,22 +11,19 @@ from jaxtyping import Array, Float
 
 from . import _types
 from ._types import Action, Key, Mass, Scalar, State, Step
+from .checks import MASS_TOLERANCE
 from .episode import AbstractSystem, Episode
 from .errors import UserError
-from .flow.flow import Conduct, Flow, Rollout
-from .flow.trouble import trouble
+from .fleet.trips import Ride
+from .flow.diagnose import diagnose
+from .flow.flow import Flow
+from .flow.rollout import PolicyCheck, Rollout, if_begun
 from .policies.base import AbstractPolicy, Profile, fitting_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.grid import Grid
-from .space.measure import MASS_TOLERANCE, MeanField, mean_field_at
-from .space.move import Move, Noise
-from .trips import Ride
-
-EARNED = 1
-"""Folded into an episode's key to make the randomness of observed rewards."""
-
-TRIP = 2
-"""Folded into an agent's key to make the randomness of its trips."""
+from .space.measure import MeanField, mean_field_at
+from .space.move import Noise
+from .space.wall_rule import Move
 
 
 class SimulatedSystem(AbstractSystem):
@@ -104,8 +101,8 @@ class SimulatedSystem(AbstractSystem):
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
         profile = fitting_profile(policy, self.problem)
-        rollout, conduct = _inspect(self._flow, profile, self._motion)
-        _check_rollout(self._flow.problem, self._motion, profile, rollout, conduct)
+        rollout, check = _inspect(self._flow, profile, self._motion)
+        _check_rollout(self._flow.problem, self._motion, profile, rollout, check)
         return rollout
 
     def within_cells(self) -> "SimulatedSystem":
@@ -139,7 +136,7 @@ def rewarded(problem: Problem, reward: Reward | None) -> Problem:
 
 def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
     """The episode with the noisy rewards of its tracked agents; ``problem`` has the true reward."""
-    earned = _earned(problem, episode, jax.random.fold_in(key, EARNED))
+    earned = _earned(problem, episode, jax.random.fold_in(key, 1))
     if not bool(jnp.all(jnp.isfinite(earned))):
         raise UserError(
             "a tracked agent's reward is not finite: the reward returned NaN or infinity for a "
@@ -180,8 +177,8 @@ def agent_step(
         return action, moved, jnp.zeros((), dtype=bool)
     trips, cell = problem.trips, grid.index_of(state)
     chance = trips.chances(grid, mass, step)[cell]
-    luck = jax.random.uniform(jax.random.fold_in(key, TRIP), (2 + grid.dim,), dtype=state.dtype)
-    ride = Ride.of(grid, trips.landings(step), cell, chance, luck)
+    uniforms = jax.random.uniform(jax.random.fold_in(key, 2), (2 + grid.dim,), dtype=state.dtype)
+    ride = Ride.of(grid, trips.landings(step), cell, chance, uniforms)
     return action, carried_off(problem, moved, ride), ride.taken
 
 
@@ -233,38 +230,44 @@ def _track(
         actions, moved, carried = jax.vmap(
             lambda state, k: agent_step(problem, motion, policy, state, mass, k, number)
         )(states, keys)
-        return moved.position, (states, actions, moved.position, moved.stopped, carried)
+        return moved.position, (actions, moved.stopped, carried)
+
+    def begun(states: Array, inputs: Any) -> tuple[Array, Any]:
+        moved, kept = if_begun(problem, inputs[-1], lambda now: step(now, inputs), states)
+        return moved, (states, *kept)
 
     keys = jax.random.split(key, problem.horizon)
     inputs = (profile.per_step, rollout.mass[:-1], keys, problem.steps)
-    _, paths = jax.lax.scan(step, problem.draw_starts(start_key, agents), inputs)
-    states, actions, next_states, stopped, carried = (jnp.swapaxes(path, 0, 1) for path in paths)
+    last, paths = jax.lax.scan(begun, problem.draw_starts(start_key, agents), inputs)
+    states, actions, stopped, carried = (jnp.swapaxes(path, 0, 1) for path in paths)
     return Episode(
         states=states,
         actions=actions,
-        next_states=next_states,
+        # Not a result of its own, which the compiler might round otherwise than the next state.
+        next_states=jnp.concatenate([states[:, 1:], last[:, None]], axis=1),
         stopped=stopped,
         mass=rollout.mass,
         rewards=rollout.rewards,
+        present=None if problem.first is None else jnp.broadcast_to(problem.begun, carried.shape),
         carried=None if problem.trips is None else carried,
     )
 
 
 def _check_rollout(
-    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, conduct: Conduct
+    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, check: PolicyCheck
 ) -> None:
     """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
-    allowed = np.asarray(conduct.allowed)
+    allowed = np.asarray(check.allowed | ~problem.begun)
     if not allowed.all():
         step = int(np.argmin(allowed))
         mass = rollout.mass[step]
-        law = profile.at(step).at_cells(problem.grid, mass)
+        law = profile.at(step).at_cells(problem.grid, mass, step)
         used = (law.weights != 0) & (mass[:, None] > 0)
         outside = np.argwhere(~np.asarray(problem.actions.contains(law.actions) | ~used))
         cell, choice = (int(i) for i in outside[0])
         where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
-        number, action = problem.first + step, law.actions[cell, choice]
-        raise outside_actions(problem, action, number, where, table=profile.by_cell)
+        action = law.actions[cell, choice]
+        raise outside_actions(problem, action, step, where, table=profile.by_cell)
     finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
     if bool(finite) and not bool(jnp.isfinite(rollout.value)):
         raise UserError(
@@ -275,13 +278,13 @@ def _check_rollout(
         raise UserError(
             "the episode is not finite: "
             + (
-                trouble(problem, motion)
+                diagnose(problem, motion, rollout.mass)
                 or "the motion or the reward returned NaN or infinity for a state, action or "
                 "distribution that the policy led to"
             )
         )
-    check_weights(float(jnp.max(conduct.weight_error)), float(jnp.min(conduct.least_weight)))
-    _check_farthest(problem, np.asarray(jnp.max(conduct.farthest, axis=0)))
+    check_weights(float(jnp.max(check.weight_error)), float(jnp.min(check.least_weight)))
+    _check_farthest(problem, np.asarray(jnp.max(check.farthest, axis=0)))
 
 
 def _check_agents(problem: Problem, profile: Profile, episode: Episode) -> None:
@@ -291,7 +294,7 @@ def _check_agents(problem: Problem, profile: Profile, episode: Episode) -> None:
             "a tracked agent's position is not finite: the motion returned NaN or infinity for a "
             "state that is no cell centre"
         )
-    inside = np.asarray(problem.actions.contains(episode.actions))
+    inside = np.asarray(problem.actions.contains(episode.actions) | ~problem.begun)
     if not inside.all():
         agent, step = (int(i) for i in np.argwhere(~inside)[0])
         where = f"state {np.asarray(episode.states[agent, step])}"

@@ -1,4 +1,4 @@
-"""Motions that see mu: what they see, and the table of kernels that stands in for them."""
+"""Motions that see mu: what they see, and the bank of kernels that stands in for them."""
 
 from functools import lru_cache
 
@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
-from mufield import Box, Flow, Grid, MirrorAscent, MoveFlow, point_mass
-from mufield.flow import kernels
-from mufield.flow.kernels import CrowdTable, landing_kernel
-from mufield.flow.sight import sight
+from mufield import Box, Flow, Grid, Hallucinated, MirrorAscent, MoveFlow, point_mass
+from mufield.flow.bank import ListedMotion, kernel_bank, kernel_bytes, kernels_of
+from mufield.flow.dependence import dependence
+from mufield.flow.motion_table import crowd_mass
+from mufield.flow.motion_table import tabulated as motion_table
 from mufield.problem import AbstractJointMotion
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,7 @@ def tabulated():
 
 @lru_cache
 def exact():
-    return eqx.tree_at(lambda moves: moves.table, tabulated(), None)
+    return eqx.tree_at(lambda moves: moves.bank, tabulated(), None)
 
 
 @eqx.filter_jit
@@ -57,37 +58,45 @@ def random_weights(seed):
 
 def test_what_a_motion_sees_is_read_off_its_program():
     problem = flow().problem
-    assert sight(problem, walk) == "nothing"
-    assert sight(problem, lambda s, a, mu: jnp.ones(2)) == "nothing"
-    assert sight(problem, crowded_walk) == "here"
-    assert sight(problem, lambda s, a, mu: s + jax.jit(jnp.sin)(mu.density_here)) == "here"
-    assert sight(problem, far_sighted_walk) == "more"
-    assert sight(problem, lambda s, a, mu: s + mu.here * mu.at(s)) == "more"
+    assert dependence(problem, walk) == "nothing"
+    assert dependence(problem, lambda s, a, mu: jnp.ones(2)) == "nothing"
+    assert dependence(problem, crowded_walk) == "here"
+    assert dependence(problem, lambda s, a, mu: s + jax.jit(jnp.sin)(mu.density_here)) == "here"
+    assert dependence(problem, far_sighted_walk) == "more"
+    assert dependence(problem, lambda s, a, mu: s + mu.here * mu.at(s)) == "more"
     # A false "more" is allowed, a false "here" is not.
     both = jax.jit(lambda mass, here: (jnp.sum(mass), here))
-    assert sight(problem, lambda s, a, mu: s + both(mu.mass, mu.here)[0]) == "more"
+    assert dependence(problem, lambda s, a, mu: s + both(mu.mass, mu.here)[0]) == "more"
 
 
-def test_the_table_serves_motions_that_see_their_own_cell_and_no_others(monkeypatch):
-    assert tabulated().table is not None
-    assert tabulated().kernel is None
-    assert MoveFlow(flow(), walk, ACTIONS).table is None
-    assert MoveFlow(flow(), far_sighted_walk, ACTIONS).table is None
-    size = kernels.kernel_bytes(flow(), 9)
-    monkeypatch.setattr(kernels, "MOST_KERNEL_BYTES", size * kernels.FEWEST_KNOTS - 1)
-    assert MoveFlow(flow(), crowded_walk, ACTIONS).table is None
+def bank_of(motion, **options):
+    return MoveFlow(flow(), motion, ACTIONS, **options).bank
 
 
-def test_the_table_is_exact_at_its_knots():
-    table, n = tabulated().table, GRID.n_cells
-    knots = table.kernels.shape[1]
+def test_kernels_are_computed_ahead_for_motions_that_see_no_more_than_their_cell():
+    assert tabulated().bank.kernels.shape[:3] == (1, GRID.n_cells, 16)
+    assert bank_of(walk).kernels.shape[:3] == (1, GRID.n_cells, 1)
+    by_step = bank_of(lambda s, a, mu: s + a * jnp.cos(mu.step))
+    assert by_step.kernels.shape[:3] == (4, GRID.n_cells, 1)
+    assert bank_of(far_sighted_walk) is None
+    size = kernel_bytes(flow().core, 9)
+    assert bank_of(crowded_walk, bank_bytes=12 * size - 1) is None
+    assert bank_of(walk, bank_bytes=size - 1) is None
+
+
+def landing_kernel(flow, motion, actions, mass, group=1):
+    return ListedMotion(motion, actions, group).kernel(flow.core, mass)
+
+
+def test_the_bank_is_exact_at_its_knots():
+    bank, n = tabulated().bank, GRID.n_cells
+    knots = bank.kernels.shape[2]
     joint = random_weights(0)[0]
     for knot in (0, 3, knots - 1):
-        share = np.expm1(knot / (knots - 1) * np.log1p(n / kernels.EVEN_BELOW))
-        mass = jnp.full(n, kernels.EVEN_BELOW * share / n)
+        mass = jnp.full(n, crowd_mass(jnp.asarray(knot / (knots - 1)), n))
         kernel = landing_kernel(flow(), crowded_walk, tabulated().actions, mass)
-        wanted = np.einsum("km,kme->ke", joint, kernel)
-        assert np.asarray(table(joint, mass)) == pytest.approx(wanted, abs=1e-9)
+        wanted = np.asarray(bank.landing.arrive(jnp.einsum("km,kme->ke", joint, kernel)))
+        assert np.asarray(bank.push(joint, None, mass, 0)) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_the_table_s_flow_is_near_the_motion_s_and_conserves_mass():
@@ -109,8 +118,9 @@ def test_more_knots_come_nearer():
     true = swept(exact(), weights).rollout.value
     errors = []
     for knots in (12, 24, 48):
-        table = CrowdTable.build(flow(), crowded_walk, exact().actions, knots)
-        moves = eqx.tree_at(lambda m: m.table, tabulated(), table)
+        found = exact().listed.kernels(flow().core, jnp.zeros(1, dtype=jnp.int32), knots)
+        bank = kernel_bank(flow().core, found)
+        moves = eqx.tree_at(lambda m: m.bank, tabulated(), bank)
         errors.append(abs(float(swept(moves, weights).rollout.value - true)))
     # Linear interpolation: a quarter of the error for twice the knots.
     assert errors[1] < 0.4 * errors[0]
@@ -156,8 +166,8 @@ def test_moves_computed_together_lead_to_the_same_place_as_one_by_one(motion):
     joint = jnp.concatenate([jnp.repeat(ACTIONS, 2, axis=0), jnp.tile(etas, (9, 1))], axis=1)
     actions = jnp.broadcast_to(joint, (GRID.n_cells, 18, 4))
     mass = flow().problem.initial
-    single = kernels.displacements(flow(), banded, mass, actions)
-    grouped = kernels.displacements(flow(), motion, mass, actions, group=2)
+    single = ListedMotion(banded, actions).displacements(GRID, mass, 0)
+    grouped = ListedMotion(motion, actions, 2).displacements(GRID, mass, 0)
     assert np.asarray(grouped) == pytest.approx(np.asarray(single), abs=1e-12)
     kernel = landing_kernel(flow(), motion, actions, mass, 2)
     wanted = landing_kernel(flow(), banded, actions, mass)
@@ -167,8 +177,8 @@ def test_moves_computed_together_lead_to_the_same_place_as_one_by_one(motion):
 def test_kernels_of_several_motions_are_those_of_each():
     mass = jnp.linspace(1.0, 2.0, GRID.n_cells)
     mass = mass / jnp.sum(mass)
-    found = kernels.kernels_of(
-        flow(), lambda *agent: jnp.stack([walk(*agent), crowded_walk(*agent)]), ACTIONS, mass
+    found = kernels_of(
+        flow().core, lambda *agent: jnp.stack([walk(*agent), crowded_walk(*agent)]), ACTIONS, mass
     )
     everywhere = jnp.broadcast_to(ACTIONS, (GRID.n_cells, *ACTIONS.shape))
     for kernel, motion in zip(found, (walk, crowded_walk), strict=True):
@@ -182,6 +192,7 @@ def test_a_model_asked_at_few_masses_has_nearly_the_kernels_of_one_asked_at_all(
     etas = jnp.asarray([[0.0, 0.0], [1.0, -1.0]])
     joint = jnp.concatenate([jnp.repeat(ACTIONS, 2, axis=0), jnp.tile(etas, (9, 1))], axis=1)
     actions = jnp.broadcast_to(joint, (GRID.n_cells, 18, 4))
-    few = CrowdTable.build(flow(), banded, actions, 16, group=2)
-    plain = CrowdTable.build(flow(), lambda s, a, mu: banded(s, a, mu), actions, 16, group=2)
-    assert np.abs(few.kernels - plain.kernels).max() < 5e-3
+    table = motion_table(Hallucinated().joint(flow().problem), banded, ACTIONS)
+    few = ListedMotion(table, actions, 2).kernels(flow().core, jnp.zeros(1, dtype=jnp.int32), 16)
+    plain = ListedMotion(banded, actions, 2).kernels(flow().core, jnp.zeros(1, dtype=jnp.int32), 16)
+    assert np.abs(few - plain).max() < 5e-3

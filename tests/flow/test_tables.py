@@ -1,4 +1,4 @@
-"""The tables behind the flow: routings, folds, kernels."""
+"""The tables behind the flow: routings, traces of windows, slabs."""
 
 import tracemalloc
 
@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from mufield import FOUR_ROOMS, Flow, Grid, uniform
-from mufield.flow import fold
-from mufield.flow.fold import Routing
-from mufield.flow.phi import slab_masses, window_edges
+from mufield.flow import walls as wall_tables
+from mufield.flow.routing import Lists, Routing
+from mufield.flow.slabs import slab_masses, window_edges
+from mufield.flow.tables import assemble
+from mufield.flow.walls import trace_windows
+from mufield.flow.windows import WindowSettings
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +36,7 @@ def test_a_routing_and_its_gradient_equal_the_dense_matrix(seed, links):
 
 
 def test_a_few_long_lists_are_cut_and_sum_the_same(monkeypatch):
-    monkeypatch.setattr(fold, "WORTH_CUTTING", 1000)
+    monkeypatch.setattr(Lists, "cut_from", 1000)
     rng = np.random.default_rng(0)
     # Every output has an input, three have hundreds and some a few more.
     outputs = np.concatenate(
@@ -60,10 +63,10 @@ def test_lines_that_walls_enclose_end_where_those_are_followed_to(seed, monkeypa
     wraps = tuple(bool(wrap) for wrap in rng.random(dim) < 0.3)
     grid = Grid((0.0,) * dim, tuple(map(float, shape)), shape, wraps, walls)
     cells = np.arange(grid.n_cells)
-    quick = fold.follow(grid, reach, 2, cells, done=lambda share: None)
+    quick = trace_windows(grid, reach, 2, cells, done=lambda share: None)
     unknown = lambda boxes: np.full((len(boxes), dim), -1)  # noqa: E731
-    monkeypatch.setattr(fold, "_rooms", unknown)
-    slow = fold.follow(grid, reach, 2, cells, done=lambda share: None)
+    monkeypatch.setattr(wall_tables, "_enclosed", unknown)
+    slow = trace_windows(grid, reach, 2, cells, done=lambda share: None)
     for one, other in zip(quick, slow, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -74,26 +77,25 @@ def test_wide_windows_take_little_memory_and_say_how_far_they_are():
     shares = []
     tracemalloc.start()
     try:
-        ways = fold.follow(grid, reach, 2, np.arange(grid.n_cells), done=shares.append)
+        traces = trace_windows(grid, reach, 2, np.arange(grid.n_cells), done=shares.append)
         assert shares[-1] == pytest.approx(1.0, abs=0.05)
-        found = fold.assemble(
-            ways, grid.cell_index, grid.n_cells, "float32", done=lambda s: shares.append(1 + s)
+        found = assemble(
+            traces, grid.cell_index, grid.n_cells, "float32", done=lambda s: shares.append(1 + s)
         )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 60e6  # in lists of one length: 240 MB
     stored = sum(leaf.nbytes for leaf in jax.tree.leaves(found))
-    assert stored < 12 * ways.landing.nbytes
+    assert stored < 12 * traces.landing.nbytes
     assert shares == sorted(shares)
     assert shares[-1] > 1.5
 
 
 def test_tables_that_would_fill_the_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(fold, "MOST_LISTED", 100)
-    links = np.zeros(50, dtype=int)
-    with pytest.raises(ValueError, match=r"lists of 500 entries.*move fewer cells"):
-        Routing.build(np.arange(50), links, 50, 10, even=True)
+    monkeypatch.setattr(Lists, "most", 40)
+    with pytest.raises(ValueError, match=r"lists of 50 entries.*move fewer cells"):
+        Routing.build(np.arange(50), np.arange(50) % 10, 50, 10)
 
 
 @given(displacement=st.floats(-3, 3), std=st.floats(0.01, 2.0), reach=st.integers(1, 4))
@@ -117,7 +119,9 @@ def test_finer_subcells_converge_at_second_order():
     grid = Grid.from_map(FOUR_ROOMS)
     law = random_laws(grid, 0)
     after = {
-        cut: one_step(Flow(walking_problem(grid), subcells=cut), uniform(grid), law)
+        cut: one_step(
+            Flow(walking_problem(grid), settings=WindowSettings(subcells=cut)), uniform(grid), law
+        )
         for cut in (2, 4, 8, 32)
     }
     error = [float(jnp.abs(after[cut] - after[32]).sum()) for cut in (2, 4, 8)]
@@ -127,9 +131,9 @@ def test_finer_subcells_converge_at_second_order():
 
 
 def test_only_moves_past_the_ends_of_walls_are_split():
-    assert Flow(walking_problem(Grid.box(0.0, 8.0, (8, 8)))).fold.n_pairs == 0
-    assert Flow(walking_problem(Grid.from_map("....\n....\n####\n...."))).fold.n_pairs == 0
-    assert Flow(walking_problem(Grid.from_map("....\n....\n##.#\n...."))).fold.n_pairs > 0
+    assert Flow(walking_problem(Grid.box(0.0, 8.0, (8, 8)))).core.landing.n_pairs == 0
+    assert Flow(walking_problem(Grid.from_map("....\n....\n####\n...."))).core.landing.n_pairs == 0
+    assert Flow(walking_problem(Grid.from_map("....\n....\n##.#\n...."))).core.landing.n_pairs > 0
 
 
 def test_the_window_may_be_wider_than_the_space():
@@ -139,7 +143,7 @@ def test_the_window_may_be_wider_than_the_space():
         after = one_step(wide, uniform(grid), random_laws(grid, 0))
         assert float(after.sum()) == pytest.approx(1.0, abs=1e-12)
         if periodic:
-            assert wide.fold.window[0] > 3
+            assert wide.core.landing.window[0] > 3
 
 
 def test_large_maps_are_built_from_few_patterns():
@@ -148,4 +152,4 @@ def test_large_maps_are_built_from_few_patterns():
     walls[80, :] = walls[:, 80] = True
     walls[80, [40, 120]] = walls[[40, 120], 80] = False
     flow = Flow(walking_problem(Grid.box(0.0, 161.0, (161, 161), walls=walls)))
-    assert flow.fold.n_pairs == 208
+    assert flow.core.landing.near.n_pairs == 208

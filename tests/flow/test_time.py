@@ -67,7 +67,7 @@ def test_the_flow_takes_each_step_by_its_own_motion_and_reward():
     found = flow.rollout(policy, paced)
     mass, earned = problem.initial, 0.0
     for step in range(4):
-        law = as_profile(policy, 4).at(step).at_cells(GRID, mass)
+        law = as_profile(policy, 4).at(step).at_cells(GRID, mass, step)
         still = problem_with(lambda s, a, mu, h=step: near_demand(s, a, replace(mu, step=h)))
         earned += float(mf.Flow(still).reward(mass, law))
         mass = flow.step(mass, law, lambda s, a, mu, h=step: s + PACE[h] * a)
@@ -92,14 +92,15 @@ def test_what_is_constant_in_time_changes_nothing():
             (timed_reward, lambda s, a, mu: s + clock[mu.step] * a),
         )
     ]
-    assert [found.moves.sees_step for found in results] == [False, True]
+    assert [len(found.moves.bank.kernels) for found in results] == [1, 4]
     np.testing.assert_allclose(results[0].weights, results[1].weights, atol=1e-9)
     assert float(results[0].upper) == pytest.approx(float(results[1].upper), abs=1e-9)
 
 
 @pytest.mark.parametrize("motion", [same_pace, paced, crowded_and_paced])
 def test_derivatives_of_a_sweep_are_those_of_j(motion):
-    moves = mf.MoveFlow(mf.Flow(problem_with()), motion, MOVES)
+    # Kernels between which mu decides would be interpolated.
+    moves = mf.MoveFlow(mf.Flow(problem_with()), motion, MOVES, interpolate=False)
     weights = jax.random.dirichlet(KEY, jnp.ones(len(MOVES)), (4, GRID.n_cells))
     sweep = moves.sweep(weights)
     assert float(sweep.rollout.value) == pytest.approx(
@@ -126,7 +127,7 @@ def test_a_plan_with_a_clock_is_certified_and_beats_one_without():
 def test_plans_of_motions_that_see_mu_and_the_step_are_those_of_the_flow():
     flow = mf.Flow(problem_with())
     moves = mf.MoveFlow(flow, crowded_and_paced, MOVES)
-    assert moves.freezes
+    assert moves.bank.interpolates
     found = mf.MirrorAscent(60).solve(moves)
     assert float(found.value) == pytest.approx(
         float(flow.value(found.profile, crowded_and_paced)), abs=1e-9
@@ -154,7 +155,7 @@ def test_models_can_look_at_the_clock():
     episode = system.run(mf.random_policy(problem), KEY, agents=60)
     data = mf.Transitions.of(problem, [episode])
     np.testing.assert_array_equal(data.step[:5], [0, 1, 2, 3, 0])
-    clock = mf.Seen(lambda state, mu: jax.nn.one_hot(mu.step, 4))
+    clock = mf.policies.Seen(lambda state, mu: jax.nn.one_hot(mu.step, 4))
 
     def error(family):
         model = family.fit(data, KEY)

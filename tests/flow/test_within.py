@@ -19,8 +19,7 @@ from mufield import (
     uniform,
 )
 from mufield.finite.system import FiniteSystem
-from mufield.flow.within import Departures, Spread
-from mufield.policies.base import ActionLaw
+from mufield.flow.within import Spread, Starts
 
 PLAZA = Grid.from_map("""
     ......
@@ -74,9 +73,8 @@ def test_the_flow_is_that_of_many_agents(name):
 def test_without_the_option_the_flow_is_from_cell_centres_bit_for_bit():
     problem = plaza()
     plain, within = Flow(problem), Flow(problem, within_cells=True)
-    assert plain.within is None
     assert plain.centred is plain
-    assert within.centred.within is None
+    assert not within.moves.centred
     masses = [rollout(flow, table(), walk).mass for flow in (plain, within.centred, within)]
     assert np.array_equal(masses[0], masses[1])
     assert not np.allclose(masses[0], masses[2], atol=1e-3)
@@ -128,11 +126,10 @@ def test_agents_that_a_wall_stops_stand_at_it():
     grid = Grid.box(0.0, 4.0, 4)
     problem = walking_problem(grid, noise=0.05, horizon=1, initial=point_mass(grid, 2))
     flow = Flow(problem, within_cells=True)
-    law = ActionLaw(actions=jnp.zeros((4, 1, 1)), weights=jnp.ones((4, 1)))
     spread = Spread.even(problem.initial, 1)
     places, shares = spread.points()
-    right = Departures(law, jnp.full((4, 1, 1), 2.5), places[:, None], shares[:, None])
-    after = eqx.filter_jit(flow.spread_on)(spread, right, 0)
+    right = Starts(jnp.full((4, 1, 1), 2.5), places[:, None], shares[:, None])
+    after = eqx.filter_jit(flow.phi.push)(problem.initial[:, None], right, problem.initial, 0)
     assert np.asarray(after.mass) == pytest.approx([0, 0, 0, 1])
     assert np.asarray(after.moments[3, 0]) == pytest.approx([0.5, 0.0, 0.0], abs=1e-6)
 
@@ -150,7 +147,7 @@ def test_what_it_cannot_do_is_refused():
     flow = Flow(plaza(), within_cells=True)
     with pytest.raises(ValueError, match=r"give flow\.centred"):
         MoveFlow(flow, walk, flow.problem.actions.points(3))
-    law = table().at(0).at_cells(PLAZA, flow.problem.initial)
+    law = table().at(0).at_cells(PLAZA, flow.problem.initial, 0)
     with pytest.raises(ValueError, match="does not say where in their cells"):
         flow.step(flow.problem.initial, law, walk)
     with pytest.raises(ValueError, match="needs noise on every axis"):
@@ -159,4 +156,46 @@ def test_what_it_cannot_do_is_refused():
 
 def test_agents_of_the_discrete_rooms_stand_in_the_middle_anyway():
     rooms = make("discrete-rooms", horizon=2)
-    assert rooms.within_cells().reveal()[0].within is None
+    assert rooms.within_cells().reveal()[0].moves.centred
+
+
+def test_rewards_are_taken_where_agents_stand():
+    """Uniform on [0, 4], reward -s^2, two steps at rest: -2 * 16 / 3; at cell centres -10.5."""
+    grid = Grid.box(0.0, 4.0, 4)
+    problem = walking_problem(
+        grid,
+        noise=1e-3,
+        horizon=1,
+        initial=uniform(grid),
+        pay_end=True,
+        reward=lambda state, action, mu: -(state[0] ** 2),
+    )
+    for policy in (
+        lambda state, mu, step: jnp.zeros(1),
+        TablePolicy.deterministic(jnp.zeros((1, 1))),
+    ):
+        found = SimulatedSystem(problem, walk, within_cells=True).evaluate(policy)
+        assert float(found.value) == pytest.approx(-32 / 3, rel=1e-4)
+
+
+def test_policies_that_differ_within_cells_are_not_refused_in_single_precision():
+    with jax.enable_x64(False):
+        grid = Grid.box(-5.0, 5.0, 50)
+        start = np.exp(-0.5 * grid.centres[:, 0] ** 2)
+        problem = walking_problem(
+            grid, noise=0.2, horizon=6, initial=start / start.sum(), max_move=2.5
+        )
+        system = SimulatedSystem(problem, walk, within_cells=True)
+        for factor in (-0.5, -0.3, -0.1, 0.1, 0.4):
+            found = system.evaluate(lambda x, mu, step, factor=factor: jnp.clip(factor * x, -1, 1))
+            assert found.mass.dtype == jnp.float32
+            assert float(found.mass.sum(axis=1).min()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_mass_that_trips_bring_stands_anywhere_in_its_cell():
+    grid = Grid.box(0.0, 4.0, 4)
+    phi = Flow(walking_problem(grid, noise=0.2), within_cells=True).phi
+    spread = phi.start(uniform(grid))
+    more = phi.add(spread, uniform(grid))
+    assert np.asarray(more.mass) == pytest.approx(2 * np.asarray(spread.mass))
+    assert np.asarray(more.moments) == pytest.approx(np.asarray(spread.moments), abs=1e-12)

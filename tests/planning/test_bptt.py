@@ -7,22 +7,14 @@ import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
-from mufield import (
-    BPTT,
-    Flow,
-    Grid,
-    Network,
-    Profile,
-    Table,
-    TablePolicy,
-    network_profile,
-    plan,
-    point_mass,
-)
+from mufield import Flow, Grid, Network, Profile, Table, TablePolicy, plan, point_mass
+from mufield.planning import BPTT
 from mufield.planning.mirror import regular_moves
-from mufield.planning.starts import SquashedTable, fit, table_start
-from mufield.policies.encoders import AllCells, Here, MeanEmbedding, Pooled, Unseen
+from mufield.planning.starts import fit, table_start
+from mufield.policies import network_profile
+from mufield.policies.encoders import Here, MeanEmbedding, Pooled, Unseen
 from mufield.policies.squash import squash, unsquash
+from mufield.policies.squashed import SquashedTable
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
@@ -50,7 +42,7 @@ def even_table(size):
     return Profile.stacked(SquashedTable.around(BOX, actions, 0 * actions, 1), 4)
 
 
-@pytest.mark.parametrize("mu", [Unseen(), AllCells(), Pooled(2), Here(), MeanEmbedding()], ids=str)
+@pytest.mark.parametrize("mu", [Unseen(), Pooled(1), Pooled(2), Here(), MeanEmbedding()], ids=str)
 def test_gradient_of_a_network_equals_central_differences(mu):
     profile = network_profile(FLOW.problem, KEY, width=5, mu=mu)
     arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
@@ -172,14 +164,12 @@ def test_the_reported_lipschitz_constant_is_an_upper_bound(periodic):
     assert 0 < steepest <= bound
 
 
-def test_weight_bounds_and_penalties_hold_the_lipschitz_constant_down():
+def test_penalties_hold_the_lipschitz_constant_down():
     start = network_profile(FLOW.problem, KEY, width=8)
-    free, bound, penalty = (
+    free, penalty = (
         BPTT(steps=60, learning_rate=2e-2, **option).solve(FLOW, walk, [start]).lipschitz
-        for option in ({}, {"weight_bound": 1.0}, {"weight_penalty": 1e-2})
+        for option in ({}, {"weight_penalty": 1e-2})
     )
-    assert bound <= 0.5 * (2.0 / 3.0) * 2 + 1e-6  # slope of the features times half the box
-    assert bound < free
     assert penalty < free
 
 
@@ -203,13 +193,8 @@ def test_networks_need_a_box_and_sound_sizes():
     assert isinstance(network_profile(FLOW.problem, KEY, mu=Pooled()), Profile)
 
 
-def test_the_bound_holds_for_starts_too_and_for_stationary_networks():
-    wild = network_profile(FLOW.problem, KEY, width=8)
-    result = BPTT(steps=1, learning_rate=0.0, weight_bound=0.1).solve(FLOW, walk, [wild])
-    policy = result.profile.join(result.profile.per_step)
-    norms = [float(jnp.linalg.svd(w, compute_uv=False).max()) for w in policy.layers()]
-    assert max(norms) <= 0.1 + 1e-9
-    alone = Profile.stationary(wild.at(0), 4)
+def test_stationary_networks_can_be_improved():
+    alone = Profile.stationary(network_profile(FLOW.problem, KEY, width=8).at(0), 4)
     assert np.isfinite(float(BPTT(steps=2).solve(FLOW, walk, [alone]).value))
 
 

@@ -26,7 +26,7 @@ from mufield import (
     uniform_policy,
 )
 from mufield.environments.discrete_rooms import MOVES
-from mufield.planning.certificate import OutsideClassError
+from mufield.planning.certificate import OutsideClassError, is_concave
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +43,16 @@ def crowded_walk(state, action, mu):
     return state + action * (1.0 - 0.5 * mu.here)
 
 
+def jammed_walk(state, action, mu):
+    """A walk that becomes slower where the neighbourhood is crowded."""
+    distance = jnp.sum((jnp.asarray(mu.grid.centres) - state) ** 2, axis=1)
+    return state + action / (1.0 + jnp.vdot(jnp.exp(-distance), mu.mass))
+
+
+INTERPOLATES = {walk: False, crowded_walk: True, jammed_walk: None}
+"""Whether kernels are interpolated; None if the motion sees more of mu than the own cell."""
+
+
 @eqx.filter_jit
 def roll(moves, weights):
     return moves.rollout(weights)
@@ -54,11 +64,11 @@ def random_weights(flow, seed, moves=9):
     return jnp.asarray(weights)
 
 
-@pytest.mark.parametrize("motion", [walk, crowded_walk])
+@pytest.mark.parametrize("motion", INTERPOLATES)
 def test_the_flow_of_moves_equals_the_flow_of_their_policy(motion):
     flow = small_flow()
     moves = MoveFlow(flow, motion, ACTIONS)
-    assert (moves.kernel is None) == (motion is crowded_walk)
+    assert (None if moves.bank is None else moves.bank.interpolates) == INTERPOLATES[motion]
     weights = random_weights(flow, 0)
     ours = roll(moves, weights)
     plain = eqx.filter_jit(lambda f, p: f.rollout(p, motion))(flow, moves.profile(weights))
@@ -66,7 +76,7 @@ def test_the_flow_of_moves_equals_the_flow_of_their_policy(motion):
     assert np.asarray(ours.rewards) == pytest.approx(np.asarray(plain.rewards), abs=1e-10)
 
 
-@pytest.mark.parametrize("motion", [walk, crowded_walk])
+@pytest.mark.parametrize("motion", INTERPOLATES)
 def test_action_values_are_the_gradient_by_the_weights(motion):
     flow = small_flow()
     moves = MoveFlow(flow, motion, ACTIONS)
@@ -78,13 +88,14 @@ def test_action_values_are_the_gradient_by_the_weights(motion):
     assert np.asarray(gradient) == pytest.approx(np.asarray(joint * sweep.action_values), abs=1e-9)
 
 
-def test_values_behind_a_wall_s_end_are_the_same_with_and_without_the_kernel(monkeypatch):
+def test_values_behind_a_wall_s_end_are_the_same_with_and_without_the_kernel():
     # Also for moves that nobody takes, whose joint mass is zero.
     flow = small_flow(Grid.from_map(".....\n..#..\n....."), horizon=3)
     weights = jnp.zeros((3, 14, 9)).at[..., 0].set(1.0)
     with_kernel = eqx.filter_jit(lambda m, w: m.sweep(w))(MoveFlow(flow, walk, ACTIONS), weights)
-    monkeypatch.setattr("mufield.flow.kernels.MOST_KERNEL_BYTES", 0)
-    without = eqx.filter_jit(lambda m, w: m.sweep(w))(MoveFlow(flow, walk, ACTIONS), weights)
+    no_kernel = MoveFlow(flow, walk, ACTIONS, bank_bytes=0)
+    assert no_kernel.bank is None
+    without = eqx.filter_jit(lambda m, w: m.sweep(w))(no_kernel, weights)
     difference = np.asarray(with_kernel.action_values - without.action_values)
     assert np.abs(difference).max() < 1e-8
     assert float(with_kernel.gap) == pytest.approx(float(without.gap))
@@ -110,17 +121,17 @@ def earning(reward, grid, actions, horizon=2):
     )
 
 
-def test_more_moves_than_fit_at_once_are_added_up_in_chunks(monkeypatch):
+def test_more_moves_than_fit_at_once_are_added_up_in_chunks():
     flow = small_flow()
-    weights = random_weights(flow, 2)
-    whole = roll(MoveFlow(flow, crowded_walk, ACTIONS), weights).mass
-    monkeypatch.setattr("mufield.flow.kernels.MOVES_AT_ONCE", 4)
-    chunks = MoveFlow(flow, crowded_walk, ACTIONS).rollout(weights).mass  # not the cached program
-    assert np.asarray(chunks) == pytest.approx(np.asarray(whole), abs=1e-12)
-    monkeypatch.setattr("mufield.flow.kernels.MOST_KERNEL_BYTES", 0)
-    without_kernel = MoveFlow(flow, walk, ACTIONS)
-    assert without_kernel.kernel is None
-    assert np.isfinite(float(without_kernel.sweep(weights).gap))
+    many = Box(-1.0, 1.0, 2).points(9)  # 81, in chunks of 64
+    weights = random_weights(flow, 2, moves=81)
+    for motion in (walk, crowded_walk):
+        chunks = roll(MoveFlow(flow, motion, many, bank_bytes=0), weights).mass
+        profile = MoveFlow(flow, motion, many).profile(weights)
+        whole = eqx.filter_jit(lambda f, p, m=motion: f.rollout(p, m))(flow, profile).mass
+        assert np.asarray(chunks) == pytest.approx(np.asarray(whole), abs=1e-12)
+    without_kernel = MoveFlow(flow, walk, ACTIONS, bank_bytes=0)
+    assert np.isfinite(float(without_kernel.sweep(random_weights(flow, 2)).gap))
 
 
 def test_the_ascent_climbs_and_its_bracket_narrows():
@@ -134,6 +145,17 @@ def test_the_ascent_climbs_and_its_bracket_narrows():
     assert running[-1] - value[-1] < 0.1 * (running[0] - value[0])
     assert float(result.upper) == pytest.approx(running[-1], abs=1e-9)
     assert result.outcome == "sweeps"
+
+
+def test_the_ascent_climbs_with_motions_that_see_all_of_mu():
+    moves = MoveFlow(small_flow(), jammed_walk, ACTIONS)
+    result = MirrorAscent(sweeps=40, bound=False).solve(moves)
+    value = np.asarray(result.history)[:, 0]
+    assert (np.diff(value) >= -1e-12).all()
+    assert value[-1] > value[0] + 0.5
+    assert float(result.value) == pytest.approx(float(roll(moves, result.weights).value), rel=1e-9)
+    assert int(result.state.sweeps) == 40
+    assert not np.isfinite(float(result.upper))
 
 
 def test_the_ascent_stops_at_the_bracket_and_can_go_on_from_its_weights():
@@ -264,3 +286,17 @@ def test_bad_weights_and_moves_are_refused():
         MoveFlow(small_flow(), walk, 2.0 * ACTIONS)
     by_cell = MoveFlow(small_flow(), walk, jnp.broadcast_to(ACTIONS, (8, 9, 2)))
     assert by_cell.profile(moves.uniform()).at(0).actions.shape == (8, 9, 2)
+
+
+def test_concavity_is_a_matter_of_the_actions_too():
+    def crowd(state, action, mu):
+        return jnp.where(action[0] > 0, 1.0, -1.0) * mu.here
+
+    def flow_over(lower, upper):
+        problem = earning(crowd, SMALL, ACTIONS).problem
+        actions = Box((lower, -1.0), (upper, 1.0))
+        return Flow(eqx.tree_at(lambda p: p.actions, problem, actions))
+
+    for _ in range(2):
+        assert is_concave(flow_over(-1.0, -0.5), walk)
+        assert not is_concave(flow_over(0.5, 1.0), walk)

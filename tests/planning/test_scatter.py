@@ -45,7 +45,7 @@ def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):
         mf.Table(scatter=5),
         starts=0,
         warm=[scattered.profile],
-        ascent=mf.BPTT(steps=50, learning_rate=0.1),
+        ascent=mf.planning.BPTT(steps=50, learning_rate=0.1),
     )
     assert float(again.history[0, 0]) > 0.9 * upper
     assert float(again.value) > 0.97 * upper
@@ -53,7 +53,7 @@ def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):
 
 def test_networks_start_where_the_table_ended(rooms):
     _, flow, motion, upper = rooms
-    short = mf.BPTT(steps=30, learning_rate=3e-3)
+    short = mf.planning.BPTT(steps=30, learning_rate=3e-3)
     result = mf.plan(flow, motion, mf.Network(scatter=5), ascent=short)
     assert float(result.history[0, 0]) > 0.95 * upper
     assert float(result.value) > 0.98 * upper

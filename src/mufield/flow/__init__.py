@@ -1,1 +1,5 @@
 """The mean-field flow: how the population's distribution moves, and what it earns."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -22,173 +22,55 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._progress import stage
 from .._types import Mass, Scalar, Step
+from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw
-from ..problem import Motion
+from ..problem import Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .fold import FAR, FOLLOWED, INSIDE, PREPARING, follow, split_edges
-from .phi import mixed
-
-MOMENTS = 3
-"""Moments on each axis, of the position in units of cells from the centre."""
+from .phi import AbstractPhi, Departure, Joint
+from .slabs import mixed
+from .spread import MOMENTS, Spread
+from .tables import preparing
+from .walls import FAR, split_edges, trace_windows
+from .windows import WindowSettings, check_windows
 
 STARTS = 3
-"""Places on each axis of a cell from which lines are followed: its edges and its middle."""
-
-LEAST_MASS = 1e-12
-"""Of cells with less mass, the moments are not followed."""
-
-LEAST_SPLIT = 1e-16
-"""Of split pairs with less mass, all of it goes to one landing. The square must not underflow."""
-
-LEAST_VARIANCE = 1e-5
-"""Below it, in cells, the two points would be one, at which derivatives are infinite."""
-
-UNROLLED = 8
-"""Most moves whose windows are added up one by one."""
-
-EVEN = 1.0 / 12.0
-"""Variance of a uniform position in a cell."""
+"""Places on each axis of a cell from which lines are traced: its edges and its middle."""
 
 
-class Spread(eqx.Module):
-    """Where in their cells agents stand, in units of cells from the centres.
-
-    Attributes:
-        mass: The distribution.
-        moments: Mean, variance and third central moment on each axis.
-    """
-
-    mass: Mass
-    moments: Float[Array, "cells dim 3"]
-
-    @classmethod
-    def even(cls, mass: Mass, dim: int) -> "Spread":
-        """Agents anywhere in their cells, with equal chances."""
-        flat = jnp.asarray([0.0, EVEN, 0.0], dtype=mass.dtype)
-        return cls(mass, jnp.broadcast_to(flat, (*mass.shape, dim, MOMENTS)))
-
-    @classmethod
-    def of_sums(cls, sums: Float[Array, "cells channels"]) -> "Spread":
-        """From each cell's mass and its mass times the powers of the position, axis after axis."""
-        mass = sums[:, 0]
-        known = mass > LEAST_MASS
-        powers = sums[:, 1:].reshape(mass.shape[0], -1, MOMENTS)
-        raw = powers / jnp.where(known, mass, 1.0)[:, None, None]
-        mean = jnp.clip(raw[..., 0], -0.5, 0.5)
-        variance = jnp.clip(raw[..., 1] - mean**2, 0.0, 0.25)
-        third = raw[..., 2] - 3 * mean * raw[..., 1] + 2 * mean**3
-        found = cls(mass, jnp.stack([mean, variance, third], axis=-1))
-        even = cls.even(mass, powers.shape[1]).moments
-        return cls(mass, jnp.where(known[:, None, None], found.moments, even))
-
-    @staticmethod
-    def sums_of_even(mass: Mass, dim: int) -> Float[Array, "cells channels"]:
-        """The sums, as `of_sums` takes them, of agents anywhere in their cells."""
-        flat = jnp.asarray([1.0, *(0.0, EVEN, 0.0) * dim], dtype=mass.dtype)
-        return mass[:, None] * flat
-
-    @property
-    def means(self) -> Float[Array, "cells dim"]:
-        """The mean position in each cell."""
-        return jnp.clip(self.moments[..., 0], -INSIDE, INSIDE)
-
-    def points(self) -> tuple[Float[Array, "cells dim 2"], Float[Array, "cells dim 2"]]:
-        """Two positions on each axis and their weights, which have the same three moments."""
-        mean, variance, third = jnp.moveaxis(self.moments, -1, 0)
-        variance = jnp.maximum(variance, LEAST_VARIANCE)
-        lean = 0.5 * third / variance
-        apart = jnp.sqrt(variance + lean**2)
-        places = jnp.stack([mean + lean - apart, mean + lean + apart], axis=-1)
-        high = 0.5 * (1.0 - lean / apart)
-        return jnp.clip(places, -INSIDE, INSIDE), jnp.stack([1.0 - high, high], axis=-1)
-
-
-class Departures(eqx.Module):
+class Starts(eqx.Module):
     """From where in its cell each move leaves, and where it aims, in units of cells.
 
     On each axis a move leaves from one or two points; those of different axes are independent.
 
     Attributes:
-        law: The moves of agents in each cell.
         displacement: Mean displacement of each move.
         places: The points.
         shares: Their weights, which sum to one.
     """
 
-    law: ActionLaw
     displacement: Float[Array, "cells moves dim"]
     places: Float[Array, "cells #moves dim points"]
     shares: Float[Array, "cells #moves dim points"]
 
     @property
-    def aims(self) -> Float[Array, "cells moves dim points"]:
+    def targets(self) -> Float[Array, "cells moves dim points"]:
         """Where they aim, measured from the centres of their cells."""
         return self.places + self.displacement[..., None]
 
 
-def departures(
-    grid: Grid, spread: Spread, policy: AbstractPolicy, motion: Motion, step: Step
-) -> Departures:
-    """What agents do, and from where.
+class WithinCells(AbstractPhi):
+    """Phi for agents who stand anywhere in their cells; a population is a `Spread`.
 
-    If all agents of a cell have the same law, the motion is evaluated at their mean position.
-    Otherwise policy and motion are, at all pairs of the axes' points.
-    """
-    mass = spread.mass
-    size = jnp.asarray(grid.cell_size, dtype=mass.dtype)
-    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-    places, shares = spread.points()
-    if policy.by_cell:
-        law = policy.at_cells(grid, mass)
-        position = (centres + spread.means * size)[:, None]
-        moved = _displacements(grid, mass, motion, position, law.actions, step)
-        return Departures(law, moved / size, places[:, None], shares[:, None])
-    corners = list(itertools.product((0, 1), repeat=grid.dim))
-    chosen = np.array(corners)  # (points, dim): which of an axis's points
-    axes = np.arange(grid.dim)
-    starts, chances = places[:, axes, chosen], jnp.prod(shares[:, axes, chosen], axis=-1)
-    position = centres[:, None] + starts * size
-
-    def of_one(state: Array, here: Scalar) -> ActionLaw:
-        return policy.law(state, MeanField(mass=mass, here=here, grid=grid))
-
-    law = jax.vmap(jax.vmap(of_one, in_axes=(0, None)))(position, mass)
-    moves = law.weights.shape[-1]
-    joint = ActionLaw(
-        actions=law.actions.reshape(len(mass), -1, law.actions.shape[-1]),
-        weights=(law.weights * chances[..., None]).reshape(len(mass), -1),
-    )
-    position = jnp.repeat(position, moves, axis=1)
-    moved = _displacements(grid, mass, motion, position, joint.actions, step)
-    starts = jnp.repeat(starts, moves, axis=1)[..., None]
-    return Departures(joint, moved / size, starts, jnp.ones_like(starts))
-
-
-def _displacements(
-    grid: Grid, mass: Mass, motion: Motion, positions: Array, actions: Array, step: Step
-) -> Float[Array, "cells moves dim"]:
-    """The displacement of each move from its position."""
-    positions = jnp.broadcast_to(positions, (*actions.shape[:2], grid.dim))
-
-    def one(state: Array, here: Scalar, action: Array) -> Array:
-        return jnp.asarray(motion(state, action, MeanField(mass, here, grid, step)))
-
-    aims = jax.vmap(jax.vmap(one, in_axes=(0, None, 0)))(positions, mass, actions)
-    return grid.displacement(positions, aims)
-
-
-class Within(eqx.Module):
-    """Tables for walls and borders, as `mufield.flow.fold` has them for agents at cell centres.
-
-    Which way a line goes round the end of a wall depends on where in its cell it starts, so that
-    a split pair has shares for each place of the start, but its target is not cut. *Channels* are
-    the mass and, axis after axis, the mass times the powers of the position. Rows of channels are
-    scattered: of rows that is faster than what `mufield.flow.fold.Routing` does.
+    Tables for walls and borders are as `mufield.flow.landing` has them for agents at cell centres.
+    But which way a line goes round the end of a wall depends on where in its cell it starts, so
+    that a split pair has shares for each place of the start, and its target is not cut. *Channels*
+    are the mass and, axis after axis, the mass times the powers of the position. Rows of channels
+    are scattered: of rows that is faster than what `mufield.flow.routing` does.
 
     Attributes:
+        noise_std: Standard deviation of the Gaussian noise on each axis.
         ends: The free cell where each piece lands: first the windows, cell after cell, then each
             split pair's possible landings; one more than there are where nothing lands.
         passing: Which channels of a piece are as if there were no walls: 1 or 0.
@@ -200,8 +82,10 @@ class Within(eqx.Module):
         split_shares: Share of the mass, by place of the start, that goes to each possible landing;
             without the last, which gets the rest.
         reach: Number of cells that windows extend to each side, on each axis.
+        grid: The space.
     """
 
+    noise_std: Float[Array, "dim"]
     ends: Int[Array, "pieces"]
     passing: Float[Array, "pieces channels"]
     at_wall: Float[Array, "pieces channels"]
@@ -210,37 +94,115 @@ class Within(eqx.Module):
     split_edges: Float[Array, "dim 2 pairs"]
     split_shares: Float[Array, "landings_but_last starts pairs"]
     reach: tuple[int, ...] = eqx.field(static=True)
+    grid: Grid = eqx.field(static=True)
 
-    def land(
-        self, mass: Mass, leaving: Departures, noise_std: Float[Array, "dim"]
-    ) -> Float[Array, "cells channels"]:
-        """Each cell's channels after a step.
+    @property
+    def centred(self) -> bool:
+        """False."""
+        return False
 
-        ``mass`` are those who move, ``noise_std`` is in units of cells.
+    @property
+    def floats_kept(self) -> int:
+        """So many that steps are always computed again, which is faster than to keep all."""
+        return 1 << 40
+
+    def start(self, mass: Mass) -> Spread:
+        """Agents anywhere in their cells, with equal chances."""
+        return Spread.even(mass, self.grid.dim)
+
+    def mass(self, population: Spread) -> Mass:
+        """See `AbstractPhi`."""
+        return population.mass
+
+    def add(self, population: Spread, mass: Mass) -> Spread:
+        """See `AbstractPhi`."""
+        return Spread.of_sums(population.sums + Spread.even(mass, self.grid.dim).sums)
+
+    def depart(
+        self, population: Spread, policy: AbstractPolicy, motion: Motion, step: Step
+    ) -> Departure:
+        """See `AbstractPhi`.
+
+        If all agents of a cell have the same law, the motion is evaluated at their mean position.
+        Otherwise policy and motion are, at all pairs of the axes' points.
         """
-        weights = leaving.law.weights * mass[:, None]
-        powers = _slabs(leaving, noise_std, self.reach)
-        pieces = _windows(weights, powers, self.reach)
+        mass, size = population.mass, jnp.asarray(self.grid.cell_size, population.mass.dtype)
+        places, shares = population.points()
+        if policy.by_cell:
+            law = policy.at_cells(self.grid, mass, step)
+            position = self._position(population.means[:, None])
+            moved = self._moved(mass, motion, position, law.actions, step)
+            return Departure(law, moved, Starts(moved / size, places[:, None], shares[:, None]))
+        starts, chances = _corners(places, shares)
+
+        def of_one(state: Array, here: Scalar) -> ActionLaw:
+            return policy.law(state, MeanField(mass, here, self.grid, step))
+
+        law = jax.vmap(jax.vmap(of_one, in_axes=(0, None)))(self._position(starts), mass)
+        moves = law.weights.shape[-1]
+        joint = ActionLaw(
+            actions=law.actions.reshape(len(mass), -1, law.actions.shape[-1]),
+            weights=(law.weights * chances[..., None]).reshape(len(mass), -1),
+        )
+        starts = jnp.repeat(starts, moves, axis=1)
+        moved = self._moved(mass, motion, self._position(starts), joint.actions, step)
+        alone = starts[..., None]
+        return Departure(joint, moved, Starts(moved / size, alone, jnp.ones_like(alone)))
+
+    def earn(self, population: Spread, leaving: Departure, reward: Reward, step: Step) -> Scalar:
+        """The reward where agents stand: at the two points of each axis, which have the moments."""
+        mass, law, starts = population.mass, leaving.law, leaving.targets
+        if starts is not None and starts.places.shape[-1] == 1:
+            states = self._position(starts.places[..., 0])
+            paid = _at(self.grid, mass, reward, states, law.actions, step)
+            return jnp.sum(mass[:, None] * law.weights * paid)
+        corners, chances = _corners(*population.points())
+
+        def of_corner(place: Array, chance: Array) -> Scalar:
+            paid = _at(self.grid, mass, reward, self._position(place)[:, None], law.actions, step)
+            return jnp.sum((mass * chance)[:, None] * law.weights * paid)
+
+        return jnp.sum(jax.vmap(of_corner, in_axes=1)(corners, chances))
+
+    def push(self, joint: Joint, targets: Starts, seen: Mass, step: Step) -> Spread:
+        """See `AbstractPhi`."""
+        std = self.noise_std / jnp.asarray(self.grid.cell_size, dtype=self.noise_std.dtype)
+        powers = _slabs(targets, std, self.reach)
+        pieces = _windows(joint, powers, self.reach)
         if len(self.split_pieces):
-            shares = self._shares(weights, leaving, noise_std)
+            shares = self._shares(joint, targets, std)
             split = shares[..., None] * _rows(pieces, self.split_pieces)[:, None]
             pieces = jnp.concatenate([pieces, split.reshape(-1, pieces.shape[1])])
         landed = pieces * self.passing + pieces[:, :1] * self.at_wall
-        empty = jnp.zeros((len(mass) + 1, pieces.shape[1]), dtype=pieces.dtype)
-        return empty.at[self.ends].add(landed, mode="promise_in_bounds")[:-1]
+        empty = jnp.zeros((len(joint) + 1, pieces.shape[1]), dtype=pieces.dtype)
+        return Spread.of_sums(empty.at[self.ends].add(landed, mode="promise_in_bounds")[:-1])
+
+    def _position(self, places: Float[Array, "cells *points dim"]) -> Array:
+        """Positions in space, from those in units of cells from the centres."""
+        grid, dtype = self.grid, places.dtype
+        centres = jnp.asarray(grid.centres, dtype).reshape(-1, *(1,) * (places.ndim - 2), grid.dim)
+        return centres + places * jnp.asarray(grid.cell_size, dtype)
+
+    def _moved(
+        self, mass: Mass, motion: Motion, positions: Array, actions: Array, step: Step
+    ) -> Float[Array, "cells moves dim"]:
+        """The displacement of each move from its position."""
+        return self.grid.displacement(
+            positions, _at(self.grid, mass, motion, positions, actions, step)
+        )
 
     def _shares(
-        self, weights: Array, leaving: Departures, noise_std: Array
+        self, weights: Array, leaving: Starts, noise_std: Array
     ) -> Float[Array, "pairs landings"]:
         """How much of each split pair's mass goes to each of its landings."""
         near = _hats(leaving.places) * leaving.shares[..., None]
         # One gather for all three; pairs come last, because loops over them compile to much better
         # code than loops over a few edges.
-        needed = [each.reshape(len(weights), -1) for each in (leaving.aims, near, weights)]
+        needed = [each.reshape(len(weights), -1) for each in (leaving.targets, near, weights)]
         joined = _rows(jnp.concatenate(needed, axis=1), self.split_cells).T
         cuts = np.cumsum([each.shape[1] for each in needed])[:-1].tolist()
         aims, near, weights = jnp.split(joined, cuts)
-        moves, dim, points = leaving.aims.shape[1:]
+        moves, dim, points = leaving.targets.shape[1:]
         aims = aims.reshape(moves, dim, points, -1).transpose(1, 2, 0, 3)
         near = near.reshape(-1, dim, points, STARTS, near.shape[1]).transpose(1, 3, 2, 0, 4)
         std = noise_std[:, None, None, None, None]
@@ -254,12 +216,32 @@ class Within(eqx.Module):
             joint = (joint[:, None] * part).reshape(-1, *weights.shape)
             whole = whole * _total(part)
         joint, whole = (x[..., 0, :] if moves == 1 else jnp.sum(x, axis=-2) for x in (joint, whole))
-        # The mass of a far target may round to zero in all of its parts.
-        known = whole > LEAST_SPLIT
+        # The mass of a far target may round to zero in all of its parts, and then goes to one
+        # landing; the square must not underflow either.
+        known = whole > 1e-16
         first = jnp.sum(self.split_shares * joint, axis=1)
         first = jnp.where(known, first / jnp.where(known, whole, 1.0), 0.0)
         last = jnp.maximum(1.0 - _total(first), 0.0)
         return jnp.concatenate([first, last[None]]).T
+
+
+def _at(
+    grid: Grid, mass: Mass, function: Any, positions: Array, actions: Array, step: Step
+) -> Float[Array, "cells moves *result"]:
+    """A function of one agent for each move of each cell, at positions that may differ by move."""
+    positions = jnp.broadcast_to(positions, (*actions.shape[:2], grid.dim))
+
+    def one(state: Array, here: Scalar, action: Array) -> Array:
+        return jnp.asarray(function(state, action, MeanField(mass, here, grid, step)))
+
+    return jax.vmap(jax.vmap(one, in_axes=(0, None, 0)))(positions, mass, actions)
+
+
+def _corners(places: Array, shares: Array) -> tuple[Array, Array]:
+    """All combinations of the axes' points, (cells, corners, dim), and their probabilities."""
+    axes = np.arange(places.shape[1])
+    chosen = np.array(list(itertools.product((0, 1), repeat=len(axes))))
+    return places[:, axes, chosen], jnp.prod(shares[:, axes, chosen], axis=-1)
 
 
 def _total(parts: Sequence[Array] | Array) -> Array:
@@ -296,7 +278,7 @@ def _windows(
             for k in range(1, MOMENTS + 1)
         ),
     ]
-    if weights.shape[1] > UNROLLED:
+    if weights.shape[1] > 8:
         # One contraction over the moves for each axis: few large ones are faster than many small.
         blocks = []
         for axis in range(dim):
@@ -322,8 +304,8 @@ def _windows(
 
 
 def _slabs(
-    leaving: Departures, noise_std: Float[Array, "dim"], reach: tuple[int, ...]
-) -> list[Float[Array, "dim slabs moves cells"]]:
+    leaving: Starts, noise_std: Float[Array, "dim"], reach: tuple[int, ...]
+) -> list[Float[Array, "dim _ moves cells"]]:
     r"""Mass of each slab of the window on each axis, and its mass times powers of the position.
 
     With $I_k$ the integral over a slab of $x^k$ times the normal density of mean $y$, all measured
@@ -338,7 +320,7 @@ def _slabs(
     edges = np.where(np.abs(edges) >= limit, np.sign(edges) * FAR, edges)
     # By axis, point, slab, move and cell: loops over cells compile to much better code than over
     # a few slabs.
-    aims, shares = (x.transpose(2, 3, 1, 0)[:, :, None] for x in (leaving.aims, leaving.shares))
+    aims, shares = (x.transpose(2, 3, 1, 0)[:, :, None] for x in (leaving.targets, leaving.shares))
     std = noise_std[:, None, None, None, None]
     inner = edges[:, None, 1:-1, None, None]
     z = (jnp.asarray(inner, dtype=aims.dtype) - aims) / std
@@ -364,30 +346,50 @@ def _slabs(
     return [_total([shares[:, p] * each[:, p] for p in points]) for each in found]
 
 
+def build_within(problem: Problem) -> WithinCells:
+    """The transition of a problem's grid, noise and farthest moves."""
+    spread, grid = problem.noise_std, problem.grid
+    if not all(spread):
+        raise UserError(
+            f"within_cells=True needs noise on every axis, got {problem.noise}; give a small one, "
+            "such as a tenth of a cell"
+        )
+    cells = zip(problem.max_move, spread, grid.cell_size, strict=True)
+    # From the edge of a cell three deviations beyond the farthest move are within reach.
+    far = [math.ceil((move + 3.0 * std) / size - 1e-9) for move, std, size in cells]
+    sizes = zip(far, grid.shape, grid.periodic, strict=True)
+    reach = tuple(wide if wraps else min(wide, max(1, n - 1)) for wide, n, wraps in sizes)
+    check_windows(problem, reach, WindowSettings(), stencil=False)
+    return _build(grid, reach, spread, problem.initial.dtype.name)
+
+
 @lru_cache(maxsize=32)
-def build_within(grid: Grid, reach: tuple[int, ...], dtype: str) -> Within:
-    """Builds the tables for windows of ``reach`` cells to each side."""
-    with jax.ensure_compile_time_eval(), stage(PREPARING, alone=True) as now:
+def _build(
+    grid: Grid, reach: tuple[int, ...], spread: tuple[float, ...], dtype: str
+) -> WithinCells:
+    with jax.ensure_compile_time_eval(), preparing() as now:
         cells = np.arange(grid.n_cells)
-        ways = follow(grid, reach, 1, cells, STARTS, done=now.span(0.0, FOLLOWED))
-        n, window = ways.landing.shape
-        pairs, most = ways.pairs, ways.codes.shape[1]
+        traces = trace_windows(grid, reach, 1, cells, STARTS, done=now.span(0.0, 0.8))
+        n, window = traces.landing.shape
+        pairs, most = traces.pairs, traces.codes.shape[1]
         source = np.concatenate([np.repeat(np.arange(n), window), np.repeat(pairs // window, most)])
         target = np.concatenate([np.tile(np.arange(window), n), np.repeat(pairs % window, most)])
-        code = np.concatenate([ways.landing.ravel(), ways.codes.ravel()])
-        ends = grid.cell_index(ways.sources[source] + ways.offsets[code])
-        side = 0.5 * np.sign(ways.offsets[target] - ways.offsets[code])[:, :, None]
+        code = np.concatenate([traces.landing.ravel(), traces.codes.ravel()])
+        ends = grid.cell_index(traces.sources[source] + traces.offsets[code])
+        side = 0.5 * np.sign(traces.offsets[target] - traces.offsets[code])[:, :, None]
         at_wall = (side ** np.arange(1, MOMENTS + 1)).reshape(len(code), -1)
         passing = np.repeat(side[..., 0] == 0, MOMENTS, axis=1)
-        shares = ways.shares.reshape(len(pairs), most - 1, STARTS**grid.dim)
+        shares = traces.shares.reshape(len(pairs), most - 1, STARTS**grid.dim)
         mass = ((0, 0), (1, 0))
-        return Within(
+        return WithinCells(
+            noise_std=jnp.asarray(spread, dtype=dtype),
             ends=jnp.asarray(np.where(code >= 0, ends, n), dtype=jnp.int32),
             passing=jnp.asarray(np.pad(passing, mass, constant_values=True), dtype=dtype),
             at_wall=jnp.asarray(np.pad(at_wall, mass), dtype=dtype),
             split_cells=jnp.asarray(pairs // window, dtype=jnp.int32),
             split_pieces=jnp.asarray(pairs, dtype=jnp.int32),
-            split_edges=jnp.asarray(split_edges(ways).transpose(1, 2, 0), dtype=dtype),
+            split_edges=jnp.asarray(split_edges(traces).transpose(1, 2, 0), dtype=dtype),
             split_shares=jnp.asarray(shares.transpose(1, 2, 0), dtype=dtype),
             reach=reach,
+            grid=grid,
         )

@@ -1,1 +1,5 @@
 """Planning: the best policy for a motion that is given."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,25 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass, Scalar
+from .._types import Key, Mass, Scalar, Step
+from ..actions import Box
+from ..constraints.lagrangian import AugmentedLagrangian, Margins
 from ..errors import UserError
-from ..flow.charge import Charge, Margins
+from ..flow.dependence import depends_on_mu, trips_see_mu
 from ..flow.flow import Flow
-from ..flow.moves import Choices, MoveFlow, backwards
-from ..flow.sight import depends_on_mu, trips_see_mu
+from ..flow.moves import MoveFlow
+from ..flow.phi import displacements
+from ..flow.rollout import Choices, backward
 from ..policies.base import ActionLaw, Profile, as_profile
 from ..problem import Motion, Problem
-
-SHARPNESS = (0.0, 1.0, 4.0)
-"""How peaked the distributions are at which the reward's curvature is tested; 0 is even."""
-
-MOST_ANSWERS = 64
-"""Number of problems for which `is_concave` remembers its answer."""
-
-_ANSWERS: dict[Any, bool] = {}
-
-CURVATURE_TOLERANCE = 1e-3
-"""Upward curvature, as a share of the strongest curvature, that counts as rounding."""
 
 
 class Certificate(eqx.Module):
@@ -45,12 +37,13 @@ class Certificate(eqx.Module):
     Attributes:
         value: J of the plan.
         gap: How much more a policy can earn at most.
-        broken: By how much the plan breaks its worst limit, as a share of it; 0 if it keeps all.
+        violation: By how much the plan violates its worst constraint, as a share of it; 0 if it
+            satisfies all.
     """
 
     value: float = eqx.field(static=True)
     gap: float = eqx.field(static=True)
-    broken: float = eqx.field(static=True, default=0.0)
+    violation: float = eqx.field(static=True, default=0.0)
 
     @property
     def upper(self) -> float:
@@ -92,32 +85,34 @@ def certify(
     check_class(flow, motion, key=key)
     profile = as_profile(policy, flow.problem.horizon)
     moves = MoveFlow(flow, motion, actions)
-    charge = _charge(flow.problem, multipliers)
-    value, gap, broken = (float(x) for x in _certify(moves, profile, charge))
+    lagrangian = _lagrangian(flow.problem, multipliers)
+    value, gap, violation = (float(x) for x in _certify(moves, profile, lagrangian))
     if not (math.isfinite(value) and math.isfinite(gap)):
         raise UserError(
             f"no certificate: J is {value} and the bound {gap}; the motion, the reward or their "
             "derivatives are not finite along the plan"
         )
     # Rounding may make the gap negative; with limits it is, if the plan gains by breaking them.
-    return Certificate(value, gap if charge is not None else max(0.0, gap), max(0.0, broken))
+    return Certificate(value, gap if lagrangian is not None else max(0.0, gap), max(0.0, violation))
 
 
-def _charge(problem: Problem, multipliers: Margins | None) -> Charge | None:
+def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagrangian | None:
     limits, one = problem.constraints, jnp.ones((), dtype=problem.initial.dtype)
     if limits is None:
         if multipliers is not None:
             raise UserError("the problem has no limits; leave out the multipliers")
         return None
-    charge = Charge.start(limits, one)
+    lagrangian = AugmentedLagrangian.start(limits, one)
     if multipliers is None:
-        return charge
-    if multipliers.shape != charge.multipliers.shape or not bool(jnp.all(multipliers >= 0)):
+        return lagrangian
+    if multipliers.shape != lagrangian.multipliers.shape or not bool(jnp.all(multipliers >= 0)):
         raise UserError(
-            f"multipliers must have the shape {charge.multipliers.shape}, moves by margins, and be "
-            f"zero or more; got the shape {multipliers.shape}"
+            "multipliers must be zero or more and have the shape "
+            f"{lagrangian.multipliers.shape}, moves by margins; got {multipliers.shape}"
         )
-    given: Charge = eqx.tree_at(lambda c: c.multipliers, charge, multipliers.astype(one.dtype))
+    given: AugmentedLagrangian = eqx.tree_at(
+        lambda c: c.multipliers, lagrangian, multipliers.astype(one.dtype)
+    )
     return given
 
 
@@ -134,8 +129,8 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
             "policies and a gradient bounds nothing; compare with other plans instead"
         )
     upward, scale = _most_upward(flow, jax.random.key(0) if key is None else key)
-    # Written so that NaN is refused as well.
-    if not upward <= CURVATURE_TOLERANCE * scale:
+    # A thousandth of the strongest curvature counts as rounding. NaN is refused as well.
+    if not upward <= 1e-3 * scale:
         raise OutsideClassError(
             "no certificate: the reward is not concave in mu; at some distribution the integrated "
             f"reward curves upwards by {upward:.3g}, where its strongest curvature is {scale:.3g}"
@@ -143,13 +138,20 @@ def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
 
 
 def is_concave(flow: Flow, motion: Motion) -> bool:
-    """Whether the problem passes `check_class`; the answer is remembered, as planners ask often."""
-    if depends_on_mu(flow.problem, motion) or trips_see_mu(flow.problem):
+    """Whether the problem passes `check_class`.
+
+    Planners ask often, so answers are remembered, with all that they depend on.
+    """
+    problem = flow.problem
+    if depends_on_mu(problem, motion) or trips_see_mu(problem):
         return False
-    question: Any = (flow.problem.grid, flow.problem.reward)
+    actions = problem.actions
+    moves = (actions.lower, actions.upper) if isinstance(actions, Box) else actions.moves.tobytes()
+    steps = (problem.first_step, problem.paid_steps, problem.initial.dtype.name)
+    question: Any = (problem.grid, problem.reward, moves, *steps)
     try:
-        if question in _ANSWERS:
-            return _ANSWERS[question]
+        if question in _answers:
+            return _answers[question]
     except TypeError:  # rewards that hold arrays cannot be hashed
         question = None
     try:
@@ -158,20 +160,24 @@ def is_concave(flow: Flow, motion: Motion) -> bool:
     except OutsideClassError:
         answer = False
     if question is not None:
-        if len(_ANSWERS) >= MOST_ANSWERS:
-            _ANSWERS.clear()
-        _ANSWERS[question] = answer
+        if len(_answers) >= 64:
+            _answers.clear()
+        _answers[question] = answer
     return answer
+
+
+_answers: dict[Any, bool] = {}
 
 
 def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
     """The largest curvature of the integrated reward that was found, and the largest in size."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
-    upward, scale = -math.inf, 0.0
-    times = np.linspace(0, flow.problem.paid_steps - 1, len(SHARPNESS)).astype(int)
-    keys = jax.random.split(key, len(SHARPNESS))
-    for sharpness, point_key, time in zip(SHARPNESS, keys, times, strict=True):
+    upward, scale, sharpnesses = -math.inf, 0.0, (0.0, 1.0, 4.0)  # an even one and peaked ones
+    begins = 0 if flow.problem.first is None else int(flow.problem.first)
+    times = np.linspace(begins, flow.problem.paid_steps - 1, len(sharpnesses)).astype(int)
+    keys = jax.random.split(key, len(sharpnesses))
+    for sharpness, point_key, time in zip(sharpnesses, keys, times, strict=True):
         joint, actions = _random_joint(flow, point_key, jnp.asarray(sharpness))
         step = jnp.asarray(time)
         size = joint.size
@@ -227,26 +233,26 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
 
 @eqx.filter_jit
 def _certify(
-    moves: MoveFlow, profile: Profile, charge: Charge | None
+    moves: MoveFlow, profile: Profile, lagrangian: AugmentedLagrangian | None
 ) -> tuple[Array, Array, Array]:
-    """J of the plan, the gain of the best response, and by how much limits are broken.
+    """J of the plan, the gain of the best response, and by how much limits are violated.
 
     The response draws from the moves and the plan's own actions. With limits the gain is that of
     the Lagrangian over J of the plan.
     """
     flow = moves.flow
+    problem, phi = flow.problem, flow.phi
     rollout = flow.rollout(profile, moves.motion)
 
-    def choices(inputs: tuple[Any, Array], mass: Mass) -> Choices:
-        part, number = inputs
-        law = profile.join(part).at_cells(flow.problem.grid, mass)
+    def choices(part: Any, mass: Mass, number: Step) -> Choices:
+        law = profile.join(part).at_cells(problem.grid, mass, number)
         own = law.weights.shape[1]
 
-        def step(joint: Array, mass: Mass) -> tuple[Mass, Scalar]:
-            planned = ActionLaw(actions=law.actions, weights=joint[:, :own])
-            landed = flow.step_joint(jnp.ones_like(mass), mass, planned, moves.motion, number)
-            paid = jnp.sum(planned.weights * flow.rewards(mass, planned, number))
-            others, paid_to_others = moves.step(joint[:, own:], mass, number)
+        def step(joint: Array, seen: Mass) -> tuple[Mass, Scalar]:
+            moved = displacements(problem.grid, seen, moves.motion, law.actions, number)
+            landed = phi.push(joint[:, :own], moved, seen, number)
+            paid = jnp.sum(joint[:, :own] * flow.rewards(seen, law, number))
+            others, paid_to_others = moves.step(joint[:, own:], seen, number)
             return landed + others, paid + paid_to_others
 
         unused = jnp.zeros(moves.actions.shape[:2], dtype=law.weights.dtype)
@@ -254,9 +260,8 @@ def _certify(
         usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
-    prices = None if charge is None else charge.linear(rollout.mass)
-    inputs = (profile.per_step, flow.problem.steps)
-    _, gap = backwards(flow, rollout.mass, inputs, choices, prices=prices)
-    if prices is None:
+    penalty = None if lagrangian is None else lagrangian.linear(rollout.mass)
+    _, gap = backward(phi, problem, rollout.mass, profile.per_step, choices, penalty=penalty)
+    if penalty is None:
         return rollout.value, gap, jnp.zeros_like(gap)
-    return rollout.value, gap + prices.plain, -jnp.min(prices.margins)
+    return rollout.value, gap + penalty.plain, -jnp.min(penalty.slack)

@@ -13,40 +13,33 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Key
+from ..actions import Box
+from ..constraints.lagrangian import AugmentedLagrangian
+from ..constraints.model_samples import Outcomes
 from ..errors import UserError
-from ..flow.charge import Charge
 from ..flow.flow import Flow
+from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow
 from ..policies.base import Profile
+from ..policies.squashed import SquashedTable
 from ..policies.tables import TablePolicy
-from ..problem import Box, Motion
-from .gradient import BPTT, BPTTResult
+from ..problem import Motion
+from .bptt import BPTT, BPTTResult
 from .mirror import regular_moves
-from .outcomes import AbstractOutcomes
 from .planner import AbstractPlanner, Actions, Plan
 from .starts import (
+    AtUniformMu,
     Network,
     PolicyKind,
-    SquashedTable,
     Table,
     around,
     at_rest,
     box_of,
     fit,
-    handed_out,
     shaken,
     table_start,
+    without_controls,
 )
-from .tabulated import AmongAll, tabulated
-
-SHAKE = 0.1
-"""Size of the random shift of new starts while learning, before actions are squashed."""
-
-TRIAL = 0.25
-"""Share of the steps after which the worse of two starts is given up."""
-
-FIT_STEPS, SCATTER_FIT_STEPS = 500, 1000
-"""Steps of the fit of networks to a table, without and with scattered actions."""
 
 
 def plan(
@@ -80,15 +73,20 @@ def plan(
         progress: Whether to show a bar.
     """
     kind = Table() if policy is None else policy
+    if not isinstance(kind, Table | Network):
+        raise UserError(
+            f"expected the kind of policy to be a Table or a Network, got {policy!r}; give an "
+            "object such as mufield.Table(), mufield.Table(scatter=5) or mufield.Network()"
+        )
     actions = box_of(flow.problem.actions)
     keys = list(jax.random.split(jax.random.key(0) if key is None else key, max(starts, 1)))
     profiles = [_warm(flow, kind, actions, profile) for profile in warm]
-    charge = None
+    lagrangian = None
     if starts and random:
         profiles += [kind.random(flow.problem, actions, each) for each in keys]
     elif starts:
         moves = regular_moves(flow.centred, motion, actions, points=9)
-        new, charge = _new_starts(
+        new, lagrangian = _new_starts(
             kind,
             flow,
             motion,
@@ -99,14 +97,12 @@ def plan(
             actions=actions,
             sweeps=100,
             table_steps=Table.steps,
-            fit_steps=FIT_STEPS if kind.scatter == 1 else SCATTER_FIT_STEPS,
+            fit_steps=500 if kind.scatter == 1 else 1000,
         )
         profiles += new
     ascent = ascent or BPTT(steps=kind.steps, learning_rate=kind.learning_rate)
-    result = ascent.solve(flow, motion, profiles, charge=charge, progress=progress)
-    return dataclasses.replace(
-        result, profile=handed_out(result.profile, actions, flow.problem.grid)
-    )
+    result = ascent.solve(flow, motion, profiles, lagrangian=lagrangian, progress=progress)
+    return dataclasses.replace(result, profile=without_controls(result.profile, flow.problem.grid))
 
 
 class GradientPlanner(AbstractPlanner):
@@ -154,18 +150,18 @@ class GradientPlanner(AbstractPlanner):
         actions: Actions,
         key: Key,
         memory: Profile,
-        outcomes: AbstractOutcomes | None = None,
+        outcomes: Outcomes | None = None,
     ) -> Plan:
         """Climbs from the last plan and from a new start; keeps the better."""
         box = box_of(actions)
-        even = AmongAll(motion=motion, action_dim=box.dim)
+        even = AtUniformMu(motion=motion, action_dim=box.dim)
         moves = regular_moves(flow.centred, even, box, points=self.points)
         exact, motion = motion, tabulated(flow.problem, motion, box)
-        starts, charge = _new_starts(
+        starts, lagrangian = _new_starts(
             self.policy,
             flow,
             motion,
-            None if moves.kernel is None else moves,
+            None if moves.bank is None else moves,
             [memory],
             actions=box,
             sweeps=self.sweeps,
@@ -175,11 +171,12 @@ class GradientPlanner(AbstractPlanner):
             outcomes=outcomes,
         )
         rate = self.learning_rate or self.policy.learning_rate
-        trial = max(1, round(TRIAL * self.steps))
+        # After a quarter of the steps the worse of two starts is given up.
+        trial = max(1, round(0.25 * self.steps))
         both = [memory, *starts]
-        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, both, charge)
+        joint, _ = BPTT(steps=trial, learning_rate=rate).climb(flow, motion, both, lagrangian)
         rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
-        joint, climbed = rest.climb(flow, motion, [joint], charge)
+        joint, climbed = rest.climb(flow, motion, [joint], lagrangian)
         rollout = flow.rollout(joint, exact)
         mass = rollout.mass
         # Where no gradient was finite, nothing was planned, whatever the start earns.
@@ -187,9 +184,11 @@ class GradientPlanner(AbstractPlanner):
         control = jnp.zeros((), dtype=mass.dtype)
         if flow.problem.actions.dim > box.dim:
             size = jnp.abs(flow.mean_actions(joint, mass)[..., box.dim :])
-            control = jnp.mean(jnp.einsum("hk,hkp->hp", mass[:-1], size))
+            begun = flow.problem.begun[:, None]
+            used = jnp.where(begun, jnp.einsum("hk,hkp->hp", mass[:-1], size), 0.0)
+            control = jnp.sum(used) / (jnp.sum(begun) * used.shape[1])
         return Plan(
-            profile=handed_out(joint, box, flow.problem.grid),
+            profile=without_controls(joint, flow.problem.grid),
             memory=joint,
             value=value,
             mass=mass,
@@ -209,24 +208,24 @@ def _new_starts(
     table_steps: int,
     fit_steps: int,
     shake: Key | None = None,
-    outcomes: AbstractOutcomes | None = None,
-) -> tuple[list[Profile], Charge | None]:
+    outcomes: Outcomes | None = None,
+) -> tuple[list[Profile], AugmentedLagrangian | None]:
     """New profiles to climb from: one table, or all of the networks, fitted to it.
 
-    Also what breaking limits costs, if the problem has limits.
+    Also the multipliers found, if the problem has constraints.
     """
-    table, charge = table_start(
+    table, lagrangian = table_start(
         flow, actions, kind.scatter, moves, sweeps=sweeps, outcomes=outcomes
     )
     if shake is not None:
         # Before data the model is symmetric, so that the gradient at rest is zero.
-        table = shaken(table, shake, SHAKE)
+        table = shaken(table, shake, 0.1)
     if isinstance(kind, Table):
-        return [table], charge
-    table, _ = BPTT(table_steps, Table.learning_rate).climb(flow, motion, [table], charge)
+        return [table], lagrangian
+    table, _ = BPTT(table_steps, Table.learning_rate).climb(flow, motion, [table], lagrangian)
     mass = eqx.filter_jit(flow.rollout)(table, motion).mass
     fitted = [fit(flow, profile, table, mass, steps=fit_steps) for profile in networks]
-    return fitted, charge
+    return fitted, lagrangian
 
 
 def _warm(flow: Flow, kind: PolicyKind, actions: Box, profile: Profile) -> Profile:

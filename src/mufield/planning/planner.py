@@ -8,10 +8,11 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Key, Scalar
+from ..actions import Box, MoveSet
+from ..constraints.model_samples import Outcomes
 from ..flow.flow import Flow
 from ..policies.base import Profile
-from ..problem import Box, Motion, MoveSet
-from .outcomes import AbstractOutcomes
+from ..problem import Motion
 
 Actions = Box | MoveSet
 
@@ -26,8 +27,8 @@ class Plan(eqx.Module):
         mass: The population's distributions under that motion.
         control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
         note: Why the plan is unusual, such as a fallback; else empty.
-        least: The least margin of each limit after each move that was held possible, as a share of
-            the limit; None without limits, or if nothing is known of them.
+        least: The least margin of each constraint after each move in any sampled model, as a share
+            of it; None without constraints, or if nothing is known of them.
     """
 
     profile: Profile
@@ -51,12 +52,8 @@ class AbstractPlanner(eqx.Module):
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:
         """What the first plan starts from; arguments as of `plan`."""
 
-    def memory_from(self, memory: Any, step: int) -> Any:
-        """What a plan of the steps from this one on starts from, given a whole plan's memory."""
-        return memory.from_step(step) if isinstance(memory, Profile) else memory
-
     def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
-        """The moves for which `plan` asks what they may lead to."""
+        """The moves for which `plan` asks what they lead to in sampled models."""
         return actions.points(9)
 
     @abstractmethod
@@ -67,7 +64,7 @@ class AbstractPlanner(eqx.Module):
         actions: Actions,
         key: Key,
         memory: Any,
-        outcomes: AbstractOutcomes | None = None,
+        outcomes: Outcomes | None = None,
     ) -> Plan:
         """Plans a policy; a pure function that may be compiled.
 
@@ -77,5 +74,5 @@ class AbstractPlanner(eqx.Module):
             actions: What agents can do: the flow's actions without controls.
             key: Randomness.
             memory: The memory of the last plan, or the first one.
-            outcomes: What plans may lead to, if limits must be kept under more than this motion.
+            outcomes: What plans lead to in sampled models, if constraints must hold in them, too.
         """

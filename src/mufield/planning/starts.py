@@ -14,105 +14,43 @@ import optax
 from jaxtyping import Array, Float
 
 from .. import _types
-from .._types import Key, Mass, State
+from .._types import Action, Key, Mass, State
+from ..actions import Box
+from ..constraints.lagrangian import AugmentedLagrangian
+from ..constraints.model_samples import Outcomes
 from ..errors import UserError
-from ..flow.charge import Charge
 from ..flow.flow import Flow
+from ..flow.motion_table import believed, steered
 from ..flow.moves import MoveFlow
-from ..policies.base import AbstractPolicy, ActionLaw, Profile
+from ..policies.base import Profile
 from ..policies.encoders import AbstractEncoder, Unseen
-from ..policies.network import NetworkPolicy, network_profile
-from ..policies.squash import scattered, squash, unspread, unsquash
-from ..policies.tables import TablePolicy
-from ..problem import Box, Problem
+from ..policies.network import network_profile
+from ..policies.squashed import JointPolicy, SquashedTable
+from ..problem import AbstractJointMotion, Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .mirror import careful_ascent
-from .outcomes import AbstractOutcomes
-
-FLOOR = 0.05
-"""Weight of an empty cell in the fit, relative to a cell of average mass."""
+from .mirror import plain_ascent
 
 
-class SquashedTable(AbstractPolicy):
-    """A table by unbounded parameters, which gradient ascent changes; `table` is the table itself.
-
-    The centre of each cell's actions is squashed to the action box by tanh. With a width, agents
-    draw actions around it: those that all do the same would stay together but for the noise.
+class AtUniformMu(AbstractJointMotion):
+    """A motion as if agents were spread evenly: for starts, which may be rough but must be quick.
 
     Attributes:
-        centre: Centre of each cell's actions, before they are squashed.
-        width: How far actions scatter on each axis, before `softplus`; None for a single action.
-        box: The action box.
-        scatter: Number of different actions on each axis.
+        motion: The motion itself.
+        action_dim: Number of axes of the agents' actions.
     """
 
-    centre: Float[Array, "*steps cells action_dim"]
-    width: Float[Array, "*steps cells action_dim"] | None
-    box: Box
-    scatter: int = eqx.field(static=True)
+    motion: Motion
+    action_dim: int = eqx.field(static=True)
 
-    @classmethod
-    def around(
-        cls,
-        box: Box,
-        mean: Float[Array, "steps cells action_dim"],
-        deviation: Float[Array, "steps cells action_dim"],
-        scatter: int,
-    ) -> "SquashedTable":
-        """The table whose actions have about this mean and this standard deviation."""
-        centre = unsquash(box, mean)
-        return cls(centre, unspread(box, centre, deviation) if scatter > 1 else None, box, scatter)
+    def believe(self, state: State, action: Action, mu: MeanField) -> Any:
+        """What the motion believes where agents are spread evenly."""
+        even = jnp.full_like(mu.mass, 1.0 / mu.grid.n_cells)
+        return believed(self.motion, state, action, MeanField(even, even[0], mu.grid, mu.step))
 
-    @property
-    def sees_mu(self) -> bool:
-        """False: a table knows cells only."""
-        return False
-
-    @property
-    def by_cell(self) -> bool:
-        """True: all agents of a cell act alike."""
-        return True
-
-    def table(self, grid: Grid | None = None) -> TablePolicy:
-        """The actions themselves."""
-        if self.width is None:
-            return TablePolicy.deterministic(squash(self.box, self.centre), grid)
-        law = scattered(self.box, self.centre, self.width, self.scatter)
-        return TablePolicy(law.actions, law.weights, grid)
-
-    def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The actions of the agent's cell, all equally likely."""
-        return self.table().law(state, mu)
-
-    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
-        """The whole table, without a look-up."""
-        return self.table().at_cells(grid, mass)
-
-
-class JointPolicy(AbstractPolicy):
-    """A policy for actions a and a deterministic one for hallucinated controls eta."""
-
-    action: AbstractPolicy
-    control: AbstractPolicy
-
-    @property
-    def sees_mu(self) -> bool:
-        """Whether either of the two does."""
-        return self.action.sees_mu or self.control.sees_mu
-
-    @property
-    def by_cell(self) -> bool:
-        """Whether both act by cell."""
-        return self.action.by_cell and self.control.by_cell
-
-    def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The joint actions (a, eta)."""
-        return _pairs(self.action.law(state, mu), self.control.law(state, mu))
-
-    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
-        """The joint actions of all cells."""
-        return _pairs(self.action.at_cells(grid, mass), self.control.at_cells(grid, mass))
+    def steer(self, state: State, belief: Any, eta: Array) -> State:
+        """As the motion itself steers."""
+        return steered(self.motion, state, belief, eta)
 
 
 class Table(eqx.Module):
@@ -140,25 +78,15 @@ class Network(eqx.Module):
         width: Units of a hidden layer.
         depth: Number of hidden layers.
         mu: How networks see the population.
-        shared: Whether action and hallucinated control share one network instead of having one
-            each.
         scatter: As of `Table`.
     """
 
     width: int = eqx.field(static=True, default=32)
     depth: int = eqx.field(static=True, default=2)
     mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
-    shared: bool = eqx.field(static=True, default=False)
     scatter: int = eqx.field(static=True, default=1)
     steps: ClassVar[int] = 400
     learning_rate: ClassVar[float] = 3e-3
-
-    def __check_init__(self) -> None:
-        if self.shared and self.scatter > 1:
-            raise UserError(
-                "a network that action and control share cannot scatter actions; leave out "
-                "shared=True or scatter"
-            )
 
     def random(self, problem: Problem, actions: Box, key: Key) -> Profile:
         """Networks with random weights for the agents' ``actions``, and for the problem's controls.
@@ -177,7 +105,7 @@ class Network(eqx.Module):
             )
 
         joint = box_of(problem.actions)
-        if self.shared or joint.dim == actions.dim:
+        if joint.dim == actions.dim:
             return networks(joint, key, self.scatter)
         action_key, control_key = jax.random.split(key)
         controls = Box(-1.0, 1.0, dim=joint.dim - actions.dim)
@@ -196,20 +124,22 @@ def table_start(
     moves: MoveFlow | None,
     *,
     sweeps: int = 100,
-    outcomes: AbstractOutcomes | None = None,
-) -> tuple[Profile, Charge | None]:
+    outcomes: Outcomes | None = None,
+) -> tuple[Profile, AugmentedLagrangian | None]:
     """A table around the mean actions that mirror ascent finds; without moves, agents at rest.
 
-    Also what breaking limits costs there, if the problem has limits.
+    Also the multipliers there, if the problem has constraints.
     """
     limits, problem = flow.problem.constraints, flow.problem
     if moves is None:
-        charge = None
+        lagrangian = None
         if limits is not None:
-            charge = Charge.start(limits, jnp.ones((), dtype=problem.initial.dtype))
-        return at_rest(problem, actions, scatter), charge
-    state = careful_ascent(moves, sweeps, outcomes)
-    return around(problem, actions, scatter, moves.actions, state.weights), state.charge
+            lagrangian = AugmentedLagrangian.start(
+                limits, jnp.ones((), dtype=problem.initial.dtype)
+            )
+        return at_rest(problem, actions, scatter), lagrangian
+    state = plain_ascent(moves, sweeps, outcomes)
+    return around(problem, actions, scatter, moves.actions, state.weights), state.lagrangian
 
 
 def around(
@@ -270,13 +200,13 @@ def fit(
         steps: Steps of the fit.
     """
     grid = flow.problem.grid
-    weight = mass[:-1] * grid.n_cells + FLOOR
+    weight = mass[:-1] * grid.n_cells + 0.05  # a little for empty cells
 
     def actions(profile: Profile) -> Float[Array, "steps cells moves action_dim"]:
-        def step(part: Any, now: Mass) -> Array:
-            return profile.join(part).at_cells(grid, now).actions
+        def step(part: Any, now: Mass, number: Array) -> Array:
+            return profile.join(part).at_cells(grid, now, number).actions
 
-        return jax.vmap(step)(profile.per_step, mass[:-1])
+        return jax.vmap(step)(profile.per_step, mass[:-1], flow.problem.steps)
 
     arrays, rest = eqx.partition(profile, eqx.is_inexact_array)
     target = actions(wanted)
@@ -296,20 +226,14 @@ def fit(
     return found
 
 
-def handed_out(profile: Profile, actions: Box, grid: Grid) -> Profile:
+def without_controls(profile: Profile, grid: Grid) -> Profile:
     """The profile that agents run: plain tables or networks, without hallucinated controls."""
     policy = profile.join(profile.per_step)
     if isinstance(policy, JointPolicy):
         action = Profile(profile.per_step.action, profile.shared.action, profile.horizon)
-        return handed_out(action, actions, grid)
+        return without_controls(action, grid)
     if isinstance(policy, SquashedTable):
         return Profile.stacked(policy.table(grid), profile.horizon)
-    if isinstance(policy, NetworkPolicy) and policy.box.dim > actions.dim:
-        weight, bias = policy.hidden[-1]
-        own = (weight[..., : actions.dim, :], bias[..., : actions.dim])
-        policy = eqx.tree_at(lambda p: p.hidden[-1], policy, own)
-        policy = eqx.tree_at(lambda p: p.box, policy, actions, is_leaf=lambda x: isinstance(x, Box))
-        return Profile.stacked(policy, profile.horizon)
     return profile
 
 
@@ -338,10 +262,3 @@ def box_of(actions: Any) -> Box:
             "MirrorAscent, or MirrorPlanner while learning"
         )
     return actions
-
-
-def _pairs(action: ActionLaw, control: ActionLaw) -> ActionLaw:
-    # The control is the same for all actions that an agent draws from.
-    shape = (*action.actions.shape[:-1], control.actions.shape[-1])
-    joint = [action.actions, jnp.broadcast_to(control.actions, shape)]
-    return ActionLaw(actions=jnp.concatenate(joint, axis=-1), weights=action.weights)

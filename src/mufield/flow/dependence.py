@@ -11,10 +11,10 @@ from .._types import Mass, Scalar, Step
 from ..problem import Problem
 from ..space.measure import MeanField
 
-Sight = Literal["nothing", "here", "more"]
+Dependence = Literal["nothing", "here", "more"]
 
 
-def sight(problem: Problem, function: Callable[..., Any]) -> Sight:
+def dependence(problem: Problem, function: Callable[..., Any]) -> Dependence:
     """What the result of ``function(state, action, mu)`` may depend on, by its jaxpr.
 
     ``"here"`` means no more than ``mu.here``. The answer may say too much, for example for
@@ -51,8 +51,8 @@ def trips_see_mu(problem: Problem) -> bool:
 
 
 def depends_on_mu(problem: Problem, function: Callable[..., Any]) -> bool:
-    """Whether the result of ``function(state, action, mu)`` may depend on mu; see `sight`."""
-    return sight(problem, function) != "nothing"
+    """Whether the result of ``function(state, action, mu)`` may depend on mu; see `dependence`."""
+    return dependence(problem, function) != "nothing"
 
 
 def _reaches(program: Any, variable: Any) -> bool:

@@ -1,14 +1,15 @@
-"""Motions as polynomials of the action."""
+"""Motions as polynomials of the action and splines of the mass."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import walking_problem
+from helpers import walk, walking_problem
 
-from mufield import Box, Grid, Hallucinated
-from mufield.flow.sight import depends_on_mu
-from mufield.planning.tabulated import AmongAll, tabulated
+from mufield import Box, Flow, GradientPlanner, Grid, Hallucinated, Table
+from mufield.flow.dependence import depends_on_mu
+from mufield.flow.motion_table import MotionTable, tabulated
+from mufield.planning.starts import AtUniformMu
 from mufield.problem import AbstractJointMotion
 from mufield.space.measure import mean_field_at
 
@@ -72,10 +73,33 @@ def test_what_cannot_be_tabulated_stays_as_it_is():
 
 
 @pytest.mark.parametrize("motion", [crowded, far_seeing])
-def test_among_all_is_the_motion_where_agents_are_spread_evenly(motion):
+def test_at_uniform_mu_is_the_motion_where_agents_are_spread_evenly(motion):
     even, state = jnp.full(3, 1 / 3), jnp.asarray(GRID.centres[1])
     action, alone = jnp.array([0.3, 1.1]), jnp.array([0.0, 0.0, 1.0])
-    found = AmongAll(motion=motion, action_dim=2)
+    found = AtUniformMu(motion=motion, action_dim=2)
     wanted = motion(state, action, mean_field_at(GRID, even, state))
     np.testing.assert_allclose(found(state, action, mean_field_at(GRID, alone, state)), wanted)
     assert not depends_on_mu(PROBLEM, found)
+
+
+def test_a_table_moves_agents_from_where_they_stand():
+    quick = tabulated(PROBLEM, walk, PROBLEM.actions)
+    assert isinstance(quick, MotionTable)
+    state, action = jnp.array([0.9, 0.2]), jnp.array([0.3, -0.6])
+    mu = mean_field_at(GRID, PROBLEM.initial, state)
+    np.testing.assert_allclose(quick(state, action, mu), walk(state, action, mu), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_plans_by_tables_are_right_where_agents_stand_anywhere_in_their_cells():
+    problem = walking_problem(Grid.box(0.0, 6.0, 6), horizon=4, noise=0.1, pay_end=True)
+    flow, actions = Flow(problem, within_cells=True), problem.actions
+    quick = tabulated(problem, walk, actions)
+    profile = Table().random(problem, actions, jax.random.key(1))
+    found, wanted = (flow.rollout(profile, motion) for motion in (quick, walk))
+    np.testing.assert_allclose(found.mass, wanted.mass, atol=1e-9)
+    planner = GradientPlanner(Table(), steps=20, table_steps=4, sweeps=10, points=3)
+    memory = planner.first_memory(flow, actions, jax.random.key(0))
+    plan = planner.plan(flow, walk, actions, jax.random.key(0), memory)
+    assert float(plan.value) == pytest.approx(float(flow.value(plan.profile, walk)), rel=1e-9)
+    assert float(plan.value) >= float(flow.value(memory, walk))

@@ -15,22 +15,13 @@ from jaxtyping import Array, Float, Int
 
 from .._progress import progress_bar
 from .._types import Scalar
+from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
-from ..flow.charge import Charge
+from ..flow.diagnose import check_planned
 from ..flow.flow import Flow
-from ..flow.trouble import check_planned
 from ..policies.base import Profile
 from ..policies.network import NetworkPolicy
 from ..problem import Motion
-
-REPRICED = 0.1
-"""Share of the way that the multipliers of limits go in each step to those that it asks for."""
-
-INSIDE = 0.006
-"""Share of a limit by which plans aim inside it, because they end about as far beyond their aim."""
-
-LAST_RATE = 0.01
-"""Learning rate at the end, as a share of the first one."""
 
 
 class BPTTState(eqx.Module):
@@ -41,8 +32,8 @@ class BPTTState(eqx.Module):
         best_values: J of the best profiles.
         mark: Best J of all starts at its last noticeable improvement.
         stale: Number of steps since that improvement.
-        charges: What breaking limits costs each start, if the problem has limits. Then J of the
-            best profiles is J minus what their breaks would cost.
+        lagrangians: The multipliers of each start, if the problem has constraints. Then J of the
+            best profiles is J minus an exact penalty.
     """
 
     profiles: Profile
@@ -51,7 +42,7 @@ class BPTTState(eqx.Module):
     best_values: Float[Array, "starts"]
     mark: Scalar
     stale: Int[Array, ""]
-    charges: Charge | None
+    lagrangians: AugmentedLagrangian | None
 
     @property
     def skipped(self) -> Int[Array, "starts"]:
@@ -76,8 +67,8 @@ class BPTTResult(eqx.Module):
         skipped: Number of steps left out because the gradient was not finite, for each start.
         outcome: ``"plateau"`` or ``"steps"``, the reason to stop.
         lipschitz: For networks, a bound of the policy's Lipschitz constant in the position.
-        margins: By how much each limit is kept after each move, as a share of it; None if the
-            problem has no limits.
+        margins: By how much each constraint is satisfied after each move, as a share of it; None if
+            the problem has none.
     """
 
     profile: Profile
@@ -100,8 +91,6 @@ class BPTT(eqx.Module):
         patience: Stop after this many steps without a relative gain of `tolerance`.
         tolerance: Smallest relative gain that counts.
         clip_norm: Longer gradients are cut to this norm.
-        weight_bound: Largest spectral norm of a network's layers (assumption
-            LipschitzPolicyAndReward); no bound by default.
         weight_penalty: Factor on the sum of the squared weights of networks, a penalty.
         steps_at_once: Steps of one compiled call, between two tests for a plateau.
     """
@@ -111,7 +100,6 @@ class BPTT(eqx.Module):
     patience: int = 300
     tolerance: float = 1e-5
     clip_norm: float = eqx.field(static=True, default=10.0)
-    weight_bound: float | None = eqx.field(static=True, default=None)
     weight_penalty: float = eqx.field(static=True, default=0.0)
     steps_at_once: int = eqx.field(static=True, default=25)
 
@@ -121,7 +109,7 @@ class BPTT(eqx.Module):
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam with clipped gradients; a step whose gradient is not finite is left out."""
-        share = optax.cosine_decay_schedule(1.0, 1, alpha=LAST_RATE)
+        share = optax.cosine_decay_schedule(1.0, 1, alpha=0.01)
         adam = optax.chain(
             optax.clip_by_global_norm(self.clip_norm),
             optax.scale_by_adam(),
@@ -130,10 +118,12 @@ class BPTT(eqx.Module):
         never = jnp.iinfo(jnp.int32).max
         return optax.apply_if_finite(adam, max_consecutive_errors=int(never))
 
-    def init(self, starts: Sequence[Profile], charge: Charge | None = None) -> BPTTState:
+    def init(
+        self, starts: Sequence[Profile], lagrangian: AugmentedLagrangian | None = None
+    ) -> BPTTState:
         """The state before the first step, from profiles of the same structure.
 
-        ``charge`` is what breaking limits costs at first, if the problem has limits.
+        ``lagrangian`` has the first multipliers, if the problem has constraints.
         """
         if not starts:
             raise UserError("gradient ascent needs at least one profile to start from")
@@ -145,7 +135,7 @@ class BPTT(eqx.Module):
             raise UserError("all starts must have the same kind of policy and the same sizes")
         profiles = jax.tree.map(
             lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0],
-            *(self._bounded(start) for start in starts),
+            *starts,
         )
         return BPTTState(
             profiles=profiles,
@@ -154,7 +144,7 @@ class BPTT(eqx.Module):
             best_values=jnp.full((len(starts),), -jnp.inf),
             mark=jnp.asarray(-jnp.inf),
             stale=jnp.asarray(0, dtype=jnp.int32),
-            charges=jax.tree.map(lambda x: jnp.stack([x] * len(starts)), charge),
+            lagrangians=jax.tree.map(lambda x: jnp.stack([x] * len(starts)), lagrangian),
         )
 
     def step(
@@ -173,20 +163,22 @@ class BPTT(eqx.Module):
         motion: Motion,
         starts: Sequence[Profile],
         *,
-        charge: Charge | None = None,
+        lagrangian: AugmentedLagrangian | None = None,
         progress: bool = False,
     ) -> BPTTResult:
         """Ascends from all starts until a plateau, or until the steps are used up.
 
-        ``charge`` is what breaking limits costs at first, if the problem has limits; it changes
-        along the ascent.
+        ``lagrangian`` has the first multipliers, if the problem has constraints; they change along
+        the ascent.
         """
-        limits = flow.problem.constraints
-        if limits is not None and charge is None:
-            charge = Charge.start(limits, jnp.ones((), dtype=flow.problem.initial.dtype))
-        if charge is not None:
-            charge = charge.with_weight(charge.weight, tighter=INSIDE)
-        state = self.init(starts, charge)
+        constraints = flow.problem.constraints
+        if constraints is not None and lagrangian is None:
+            one = jnp.ones((), dtype=flow.problem.initial.dtype)
+            lagrangian = AugmentedLagrangian.start(constraints, one)
+        if lagrangian is not None:
+            # Plans aim inside constraints, because they end about as far beyond their aim.
+            lagrangian = lagrangian.with_weight(lagrangian.weight, more=0.006)
+        state = self.init(starts, lagrangian)
         history, done, outcome = [], 0, "steps"
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:
             while done < self.steps:
@@ -201,12 +193,14 @@ class BPTT(eqx.Module):
         # One more, because a step computes J of the profiles that it starts from.
         state, _ = self.step(flow, motion, state)
         start, profile = state.best_of_all()
-        check_planned(flow.problem, motion, state.best_values[start])
+        if not bool(jnp.isfinite(state.best_values[start])):
+            mass = eqx.filter_jit(flow.rollout)(profile, motion).mass
+            check_planned(flow.problem, motion, mass, state.best_values[start])
         network = _network(profile)
         value, margins = state.best_values[start], None
-        if limits is not None:
+        if constraints is not None:
             rollout = eqx.filter_jit(flow.rollout)(profile, motion)
-            value, margins = rollout.value, limits.worst(rollout.mass)
+            value, margins = rollout.value, constraints.worst(rollout.mass)
         return BPTTResult(
             profile=profile,
             value=value,
@@ -224,10 +218,10 @@ class BPTT(eqx.Module):
         flow: Flow,
         motion: Motion,
         starts: Sequence[Profile],
-        charge: Charge | None = None,
+        lagrangian: AugmentedLagrangian | None = None,
     ) -> tuple[Profile, Scalar]:
         """The best profile and its J after all steps; unlike `solve` it can be compiled."""
-        state, _ = self.step(flow, motion, self.init(starts, charge), self.steps)
+        state, _ = self.step(flow, motion, self.init(starts, lagrangian), self.steps)
         start, profile = state.best_of_all()
         return profile, state.best_values[start]
 
@@ -237,30 +231,35 @@ class BPTT(eqx.Module):
         arrays, rest = eqx.partition(state.profiles, eqx.is_inexact_array)
         optimiser = self.optimiser()
 
-        def loss(arrays: Any, charge: Charge | None) -> tuple[Scalar, tuple[Scalar, Any]]:
+        def loss(
+            arrays: Any, lagrangian: AugmentedLagrangian | None
+        ) -> tuple[Scalar, tuple[Scalar, Any]]:
             profile: Profile = eqx.combine(arrays, rest)
             rollout = flow.rollout(profile, motion)
             value = rollout.value
-            network, penalty = _network(profile), jnp.zeros_like(value)
+            network, decay = _network(profile), jnp.zeros_like(value)
             if network is not None and self.weight_penalty:
                 squares = [jnp.sum(weight**2) for weight in network.layers()]
-                penalty = self.weight_penalty * jnp.sum(jnp.stack(squares))
-            if charge is None:
-                return penalty - value, (value, None)
-            prices = charge(rollout.mass)
-            merit = value - prices.fine(charge.weight)
-            return penalty - value - prices.augmented, (merit, charge.towards(prices, REPRICED))
+                decay = self.weight_penalty * jnp.sum(jnp.stack(squares))
+            if lagrangian is None:
+                return decay - value, (value, None)
+            penalty = lagrangian(rollout.mass)
+            merit = value - penalty.exact(lagrangian.weight)
+            # In each step multipliers go a tenth of the way to those that it asks for.
+            return decay - value - penalty.augmented, (merit, lagrangian.towards(penalty, 0.1))
 
-        def one(arrays: Any, memory: Any, charge: Charge | None) -> tuple[Any, Any, Scalar, Any]:
-            gradient, (value, charge) = jax.grad(loss, has_aux=True)(arrays, charge)
+        def one(
+            arrays: Any, memory: Any, lagrangian: AugmentedLagrangian | None
+        ) -> tuple[Any, Any, Scalar, Any]:
+            gradient, (value, lagrangian) = jax.grad(loss, has_aux=True)(arrays, lagrangian)
             # The gradient may be finite although J is not.
             gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
             updates, memory = optimiser.update(gradient, memory, arrays)
             moved: Profile = eqx.combine(optax.apply_updates(arrays, updates), rest)
-            return eqx.filter(self._bounded(moved), eqx.is_inexact_array), memory, value, charge
+            return eqx.filter(moved, eqx.is_inexact_array), memory, value, lagrangian
 
-        moved, optimiser_state, values, charges = jax.vmap(one)(
-            arrays, state.optimiser, state.charges
+        moved, optimiser_state, values, lagrangians = jax.vmap(one)(
+            arrays, state.optimiser, state.lagrangians
         )
         better = optimiser_state.last_finite & (values > state.best_values)
 
@@ -280,18 +279,8 @@ class BPTT(eqx.Module):
             best_values=best_values,
             mark=jnp.where(gained, best, state.mark),
             stale=jnp.where(gained, 0, state.stale + 1),
-            charges=charges,
+            lagrangians=lagrangians,
         ), values
-
-    def _bounded(self, profile: Profile) -> Profile:
-        """The profile with its network's layers, if any, scaled to keep `weight_bound`."""
-        network = _network(profile)
-        if network is None or self.weight_bound is None:
-            return profile
-        bounded = network.bounded(self.weight_bound)
-        if profile.per_step is None:
-            return Profile.stationary(bounded, profile.horizon)
-        return Profile(*eqx.partition(bounded, eqx.is_array), horizon=profile.horizon)
 
 
 @eqx.filter_jit

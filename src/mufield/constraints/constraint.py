@@ -12,12 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from ._types import Mass
-from .errors import UserError, in_words
-from .space.grid import Grid
-from .space.measure import log_mass, uniform
+from .._types import Mass
+from ..errors import UserError, in_words
+from ..space.grid import Grid
+from ..space.measure import log_mass, uniform
 
 SHARPNESS = (0.5, 2.0, 6.0)
 """How peaked the distributions are at which a function is tested; 0 would be even."""
@@ -35,7 +35,7 @@ class Constraint(eqx.Module):
     Attributes:
         function: From the mass of every free cell to one number, or several, the margins; concave.
         name: What reports call it.
-        scale: What a margin is measured by: the limit itself, so that -0.01 of it is a break by 1%.
+        scale: What a margin is measured by: the limit itself, so that -0.01 is a violation by 1%.
         steps: The steps at which it must hold, from 1 to the horizon; None for all of them.
     """
 
@@ -65,18 +65,13 @@ class Constraints(eqx.Module):
         parts: The constraints.
         sizes: Number of margins of each.
         horizon: Number of moves.
-        first: Number of the first step; limits hold after each move, at the steps ``first + 1`` to
-            ``first + horizon``.
+        first: Number of the first step, if they are those of the rest of an episode; else None.
     """
 
     parts: tuple[Constraint, ...]
     sizes: tuple[int, ...] = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
-    first: int = eqx.field(static=True, default=0)
-
-    def from_step(self, step: int) -> "Constraints":
-        """The limits of the rest of an episode."""
-        return Constraints(self.parts, self.sizes, self.first + self.horizon - step, step)
+    first: Int[Array, ""] | None = None
 
     @property
     def size(self) -> int:
@@ -95,14 +90,17 @@ class Constraints(eqx.Module):
         ][margin]
 
     @property
-    def active(self) -> Bool[np.ndarray, "steps margins"]:
+    def active(self) -> Bool[Array, "steps margins"]:
         """Which margins count after each move."""
         columns = []
         for part, size in zip(self.parts, self.sizes, strict=True):
-            steps = self.first + np.arange(1, self.horizon + 1)
+            steps = np.arange(1, self.horizon + 1)
             held = np.ones(self.horizon, bool) if part.steps is None else np.isin(steps, part.steps)
             columns.append(np.repeat(held[:, None], size, axis=1))
-        return np.concatenate(columns, axis=1)
+        active = jnp.asarray(np.concatenate(columns, axis=1))
+        if self.first is None:
+            return active
+        return active & (jnp.arange(self.horizon) >= self.first)[:, None]
 
     def __call__(self, mass: Mass) -> Float[Array, "margins"]:
         """All margins of one distribution, as shares of their limits."""
@@ -111,7 +109,7 @@ class Constraints(eqx.Module):
     def along(self, mass: Float[Array, "steps_and_end cells"]) -> Float[Array, "steps margins"]:
         """The margins of an episode after each move; infinite where a limit need not hold."""
         margins = jax.lax.map(self, mass[1:])
-        return jnp.where(jnp.asarray(self.active), margins, jnp.inf)
+        return jnp.where(self.active, margins, jnp.inf)
 
     def worst(self, mass: Float[Array, "steps_and_end cells"]) -> Float[Array, "steps parts"]:
         """The least margin of each constraint at each step."""

@@ -7,28 +7,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._types import Masses
 from ..errors import UserError
+from ..fleet.trips import chance_violation, refuse_chance
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells, mean_field_at
 
-MOST_CELLS = 2000
-"""On larger maps derivatives by mu, one for each pair of cells, are not looked at."""
 
+def check_planned(problem: Problem, motion: Motion, mass: Masses, *values: Any) -> None:
+    """Raises unless the figures of a plan with known motion are finite, and says why not.
 
-def check_planned(problem: Problem, motion: Motion, *values: Any) -> None:
-    """Raises unless the figures of a plan with known motion are finite, and says why not."""
+    ``mass`` are the distributions of the plan's episode.
+    """
     if all(bool(jnp.isfinite(value)) for value in values):
         return
-    why = trouble(problem, motion) or "check the reward and the motion"
+    why = diagnose(problem, motion, mass) or "check the reward and the motion"
     raise UserError(f"no plan with a finite J and derivatives was found: {why}")
 
 
-def trouble(problem: Problem, motion: Motion | None = None) -> str:
-    """Says where the reward, the motion or a gradient is not finite; empty if none was found.
+def diagnose(problem: Problem, motion: Motion | None = None, mass: Masses | None = None) -> str:
+    """Says where the reward, the motion, a chance or a gradient is not as it must be; else empty.
 
     Tried are all cells and steps, a few actions, the initial distribution, an even one, and one
-    in which all are in one cell.
+    in which all are in one cell. If the distributions ``mass`` of an episode are given, chances of
+    trips are looked at along them.
     """
+    if mass is not None and (why := _impossible_chance(problem, mass)):
+        return why
     functions: dict[str, Callable[..., Any]] = {}
     if not problem.hides_reward:
         functions["the reward"] = problem.reward
@@ -55,6 +60,28 @@ def trouble(problem: Problem, motion: Motion | None = None) -> str:
     return ""
 
 
+def _impossible_chance(problem: Problem, mass: Masses) -> str:
+    """Says where the first chance of a trip is no probability along an episode."""
+    if problem.trips is None:
+        return ""
+    for step in range(_first(problem), problem.horizon):
+        now = mass[step]
+        if not bool(jnp.all(jnp.isfinite(now))):
+            return ""
+        chances = problem.trips.chances(problem.grid, now, step)
+        if float(chance_violation(chances)) > 0:
+            try:
+                refuse_chance(problem.grid, chances, step)
+            except UserError as error:
+                return str(error)
+    return ""
+
+
+def _first(problem: Problem) -> int:
+    """Number of the first step."""
+    return 0 if problem.first is None else int(problem.first)
+
+
 def _most(problem: Problem) -> float:
     """Larger rewards overflow when those of an episode are added up and compared."""
     return float(jnp.finfo(problem.initial.dtype).max) / (1e3 * problem.paid_steps)
@@ -64,7 +91,7 @@ def _largest(problem: Problem, mass: Any) -> float:
     """The largest reward of any cell and a few actions, at the first step."""
     actions = problem.actions.points(3)
     everywhere = jnp.broadcast_to(actions, (problem.grid.n_cells, *actions.shape))
-    found = at_all_cells(problem.grid, mass, problem.reward, everywhere, problem.first)
+    found = at_all_cells(problem.grid, mass, problem.reward, everywhere, 0)
     return float(jnp.max(jnp.abs(found)))
 
 
@@ -76,7 +103,8 @@ def _not_finite(problem: Problem, function: Callable[..., Any], mass: Any) -> st
         mu = mean_field_at(grid, mass, state, step)
         return jnp.sum(jnp.asarray(function(state, action, mu), dtype=dtype))
 
-    wanted = (0, 1, 2) if grid.n_cells <= MOST_CELLS else (0, 1)
+    # Derivatives by mu, one for each pair of cells, would take minutes on large maps.
+    wanted = (0, 1, 2) if grid.n_cells <= 2000 else (0, 1)
 
     @jax.jit
     def look(step: Any) -> Any:
@@ -86,7 +114,7 @@ def _not_finite(problem: Problem, function: Callable[..., Any], mass: Any) -> st
 
         return jax.vmap(lambda state: jax.vmap(lambda action: one(state, action))(actions))(centres)
 
-    for step in range(problem.first, problem.first + problem.paid_steps):
+    for step in range(_first(problem), problem.paid_steps):
         finite, slopes = look(step)
         parts = [("is NaN or infinite", finite)]
         words = ("the state", "the action", "mu")

@@ -1,0 +1,152 @@
+"""What agents can do: a box of continuous actions, or a finite set of moves."""
+
+import math
+import reprlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ._types import Key
+from .checks import distribution
+from .errors import UserError
+from .space.grid import PerAxis, per_axis
+
+
+class Box(eqx.Module):
+    """A box of continuous actions."""
+
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, lower: PerAxis, upper: PerAxis, dim: int | None = None):
+        """Builds a box; a single number is the bound on each of ``dim`` axes (default 1)."""
+        sizes = [int(np.size(bound)) for bound in (lower, upper) if np.ndim(bound) > 0]
+        dim = dim if dim is not None else (sizes[0] if sizes else 1)
+        self.lower = per_axis(lower, dim, float)
+        self.upper = per_axis(upper, dim, float)
+        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise UserError(
+                    f"axis {axis} of the action box must run from a lower to a higher finite "
+                    f"bound, got {low} to {high}"
+                )
+
+    @property
+    def dim(self) -> int:
+        """Number of action axes (the paper's q)."""
+        return len(self.lower)
+
+    @property
+    def rest(self) -> tuple[float, ...]:
+        """The action nearest to zero."""
+        return tuple(min(max(0.0, lo), hi) for lo, hi in zip(self.lower, self.upper, strict=True))
+
+    def points(self, n: int, *, border: bool = True) -> Float[Array, "points action_dim"]:
+        """A regular grid of actions with ``n`` values on each axis.
+
+        Args:
+            n: Values on each axis; a single one is the middle.
+            border: Whether the outermost values are the bounds. Otherwise values are the
+                midpoints of equal intervals, which approximate the uniform distribution.
+        """
+        if n < 1:
+            raise UserError(f"expected at least one point on each axis, got {n}")
+        ticks = np.linspace(0.0, 1.0, n) if border and n > 1 else (np.arange(n) + 0.5) / n
+        axes = [lo + (hi - lo) * ticks for lo, hi in zip(self.lower, self.upper, strict=True)]
+        table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, self.dim)
+        return jnp.asarray(table, dtype=jnp.result_type(float))
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
+        """Actions drawn uniformly."""
+        lower, upper = jnp.asarray(self.lower), jnp.asarray(self.upper)
+        return lower + (upper - lower) * jax.random.uniform(key, (*shape, self.dim))
+
+    def product(self, other: "Box", n: int = 3) -> "Box":
+        """The box of all pairs of an action and a point of another box; ``n`` is not used."""
+        return Box((*self.lower, *other.lower), (*self.upper, *other.upper))
+
+    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
+        """Which actions lie in the box, up to rounding."""
+        slack = 1e-5 * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
+        above = actions >= jnp.asarray(self.lower) - slack
+        below = actions <= jnp.asarray(self.upper) + slack
+        return jnp.all(above & below, axis=-1)
+
+    def describe(self) -> str:
+        """The box in words, for error messages."""
+        return f"the box from {self.lower} to {self.upper}"
+
+
+class MoveSet(eqx.Module):
+    """A finite set of moves, and the mixtures of them that a policy may choose from.
+
+    Attributes:
+        moves: One move in each row.
+        options: One distribution over the moves in each row; the identity if a policy chooses
+            single moves.
+        rest: The move nearest to zero.
+        lower: Least value of the moves on each axis.
+        upper: Greatest value of the moves on each axis.
+    """
+
+    moves: Float[Array, "moves action_dim"]
+    options: Float[Array, "options moves"]
+    rest: tuple[float, ...] = eqx.field(static=True)
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, moves: Any, options: Any = None):
+        """Builds a set of moves; by default the options are the moves themselves."""
+        try:
+            points = np.asarray(moves, dtype=float)
+        except ValueError:
+            points = np.zeros(0)
+        if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
+            raise UserError(
+                "moves must be rows of finite numbers, one row for each move, such as "
+                f"[[0, 0], [1, 0], [0, 1]]; got {reprlib.repr(moves)}"
+            )
+        self.moves = jnp.asarray(points)
+        self.rest = tuple(points[np.argmin(np.linalg.norm(points, axis=1))].tolist())
+        self.lower = tuple(points.min(axis=0).tolist())
+        self.upper = tuple(points.max(axis=0).tolist())
+        count = len(points)
+        table = np.eye(count) if options is None else np.asarray(options, dtype=float)
+        if table.ndim != 2 or table.shape[1] != count:
+            raise UserError(f"options must be rows of {count} weights, got the shape {table.shape}")
+        distribution(table, "each option", "divide it by its sum")
+        self.options = jnp.asarray(table)
+
+    @property
+    def dim(self) -> int:
+        """Number of action axes (the paper's q)."""
+        return int(self.moves.shape[1])
+
+    def points(
+        self, n: int | None = None, *, border: bool = True
+    ) -> Float[Array, "points action_dim"]:
+        """The moves; the arguments, which are those of `Box.points`, are not used."""
+        return self.moves
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
+        """Moves drawn uniformly."""
+        return self.moves[jax.random.randint(key, shape, 0, self.moves.shape[0])]
+
+    def product(self, other: Box, n: int = 3) -> "MoveSet":
+        """All pairs of a move and one of the points of a box, ``n`` on each axis."""
+        many, few = np.asarray(self.moves), np.asarray(other.points(n))
+        left, right = np.repeat(many, len(few), axis=0), np.tile(few, (len(many), 1))
+        return MoveSet(np.concatenate([left, right], axis=1))
+
+    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
+        """Which actions are moves of the set, up to rounding."""
+        distance = jnp.max(jnp.abs(actions[..., None, :] - self.moves), axis=-1)
+        return jnp.min(distance, axis=-1) < 1e-5
+
+    def describe(self) -> str:
+        """The moves in words, for error messages."""
+        return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"

@@ -1,0 +1,16 @@
+"""The public names of this package, each written once: `lazy_loader` reads them from here."""
+
+from .ascent import StepRule as StepRule
+from .bptt import BPTT as BPTT
+from .bptt import BPTTResult as BPTTResult
+from .certificate import Certificate as Certificate
+from .certificate import OutsideClassError as OutsideClassError
+from .certificate import certify as certify
+from .mirror import MirrorAscent as MirrorAscent
+from .mirror import MirrorPlanner as MirrorPlanner
+from .mirror import MirrorResult as MirrorResult
+from .plan import GradientPlanner as GradientPlanner
+from .planner import AbstractPlanner as AbstractPlanner
+from .planner import Plan as Plan
+from .starts import Network as Network
+from .starts import Table as Table

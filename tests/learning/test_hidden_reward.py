@@ -27,7 +27,6 @@ from mufield import (
     SimulatedSystem,
     Thompson,
     Transitions,
-    Unseen,
     certify,
     learn,
     log_mass,
@@ -37,9 +36,11 @@ from mufield import (
 )
 from mufield.environments.swarm import closed_form_policy
 from mufield.finite.system import FiniteSystem
-from mufield.learning.m3ucrl import default_reward_family as reward_family
-from mufield.models.base import AbstractModel, Prediction, predict_rows
+from mufield.learning.fitting import default_reward_family as reward_family
+from mufield.models.base import AbstractModel, Prediction
+from mufield.models.calibration import predict_rows
 from mufield.planning.mirror import regular_moves
+from mufield.policies import Unseen
 from mufield.problem import HiddenRewardError
 from mufield.space.measure import mean_field_at
 
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
 STATE, ACTION = jnp.array([2.5]), jnp.array([0.5])
-GP = GaussianProcess(exact_points=0)
+GP = GaussianProcess()
 ENSEMBLE = DeepEnsemble(members=3, width=16, steps=150, mu=Unseen())
 
 

@@ -11,8 +11,10 @@ from small import MIRROR, SureFamily, corridor
 
 from mufield import GaussianProcess, Grid, Transitions, UserError, random_policy
 from mufield.learning.m3ucrl import M3UCRL
-from mufield.learning.run import learn, measure
-from mufield.models.base import predict_rows
+from mufield.learning.metrics import measure
+from mufield.learning.run import learn
+from mufield.learning.state import Use
+from mufield.models.calibration import predict_rows
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +75,7 @@ def test_data_may_come_between_episodes_and_count_as_none(learner, episode, told
     more = corridor().run(random_policy(corridor().problem), jax.random.key(1), agents=3)
     state = learner.add(told, loose(more))
     assert (state.episode, state.ends, len(state.data)) == (1, (48,), 60)
-    assert state.key_for(1) == told.key_for(1)
+    assert state.key_for(Use.FIT) == told.key_for(Use.FIT)
     twice = learner.tell(told, more)
     same_model(state, twice, twice.data, atol=0)
     back = learner.restore(KEY, state.data, state.ends, state.memory, state.profile)
@@ -148,7 +150,7 @@ def test_the_population_is_given_or_made_from_rows_or_unknown(episode):
         ({"next_states": np.full((48, 1), 5.9)}, "of next_states: the agent moved by"),
         ({"moment": np.full(48, 9)}, "row 0 of moment must be a row of mass, from 0 to 4, got 9"),
         ({"moment": np.zeros(3)}, "moment must have one entry for each of the 48 rows"),
-        ({"mass": np.ones((5, 6))}, "row 0 of mass must be non-negative and sum to 1, got 6"),
+        ({"mass": np.ones((5, 6))}, "each row of mass must sum to 1, but sums to 6 at index 0"),
         ({"mass": np.ones((5, 7)) / 7}, "mass must have one entry for each of the 6 cells"),
         ({"mass": "even"}, "must be distributions or 'unknown', got 'even'"),
     ],

@@ -1,25 +1,36 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY, MIRROR, NETWORK, SCATTERED, SHARED, TABLE, SureFamily, corridor
+from small import FAMILY, MIRROR, NETWORK, SCATTERED, TABLE, SureFamily, corridor
 
+import mufield
 from mufield import (
     Bonus,
+    Flow,
     GaussianProcess,
     GradientPlanner,
     Greedy,
     Hallucinated,
     MirrorPlanner,
     MoveFlow,
-    Network,
     Thompson,
     make,
     random_policy,
 )
-from mufield.learning.m3ucrl import M3UCRL, RUN, PlanError
-from mufield.learning.run import learn, learn_many, measure
+from mufield.learning.fitting import PlanError
+from mufield.learning.m3ucrl import M3UCRL
+from mufield.learning.metrics import measure
+from mufield.learning.run import learn, learn_many
+from mufield.learning.state import Use
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +39,7 @@ KEY = jax.random.key(3)
 
 def one_episode(learner, state):
     plan = learner.ask(state)
-    episode = corridor().run(plan.profile, state.key_for(RUN))
+    episode = corridor().run(plan.profile, state.key_for(Use.RUN))
     return plan, episode, learner.tell(state, episode, plan)
 
 
@@ -47,7 +58,6 @@ def learner():
         (TABLE, Hallucinated()),
         (SCATTERED, Hallucinated()),
         (NETWORK, Hallucinated()),
-        (SHARED, Hallucinated()),
         (NETWORK, Greedy()),
     ],
 )
@@ -204,13 +214,68 @@ def test_a_band_that_is_too_narrow_is_warned_of():
 
 
 def test_bad_options_are_named():
-    with pytest.raises(ValueError, match="cannot scatter"):
-        Network(shared=True, scatter=2)
     discrete = M3UCRL(make("discrete-rooms", horizon=2).problem, SureFamily(), TABLE)
     with pytest.raises(ValueError, match="needs a box"):
         discrete.init(KEY)
     with pytest.raises(ValueError, match="at least one seed"):
         learn_many(corridor(), seeds=[], episodes=1)
+
+
+SLIPS = {
+    "mf.plan(*rooms.reveal(), 'table')": r"a Table or a Network, got 'table'; give .*Table\(\)",
+    "mf.plan(*rooms.reveal(), mf.Table)": r"got <class .*; give .*mufield.Table\(\)",
+    "mf.M3UCRL(rooms.problem, optimism='greedy')": (
+        r"expected optimism .* mufield.Greedy\(\) .* got 'greedy'; make one"
+    ),
+    "mf.M3UCRL(rooms.problem, 'gp')": r"expected family .*, got 'gp'; make one",
+    "mf.M3UCRL(rooms.problem, planner='mirror')": r"expected planner .*, got 'mirror'; make one",
+    "mf.learn(rooms, 'gp')": r"expected the learner .* got 'gp'; make .*M3UCRL\(",
+    "mf.learn(rooms, mf.GaussianProcess())": r"expected the learner .* got GaussianProcess",
+    "mf.learn(rooms.problem)": r"got a Problem, .*; give SimulatedSystem",
+}
+
+SCRIPT = """
+import json, sys
+import mufield as mf
+rooms = mf.make("four-rooms", horizon=2)
+found = {}
+for slip in json.loads(sys.argv[1]):
+    try:
+        found[slip] = ["no error", repr(eval(slip))]
+    except Exception as error:
+        found[slip] = [type(error).__name__, str(error)]
+print(json.dumps(found))
+"""
+
+
+def test_names_in_place_of_objects_are_answered_with_the_remedy():
+    """In a Python of its own: at test time, annotations are checked before our code is."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(list(SLIPS))],
+        env={**os.environ, "PYTHONPATH": str(Path(mufield.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    for slip, words in SLIPS.items():
+        kind, message = found[slip]
+        assert kind == "UserError", message
+        assert re.search(words, message), message
+
+
+def test_whoever_watches_is_told_the_seed():
+    learner = M3UCRL(corridor().problem, SureFamily(), MIRROR)
+    told = []
+    learn_many(
+        corridor(),
+        learner,
+        seeds=[7, 4],
+        episodes=2,
+        progress=False,
+        watch=lambda seed, state, plan, episode, row: told.append((seed, row.episode)),
+    )
+    assert told == [(7, 1), (4, 1), (7, 2), (4, 2)]
 
 
 def test_move_sets_are_paired_with_any_number_of_controls():
@@ -223,6 +288,7 @@ def test_move_sets_are_paired_with_any_number_of_controls():
         assert plan.profile.at(0).actions.shape == (1, *system.problem.actions.moves.shape)
         assert float(plan.control) > 0
     model, actions = learner.init(KEY).model, system.problem.actions
-    imagined = learner.optimism.imagine(system.problem, learner.flow, model, None, KEY)
+    flow = Flow(learner.optimism.joint(system.problem))
+    imagined = learner.optimism.imagine(system.problem, flow, model, None, KEY)
     eager = planner.plan(*imagined, actions, KEY, None)  # also outside a compiled function
     assert np.isfinite(float(eager.value))

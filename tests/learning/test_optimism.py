@@ -8,7 +8,7 @@ import pytest
 from small import MIRROR, SureFamily, corridor, sure
 
 from mufield import M3UCRL, Bonus, Flow, Greedy, Hallucinated, Thompson
-from mufield.learning.m3ucrl import _mean_noise
+from mufield.learning.model_planner import with_estimated_noise
 from mufield.learning.optimism import HallucinatedMotion
 from mufield.planning.mirror import regular_moves
 from mufield.space.measure import mean_field_at
@@ -80,7 +80,8 @@ def test_the_imagined_noise_is_the_models_if_asked_for():
 
     quiet = Quiet(jnp.asarray(2.0), jnp.asarray(1.0), jnp.asarray(0.1))
     problem = corridor().problem
-    np.testing.assert_allclose(_mean_noise(problem, quiet), [0.1], rtol=1e-6)
+    flow = with_estimated_noise(Flow(problem), problem, quiet)
+    np.testing.assert_allclose(flow.core.noise_std, [0.1], rtol=1e-6)
     value = {}
     for estimate in (False, True):
         learner = M3UCRL(problem, SureFamily(), MIRROR, estimate_noise=estimate)

@@ -6,10 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import walking_problem
+from small import SureFamily
 
 import mufield as mf
-from mufield.learning.safety import weights_of
-from mufield.planning.outcomes import DrawnOutcomes, Past, episode
+from mufield.constraints import ModelSamples
+from mufield.constraints.model_samples import LastEpisode, Outcomes, episode
+from mufield.learning.optimism import MeanMotion
+from mufield.learning.safety import sampled_outcomes, weights_of
 
 GRID = mf.Grid.from_map(".....\n..#..\n.....")
 DOOR = [(2, 2)]
@@ -31,7 +35,7 @@ def system(*constraints):
     return mf.SimulatedSystem(problem, lambda state, action, mu: state + action)
 
 
-CAPPED = system(mf.mass_at_most(GRID, DOOR, CAP, name="door"))
+CAPPED = system(mf.constraints.mass_at_most(GRID, DOOR, CAP, name="door"))
 FAST = mf.MirrorPlanner(points=3, sweeps=40)
 
 
@@ -65,37 +69,37 @@ def test_a_given_safe_policy_is_the_first(learned):
 
 
 def test_a_safe_policy_that_breaks_a_limit_is_left_and_the_note_says_what_to_do():
-    home = mf.mass_at_most(GRID, [(0, 0)], 0.5, steps=[3, 4, 5], name="home")
+    home = mf.constraints.mass_at_most(GRID, [(0, 0)], 0.5, steps=[3, 4, 5], name="home")
     crowded = system(home)
     learner = mf.M3UCRL(crowded.problem, planner=FAST)
     rows = mf.learn(crowded, learner, episodes=3, agents=10, progress=False).metrics
     assert rows[0].margin < -0.3
     assert "running the safe policy" in rows[0].notes[0]
     assert "safe=" in rows[0].notes[0]
-    assert "breaks a limit itself" in rows[1].notes[0]
+    assert "violates a constraint itself" in rows[1].notes[0]
     assert rows[0].margin < rows[1].margin
     assert rows[2].margin > 0
 
 
-def test_worlds_hold_the_expected_one_and_more_doubt_leaves_less(learned):
+def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
     problem, flow = CAPPED.problem, CAPPED.reveal()[0]
     model, key, own = learned.state.model, jax.random.key(1), problem.actions.points(3)
     found = [
-        mf.DrawnWorlds(draws=16, farther=f).outcomes(
-            problem, flow, model, problem.initial, own, key, None
+        sampled_outcomes(
+            ModelSamples(draws=16, widening=f), flow, model, problem.initial, own, key, None
         )
         for f in (0.0, 3.0)
     ]
-    weights = weights_of(problem, own, mf.as_profile(mf.random_policy(problem), problem.horizon))
+    random = mf.as_profile(mf.random_policy(problem), problem.horizon)
+    weights, _ = weights_of(problem, own, random)
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
     limits = problem.constraints
     sure = limits.along(episode(flow, found[0].kernels[0], weights))
     np.testing.assert_allclose(found[0].least(weights), sure, atol=1e-5)
     assert float(jnp.min(found[1].least(weights) - sure)) < -1e-4
     assert float(jnp.max(found[1].least(weights) - sure)) <= 1e-6
-    doubtful = mf.AccumulatedDoubt(2.0)
-    doubtful = doubtful.outcomes(problem, flow, model, problem.initial, own, key, None)
-    assert float(jnp.max(doubtful.least(weights) - sure)) < 0
+    trusting = ModelSamples(draws=0)
+    assert sampled_outcomes(trusting, flow, model, problem.initial, own, key, None) is None
 
 
 def test_weights_on_moves_are_those_of_the_nearest_actions():
@@ -107,11 +111,12 @@ def test_weights_on_moves_are_those_of_the_nearest_actions():
     own = mf.TablePolicy(jnp.tile(actions, (GRID.n_cells, 1, 1)), weights, GRID)
     places = {tuple(move): place for place, move in enumerate(np.asarray(moves).tolist())}
     for policy in (shared, own):
-        found = weights_of(problem, moves, mf.as_profile(policy, problem.horizon))[0]
-        expected = np.zeros(found.shape)
+        found, rounded = weights_of(problem, moves, mf.as_profile(policy, problem.horizon))
+        assert bool(rounded)
+        expected = np.zeros(found[0].shape)
         expected[:, places[1.0, 0.0]] = weights[:, 0] + weights[:, 1]
         expected[:, places[-1.0, 1.0]] = weights[:, 2]
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
 
 FLOW, MOTION = CAPPED.reveal()
@@ -124,13 +129,13 @@ def bold():
     return mf.MirrorAscent(60).solve(mf.MoveFlow(system().reveal()[0], MOTION, MOVES.actions[0]))
 
 
-def worlds(kernel, past=None):
-    return DrawnOutcomes.of(FLOW, MOVES.actions[0], jnp.stack([kernel] * 3), past)
+def sampled(kernel, last=None):
+    return Outcomes.of(FLOW, MOVES.actions[0], jnp.stack([kernel] * 3), last)
 
 
 def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):
     still = jnp.zeros_like(bold.weights).at[..., 4].set(1.0)
-    outcomes = worlds(MOVES.kernel)
+    outcomes = sampled(MOVES.bank.kernels[0, :, 0])
     found = outcomes.mixed(bold.weights, still)
     assert float(jnp.min(outcomes.least(bold.weights))) < 0
     assert 0 < float(found.share) < 1
@@ -145,43 +150,43 @@ def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):
     assert not bool(outcomes.mixed(bold.weights, still, bold.weights).resumed)
 
 
-def test_worlds_are_held_against_the_last_episode(bold):
-    # In this world everybody runs into the door's way twice as fast as in truth.
+def test_models_are_held_against_the_last_episode(bold):
+    # In this model everybody runs into the door's way twice as fast as in truth.
     wrong = mf.MoveFlow(
         FLOW, lambda s, a, mu: s + jnp.clip(2 * a + 0.3, -1, 1), MOVES.actions[0]
-    ).kernel
+    ).bank.kernels[0, :, 0]
     true = MOVES.rollout(bold.weights).mass
     was, limits = CAPPED.problem.constraints.along(true), CAPPED.problem.constraints
-    unaware, aware = worlds(wrong), worlds(wrong, Past(true[:-1], bold.weights))
+    unaware, aware = sampled(wrong), sampled(wrong, LastEpisode(true[:-1], bold.weights))
     expected = limits.along(episode(FLOW, wrong, bold.weights))
     assert float(jnp.max(jnp.abs(expected - was)[:-1])) > 0.1  # else it would not be wrong
     np.testing.assert_allclose(unaware.checked(bold.weights), expected, atol=1e-6)
     np.testing.assert_allclose(
         aware.checked(bold.weights)[:-1], jnp.maximum(was, expected)[:-1], atol=1e-5
     )
-    right = worlds(MOVES.kernel, Past(true[:-1], bold.weights))
+    right = sampled(MOVES.bank.kernels[0, :, 0], LastEpisode(true[:-1], bold.weights))
     np.testing.assert_allclose(right.errors, 0.0, atol=1e-5)
 
 
-def test_only_what_was_run_is_held_against_worlds(learned):
+def test_only_what_was_run_is_held_against_models(learned):
     learner, state = learned.learner, learned.state
-    mass, profile = state.last
+    mass, profile = state.last_mass, state.profile
     assert mass.shape == (CAPPED.problem.horizon, GRID.n_cells)
     np.testing.assert_allclose(mass, CAPPED.evaluate(profile).mass[:-1], atol=1e-5)
-    assert learner.init(jax.random.key(0)).last is None
+    assert learner.init(jax.random.key(0)).last_mass is None
     episode = CAPPED.run(learned.profile, jax.random.key(0), agents=2)
-    assert learner.tell(state, episode).last is None
+    assert learner.tell(state, episode).last_mass is None
     logged = learner.add(state, state.data.first(7))
-    np.testing.assert_array_equal(logged.last[0], mass)
+    np.testing.assert_array_equal(logged.last_mass, mass)
 
 
 def test_pessimism_needs_limits():
     with pytest.raises(mf.UserError, match="no limits"):
-        mf.M3UCRL(system().problem, pessimism=mf.DrawnWorlds())
+        mf.M3UCRL(system().problem, pessimism=ModelSamples())
     with pytest.raises(mf.UserError, match="safe policy"):
         mf.M3UCRL(CAPPED.problem, random_first=True)
-    with pytest.raises(mf.UserError, match="at least one"):
-        mf.DrawnWorlds(draws=0)
+    with pytest.raises(mf.UserError, match="of 0 or more, got -1"):
+        ModelSamples(draws=-1)
 
 
 def test_plans_with_limits_repeat(learned):
@@ -196,10 +201,51 @@ def test_the_policy_to_use_keeps_the_limit_too(learned):
     best = learned.best()
     margins = CAPPED.problem.constraints.worst(CAPPED.evaluate(best.profile).mass)
     assert float(jnp.min(margins)) > -0.01
-    assert best.how not in ("the luckiest policy", "the last policy")
+    assert best.how not in ("the best episode's policy", "the last policy")
 
 
 def test_a_mixture_has_no_planned_value(learned):
     first = learned.metrics[0]
     assert first.optimistic is None
     assert first.w1_end == pytest.approx(first.w1_end)
+
+
+@pytest.mark.slow
+def test_a_plan_that_was_rounded_to_moves_is_judged_as_it_is_run():
+    loose = system(mf.constraints.mass_at_most(GRID, DOOR, 0.95, name="door"))
+    planner = mf.GradientPlanner(mf.Table(), steps=6, sweeps=5, points=3)
+    learner = mf.M3UCRL(loose.problem, SureFamily(spread=0.01), planner)
+    state = learner.init(jax.random.key(0))
+    plan = learner.ask(state)
+    assert "safe" not in plan.note  # the limit is far, and all follow the plan
+    mean = MeanMotion(state.model, loose.problem.max_move)
+    np.testing.assert_allclose(plan.mass, loose.reveal()[0].rollout(plan.profile, mean).mass)
+    assert np.isnan(float(plan.value))  # nothing was planned for what is run
+    moves = {tuple(move) for move in np.asarray(planner.own_moves(loose.problem.actions)).tolist()}
+    assert {tuple(move) for move in np.asarray(plan.profile.at(0).actions[0]).tolist()} <= moves
+
+
+def test_the_last_episode_is_known_even_if_no_move_of_it_was_seen():
+    grid = mf.Grid.box(0.0, 6.0, 6)
+    problem = walking_problem(
+        grid, horizon=3, trips=mf.fleet.Trips(lambda state, mu: 1.0, np.roll(np.eye(6), 1, axis=1))
+    )
+    carried = mf.SimulatedSystem(problem, lambda state, action, mu: state + action)
+    learner = mf.M3UCRL(problem, SureFamily(), mf.MirrorPlanner(points=3, sweeps=3))
+    state = learner.init(jax.random.key(0))
+    plan = learner.ask(state)
+    log = mf.Transitions.from_rows(
+        problem,
+        np.full((5, 1), 2.5),
+        np.zeros((5, 1)),
+        np.full((5, 1), 2.5),
+        mass=np.tile(np.eye(6)[2], (5, 1)),
+        moment=np.arange(5),
+    )
+    state = learner.add(state, log)
+    start = mf.point_mass(grid, 4)
+    episode = carried.run(plan.profile, jax.random.key(1), agents=2, initial=start)
+    state = learner.tell(state, episode, plan)
+    assert len(state.data) == 5
+    np.testing.assert_allclose(state.last_mass, episode.mass[:-1])
+    assert [int(row.argmax()) for row in state.last_mass] == [4, 5, 0]

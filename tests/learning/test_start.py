@@ -8,9 +8,9 @@ from fleet import rows_of, write
 from small import FAMILY, MIRROR, corridor
 
 import mufield as mf
-from mufield.observed.checks import Asked
-from mufield.observed.episode import read_episode
-from mufield.observed.log import read_log
+from mufield.io.checks import Asked
+from mufield.io.episode import read_episode
+from mufield.io.log import read_log
 
 KEY = jax.random.key(0)
 
@@ -50,7 +50,7 @@ def test_files_say_who_was_carried(tmp_path):
         initial=mf.uniform(grid),
         noise=0.1,
         max_move=1.0,
-        trips=mf.Trips(lambda state, mu: 0.5, np.roll(np.eye(6), 3, axis=1)),
+        trips=mf.fleet.Trips(lambda state, mu: 0.5, np.roll(np.eye(6), 3, axis=1)),
     )
     system = mf.SimulatedSystem(problem, lambda s, a, mu: s + a)
     profile = mf.as_profile(mf.random_policy(problem), 3)

@@ -19,17 +19,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
+from ..actions import Box
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..models.base import AbstractModel, Prediction
-from ..problem import AbstractJointMotion, Box, Motion, Problem, Reward
+from ..problem import AbstractJointMotion, Motion, Problem, Reward
 from ..space.measure import MeanField
-
-REWARD_SCALE = 2 / 3
-"""Share that is used of a hidden reward's band."""
-
-REWARD_DRAW = 1
-"""Tells the randomness of a drawn reward apart from that of the drawn motion."""
 
 
 class AbstractOptimism(eqx.Module):
@@ -57,7 +52,7 @@ class AbstractOptimism(eqx.Module):
         """The reward to plan with; arguments as of `imagine`."""
         if reward_model is None:
             return problem.reward
-        return self.hidden_reward(reward_model, jax.random.fold_in(key, REWARD_DRAW))
+        return self.hidden_reward(reward_model, jax.random.fold_in(key, 1))
 
     def imagine(
         self,
@@ -78,8 +73,7 @@ class AbstractOptimism(eqx.Module):
         """
         reward = self.reward(problem, model, reward_model, key)
         believed = flow.problem.with_reward(self.joint_reward(problem, reward))
-        imagined: Flow = eqx.tree_at(lambda f: f.problem, flow, believed)
-        return imagined, self.motion(problem, model, key)
+        return flow.of_problem(believed), self.motion(problem, model, key)
 
 
 class Hallucinated(AbstractOptimism):
@@ -87,9 +81,10 @@ class Hallucinated(AbstractOptimism):
 
     Attributes:
         scale: Share that is used of the motion's band and of a hidden reward's. None: of the
-            motion's, what one more move there would take away of the doubt,
-            sigma^2 / (sigma^2 + noise^2). So agents explore where a look teaches much, and do as
-            the data say where doubts are small beside the noise (`benchmarks/motions.py`).
+            motion's, the share of the epistemic variance that one more observation removes,
+            sigma^2 / (sigma^2 + noise^2). Agents explore where an observation is informative, and
+            follow the mean where the epistemic variance is small compared with the noise
+            (`benchmarks/motions.py`).
     """
 
     scale: float | None = eqx.field(static=True, default=None)
@@ -125,7 +120,7 @@ class Hallucinated(AbstractOptimism):
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
-        return _ModelReward(model, REWARD_SCALE if self.scale is None else self.scale)
+        return _ModelReward(model, 2 / 3 if self.scale is None else self.scale)
 
 
 class Bonus(AbstractOptimism):
@@ -154,19 +149,25 @@ class Bonus(AbstractOptimism):
     ) -> Reward:
         """The reward plus the bonus."""
         paid = super().reward(problem, model, reward_model, key)
-        return _BonusReward(paid, model, self.weight, problem.max_move)
+        return BonusReward(paid, RelativeWidth(model, problem.max_move), self.weight)
 
 
 class Thompson(AbstractOptimism):
-    """One motion, and one hidden reward, drawn from what the models believe."""
+    """One motion, and one hidden reward, drawn from what the models believe.
+
+    Attributes:
+        widened: Whether draws are farther from the mean by `draw_width`.
+    """
+
+    widened: bool = eqx.field(static=True, default=False)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""
-        return _SampledMotion(model, key, problem.max_move)
+        return _SampledMotion(_Sample(model, key, self.widened), problem.max_move)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The drawn reward."""
-        return _SampledReward(model, key)
+        return _SampledReward(_Sample(model, key, self.widened))
 
 
 class Greedy(AbstractOptimism):
@@ -202,15 +203,15 @@ class HallucinatedMotion(AbstractJointMotion):
 
     def steer(self, state: State, belief: Prediction, eta: Float[Array, "dim"]) -> State:
         """Where an agent aims: the point of the band that eta picks."""
-        share = taught(belief) if self.scale is None else self.scale
-        half = (share * self.model.beta).astype(state.dtype) * belief.epistemic
+        share = variance_reduction(belief) if self.scale is None else self.scale
+        half = share * self.model.beta_as(state.dtype) * belief.epistemic
         return within_reach(state, belief.mean + half * eta, self.max_move)
 
 
-def taught(found: Prediction) -> Float[Array, "outputs"]:
-    """Share of the variance of a doubt that one observation takes away."""
-    doubt = found.epistemic**2
-    return doubt / (doubt + found.aleatoric**2 + jnp.finfo(doubt.dtype).tiny)
+def variance_reduction(found: Prediction) -> Float[Array, "outputs"]:
+    """Share of the epistemic variance that one observation removes."""
+    variance = found.epistemic**2
+    return variance / (variance + found.aleatoric**2 + jnp.finfo(variance.dtype).tiny)
 
 
 class MeanMotion(eqx.Module):
@@ -224,15 +225,36 @@ class MeanMotion(eqx.Module):
         return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
-class _SampledMotion(eqx.Module):
-    """A motion drawn from the model; the key makes it the same at every call."""
+class _Sample(eqx.Module):
+    """A draw from the model; the key makes it the same at every call."""
 
     model: AbstractModel
     key: Key
+    widened: bool = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Array:
+        found = jnp.asarray(self.model.draw(self.key)(state, action, mu))
+        if not self.widened:
+            return found
+        mean = self.model.predict(state, action, mu).mean
+        return mean + draw_width(self.model).astype(mean.dtype) * (found - mean)
+
+
+def draw_width(model: AbstractModel) -> Scalar:
+    """Factor on the distance of draws from the mean.
+
+    2.5 deviations hold 99% of a normal distribution. A model with a larger beta says that its
+    deviations are too small.
+    """
+    return jnp.maximum(1.0, model.beta_as(float) / 2.5)
+
+
+class _SampledMotion(eqx.Module):
+    sample: _Sample
     max_move: tuple[float, ...] = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        return within_reach(state, self.model.draw(self.key)(state, action, mu), self.max_move)
+        return within_reach(state, self.sample(state, action, mu), self.max_move)
 
 
 class _JointReward(eqx.Module):
@@ -245,19 +267,31 @@ class _JointReward(eqx.Module):
         return self.reward(state, joint[: self.action_dim], mu)
 
 
-class _BonusReward(eqx.Module):
-    """A reward and a bonus: r(s, a, mu) + weight |beta sigma(s, a, mu)| / farthest move."""
+class RelativeWidth(eqx.Module):
+    """Width of the confidence band by the farthest move, beta sigma(s, a, mu) / max_move."""
 
-    reward: Reward
     model: AbstractModel
-    weight: float = eqx.field(static=True)
     max_move: tuple[float, ...] = eqx.field(static=True)
 
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "dim"]:
+        """One number for each axis."""
+        far = jnp.asarray(self.max_move, dtype=state.dtype)
+        width = self.model.predict(state, action, mu).epistemic / far
+        return self.model.beta_as(state.dtype) * width
+
+
+class BonusReward(eqx.Module):
+    """A reward and a bonus: r(s, a, mu) + weight times the mean relative width of the band."""
+
+    reward: Reward
+    width: Motion
+    weight: float | Scalar
+
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        found = self.model.predict(state, action, mu)
-        unsure = found.epistemic / jnp.asarray(self.max_move, dtype=state.dtype)
-        bonus = (self.weight * self.model.beta).astype(state.dtype) * jnp.mean(unsure)
-        return self.reward(state, action, mu) + bonus
+        """The sum."""
+        width = jnp.mean(self.width(state, action, mu))
+        weight = jnp.asarray(self.weight, dtype=width.dtype)
+        return self.reward(state, action, mu) + weight * width
 
 
 class _ModelReward(eqx.Module):
@@ -268,16 +302,15 @@ class _ModelReward(eqx.Module):
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
         found = self.model.predict(state, action, mu)
-        beta = (self.scale * self.model.beta).astype(state.dtype)
+        beta = self.scale * self.model.beta_as(state.dtype)
         return (found.mean + beta * found.epistemic)[0]
 
 
 class _SampledReward(eqx.Module):
-    model: AbstractModel
-    key: Key
+    sample: _Sample
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        return jnp.asarray(self.model.draw(self.key)(state, action, mu))[0]
+        return self.sample(state, action, mu)[0]
 
 
 def within_reach(state: State, end: State, max_move: tuple[float, ...]) -> State:

@@ -12,36 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..models.base import AbstractModel, HeldOut, predict_rows
+from ..models.base import AbstractModel
+from ..models.calibration import HeldOut, predict_rows
 from ..models.data import Transitions
-from .run import LEVEL, SUSPICIOUS, band_widening, too_narrow
+from .coverage import COVERAGE_LEVEL, SIGNIFICANCE, band_widening, too_narrow
 
 EXPLAINED = 0.05
 """Share of the errors that a cause must explain to be one."""
 
-SURE = 0.5
-"""A model is sure of the motion where its band is narrower than this share of the noise."""
-
 FEWEST = 30
 """Errors that are needed to say more than that they are too wide."""
 
-HALF_WAVES = 2
-"""Half waves over an episode that the errors are held against."""
 
-MOST_ROWS = 4000
-"""Transitions that are looked at for causes."""
-
-WIDENINGS = np.geomspace(1.0, 10.0, 93)
-"""Factors on the band that are tried."""
-
-
-def advice(model: AbstractModel, fresh: Transitions, known: Transitions) -> str:
+def diagnosis(model: AbstractModel, fresh: Transitions, known: Transitions) -> str:
     """What to change, in words, if the band was too narrow for ``fresh`` moves or rewards.
 
     ``known`` are all data, the fresh ones included: what the model could have learned but did not
     shows its limits better than what it had not seen yet.
     """
-    stride = -(-len(known) // MOST_ROWS)
+    stride = -(-len(known) // 4000)  # more rows would take longer and tell no more
     some = known.rows(np.arange(0, len(known), stride))
     found = predict_rows(model, some)
     causes = _best([_causes(some, found, axis) for axis in range(found.error.shape[1])])
@@ -70,7 +59,8 @@ def advice(model: AbstractModel, fresh: Transitions, known: Transitions) -> str:
             f"would fit; correct {setting}, or set the model's noise=LearnedNoise() (in a "
             "configuration, noise=learned)"
         )
-    wide = [c for c in WIDENINGS * widening if _share(held, held.quantiles(float(c))) >= LEVEL]
+    factors = np.geomspace(1.0, 10.0, 93) * widening
+    wide = [c for c in factors if _share(held, held.quantiles(float(c))) >= COVERAGE_LEVEL]
     if not wide:
         return (
             "a band ten times as wide would not hold them: the model cannot follow the motion; "
@@ -108,7 +98,8 @@ def _causes(data: Transitions, found: HeldOut, axis: int) -> _Causes:
     here = data.mass[data.moment[rows], grid.index_of(data.states[rows])] * grid.n_cells
     crowds = np.log1p(here)
     crowds = (crowds - crowds.mean()) / max(float(crowds.std()), 1e-9)
-    when = np.cos(np.pi * np.arange(1, HALF_WAVES + 1) * (data.step[rows, None] / problem.horizon))
+    half_waves = 2  # over an episode
+    when = np.cos(np.pi * np.arange(1, half_waves + 1) * (data.step[rows, None] / problem.horizon))
     clock = (when[:, :, None] * steers[:, None]).reshape(count, -1)
     total = float(np.sum(error**2))
     if count < max(FEWEST, 2 * (own.shape[1] + clock.shape[1])) or total == 0:
@@ -120,7 +111,7 @@ def _causes(data: Transitions, found: HeldOut, axis: int) -> _Causes:
         return _share_explained(left, least, used, count - own.shape[1] - used)
 
     place_explains = _share_explained(total, left, own.shape[1], count - own.shape[1])
-    hours = besides(clock) if len(np.unique(data.step[rows])) > HALF_WAVES else 0.0
+    hours = besides(clock) if len(np.unique(data.step[rows])) > half_waves else 0.0
     return _Causes(place_explains, besides(crowds[:, None] * steers), hours)
 
 
@@ -148,7 +139,7 @@ def _share_explained(before: float, after: float, used: int, free: int) -> float
     if before <= 0 or free < 1:
         return 0.0
     ratio = ((before - after) / used) / max(after / free, 1e-300)
-    if fdtrc(used, free, ratio) > SUSPICIOUS:
+    if fdtrc(used, free, ratio) > SIGNIFICANCE:
         return 0.0
     return max(0.0, (before - after - used * after / free) / before)
 
@@ -161,12 +152,15 @@ def _sees(model: AbstractModel, data: Transitions, found: HeldOut, other: dict[s
 
 
 def _noise_needed(held: HeldOut, widening: float) -> Float[np.ndarray, "outputs"] | None:
-    """The noise that fits, if the band is too narrow also where the model is sure."""
+    """The noise that fits, if the band is too narrow also where the model is sure.
+
+    It is sure where its band is narrower than half the noise.
+    """
     sure: Bool[np.ndarray, "rows outputs"] = held.observed & (
-        widening * held.epistemic <= SURE * held.aleatoric
+        widening * held.epistemic <= 0.5 * held.aleatoric
     )
     counts = sure.sum(axis=0)
-    inside = (held.quantiles(widening) <= LEVEL) & sure
+    inside = (held.quantiles(widening) <= COVERAGE_LEVEL) & sure
     if counts.sum() < FEWEST or not too_narrow(int(inside.sum()), int(counts.sum())):
         return None
     excess = np.where(sure, held.error**2 - held.epistemic**2, 0.0).sum(axis=0)
@@ -175,4 +169,4 @@ def _noise_needed(held: HeldOut, widening: float) -> Float[np.ndarray, "outputs"
 
 
 def _share(held: HeldOut, quantiles: np.ndarray) -> float:
-    return float(((quantiles <= LEVEL) & held.observed).sum() / held.observed.sum())
+    return float(((quantiles <= COVERAGE_LEVEL) & held.observed).sum() / held.observed.sum())

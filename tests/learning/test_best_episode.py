@@ -1,4 +1,4 @@
-"""Which episode counts as the luckiest."""
+"""Which episode counts as the best."""
 
 from dataclasses import replace
 
@@ -8,12 +8,12 @@ import pytest
 from small import FAMILY, MIRROR, corridor
 
 from mufield import M3UCRL, AbstractSystem, Problem, SimulatedSystem, learn, point_mass
-from mufield.learning.luck import Earned, began_elsewhere, luckiest
+from mufield.learning.best_episode import Earned, began_elsewhere, best_episode
 
 
 def test_only_episodes_that_began_as_the_problem_says_compare():
-    assert luckiest([Earned(-3.0), Earned(-1.0, 0.5), Earned(-2.0), Earned(-2.0)]) == 2
-    assert luckiest([Earned(-3.0, 1.0), Earned(-1.0, 0.5)]) == 1
+    assert best_episode([Earned(-3.0), Earned(-1.0, 0.5), Earned(-2.0), Earned(-2.0)]) == 2
+    assert best_episode([Earned(-3.0, 1.0), Earned(-1.0, 0.5)]) == 1
 
 
 def test_a_start_that_was_planned_counts_however_small_the_difference():
@@ -54,7 +54,7 @@ class FirstElsewhere(AbstractSystem):
         return replace(episode, rewards=episode.rewards + 10.0)
 
 
-def test_a_run_does_not_call_an_episode_from_elsewhere_its_luckiest():
+def test_a_run_does_not_call_an_episode_from_elsewhere_its_best():
     system = FirstElsewhere(corridor(), corridor().problem, [True])
     learner = M3UCRL(system.problem, FAMILY, MIRROR)
     result = learn(system, learner, episodes=1, progress=False)
@@ -65,4 +65,4 @@ def test_a_run_does_not_call_an_episode_from_elsewhere_its_luckiest():
     first, second = result.metrics
     assert first.value > second.value == second.best
     assert second.elsewhere is None
-    assert eqx.tree_equal(result.luckiest, result.profile)
+    assert eqx.tree_equal(result.best_profile, result.profile)

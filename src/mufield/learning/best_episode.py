@@ -1,4 +1,4 @@
-"""Which episode was the luckiest: the one definition, for runs in memory and on disk. No JAX.
+"""Which episode was the best: the one definition, for runs in memory and on disk. No JAX.
 
 Only episodes that began as the problem says can be compared by what they earned: from elsewhere
 even a bad policy may earn more.
@@ -11,12 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-ELSEWHERE = 0.1
-"""Share of the population that must begin elsewhere than expected, beyond chance, to matter."""
-
-ALIKE = 1e-4
-"""Two starts that were given as distributions are the same if they differ in a smaller share."""
-
 
 class Earned(NamedTuple):
     """What an episode earned, and the share of its population that began elsewhere, if any did."""
@@ -25,7 +19,7 @@ class Earned(NamedTuple):
     elsewhere: float | None = None
 
 
-def luckiest(episodes: Sequence[Earned]) -> int:
+def best_episode(episodes: Sequence[Earned]) -> int:
     """Index of the episode with the highest J of those that began as the problem says.
 
     If none did, of all; of several with the same J, the first.
@@ -50,7 +44,7 @@ def began_elsewhere(
     """
     if np.isfinite(planned).all():
         share = share_apart(initial, planned)
-        if share > ALIKE:
+        if share > 1e-4:  # two distributions that were given are alike below that
             return share
     return share_beyond_chance(initial, observed, agents)
 
@@ -73,4 +67,5 @@ def share_beyond_chance(
         chance = float(np.sqrt(2 / math.pi * expected * (1 - expected) / agents).sum()) / 2
     nowhere = float(observed[expected <= 0].sum())  # chance leads nobody there
     share = share_apart(expected, observed)
-    return share if share > ELSEWHERE + 2 * chance or nowhere > ELSEWHERE else None
+    matters = 0.1
+    return share if share > matters + 2 * chance or nowhere > matters else None

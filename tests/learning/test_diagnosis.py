@@ -1,4 +1,4 @@
-"""Advice names the cause of a band that is too narrow, and is silent where nothing matters."""
+"""A diagnosis names the cause of a band that is too narrow, and is silent where nothing matters."""
 
 from dataclasses import replace
 
@@ -9,9 +9,10 @@ from helpers import walking_problem
 from small import Sure, sure
 
 from mufield import Grid, Transitions
-from mufield.learning.advice import advice
-from mufield.learning.run import too_narrow
-from mufield.models.base import Prediction, predict_rows
+from mufield.learning.coverage import too_narrow
+from mufield.learning.diagnosis import diagnosis
+from mufield.models.base import Prediction
+from mufield.models.calibration import predict_rows
 
 PLANE = Grid.box(0.0, 6.0, (6, 6))
 PROBLEM = walking_problem(PLANE, noise=0.25, max_move=1.5)
@@ -53,7 +54,7 @@ def turned(states, actions, here):
 
 
 def said(data, model=None):
-    return advice(model or sure(gain=0.8, spread=0.02), data.rows(np.arange(0, COUNT, 3)), data)
+    return diagnosis(model or sure(gain=0.8, spread=0.02), data.rows(np.arange(0, COUNT, 3)), data)
 
 
 def test_a_motion_that_depends_on_mu_asks_for_a_model_that_sees_it():

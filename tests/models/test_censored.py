@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from toy import LINE, toy_episode, toy_problem
 
-from mufield.models.base import Rows, predict_rows
+from mufield.models.calibration import predict_rows
 from mufield.models.data import Transitions
+from mufield.models.features import Rows
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import Linear
 from mufield.models.likelihood import with_stopped_moves

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import PLANE, toy_episode, toy_problem
 
-from mufield.models.data import SMALLEST_BUFFER, Transitions, buffer_size
+from mufield.models.data import Transitions, buffer_size
 
 PROBLEM = toy_problem(horizon=5)
 EPISODE = toy_episode(PROBLEM, seed=0, agents=2)
@@ -118,21 +118,21 @@ def test_some_rows_keep_their_moments():
 
 @pytest.mark.parametrize(("filled", "doublings"), [(0.0, 0), (1.0, 0), (1.01, 1), (5.0, 3)])
 def test_buffers_double(filled, doublings):
-    assert buffer_size(int(filled * SMALLEST_BUFFER)) == SMALLEST_BUFFER * 2**doublings
+    assert buffer_size(int(filled * 256)) == 256 * 2**doublings
+    assert buffer_size(int(filled * 100), 100, 4) == 100 * 4 ** ((doublings + 1) // 2)
 
 
 @given(st.integers(0, 10**6))
 def test_a_buffer_holds_its_rows_and_is_never_more_than_half_empty(count):
     size = buffer_size(count)
     assert size >= count
-    assert size == SMALLEST_BUFFER or size < 2 * count
+    assert size == 256 or size < 2 * count
 
 
 def test_padding_is_legal_and_marked():
     data = Transitions.of(PROBLEM, [EPISODE])
     padded = data.padded()
-    assert padded.states.shape == (SMALLEST_BUFFER, 2)
-    assert int(padded.count) == 10
+    assert padded.states.shape == (256, 2)
     assert np.array_equal(padded.states[:10], data.states)
     assert np.array_equal(padded.mass[padded.moment[:10]], data.mass[data.moment])
     assert np.array_equal(padded.observed[:10], data.observed)
@@ -144,6 +144,5 @@ def test_padding_is_legal_and_marked():
 
 def test_no_transitions_fill_the_smallest_buffer():
     padded = Transitions.empty(PROBLEM).padded()
-    assert padded.states.shape == (SMALLEST_BUFFER, 2)
-    assert int(padded.count) == 0
+    assert padded.states.shape == (256, 2)
     assert not padded.observed.any()

@@ -7,12 +7,10 @@ import pytest
 from toy import LINE, PLANE, RING, toy_episode, toy_problem
 
 from mufield import Grid, MoveSet, Problem, point_mass, uniform
-from mufield.models.base import FeatureMap
 from mufield.models.data import Transitions
+from mufield.models.features import FeatureMap
 from mufield.policies.encoders import (
-    EMBEDDING_SIZE,
     ENCODERS,
-    LEAST_HERE,
     Here,
     LogHere,
     MeanEmbedding,
@@ -157,7 +155,7 @@ def test_distances_of_embeddings_are_those_of_kernel_mean_embeddings(grid, toler
 def test_an_embedding_is_short_however_many_cells_there_are():
     problem = toy_problem(Grid.box(0.0, 1.0, (9, 9)))
     features = FeatureMap(problem, MeanEmbedding())
-    assert features.size - features.own_size == EMBEDDING_SIZE
+    assert features.size - features.own_size == MeanEmbedding.length
 
 
 @pytest.mark.parametrize("mu", [kind() for kind in ENCODERS.values()], ids=list(ENCODERS))
@@ -178,5 +176,5 @@ def test_the_logarithm_here_is_zero_where_even_and_one_where_everybody_is():
     assert features_at(problem, LogHere(), [1.5])[-1] == pytest.approx(0.0, abs=1e-12)
     everybody, nobody = [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
     assert features_at(problem, LogHere(), [1.5], mass=everybody)[-1] == pytest.approx(1.0)
-    lowest = np.log(LEAST_HERE) / np.log(4)
+    lowest = np.log(1e-6) / np.log(4)
     assert features_at(problem, LogHere(), [1.5], mass=nobody)[-1] == pytest.approx(lowest)

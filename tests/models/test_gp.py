@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import LINE, PLANE, RING, toy_episode, toy_problem
+from toy import LINE, PLANE, RING, Smooth, toy_episode, toy_problem
 
 import mufield
 from mufield.models.data import LearnedNoise, Transitions
 from mufield.models.gp import GaussianProcess, TheoryBeta, TheoryNoise
-from mufield.models.kernels import Linear, Smooth, SquaredExponential
+from mufield.models.kernels import Linear, SquaredExponential
 from mufield.policies.encoders import MeanEmbedding
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
-SMOOTH = GaussianProcess(prior=Smooth(), variances=(0.25, 4.0), exact_points=2000)
+SMOOTH = GaussianProcess(prior=Smooth(), variances=(0.25, 4.0), inducing=2000)
 
 
 def smooth(**options):
@@ -73,12 +73,10 @@ def test_few_points_are_used_where_they_say_the_same_and_more_elsewhere():
     family = smooth(prior=bland, fit_kernel=False, inducing=64)
     assert len(family.settled(data, KEY)[1].chosen) < 64
     family = dataclasses.replace(family, prior=rough)
-    assert len(family.settled(data, KEY)[1].chosen) == len(data) == 80
-    family = dataclasses.replace(family, exact_points=50)
     assert len(family.settled(data, KEY)[1].chosen) == 64
-    family = dataclasses.replace(family, inducing=0)
-    with pytest.raises(ValueError, match="more than exact_points"):
-        family.fit(data, KEY)
+    for most in (0, 100):
+        family = dataclasses.replace(family, inducing=most)
+        assert len(family.settled(data, KEY)[1].chosen) == len(data) == 80
 
 
 def test_both_posteriors_say_the_same_of_the_same_data():
@@ -272,18 +270,3 @@ def test_a_kernel_that_is_not_finite_is_refused():
     family = smooth(prior=Linear(1e308, 1.0) * Linear(1e308, 1.0), fit_kernel=False)
     with pytest.raises(ValueError, match="NaN or infinity"):
         family.fit(toy_data(), KEY)
-
-
-@pytest.mark.parametrize("inducing", [0, 256])
-def test_rows_are_added_without_a_new_fit(inducing):
-    problem = toy_problem(LINE)
-    family = smooth(fit_kernel=False, inducing=inducing, censored=False)
-    parts = [Transitions.of(problem, [toy_episode(problem, seed)]) for seed in range(2)]
-    whole = Transitions.of(problem, [toy_episode(problem, seed) for seed in range(2)])
-    factor = family.settled(parts[0], KEY)[1].extend(family.rows(parts[1]))
-    fresh = family.settled(whole, KEY)[1]
-    assert factor.information_gain == pytest.approx(fresh.information_gain, rel=1e-3)
-
-
-def test_the_default_kernel_keeps_the_prior_variance_below_one():
-    assert Smooth().variance <= 1.0

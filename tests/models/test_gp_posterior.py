@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from test_kernels import PAIRS, SCALES
 from toy import LINE, toy_problem
 
-from mufield.models.base import FeatureMap, Rows
-from mufield.models.data import Units
+from mufield.models.features import FeatureMap, Rows, Units
 from mufield.models.kernels import Linear, Matern32, SquaredExponential, covariances
 from mufield.models.likelihood import Limits, log_likelihood, most_likely
 from mufield.models.posterior import LOST_INFORMATION, Factor, Posterior, Process, safe_root
@@ -137,29 +136,15 @@ def test_a_row_without_observations_on_an_axis_is_as_good_as_absent():
     np.testing.assert_allclose(one[1][:, 0], other[1][:, 0], atol=1e-12)
 
 
-FIRST, SECOND = (Rows(*(part[cut] for part in ROWS)) for cut in (slice(30), slice(30, 50)))
-
-
-def test_adding_rows_equals_a_fresh_factor():
-    start = Factor.of(KERNEL, NOISE, FIRST, 50, tolerance=0.0)
-    grown, fresh = start.extend(SECOND), exact_factor()
-    np.testing.assert_array_equal(grown.phi[:30, :30], start.phi)
-    for one, other in zip(evaluate(grown), evaluate(fresh), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9)
-    assert grown.information_gain == pytest.approx(fresh.information_gain, abs=1e-9)
-
-
-def test_adding_rows_to_all_the_points_there_may_be_equals_taking_them_at_once():
-    start = Factor.of(KERNEL, NOISE, FIRST, 20, tolerance=0.0)
-    grown = start.extend(SECOND)
-    np.testing.assert_array_equal(grown.points, start.points)
-    # By hand: the same points, all rows.
-    lower = np.linalg.cholesky(covariances(KERNEL, start.points, start.points))
-    phi = np.linalg.solve(lower, covariances(KERNEL, start.points, ROWS.inputs)).T
+def test_the_precision_with_few_points_is_that_of_the_formula():
+    factor = Factor.of(KERNEL, NOISE, ROWS, 20, tolerance=0.0)
+    assert len(factor.points) == 20
+    lower = np.linalg.cholesky(covariances(KERNEL, factor.points, factor.points))
+    phi = np.linalg.solve(lower, covariances(KERNEL, factor.points, ROWS.inputs)).T
     for axis, noise in enumerate(NOISE):
         seen = phi[ROWS.observed[:, axis]]
-        expected = np.eye(len(start.points)) + seen.T @ seen / noise
-        np.testing.assert_allclose(grown.precision[axis], expected, rtol=1e-7, atol=1e-7)
+        expected = np.eye(20) + seen.T @ seen / noise
+        np.testing.assert_allclose(factor.precision[axis], expected, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["exact", "inducing"])

@@ -8,20 +8,16 @@ import tinygp
 from helpers import walking_problem
 
 from mufield import Grid
-from mufield.models.base import FeatureMap
+from mufield.models.features import FeatureMap
 from mufield.models.kernels import (
-    Additive,
     Linear,
     Matern32,
     Matern52,
-    Product,
     Select,
-    Smooth,
     SquaredExponential,
-    Steered,
-    Sum,
 )
-from mufield.policies.encoders import Here, LogHere, MeanEmbedding
+from mufield.models.priors import Additive, Steered
+from mufield.policies.encoders import Here, LogHere
 
 SCALES = jnp.array([0.7, 1.5, 3.0])
 L2 = tinygp.kernels.distance.L2Distance()
@@ -97,27 +93,6 @@ def test_gradients_at_distance_zero_are_zero_and_small_nearby(kernel, dtype):
 def test_parameters_must_be_positive(build, value):
     with pytest.raises(ValueError, match="must be positive"):
         build(value)
-
-
-def test_a_smooth_prior_without_mu_has_one_length_scale_for_each_own_feature():
-    features = FeatureMap(walking_problem(Grid.box(0.0, 1.0, (3, 4), periodic=(True, False))))
-    kernel = Smooth()(features)
-    assert isinstance(kernel, SquaredExponential)
-    assert kernel.length_scale.shape == (features.size,) == (5,)
-
-
-def test_a_smooth_prior_multiplies_a_kernel_between_distributions():
-    problem = walking_problem(Grid.box(0.0, 1.0, (3, 4)))
-    features = FeatureMap(problem, MeanEmbedding())
-    kernel = Smooth(mu_length_scale=0.5)(features)
-    assert isinstance(kernel, Product)
-    assert not isinstance(kernel, Sum)
-    rng = np.random.default_rng(1)
-    x, y = jnp.asarray(rng.normal(size=(2, features.size)))
-    own, of_mu = features.own_size, 0.5
-    by_hand = 0.5 * np.exp(-0.5 * np.sum((x - y)[:own] ** 2) / 4)
-    by_hand *= np.exp(-0.5 * np.sum((x - y)[own:] ** 2) / of_mu**2)
-    assert float(kernel(x, y)) == pytest.approx(float(by_hand), rel=1e-12)
 
 
 def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():

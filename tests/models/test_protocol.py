@@ -1,24 +1,28 @@
 """A model of a third party, in about twenty lines, goes wherever ours go."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import walking_problem
 from toy import PLANE, toy_episode, toy_problem
 
-from mufield import uniform
-from mufield.models.base import (
-    LEVELS,
-    AbstractModel,
-    AbstractModelFamily,
-    FeatureMap,
-    Prediction,
-    predict_rows,
-    refuse_words,
+from mufield import (
+    M3UCRL,
+    Bonus,
+    Greedy,
+    Hallucinated,
+    MirrorPlanner,
+    Thompson,
+    uniform,
 )
-from mufield.models.calibration import EmpiricalBeta, held_out, recalibration
+from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction, refuse_words
+from mufield.models.calibration import EmpiricalBeta, held_out, predict_rows, widening
 from mufield.models.data import Transitions
+from mufield.models.features import FeatureMap
 from mufield.policies.encoders import AbstractEncoder, Unseen
 from mufield.space.measure import mean_field_at
 
@@ -84,8 +88,9 @@ def test_without_data_it_is_the_prior(data):
 
 def test_its_held_out_coverage_can_be_reported(data):
     held = held_out(BayesianLinearRegression(), data, KEY)
-    assert held.coverage() == pytest.approx(np.stack([LEVELS, LEVELS]), abs=0.1)
-    assert recalibration(held).widening.shape == (2,)
+    levels = np.array([0.5, 0.8, 0.95])
+    assert held.coverage(levels) == pytest.approx(np.stack([levels, levels]), abs=0.1)
+    assert widening(held).shape == (2,)
 
 
 def test_its_predictions_of_rows_stand_beside_the_moves(data):
@@ -110,6 +115,33 @@ def test_it_draws_motions_without_a_line_of_its_own(data):
     together = model.mean_and_draws(jax.vmap(jax.random.key)(jnp.arange(200)))
     values = np.asarray(together(state, jnp.array([1.0, -0.5]), mu))
     assert values == pytest.approx(np.concatenate([found.mean[None], drawn]), abs=1e-12)
+
+
+class PlainBeta(BayesianLinearRegression):
+    """Its models have a Python number for beta."""
+
+    def fit(self, data, key):
+        return dataclasses.replace(super().fit(data, key), beta=2.0)
+
+
+@pytest.mark.parametrize(
+    "optimism",
+    [Hallucinated(), Bonus(), Thompson(), Greedy()],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_plain_number_is_a_beta_too(optimism):
+    problem = walking_problem(PLANE, noise=(0.1, 0.3), horizon=3)
+    planner = MirrorPlanner(points=3, controls=1, sweeps=2)
+    plans = []
+    for family in (PlainBeta(), BayesianLinearRegression()):
+        learner = M3UCRL(problem, family, planner, optimism=optimism)
+        state = learner.init(KEY)
+        first = learner.ask(state)
+        plans.append(learner.ask(learner.tell(state, toy_episode(problem, 0), first)))
+    plain, array = (jax.tree.leaves(eqx.filter(plan.profile, eqx.is_array)) for plan in plans)
+    assert isinstance(PlainBeta().fit(Transitions.empty(problem), KEY).beta, float)
+    for one, other in zip(plain, array, strict=True):
+        assert np.asarray(one) == pytest.approx(np.asarray(other), abs=1e-9)
 
 
 def test_words_of_configurations_are_refused_where_python_takes_objects():

@@ -5,6 +5,8 @@ import numpy as np
 from helpers import walking_problem
 
 from mufield import Episode, Grid
+from mufield.models.kernels import Product, Select, SquaredExponential
+from mufield.models.priors import AbstractPrior
 
 LINE = Grid.box(0.0, 4.0, 4)
 RING = Grid.box(0.0, 1.0, 8, periodic=True)
@@ -35,3 +37,14 @@ def toy_episode(problem, seed, agents=1, slope=0.8):
         mass=jnp.asarray(rng.dirichlet(np.ones(grid.n_cells), size=steps + 1)),
         rewards=jnp.asarray(rng.normal(size=problem.paid_steps)),
     )
+
+
+class Smooth(AbstractPrior):
+    """A user's own prior: a squared exponential for state and action, times one for mu if seen."""
+
+    def __call__(self, features):
+        of_state, of_action, of_mu = features.parts
+        own = SquaredExponential(jnp.full(features.own_size, 2.0), 0.5)
+        if not of_mu:
+            return own
+        return Product(Select(own, of_state + of_action), Select(SquaredExponential(2.0), of_mu))

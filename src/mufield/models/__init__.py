@@ -1,1 +1,5 @@
 """Statistical models of the unknown motion, with their uncertainty."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,28 +8,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._types import Key
 from ..errors import UserError
 from ..policies.encoders import AbstractEncoder, Here, Unseen
 from ..space.grid import per_axis
-from .base import AbstractModelFamily, FeatureMap, Rows, refuse_words, regression_rows
+from .base import AbstractModelFamily, refuse_words
 from .calibration import EmpiricalBeta
-from .data import KnownNoise, LearnedNoise, Transitions, Units
-from .kernels import AbstractKernel, AbstractPrior, Structured, Sum
-from .likelihood import Limits, most_likely, with_stopped_moves
+from .data import KnownNoise, LearnedNoise, Transitions
+from .features import FeatureMap, Rows, Units, censored_rows, regression_rows
+from .kernels import AbstractKernel, Sum
+from .likelihood import LEAST_NOISE, Limits, most_likely, with_stopped_moves
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
-
-LEAST_NOISE = 1e-4
-"""Least lambda of scaled targets: with less, single precision is not enough."""
-
-AGAINST_MU = -1.0
-"""Nats that seeing mu must cost before it is taken out of sight: without evidence either way, a
-model that sees it is unsure, and one that does not is sure and perhaps wrong."""
-
-ROUNDINGS = 100.0
-"""Factor on the precision of floats, for `_distinct`."""
+from .priors import AbstractPrior, Structured
 
 
 @dataclass(frozen=True)
@@ -72,8 +64,8 @@ class GaussianProcess(AbstractModelFamily):
     Targets are scaled to the order of one (`Units`).
 
     Attributes:
-        prior: What is known beforehand: `Structured`, `Smooth`, `Steered`, `Additive`, or a kernel
-            on features.
+        prior: What is known beforehand: `Structured`, `Steered`, `Additive`, or a kernel on
+            features.
         mu: How the features show the population. None: as `Here` from the first data on until
             they show that the motion does not depend on it, if the prior can tell; otherwise not
             at all.
@@ -83,9 +75,8 @@ class GaussianProcess(AbstractModelFamily):
         length_scales: Least and greatest length scale of a fit.
         variances: Least and greatest factor by which a fit may change other parameters.
         censored: Whether to learn from moves that a wall stopped that the agent aimed beyond it.
-        inducing: Most inducing points if there are more transitions than ``exact_points``; 0 for
-            an exact posterior, which refuses more transitions than that.
-        exact_points: Up to so many transitions, each may become an inducing point if needed.
+        inducing: Most inducing points; 0 for an exact posterior, whose cost grows with the cube of
+            the number of transitions.
         beta: Scale of the confidence band: a number, `TheoryBeta` or `EmpiricalBeta`. The theory's
             scale grows with the information; deviations that are fitted to the data already do
             what that growth is for (`benchmarks/motions.py` shows how often the band holds).
@@ -100,7 +91,6 @@ class GaussianProcess(AbstractModelFamily):
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
     variances: tuple[float, float] = eqx.field(static=True, default=(1e-3, 20.0))
     censored: bool = eqx.field(static=True, default=True)
-    exact_points: int = eqx.field(static=True, default=256)
     inducing: int = eqx.field(static=True, default=256)
     beta: float | TheoryBeta | EmpiricalBeta = 4.0
 
@@ -115,21 +105,19 @@ class GaussianProcess(AbstractModelFamily):
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
-        found, units = self._found(data, key), Units.of(data)
-        dtype, factor = data.problem.initial.dtype, self._factor(data, found)
-        gain = factor.information_gain
-        ratio = float(np.max(found.std / units.scale / np.sqrt(factor.noise)))
+        features, std, factor = self._solved(data, key)
+        dtype, units, gain = data.problem.initial.dtype, Units.of(data), factor.information_gain
         if isinstance(self.beta, TheoryBeta):
-            beta = self.beta(ratio, gain)
+            beta = self.beta(float(np.max(std / units.scale / np.sqrt(factor.noise))), gain)
         elif isinstance(self.beta, EmpiricalBeta):
             beta = self.beta(replace(self, beta=1.0), data, key)
         else:
             beta = float(self.beta)
         model = Posterior(
             beta=jnp.asarray(beta, dtype),
-            features=found.features,
+            features=features,
             units=units.cast(dtype),
-            noise_std=jnp.asarray(found.std, dtype),
+            noise_std=jnp.asarray(std, dtype),
             process=Process.of(factor, dtype),
             information_gain=jnp.asarray(gain, dtype),
         )
@@ -142,12 +130,9 @@ class GaussianProcess(AbstractModelFamily):
         return model
 
     def settled(self, data: Transitions, key: Key) -> tuple["GaussianProcess", Factor]:
-        """The family with what it chose to see of mu, and the linear algebra behind `fit`.
-
-        Rows can be added to the latter with `extend`.
-        """
-        found = self._found(data, key)
-        return replace(self, mu=found.features.mu), self._factor(data, found)
+        """The family with what it chose to see of mu, and the linear algebra behind `fit`."""
+        solved = self._solved(data, key)
+        return replace(self, mu=solved.features.mu), solved.factor
 
     def rows(self, data: Transitions) -> Rows:
         """Features and scaled targets of the transitions, with what is seen of mu at first."""
@@ -160,18 +145,14 @@ class GaussianProcess(AbstractModelFamily):
             return self.mu
         return Here() if isinstance(self.prior, AbstractPrior) and self.prior.finds_mu else Unseen()
 
-    def _found(self, data: Transitions, key: Key) -> "_Found":
-        """What the evidence says of the kernel, of the noise and of mu."""
+    def _solved(self, data: Transitions, key: Key) -> "_Solved":
+        """Kernel, noise and sight of mu by the evidence, and the posterior's linear algebra."""
         features = FeatureMap(data.problem, self._first_mu)
         kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
-        rows, scale = regression_rows(features, data), np.asarray(Units.of(data).scale)
-        side = np.zeros(rows.targets.shape, dtype=int)
-        if self.censored and not data.of_reward:  # walls stop moves, not rewards
-            side = data.side
-            targets = np.where(side != 0, Units.of(data).encode(data), rows.targets)
-            rows = rows._replace(targets=targets)
+        rows, side = censored_rows(features, data, self.censored)
+        scale = np.asarray(Units.of(data).scale)
         if isinstance(self.noise, KnownNoise | LearnedNoise):
             std = self.noise.std(data)
         else:
@@ -184,50 +165,33 @@ class GaussianProcess(AbstractModelFamily):
             assert isinstance(kernel, Sum)
             # Before the first data no prediction changes with mu, and plans are faster without.
             unseen = not rows.observed.any()
-            if unseen or (found.sample is not None and found.evidence_of_right() < AGAINST_MU):
+            # Seeing mu must cost a nat before it is hidden: without evidence either way, a model
+            # that sees it is unsure, and one that does not is sure and perhaps wrong.
+            if unseen or (found.sample is not None and found.evidence_of_right() < -1.0):
                 features, kernel = FeatureMap(data.problem, Unseen()), kernel.left
                 rows = rows._replace(inputs=rows.inputs[:, : features.size])
-        return _Found(
-            features=features,
-            kernel=kernel,
-            noise=found.noise,
-            std=np.sqrt(found.noise) * scale if std is None else std,
-            rows=rows,
-            side=side,
-        )
-
-    def _factor(self, data: Transitions, found: "_Found") -> Factor:
-        kernel, noise, rows, count = found.kernel, found.noise, found.rows, len(data)
+        noise = found.noise
         if isinstance(self.noise, TheoryNoise):
             noise = np.full(len(noise), float(len(noise) * data.problem.horizon))
         if self.inducing > 0:
-            most = max(self.inducing, self.exact_points if count <= self.exact_points else 0)
-            factor = Factor.of(kernel, noise, rows, most, LOST_INFORMATION, _distinct(noise))
-        elif count <= self.exact_points:
-            factor = Factor.of(kernel, noise, rows, self.exact_points, tolerance=0.0)
+            limit, distinct = LOST_INFORMATION, _distinct(noise)
+            factor = Factor.of(kernel, noise, rows, self.inducing, limit, distinct)
         else:
-            raise UserError(
-                f"{count} transitions are more than exact_points = {self.exact_points}; raise it, "
-                "or allow inducing points"
-            )
-        return replace(factor, rows=with_stopped_moves(rows, found.side, factor.phi, noise))
+            factor = Factor.of(kernel, noise, rows, len(data), tolerance=0.0)
+        rows = with_stopped_moves(rows, side, factor.phi, noise)
+        std = np.sqrt(found.noise) * scale if std is None else std
+        return _Solved(features, std, replace(factor, rows=rows))
 
 
-class _Found(NamedTuple):
-    """What the evidence chose: features, kernel, lambda and standard deviation of the noise.
-
-    ``rows`` are the data, ``side`` where walls stopped them.
-    """
+class _Solved(NamedTuple):
+    """What a fit consists of; ``std`` is the noise's standard deviation, unscaled."""
 
     features: FeatureMap
-    kernel: AbstractKernel
-    noise: Float[np.ndarray, "dim"]
-    std: Float[np.ndarray, "dim"]
-    rows: Rows
-    side: Int[np.ndarray, "rows dim"]
+    std: Float[np.ndarray, "outputs"]
+    factor: Factor
 
 
-def _distinct(noise: Float[np.ndarray, "dim"]) -> float:
+def _distinct(noise: Float[np.ndarray, "outputs"]) -> float:
     """Share of its prior variance that an inducing point must have left, given the others.
 
     With little noise, points are added that single precision can hardly tell apart; they would
@@ -235,7 +199,7 @@ def _distinct(noise: Float[np.ndarray, "dim"]) -> float:
     """
     if np.min(noise) > LEAST_NOISE:
         return ROUNDING
-    return max(ROUNDING, ROUNDINGS * float(jnp.finfo(jnp.result_type(float)).eps))
+    return max(ROUNDING, 100.0 * float(jnp.finfo(jnp.result_type(float)).eps))
 
 
 def _check_kernel(kernel: AbstractKernel, size: int) -> None:

@@ -18,49 +18,12 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Key, Scalar
 from ..errors import UserError
-from .base import Rows
 from .data import buffer_size
+from .features import Rows
 from .kernels import AbstractKernel, covariances
 
-MOST_ROWS = 384
-"""Of more rows the marginal likelihood uses a random subset; the work grows with their cube."""
-
-ROWS_AT_ONCE = 2
-"""Rows of the covariances whose gradients are computed together."""
-
-MOST_STEPS = 60
-"""Steps of L-BFGS-B."""
-
-ENOUGH = 1e-4
-"""The search ends when a step gains less than this share of the logarithm of the likelihood."""
-
-PRIOR_WIDTH = 1.2
-"""Standard deviation of the log-normal prior of kernel parameters around their first values."""
-
-NOISE_PRIOR_WIDTH = 3.0
-"""The same for the noise's variance."""
-
-NOISE_START = 0.1
-"""First value of the scaled noise's variance."""
-
-ABSENT = 1e-10
-"""Variance of a part of a kernel that is left out."""
-
-JITTER = 1e-9
-"""Share of the mean variance that is added to a covariance matrix before it is factorised."""
-
-NOISE_BOUNDS = (1e-4, 100.0)
-"""Limits of the scaled noise's variance."""
-
-
-ROUNDS = 8
-"""Rounds of expectation propagation; after that the sites hardly change."""
-
-DAMPING = 0.8
-"""Share of every update that is taken, so that rounds in parallel settle."""
-
-LEAST_WEIGHT = 1e-6
-"""Sites that weigh less than this share of an observation are left out."""
+LEAST_NOISE = 1e-4
+"""Least lambda of scaled targets: with less, single precision is not enough."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +52,9 @@ class Hyperparameters:
         leaves = jax.tree_util.tree_leaves_with_path(self.kernel)
         names = [jax.tree_util.keystr(path) for path, leaf in leaves for _ in range(np.size(leaf))]
         right = [n.startswith(".right") and not n.endswith("length_scale") for n in names]
-        values = _ranges(self.kernel, None)[0]
+        values, absent = _ranges(self.kernel, None)[0], 1e-10
         found = []
-        for each in (values, np.where(right, ABSENT, values)):
+        for each in (values, np.where(right, absent, values)):
             vector = np.log(np.concatenate([each, self.noise]))
             found.append(_evaluated(self.kernel, vector, self.sample)[0])
         return found[0] - found[1]
@@ -117,14 +80,16 @@ def most_likely(
         limits: How far the kernel's parameters may change; None to keep the kernel.
         key: Randomness of the subset.
     """
-    start_noise = np.full(rows.targets.shape[1], NOISE_START) if noise is None else noise
+    start_noise = np.full(rows.targets.shape[1], 0.1) if noise is None else noise
     if not rows.observed.any() or (limits is None and noise is not None):
         return Hyperparameters(kernel, start_noise)
     values, low, high = _ranges(kernel, limits)
-    lambdas = [np.full_like(start_noise, b) for b in NOISE_BOUNDS] if noise is None else [noise] * 2
+    bounds = [np.full_like(start_noise, b) for b in (LEAST_NOISE, 100.0)]
+    lambdas = bounds if noise is None else [noise, noise]
     start = np.concatenate([values, start_noise])
     low, high = np.concatenate([low, lambdas[0]]), np.concatenate([high, lambdas[1]])
-    width = np.repeat([PRIOR_WIDTH, NOISE_PRIOR_WIDTH], [len(values), len(start_noise)])
+    # The prior is log-normal around the first values, wider for the noise than for the kernel.
+    width = np.repeat([1.2, 3.0], [len(values), len(start_noise)])
     free, first = low < high, np.log(np.clip(start, low, high))
     # What a stopped move says depends on the noise: as long as that is unknown, nothing.
     stops = side if noise is not None else np.zeros_like(side)
@@ -138,15 +103,9 @@ def most_likely(
 
     from scipy.optimize import minimize  # slow to import
 
-    bounds = np.log(np.stack([low, high], axis=1))
-    found = minimize(
-        loss,
-        first,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": MOST_STEPS, "ftol": ENOUGH},
-    )
+    ranges = np.log(np.stack([low, high], axis=1))
+    options = {"maxiter": 60, "ftol": 1e-4}  # further steps hardly change predictions
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=ranges, options=options)
     if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
         raise UserError(
             f"the marginal likelihood is not finite (loss {found.fun}); raise the noise, or keep "
@@ -197,7 +156,7 @@ def log_likelihood(
         return gradient
 
     # Row by row, all that the gradient needs stays in a core's cache: several times faster.
-    by_kernel = jnp.sum(jax.lax.map(by_row, (inputs, slope), batch_size=ROWS_AT_ONCE), axis=0)
+    by_kernel = jnp.sum(jax.lax.map(by_row, (inputs, slope), batch_size=2), axis=0)
     return jnp.sum(value), jnp.concatenate([by_kernel, by_noise * noise])
 
 
@@ -256,19 +215,19 @@ def _subset(
     noise: Float[np.ndarray, "dim"],
     key: Key,
 ) -> Rows:
-    """At most `MOST_ROWS` rows, padded to a size that rarely changes, with stopped moves."""
-    count = len(rows.inputs)
-    if count > MOST_ROWS:
+    """At most 384 rows, padded to a size that rarely changes, with stopped moves."""
+    count, most = len(rows.inputs), 384  # the work grows with their cube
+    if count > most:
         # Drawn by NumPy: JAX would compile a program for every number of rows.
         draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        chosen = np.sort(draw.choice(count, MOST_ROWS, replace=False))
+        chosen = np.sort(draw.choice(count, most, replace=False))
         rows, side = Rows(*(part[chosen] for part in rows)), side[chosen]
     if side.any():
         covariance = covariances(kernel, rows.inputs, rows.inputs)
-        size = np.trace(covariance) / len(covariance)
-        phi = np.linalg.cholesky(covariance + JITTER * size * np.eye(len(covariance)))
+        jitter = 1e-9 * (np.trace(covariance) / len(covariance))
+        phi = np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
         rows = with_stopped_moves(rows, side, phi, noise)
-    missing = min(buffer_size(len(rows.inputs)), MOST_ROWS) - len(rows.inputs)
+    missing = min(buffer_size(len(rows.inputs)), most) - len(rows.inputs)
     return Rows(*(np.pad(part, ((0, missing), (0, 0))) for part in rows))
 
 
@@ -277,6 +236,9 @@ def with_stopped_moves(
     side: Int[np.ndarray, "rows outputs"],
     phi: Float[np.ndarray, "rows points"],
     noise: Float[np.ndarray, "outputs"],
+    *,
+    rounds: int = 8,
+    damping: float = 0.8,
 ) -> Rows:
     """The rows with a Gaussian observation for each axis that a wall stopped.
 
@@ -286,6 +248,8 @@ def with_stopped_moves(
         phi: Coordinates of the rows, in which the function is linear, with independent standard
             normal weights.
         noise: Variance of the noise on each axis.
+        rounds: Rounds of expectation propagation; after eight the sites hardly change.
+        damping: Share of every update that is taken, so that updates in parallel converge.
     """
     from scipy.linalg import cho_solve, solve_triangular  # slow to import
     from scipy.special import log_ndtr
@@ -301,7 +265,7 @@ def with_stopped_moves(
         precision = np.eye(phi.shape[1]) + (phi.T * share) @ phi
         pulled = phi.T @ (share * rows.targets[:, axis])
         tau, nu = np.zeros(len(stopped)), np.zeros(len(stopped))
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             lower = np.linalg.cholesky(precision + (own.T * tau) @ own)
             mean = own @ cho_solve((lower, True), pulled + own.T @ nu)
             spread = np.sum(solve_triangular(lower, own.T, lower=True) ** 2, axis=0)
@@ -313,9 +277,9 @@ def with_stopped_moves(
             ratio = np.exp(-0.5 * z**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(z))
             after = cavity - (cavity / total) ** 2 * ratio * (z + ratio)
             moved = centre + towards * cavity * ratio / total
-            tau += DAMPING * (np.maximum(1 / after - 1 / cavity, 0.0) - tau)
-            nu += DAMPING * (moved / after - centre / cavity - nu)
-        kept = tau * variance > LEAST_WEIGHT
+            tau += damping * (np.maximum(1 / after - 1 / cavity, 0.0) - tau)
+            nu += damping * (moved / after - centre / cavity - nu)
+        kept = tau * variance > 1e-6  # what weighs less, in observations, is left out
         weight[stopped, axis] = np.where(kept, tau * variance, 0.0)
         targets[stopped, axis] = np.where(kept, nu / np.where(kept, tau, 1.0), 0.0)
     return Rows(rows.inputs, targets, weight)

@@ -12,15 +12,6 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Scalar
 
-SMALLEST_VARIANCE = 1e-6
-"""Floor of the learned variance, in units of the squared target scale."""
-
-LEAST_SHARE = 1e-3
-"""Least share of a part of the prior, because `distance_from` divides by its deviation."""
-
-FAR_TAIL = -6.0
-"""Below this, `log_normal_cdf` uses an asymptotic series."""
-
 
 class Layout(NamedTuple):
     """The sizes of a network.
@@ -64,7 +55,8 @@ class Member(eqx.Module):
         straight = features @ self.skip_weight + self.mean_bias
         mean = hidden @ self.mean_weight + steered + straight
         raw = hidden @ self.variance_weight + self.variance_bias
-        return mean, jax.nn.softplus(raw) + SMALLEST_VARIANCE
+        least = 1e-6  # variance, in units of the squared targets
+        return mean, jax.nn.softplus(raw) + least
 
 
 class MemberPrior(NamedTuple):
@@ -86,7 +78,7 @@ class MemberPrior(NamedTuple):
         """Standard deviation of each array of a network."""
         states, actions, mu = layout.parts
         own = len(states) + len(actions)
-        share, even = max(self.mu_share, LEAST_SHARE), 1 / np.sqrt(max(len(mu), 1))
+        share, even = _at_least(self.mu_share), 1 / np.sqrt(max(len(mu), 1))
         seen = np.array([1.0] * own + [share * even] * len(mu))[:, None]
         # Crowds change what actions do more often than they push.
         pushed = np.array([1.0] * own + [share**2 * even] * len(mu))[:, None]
@@ -107,8 +99,12 @@ class MemberPrior(NamedTuple):
 
 def _shares(share: float) -> tuple[float, float]:
     """What is left of a deviation of one, and the share; their squares add up to one."""
-    rest = float(np.sqrt(max(1.0 - share**2, 0.0)))
-    return max(rest, LEAST_SHARE), max(share, LEAST_SHARE)
+    return _at_least(float(np.sqrt(max(1.0 - share**2, 0.0)))), _at_least(share)
+
+
+def _at_least(share: float, least: float = 1e-3) -> float:
+    """A share of the prior that is not zero, because `distance_from` divides by deviations."""
+    return max(share, least)
 
 
 def draw_members(
@@ -185,21 +181,10 @@ def log_normal_cdf(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
     JAX's own has more branches, with which training takes twice as long to compile.
     """
-    tail = x < FAR_TAIL
-    near = jnp.log(0.5 * erfc(-jnp.where(tail, FAR_TAIL, x) / math.sqrt(2.0)))
-    far = jnp.where(tail, x, FAR_TAIL)
+    cut = -6.0  # below it the asymptotic series is accurate enough
+    tail = x < cut
+    near = jnp.log(0.5 * erfc(-jnp.where(tail, cut, x) / math.sqrt(2.0)))
+    far = jnp.where(tail, x, cut)
     series = 1.0 - (1.0 - 3.0 / far**2) / far**2
     below = -0.5 * far**2 - jnp.log(-far) - 0.5 * math.log(2 * math.pi) + jnp.log(series)
     return jnp.where(tail, below, near)
-
-
-def adversarial_inputs(
-    member: Member, sample: Sample, noise: Float[Array, "dim"] | None, size: Scalar | float
-) -> Float[Array, "batch features"]:
-    """Inputs moved a little in the direction that raises the loss (fast gradient sign)."""
-
-    def loss(inputs: Array) -> Scalar:
-        return negative_log_likelihood(member, sample._replace(inputs=inputs), noise)
-
-    # The inputs' range is [-1, 1], so a share of the range is twice as much.
-    return sample.inputs + 2 * size * jnp.sign(jax.grad(loss)(sample.inputs))

@@ -10,7 +10,7 @@ rows observed on the axis. With as many points as there are distinct rows it is 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,8 +22,9 @@ from jaxtyping import Key as KeyArray
 from .._types import Action, Key, Scalar, State
 from ..problem import Motion, Motions
 from ..space.measure import MeanField
-from .base import AbstractModel, FeatureMap, Prediction, Rows
-from .data import Units
+from .base import AbstractModel, Prediction
+from .data import buffer_size
+from .features import FeatureMap, Rows, Units
 from .kernels import AbstractKernel, covariances, variances
 
 LOST_INFORMATION = 1e-4
@@ -32,12 +33,6 @@ which data add less than this to the precision are left out of predictions and d
 
 ROUNDING = 1e-12
 """Share of a prior variance, or of a precision, below which differences are rounding errors."""
-
-SMALLEST_BUFFER, GROWTH = 64, 4
-"""Points of the smallest buffer, and the factor to the next: each size is compiled anew."""
-
-MOST_PAIRS = 1 << 22
-"""Up to so many pairs of rows all covariances are computed at once, which is faster."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,7 @@ class Factor:
         phi: phi of all rows; that of the chosen ones is triangular.
         lost: Bound of the information that is lost on an axis: the data's variance that the points
             leave unexplained, over 2 lambda.
-        most: Greatest number of points.
         tolerance: Information that may be lost while there is room for more points.
-        distinct: Share of its prior variance that a new point must have left, given the others.
     """
 
     kernel: AbstractKernel
@@ -61,9 +54,7 @@ class Factor:
     chosen: Int[np.ndarray, "points"]
     phi: Float[np.ndarray, "rows points"]
     lost: float
-    most: int
     tolerance: float
-    distinct: float
 
     @classmethod
     def of(
@@ -75,11 +66,43 @@ class Factor:
         tolerance: float = LOST_INFORMATION,
         distinct: float = ROUNDING,
     ) -> "Factor":
-        """Chooses at most ``most`` points among the rows and computes phi of all rows."""
-        nothing = Rows(*(part[:0] for part in rows))
-        index, phi = np.zeros(0, dtype=int), np.zeros((0, 0))
-        start = cls(kernel, noise, nothing, index, phi, 0.0, most, tolerance, distinct)
-        return start.extend(rows)
+        """Chooses inducing points among the rows, by pivoted Cholesky, and computes phi of all.
+
+        The next point is always the row that those so far explain least.
+
+        Args:
+            kernel: The prior's covariance.
+            noise: Lambda of each axis.
+            rows: The data.
+            most: Greatest number of points.
+            tolerance: With less information lost than this, no more points are chosen.
+            distinct: Share of its prior variance that a point must have left, given the others.
+        """
+        inputs, least = rows.inputs, float(np.min(noise))
+        prior = variances(kernel, inputs)
+        phi = np.zeros((len(inputs), min(most, len(inputs))), order="F")
+        left = np.maximum(prior, 0.0)
+        chosen: list[int] = []
+        most_pairs = 1 << 22  # up to so many covariances are computed at once, which is faster
+        pairs = covariances(kernel, inputs, inputs) if len(inputs) ** 2 <= most_pairs else None
+        for column in range(phi.shape[1]):
+            pivot = int(np.argmax(left))
+            # Below the second limit only rounding errors are left.
+            if np.sum(left) <= 2 * least * tolerance or left[pivot] <= distinct * prior[pivot]:
+                break
+            if pairs is None:
+                between = covariances(kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
+            else:
+                between = pairs[:, pivot]
+            found = between - phi[:, :column] @ phi[pivot, :column]
+            phi[:, column] = found / np.sqrt(left[pivot])
+            phi[chosen, column] = 0.0  # exactly triangular
+            chosen.append(pivot)
+            left = np.maximum(left - phi[:, column] ** 2, 0.0)
+            left[chosen] = 0.0
+        lost = 0.5 * float(np.sum(left)) / least
+        index = np.asarray(chosen, dtype=int)
+        return cls(kernel, noise, rows, index, phi[:, : len(chosen)], lost, tolerance)
 
     @property
     def points(self) -> Float[np.ndarray, "points features"]:
@@ -97,53 +120,6 @@ class Factor:
     def information_gain(self) -> float:
         """I(f; y), summed over the axes: half of log det A."""
         return float(0.5 * np.sum(np.linalg.slogdet(self.precision)[1]))
-
-    def extend(self, new: Rows) -> "Factor":
-        """Adds rows, and more points while there is room and too much information is lost.
-
-        Points are chosen by pivoted Cholesky: always the row that those so far explain least.
-        """
-        rows = Rows(*(np.concatenate(pair) for pair in zip(self.rows, new, strict=True)))
-        inputs, known = rows.inputs, len(self.chosen)
-        prior = variances(self.kernel, inputs)
-        phi = np.zeros((len(inputs), min(max(self.most, known), len(inputs))), order="F")
-        phi[: len(self.phi), :known] = self.phi
-        if known and len(new.inputs):
-            between = covariances(self.kernel, self.points, new.inputs)
-            phi[len(self.phi) :, :known] = solve_triangular(self.phi[self.chosen], between).T
-        left = np.maximum(prior - np.sum(phi[:, :known] ** 2, axis=1), 0.0)
-        chosen = self.chosen.tolist()
-        left[chosen] = 0.0
-        enough = 2 * float(np.min(self.noise)) * self.tolerance
-        pairs = None
-        if len(inputs) ** 2 <= MOST_PAIRS:
-            pairs = covariances(self.kernel, inputs, inputs)
-        for column in range(known, phi.shape[1]):
-            pivot = int(np.argmax(left))
-            # Below the second limit only rounding errors are left.
-            if np.sum(left) <= enough or left[pivot] <= self.distinct * prior[pivot]:
-                break
-            if pairs is None:
-                between = covariances(self.kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
-            else:
-                between = pairs[:, pivot]
-            found = between - phi[:, :column] @ phi[pivot, :column]
-            phi[:, column] = found / np.sqrt(left[pivot])
-            phi[chosen, column] = 0.0  # exactly triangular
-            chosen.append(pivot)
-            left = np.maximum(left - phi[:, column] ** 2, 0.0)
-            left[chosen] = 0.0
-        return Factor(
-            self.kernel,
-            self.noise,
-            rows,
-            np.asarray(chosen, dtype=int),
-            phi[:, : len(chosen)],
-            0.5 * float(np.sum(left)) / float(np.min(self.noise)),
-            self.most,
-            self.tolerance,
-            self.distinct,
-        )
 
 
 class Process(eqx.Module):
@@ -181,9 +157,9 @@ class Process(eqx.Module):
         values, growth, vectors = values[:, :rank], growth[:, :rank], vectors[:, :, :rank]
 
         count, dim = len(factor.chosen), len(factor.noise)
-        points = np.zeros((_buffer(count), factor.rows.inputs.shape[1]))
+        points = np.zeros((buffer_size(count, 64, 4), factor.rows.inputs.shape[1]))
         points[:count] = factor.points
-        whiten = np.zeros((dim, _buffer(rank), len(points)))
+        whiten = np.zeros((dim, buffer_size(rank, 64, 4), len(points)))
         weights, deviations = np.zeros(whiten.shape[:2]), np.zeros(whiten.shape[:2])
         lower = factor.phi[factor.chosen]
         weight = factor.rows.weight / factor.noise
@@ -205,15 +181,12 @@ class Process(eqx.Module):
         b = self.whitened(z)
         return jnp.sum(self.weights * b, axis=1), self.kernel(z, z) - jnp.sum(b**2, axis=1)
 
-    def draw(self, key: Key) -> "DrawnFunction":
+    def draw(self, key: Key) -> "Draw":
         """A function drawn from the posterior."""
         weight_key, rest_key = jax.random.split(key)
         shape, dtype = self.weights.shape, self.weights.dtype
-        return DrawnFunction(
-            self,
-            self.deviations * jax.random.normal(weight_key, shape, dtype),
-            jax.random.normal(rest_key, shape[:1], dtype),
-        )
+        shift = self.deviations * jax.random.normal(weight_key, shape, dtype)
+        return Draw(self.weights + shift, jax.random.normal(rest_key, shape[:1], dtype))
 
     def whitened(self, z: Float[Array, "features"]) -> Float[Array, "dim rank"]:
         """b(z), for each axis."""
@@ -225,24 +198,16 @@ class Process(eqx.Module):
         return safe_root(self.kernel(z, z) - explained)
 
 
-class DrawnFunction(eqx.Module):
-    """A function drawn from a process.
+class Draw(NamedTuple):
+    """A function drawn from a process: ``weights . b(z) + rest * left(z)``, for each axis.
 
     Attributes:
-        shift: What the draw adds to the weights of b, for each axis.
-        rest: Multiple of the standard deviation that weights do not explain, for each axis.
+        weights: Weights of b.
+        rest: Multiple of the standard deviation that weights do not explain.
     """
 
-    process: Process
-    shift: Float[Array, "dim rank"]
-    rest: Float[Array, "dim"]
-
-    def __call__(self, z: Float[Array, "features"]) -> Float[Array, "dim"]:
-        """Values on each axis, at the features of one agent."""
-        process = self.process
-        b = process.whitened(z)
-        found = jnp.sum((process.weights + self.shift) * b, axis=1)
-        return found + self.rest * process.left(z, b)
+    weights: Float[Array, "*draws dim rank"]
+    rest: Float[Array, "*draws dim"]
 
 
 class Posterior(AbstractModel):
@@ -272,21 +237,22 @@ class Posterior(AbstractModel):
 
     def draw(self, key: Key) -> Motion:
         """A motion, or reward, from a draw of the process."""
-        drawn = self.process.draw(key)
+        process, drawn = self.process, self.process.draw(key)
 
         def motion(state: State, action: Action, mu: MeanField) -> Array:
-            return self.units.decode(state, drawn(self.features(state, action, mu)))
+            z = self.features(state, action, mu)
+            b = process.whitened(z)
+            found = jnp.sum(drawn.weights * b, axis=1) + drawn.rest * process.left(z, b)
+            return self.units.decode(state, found)
 
         return motion
 
     def mean_and_draws(self, keys: KeyArray[Array, "draws"]) -> Motions:
         """As one matrix of weights, which is multiplied with b."""
         process, drawn = self.process, jax.vmap(self.process.draw)(keys)
-        # The mean is the draw that shifts nothing.
-        shift, rest = (
-            jnp.concatenate([jnp.zeros_like(x[:1]), x]) for x in (drawn.shift, drawn.rest)
-        )
-        weights = process.weights + shift
+        # The mean is a draw without a rest.
+        weights = jnp.concatenate([process.weights[None], drawn.weights])
+        rest = jnp.concatenate([jnp.zeros_like(drawn.rest[:1]), drawn.rest])
 
         def motions(state: State, action: Action, mu: MeanField) -> Float[Array, "motions outputs"]:
             z = self.features(state, action, mu)
@@ -307,11 +273,3 @@ def solve_triangular(lower: np.ndarray, right: np.ndarray, **options: Any) -> np
     from scipy.linalg import solve_triangular as solve
 
     return np.asarray(solve(lower, right, lower=True, **options))
-
-
-def _buffer(count: int) -> int:
-    """The next of 64, 256, 1024, ..."""
-    size = SMALLEST_BUFFER
-    while size < count:
-        size *= GROWTH
-    return size

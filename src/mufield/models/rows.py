@@ -1,50 +1,48 @@
-"""Loose rows of a log as transitions: checked, and completed where a log is silent.
+"""Checks of episodes and of loose rows of a log, which complete what a log does not say.
 
 Errors name the row, the column and the remedy.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..checks import distribution
+from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem
 from ..space.contact import CONTACT, Axes, Points, settle, touching, unmoved_at_walls
 from ..space.grid import Grid
-from ..space.measure import MASS_TOLERANCE
 from ..space.move import GaussianNoise, NeighbourNoise
-from .data import Transitions
-
-FARTHEST_NOISE = 8.0
-"""How many standard deviations of noise a single step may show."""
 
 Where = Callable[[int, str], str]
 """The place of a value for errors, from its row and the name of its column."""
 
 
-def transitions_from_rows(
+def checked_rows(
     problem: Problem,
     states: Any,
     actions: Any,
     next_states: Any,
     *,
-    mass: Any | Literal["unknown"] | None = None,
-    moment: Any | None = None,
-    step: Any | None = None,
-    stopped: Any | None = None,
-    earned: Any | None = None,
-) -> Transitions:
-    """`Transitions.from_rows`."""
+    step: Any | None,
+    stopped: Any | None,
+    earned: Any | None,
+) -> dict[str, Any]:
+    """Loose rows as arrays of `Transitions`; raises if one of them is wrong.
+
+    Values are rounded to the problem's precision, as those of episodes are.
+    """
     grid, dtype = problem.grid, problem.initial.dtype
     start = _matrix("states", states, grid.dim)
-    count = len(start)
+    count, columns = len(start), [""] * grid.dim
     done = _matrix("actions", actions, problem.actions.dim, count).astype(dtype)
     end = _matrix("next_states", next_states, grid.dim, count)
-    start = checked_positions(_row_of("states"), grid, start.astype(dtype), _names(grid.dim))
-    end = checked_positions(_row_of("next_states"), grid, end.astype(dtype), _names(grid.dim))
+    start = checked_positions(_row_of("states"), grid, start.astype(dtype), columns)
+    end = checked_positions(_row_of("next_states"), grid, end.astype(dtype), columns)
     check_actions(_row_of("actions"), problem, done)
     check_moves(_row_of("next_states"), problem, start, end)
     if stopped is None:
@@ -59,31 +57,65 @@ def transitions_from_rows(
                 "give earned, one number for each row"
             )
         paid = _matrix("earned", np.reshape(earned, (-1, 1)), 1, count)[:, 0].astype(dtype)
-    masses, moments = _distributions(problem, start, mass, moment)
-    return Transitions(
-        problem=problem,
-        states=np.asarray(start, dtype=float),
-        actions=np.asarray(done, dtype=float),
-        next_states=np.asarray(end, dtype=float),
-        observed=~halted,
-        mass=masses.astype(dtype).astype(float),
-        moment=moments,
-        step=np.zeros(count, dtype=np.int64) if step is None else _steps(problem, step, count),
-        earned=None if paid is None else paid.astype(float),
-    )
+    steps = np.zeros(count, dtype=np.int64)
+    if step is not None:
+        numbers = _matrix("step", np.reshape(step, (-1, 1)), 1, count)[:, 0]
+        remedy = "leave step out if rows are not of such episodes"
+        steps = _whole_numbers("step", "a whole number", numbers, problem.horizon, remedy)
+    return {
+        "states": np.asarray(start, dtype=float),
+        "actions": np.asarray(done, dtype=float),
+        "next_states": np.asarray(end, dtype=float),
+        "observed": ~halted,
+        "step": steps,
+        "earned": None if paid is None else paid.astype(float),
+    }
 
 
-def _steps(problem: Problem, step: Any, count: int) -> Int[np.ndarray, "points"]:
-    """Numbers of steps; raises if one is no step of an episode."""
-    numbers = _matrix("step", np.reshape(step, (-1, 1)), 1, count)[:, 0]
-    odd = ~((numbers >= 0) & (numbers < problem.horizon) & (numbers == np.floor(numbers)))
-    if odd.any():
-        row = int(np.argmax(odd))
+def check_episode(problem: Problem, episode: Episode) -> None:
+    """Raises if an episode does not fit the problem, or holds NaN or infinity."""
+    grid = problem.grid
+    agents, steps = episode.states.shape[:2]
+    if steps != problem.horizon:
         raise UserError(
-            f"row {row} of step must be a whole number from 0 to {problem.horizon - 1}, got "
-            f"{numbers[row]:g}; leave step out if rows are not of such episodes"
+            f"the episode has {steps} steps, but the problem's horizon is {problem.horizon}; tell "
+            "episodes of this problem only"
         )
-    return numbers.astype(np.int64)
+    by_agent: dict[str, tuple[int, ...]] = {
+        "states": (agents, steps, grid.dim),
+        "actions": (agents, steps, problem.actions.dim),
+        "next_states": (agents, steps, grid.dim),
+        "stopped": (agents, steps, grid.dim),
+    }
+    if problem.hides_reward:
+        by_agent["earned"] = (agents, steps)
+        if episode.earned is None:
+            raise UserError(
+                "the problem's reward is hidden, but the episode does not say what agents were "
+                "paid; give it earned, one number for each agent and step"
+            )
+    by_step = {"mass": (problem.horizon + 1, grid.n_cells), "rewards": (problem.paid_steps,)}
+    if episode.present is not None:
+        by_agent["present"] = (agents, steps)
+        if not np.any(episode.present):
+            raise UserError("no agent is present at any step of the episode; leave it out")
+    if episode.carried is not None:
+        by_agent["carried"] = (agents, steps)
+    for name, shape in (by_agent | by_step).items():
+        values = np.asarray(getattr(episode, name))
+        if values.shape != shape:
+            raise UserError(f"the episode's {name} must have the shape {shape}, got {values.shape}")
+        wrong = ~np.isfinite(values)
+        if name in by_agent and episode.present is not None:
+            wrong[~np.asarray(episode.present)] = False
+        if wrong.any():
+            row = np.argwhere(wrong)[0].tolist()
+            where = f"agent {row[0]}, step {row[1]}" if name in by_agent else f"row {row[0]}"
+            raise UserError(
+                f"the episode's {name} hold NaN or infinity at {where}; leave the episode out or "
+                "repair it before it is told"
+            )
+    distribution(episode.mass, "every distribution of the episode")
 
 
 def histograms(
@@ -138,7 +170,8 @@ def check_moves(where: Where, problem: Problem, start: Points, end: Points) -> N
     grid = problem.grid
     reach = np.asarray(problem.max_move) + CONTACT * np.asarray(grid.cell_size)
     if isinstance(problem.noise, GaussianNoise):
-        reach = reach + FARTHEST_NOISE * np.asarray(problem.noise.std)
+        farthest_noise = 8.0  # standard deviations that a single step may show
+        reach = reach + farthest_noise * np.asarray(problem.noise.std)
     else:
         reach = reach + np.asarray(grid.cell_size)
     moved = np.abs(grid.displacement(start, end))
@@ -151,7 +184,7 @@ def check_moves(where: Where, problem: Problem, start: Points, end: Points) -> N
         )
 
 
-def _distributions(
+def checked_distributions(
     problem: Problem, states: Points, mass: Any, moment: Any
 ) -> tuple[Float[np.ndarray, "moments cells"], Int[np.ndarray, "points"]]:
     """The population's distributions, and the one that each row belongs to."""
@@ -182,23 +215,25 @@ def _distributions(
             f"mass must have one entry for each of the {cells} cells, in one row for each of the "
             f"{count} transitions, or fewer with moment to say which, got the shape {given.shape}"
         )
-    total = given.sum(axis=1)
-    good = (np.abs(total - 1) <= MASS_TOLERANCE) & (given >= 0).all(axis=1)
-    if not good.all():
-        row = int(np.argmin(good))
-        raise UserError(
-            f"row {row} of mass must be non-negative and sum to 1, got {total[row]:.6g}; divide "
-            "each distribution by its sum"
-        )
+    total = distribution(given, "each row of mass", "divide each distribution by its sum")
     index = np.arange(count) if moment is None else np.asarray(moment)
-    odd = ~((index >= 0) & (index < len(given)) & (index == np.floor(index)))
+    remedy = "count moments from 0, in the order of mass"
+    index = _whole_numbers("moment", "a row of mass,", index, len(given), remedy)
+    return given / total[:, None], index
+
+
+def _whole_numbers(
+    name: str, expected: str, numbers: np.ndarray, end: int, remedy: str
+) -> Int[np.ndarray, "points"]:
+    """The numbers as integers; raises if one of them is not among 0, ..., end - 1."""
+    odd = ~((numbers >= 0) & (numbers < end) & (numbers == np.floor(numbers)))
     if odd.any():
         row = int(np.argmax(odd))
         raise UserError(
-            f"row {row} of moment must be a row of mass, from 0 to {len(given) - 1}, got "
-            f"{index[row]}"
+            f"row {row} of {name} must be {expected} from 0 to {end - 1}, got {numbers[row]:g}; "
+            f"{remedy}"
         )
-    return given / total[:, None], index.astype(np.int64)
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def _matrix(name: str, values: Any, width: int, count: int | None = None) -> Points:
@@ -221,7 +256,3 @@ def _matrix(name: str, values: Any, width: int, count: int | None = None) -> Poi
 
 def _row_of(name: str) -> Where:
     return lambda row, column: f"row {row} of {name}"
-
-
-def _names(dim: int) -> list[str]:
-    return [""] * dim

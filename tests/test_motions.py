@@ -5,7 +5,7 @@ import pytest
 
 from mufield import make
 from mufield.environments.registry import SUITE
-from mufield.flow.sight import depends_on_mu
+from mufield.flow.dependence import depends_on_mu
 from mufield.space.measure import at_all_cells
 
 pytestmark = pytest.mark.slow

@@ -14,23 +14,22 @@ from learning.small import MIRROR, SureFamily, corridor
 import mufield
 from mufield import (
     M3UCRL,
-    ActionLaw,
     Box,
     Grid,
     SimulatedSystem,
     TablePolicy,
-    cells_at_most,
     histogram,
     make,
-    mass_at_most,
     point_mass,
     uniform_policy,
 )
+from mufield.constraints import cells_at_most, mass_at_most
 from mufield.environments.discrete_rooms import uniform_legal
 from mufield.finite import system as finite_system
 from mufield.finite.draws import CellLaws, drawn
 from mufield.finite.system import FiniteSystem
-from mufield.planning.starts import SquashedTable
+from mufield.policies import AbstractPolicy, ActionLaw
+from mufield.policies.squashed import SquashedTable
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
@@ -90,7 +89,9 @@ def test_a_dispatcher_sees_where_agents_are_and_changes_their_policies():
     assert not np.array_equal(changed.mass[:, 2], usual.mass[:, 2])
     assert same(plaza().evaluate(by_cell(), KEY, replan=lambda *known: known[-1]), usual)
     with pytest.raises(mufield.UserError, match="has 3 steps but the profile has 2"):
-        plaza().evaluate(by_cell(), KEY, replan=lambda h, mu, profile: profile.from_step(1))
+        plaza().evaluate(
+            by_cell(), KEY, replan=lambda *known: mufield.Profile.stationary(by_cell(), 2)
+        )
 
 
 def test_many_centred_agents_are_distributed_as_the_flow_says():
@@ -179,6 +180,46 @@ def test_memory_does_not_grow_with_steps(monkeypatch):
     monkeypatch.setattr(finite_system, "advance", watched)
     plaza().evaluate(by_cell(), KEY, episodes=4)
     assert held[-1] < held[1] + N  # not one byte more for each agent
+
+
+# The clock.
+
+
+class ByStep(AbstractPolicy):
+    """Goes right at step 2 and left at step 3; stays otherwise."""
+
+    cellwise: bool = eqx.field(static=True)
+
+    @property
+    def by_cell(self):
+        return self.cellwise
+
+    def law(self, state, mu):
+        move = jnp.where(mu.step == 2, 1.0, jnp.where(mu.step == 3, -0.5, 0.0))
+        return ActionLaw(jnp.full((1, 2), move).astype(state.dtype), jnp.ones(1))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [ByStep(True), ByStep(False), lambda state, mu, step: ByStep(True).law(state, mu).actions[0]],
+    ids=["by cell", "anywhere", "function"],
+)
+@pytest.mark.parametrize("centred", [False, True])
+def test_policies_see_the_true_step_in_the_rest_of_an_episode(policy, centred):
+    grid = Grid.box(0.0, 9.0, (9, 9))
+    problem = walking_problem(grid, noise=0.0, horizon=4, initial=point_mass(grid, 4, 4))
+    system = SimulatedSystem(problem, walk).from_step(2, point_mass(grid, 4, 4))
+    expected = np.array([[1.0, 1.0], [-0.5, -0.5]])
+    flow = system.evaluate(policy)
+    agents = FiniteSystem.of(system, 3, centred=centred).run(policy, KEY, agents=3)
+    one = system.run(policy, KEY)
+    assert one.present.tolist() == [[False, False, True, True]]
+    assert agents.present.tolist() == one.present.tolist() * 3
+    assert np.asarray(one.actions[0, 2:]) == pytest.approx(expected)
+    assert np.asarray(agents.actions[:, 2:]) == pytest.approx(np.stack([expected] * 3))
+    assert np.asarray(system.mean_actions(policy, flow.mass)[2:, 0]) == pytest.approx(expected)
+    assert float(flow.mass[2, grid.index_at(4, 4)]) == pytest.approx(1.0)
+    assert float(flow.mass[3, grid.index_at(5, 5)]) == pytest.approx(1.0)
 
 
 # Options.
@@ -296,7 +337,7 @@ def test_what_agents_cannot_do_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             plaza().evaluate(policy, KEY)
-    with pytest.raises(TypeError, match="expected a Profile"):
+    with pytest.raises(mufield.UserError, match="expected a Profile"):
         plaza().evaluate(3, KEY)
 
 
@@ -377,7 +418,7 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
     assert all(policy.by_cell and not policy.sees_mu for policy in policies)
     mass = point_mass(PLAZA, 0, 0)
     for policy in policies:
-        laws = policy.at_cells(PLAZA, mass)
+        laws = policy.at_cells(PLAZA, mass, 0)
         for cell in (0, 7):
             state = jnp.asarray(PLAZA.centres[cell] + np.array([0.3, -0.4]))
             law = policy.law(state, mean_field_at(PLAZA, mass, state))

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mufield import Box, Grid, Profile, TablePolicy, as_profile, uniform_policy
-from mufield._files import read_sealed, write_sealed
 from mufield.errors import UserError
-from mufield.policies.encoders import AllCells, MeanEmbedding, Pooled, Seen, Unseen
-from mufield.policies.files import KIND, load_policy, read_info, save_policy
+from mufield.io.policies import load_policy, read_info, save_policy
+from mufield.io.sealed import read_sealed, write_sealed
+from mufield.policies.encoders import MeanEmbedding, Pooled, Seen, Unseen
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.space.measure import mean_field_at
 
@@ -65,9 +65,9 @@ def mixed():
 randomised = TablePolicy(table(STEPS, 1, 4, 2), weights(STEPS, GRID.n_cells, 4))
 POLICIES = {
     "network that sees nothing": network(Unseen()),
-    "network that sees all": network(AllCells()),
+    "network that sees all": network(Pooled(1)),
     "network that sees blocks": network(Pooled(2), depth=3),
-    "one step's network": network(AllCells(), depth=1).at(0),
+    "one step's network": network(Pooled(1), depth=1).at(0),
     "network that sees the mean embedding": network(MeanEmbedding()),
     "network that scatters": network(Pooled(2), points=4),
     "own moves for each step": Profile.stacked(own_moves(STEPS), STEPS),
@@ -98,9 +98,9 @@ def assert_same(got, wanted):
 def forge(path, policy, change):
     """Saves a policy, then lets ``change(arrays, document)`` spoil what is in the file."""
     save_policy(path, policy)
-    document, arrays = read_sealed(path, KIND)
+    document, arrays = read_sealed(path, "policy")
     change(arrays, document)
-    write_sealed(path, document, arrays, kind=KIND)
+    write_sealed(path, document, arrays, kind="policy")
 
 
 def refusal(path):
@@ -225,11 +225,11 @@ def seen_as(mu):
         (seen_as(MeanEmbedding()), "from_mu: expected float64 of the shape"),
         (cast(POLICIES["table"], "float16"), "dtypes.actions .*'float64'.*'float16'"),
         (deterministic(STEPS), r"expected float64 of the shape \(\d+, 1, 2\), got"),
-        (TablePolicy.deterministic(table(3, 2).at[0, 0].set(jnp.nan)), "got NaN"),
+        (TablePolicy.deterministic(table(3, 2).at[0, 0].set(jnp.nan)), "must be finite"),
         (TablePolicy.mixing(table(2, 1), jnp.full((3, 2), 0.7)), "sum to 1"),
         (eqx.tree_at(lambda p: p.actions, POLICIES["randomised"], table(1, 3, 2)), "weights: exp"),
-        (Profile(network(AllCells()).per_step, POLICIES["table"], 3), "cannot save"),
-        (Profile.stationary(POLICIES["table"], 0), "horizon is wrong"),
+        (Profile(network(Pooled(1)).per_step, POLICIES["table"], 3), "cannot save"),
+        (Profile(None, POLICIES["table"], 0), "horizon is wrong"),
     ],
 )
 def test_what_cannot_be_read_back_is_not_written(tmp_path, policy, reason):
@@ -366,7 +366,7 @@ NETWORK = "network that sees blocks"
         ),
         (NETWORK, set_to("policy", "actions", "lower", value=[]), "cannot use"),
         (NETWORK, set_to("policy", "actions", value={"lower": [], "upper": []}), "cannot use"),
-        (NETWORK, set_to("policy", "mu", "kind", value="raw"), "'raw' with {'cells': 2}"),
+        (NETWORK, set_to("policy", "mu", "kind", value="none"), "'none' with {'cells': 2}"),
         (NETWORK, set_to("policy", "mu", "kind", value="eval"), "expected one of the encoders"),
         (NETWORK, set_to("policy", "mu", "cells", value=0), "mu.cells is wrong"),
         (NETWORK, set_to("policy", "mu", "cells", value=1), "from_mu: expected"),
@@ -398,11 +398,11 @@ def array(name, value):
             "actions: expected float64.*got float32",
         ),
         (array("actions", np.zeros((1, 4, 2), "int64")), "actions: expected float64.*got int64"),
-        (array("actions", np.full((1, 4, 2), np.inf)), "actions: expected finite numbers"),
-        (array("weights", np.full((GRID.n_cells, 4), np.nan)), "weights: expected finite numbers"),
+        (array("actions", np.full((1, 4, 2), np.inf)), "actions must be finite"),
+        (array("weights", np.full((GRID.n_cells, 4), np.nan)), "weights must be finite"),
         (array("weights", np.full((GRID.n_cells, 4), 0.3)), "sum to 1"),
         (array("weights", np.full((GRID.n_cells, 4), 1e308)), "sum to 1"),
-        (array("weights", np.tile([-1.0, 2.0, 0.0, 0.0], (GRID.n_cells, 1))), "sum to 1"),
+        (array("weights", np.tile([-1.0, 2.0, 0.0, 0.0], (GRID.n_cells, 1))), "not be negative"),
     ],
 )
 def test_wrong_arrays_are_refused(tmp_path, change, reason):

@@ -10,18 +10,17 @@ from mufield import (
     Box,
     Flow,
     Grid,
-    Pooled,
     Profile,
     SimulatedSystem,
     TablePolicy,
     UserError,
     load_policy,
-    network_profile,
     save_policy,
 )
 from mufield.deploy.export import describe
 from mufield.finite.system import FiniteSystem
 from mufield.flow.moves import MoveFlow
+from mufield.policies import Pooled, network_profile
 from mufield.policies.base import fitting_profile
 
 WIDE, HIGH = Grid.box(0.0, (6.0, 2.0), (6, 2)), Grid.box(0.0, (4.0, 3.0), (4, 3))

@@ -7,9 +7,9 @@ import pytest
 from helpers import walking_problem
 
 import mufield as mf
-from mufield.planning.starts import SquashedTable
 from mufield.policies.network import network_profile
 from mufield.policies.squash import normal_scores, scattered, unspread, unsquash
+from mufield.policies.squashed import SquashedTable
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def test_one_agent_s_law_is_that_of_its_cell(kind):
         policy = SquashedTable(raw[0], raw[1], problem.actions, 3)
     else:
         policy = network_profile(problem, jax.random.key(1), width=5, points=3).at(0)
-    everywhere = policy.at_cells(GRID, problem.initial)
+    everywhere = policy.at_cells(GRID, problem.initial, 0)
     for cell in (0, 5, 11):
         state = jnp.asarray(GRID.centres[cell])
         law = policy.law(state, mean_field_at(GRID, problem.initial, state))

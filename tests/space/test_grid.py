@@ -93,7 +93,7 @@ def test_bad_maps_are_refused(drawing, message):
     [
         ({"lower": 0, "upper": 1, "shape": (2, 2, 2, 2)}, "1 to 3 dimensions"),
         ({"lower": 1, "upper": 1, "shape": 3}, "lower to a higher"),
-        ({"lower": 0, "upper": 1, "shape": 0}, "at least one cell"),
+        ({"lower": 0, "upper": 1, "shape": 0}, "whole number of at least 1"),
         ({"lower": (0, 0, 0), "upper": 1, "shape": (2, 2)}, "2 axes"),
         ({"lower": 0, "upper": 1, "shape": 3, "walls": np.zeros(4)}, "wall mask"),
     ],

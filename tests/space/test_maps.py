@@ -16,8 +16,8 @@ def points_on(city, count=500, seed=0):
 def city(**changes):
     """A town of 2 by 3 km with traffic on its western half only."""
     arguments = {"cell": 500.0, "turn": 29.0, "origin": HOME, "size": (2000.0, 3000.0)} | changes
-    blank = mf.CityMap(*HOME, 29.0, mf.Grid.box(0.0, (1.0, 3.0), (2, 6)))
-    return mf.CityMap.of_traffic(*points_on(blank), **arguments)
+    blank = mf.fleet.CityMap(*HOME, 29.0, mf.Grid.box(0.0, (1.0, 3.0), (2, 6)))
+    return mf.fleet.CityMap.of_traffic(*points_on(blank), **arguments)
 
 
 def test_cells_with_traffic_are_free_and_all_others_walls():
@@ -50,7 +50,7 @@ def test_there_and_back_again():
     assert east * 111.195 * np.cos(np.radians(40.75)) == pytest.approx(
         np.sin(np.radians(29)), rel=1e-3
     )
-    again = mf.CityMap.of_traffic(*points_on(town), cell=500, turn=29, origin=HOME)
+    again = mf.fleet.CityMap.of_traffic(*points_on(town), cell=500, turn=29, origin=HOME)
     assert np.hypot(*(again.to_plane(*HOME)[0])) < 1e-9
 
 
@@ -70,7 +70,10 @@ def test_a_fleet_becomes_a_distribution_and_who_is_far_off_is_counted():
         (lambda: city(least=0), "at least one point"),
         (lambda: city(least=10**6), "no cell of the map has 1000000 points"),
         (lambda: city(size=(0.0, 3.0)), "larger than 0"),
-        (lambda: mf.CityMap.of_traffic([0.0, 90.0], [0.0, 0.0], cell=500), "smaller than 400 km"),
+        (
+            lambda: mf.fleet.CityMap.of_traffic([0.0, 90.0], [0.0, 0.0], cell=500),
+            "smaller than 400 km",
+        ),
         (lambda: city().to_plane([np.nan], [40.0]), "got nan in row 0"),
         (lambda: city().to_plane([40.75], [-173.98]), "check the order"),
         (lambda: city().to_plane([1.0, 2.0], [1.0]), "as many longitudes as latitudes"),

@@ -7,9 +7,9 @@ from scipy.stats import chisquare
 from mufield import (
     FOUR_ROOMS,
     Grid,
+    UserError,
     density,
     entropy,
-    expectation,
     from_density,
     histogram,
     log_mass,
@@ -31,12 +31,6 @@ def test_density_integrates_to_one():
     grid = Grid.box(0.0, 2.0, 8)
     assert float(jnp.sum(density(grid, uniform(grid))) * grid.cell_volume) == pytest.approx(1.0)
     assert float(density(grid, uniform(grid))[0]) == pytest.approx(0.5)
-
-
-def test_expectation_of_the_position_is_the_mean():
-    grid = Grid.box(0.0, 2.0, 8)
-    mean = expectation(uniform(grid), jnp.asarray(grid.centres))
-    assert mean == pytest.approx(1.0)
 
 
 def test_logarithm_is_finite_in_empty_cells_and_keeps_entropy_concave():
@@ -98,5 +92,23 @@ def test_positions_outside_the_space_are_refused(positions, message):
 
 
 def test_a_density_must_be_a_density():
-    with pytest.raises(ValueError, match="non-negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         from_density(ROOMS, np.full(104, -1.0))
+
+
+def test_a_density_may_be_a_function_of_one_state():
+    def density(state):
+        return state[0] ** 2 + 1.0
+
+    expected = from_density(ROOMS, ROOMS.centres[:, 0] ** 2 + 1.0)
+    assert np.asarray(from_density(ROOMS, density)) == pytest.approx(np.asarray(expected))
+    with pytest.raises(UserError, match=r"jnp\.where"):
+        from_density(ROOMS, lambda state: 1.0 if state[0] > 3 else 0.0)
+    with pytest.raises(UserError, match="one entry for each of the 104"):
+        from_density(ROOMS, lambda state: state)
+
+
+def test_there_is_no_mass_where_no_agent_can_be():
+    mass = jnp.arange(1.0, 105.0) / 5460.0
+    for state in ([5.5, 0.5], [-3.0, 2.0]):  # in a wall and outside
+        assert float(mean_field_at(ROOMS, mass, jnp.asarray(state)).here) == 0.0

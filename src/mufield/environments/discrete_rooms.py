@@ -4,36 +4,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ..actions import MoveSet
 from ..errors import UserError
 from ..policies.tables import TablePolicy
-from ..problem import MoveSet, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import point_mass
 from ..space.move import NeighbourNoise
 from ..systems import SimulatedSystem
 from .four_rooms import FOUR_ROOMS, avoid_crowds, walk
 
-UP, LEFT, STAY, RIGHT, DOWN = range(5)
 MOVES = ((0, 1), (-1, 0), (0, 0), (1, 0), (0, -1))
-"""The displacements of these moves."""
-
-ADJACENT = ((UP, RIGHT), (RIGHT, DOWN), (DOWN, LEFT), (LEFT, UP))
+"""The displacements of the five moves: up, left, stay, right, down."""
 
 
 def option_table(actions: str) -> Float[np.ndarray, "options moves"]:
     """The distributions over the five moves that a policy may choose from; see `discrete_rooms`."""
     single = np.eye(5)
-    halves = np.zeros((4, 5))
-    for row, pair in enumerate(ADJACENT):
-        halves[row, list(pair)] = 0.5
-    quarter = np.full((1, 5), 0.25)
-    quarter[0, STAY] = 0.0
+    up, left, stay, right, down = single
+    halves = 0.5 * np.stack([up + right, right + down, down + left, left + up])
+    quarter = 0.25 * (1.0 - stay)[None]
     tables = {
         "standard": single,
         "extended": np.concatenate([single, halves]),
         "extended-10": np.concatenate([single, halves, quarter]),
     }
-    if actions not in tables:
+    if not isinstance(actions, str) or actions not in tables:
         raise UserError(f"actions must be one of {list(tables)}, got {actions!r}")
     return tables[actions]
 

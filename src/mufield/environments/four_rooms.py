@@ -1,9 +1,10 @@
 """Exploration by entropy maximisation in four rooms (Sec. 6)."""
 
 from .._types import Action, Scalar, State
-from ..constraints import cells_at_most
+from ..actions import Box
+from ..constraints.constraint import cells_at_most
 from ..errors import UserError
-from ..problem import Box, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass, point_mass
 from ..systems import SimulatedSystem
@@ -22,10 +23,6 @@ FOUR_ROOMS = """
 .....#.....
 """
 """Four rooms of five by five cells, doors at (5, 2), (5, 8), (2, 5) and (8, 5): 104 free cells."""
-
-DOORS = ((5, 2), (5, 8), (2, 5), (8, 5))
-
-BOXES = {"symmetric": (-1.0, 1.0), "printed": (0.0, 1.0)}
 
 
 def walk(state: State, action: Action, mu: MeanField) -> State:
@@ -63,17 +60,19 @@ def four_rooms(
         door_cap: Greatest share of the agents in each of the four doors at any time, such as 0.03,
             which binds (`benchmarks/constraints.py`). None for no limit.
     """
-    if action_box not in BOXES:
-        raise UserError(f"action_box must be one of {sorted(BOXES)}, got {action_box!r}")
+    boxes = {"symmetric": Box(-1.0, 1.0, dim=2), "printed": Box(0.0, 1.0, dim=2)}
+    if action_box not in boxes:
+        raise UserError(f"action_box must be one of {sorted(boxes)}, got {action_box!r}")
     grid = Grid.from_map(drawing)
     limits = []
     if door_cap is not None:
         if drawing != FOUR_ROOMS:
             raise UserError("door_cap is for the paper's map; leave out drawing, or the cap")
-        limits = [cells_at_most(grid, door_cap, DOORS, name="agents in a door")]
+        doors = ((5, 2), (5, 8), (2, 5), (8, 5))
+        limits = [cells_at_most(grid, door_cap, doors, name="agents in a door")]
     problem = Problem(
         grid=grid,
-        actions=Box(*BOXES[action_box], dim=2),
+        actions=boxes[action_box],
         reward=avoid_crowds,
         horizon=horizon,
         initial=point_mass(grid, 0, 0),

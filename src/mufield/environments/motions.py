@@ -13,14 +13,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Scalar, State
-from ..errors import UserError
-from ..problem import Box, Motion, Problem, Reward
+from ..actions import Box
+from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, point_mass
 from ..systems import SimulatedSystem
 from .four_rooms import FOUR_ROOMS, avoid_crowds
-
-NOISE = 0.25
 
 HALL = """
 .............
@@ -34,9 +32,6 @@ HALL = """
 ......#......
 """
 """A hall with pillars; the two middle rows are free from end to end."""
-
-TORUS = 12
-"""Cells on each axis of the torus."""
 
 CITY = """
 .......#.......
@@ -121,7 +116,7 @@ def mixed(state: State, action: Action, mu: MeanField) -> State:
 
 def whirls(state: State, action: Action, mu: MeanField) -> State:
     """S + 0.7 a + a periodic current of four whirls."""
-    angle = 2 * jnp.pi * state / TORUS
+    angle = 2 * jnp.pi * state / jnp.asarray(mu.grid.extent, dtype=state.dtype)
     return state + 0.7 * action + 0.45 * jnp.stack([jnp.sin(angle[1]), -jnp.sin(angle[0])])
 
 
@@ -132,62 +127,42 @@ def traffic(state: State, action: Action, mu: MeanField) -> State:
 
 
 # The farthest move on an axis goes with each motion.
-ON_ROOMS: Mapping[str, tuple[Motion, float]] = {
-    "wind": (wind, 1.1),
-    "slow": (slow, 1.0),
-    "turned": (by_place, 1.07),
-    "saturating": (saturating, 0.95),
-    "coupled": (coupled, 1.0),
-    "crowded": (crowded, 1.0),
+_MOTIONS: Mapping[str, Mapping[str, tuple[Motion, float]]] = {
+    "rooms": {
+        "wind": (wind, 1.1),
+        "slow": (slow, 1.0),
+        "turned": (by_place, 1.07),
+        "saturating": (saturating, 0.95),
+        "coupled": (coupled, 1.0),
+        "crowded": (crowded, 1.0),
+    },
+    "hall": {"lane": (lane, 1.3), "vortex": (vortex, 1.2), "mixed": (mixed, 1.55)},
+    "torus": {"vortex": (whirls, 1.15)},
 }
-ON_HALL: Mapping[str, tuple[Motion, float]] = {
-    "lane": (lane, 1.3),
-    "vortex": (vortex, 1.2),
-    "mixed": (mixed, 1.55),
-}
-ON_TORUS: Mapping[str, tuple[Motion, float]] = {"vortex": (whirls, 1.15)}
 
 
-def rooms(*, motion: str = "wind", noise_std: float = NOISE, horizon: int = 20) -> SimulatedSystem:
-    """The four rooms of the paper, with another motion."""
-    grid = Grid.from_map(FOUR_ROOMS)
-    return _spreading(grid, avoid_crowds, ON_ROOMS, motion, noise_std, horizon)
-
-
-def hall(*, motion: str = "lane", noise_std: float = NOISE, horizon: int = 20) -> SimulatedSystem:
-    """A hall of 13 by 9 cells with pillars, to spread over from its lower left corner."""
-    return _spreading(Grid.from_map(HALL), avoid_crowds, ON_HALL, motion, noise_std, horizon)
-
-
-def torus(
-    *, motion: str = "vortex", noise_std: float = NOISE, horizon: int = 20
+def spreading(
+    *, place: str, motion: str, noise_std: float = 0.25, horizon: int = 20
 ) -> SimulatedSystem:
-    """A torus of 12 by 12 cells, on which one region is liked, crowds and effort are not."""
-    grid = Grid.box(0.0, float(TORUS), (TORUS, TORUS), periodic=True)
-    return _spreading(grid, _like_region, ON_TORUS, motion, noise_std, horizon)
+    """All agents start in the lower left cell of a map and move by one of its motions.
 
-
-def _like_region(state: State, action: Action, mu: MeanField) -> Scalar:
-    angle = 2 * jnp.pi * (state - jnp.array([3.0, 8.0])) / TORUS
-    return jnp.sum(jnp.cos(angle)) - 0.1 * jnp.sum(jnp.square(action)) - log_mass(mu.density_here)
-
-
-def _spreading(
-    grid: Grid,
-    reward: Reward,
-    motions: Mapping[str, tuple[Motion, float]],
-    motion: str,
-    noise_std: float,
-    horizon: int,
-) -> SimulatedSystem:
-    """All agents start in the lower left cell and move by one of the motions."""
-    if motion not in motions:
-        raise UserError(f"motion must be one of {', '.join(sorted(motions))}, got {motion!r}")
-    law, farthest = motions[motion]
+    Args:
+        place: ``"rooms"``, the four rooms of the paper, and ``"hall"``, 13 by 9 cells with
+            pillars, are to be spread over. On the ``"torus"`` of 12 by 12 cells one region is
+            liked, crowds and effort are not.
+        motion: The name of the motion.
+        noise_std: Standard deviation of the noise.
+        horizon: Number of moves.
+    """
+    law, farthest = _MOTIONS[place][motion]
+    if place == "torus":
+        grid = Grid.box(0.0, 12.0, (12, 12), periodic=True)
+    else:
+        grid = Grid.from_map(FOUR_ROOMS if place == "rooms" else HALL)
     problem = Problem(
         grid=grid,
         actions=Box(-1.0, 1.0, dim=2),
-        reward=reward,
+        reward=_like_region if place == "torus" else avoid_crowds,
         horizon=horizon,
         initial=point_mass(grid, 0, 0),
         noise=noise_std,
@@ -197,7 +172,13 @@ def _spreading(
     return SimulatedSystem(problem, law)
 
 
-def city(*, noise_std: float = NOISE, horizon: int = 16) -> SimulatedSystem:
+def _like_region(state: State, action: Action, mu: MeanField) -> Scalar:
+    extent = jnp.asarray(mu.grid.extent, dtype=state.dtype)
+    angle = 2 * jnp.pi * (state - jnp.array([3.0, 8.0])) / extent
+    return jnp.sum(jnp.cos(angle)) - 0.1 * jnp.sum(jnp.square(action)) - log_mass(mu.density_here)
+
+
+def city(*, noise_std: float = 0.25, horizon: int = 16) -> SimulatedSystem:
     """Vehicles in a city of 15 by 12 cells, to be sent from a depot to where they are wanted.
 
     A river with two bridges divides the city; the motion depends on the place and on crowds. The

@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..checks import is_a
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ class Entry:
     Attributes:
         name: Its name on the command line.
         summary: One line about it.
-        function: Makes the system, or the problem of a real one, from keyword options. A function
-            of this folder is given as ``"module.function"``, and imported when it is needed.
+        function: Makes the system, or the problem of a real one, from keyword options. One of
+            mufield's own is given as ``"folder.module.function"``, imported when it is needed.
         fixed: Keyword arguments that are always passed.
     """
 
@@ -36,8 +37,8 @@ class Entry:
         """The function that makes the system."""
         function = self.function
         if isinstance(function, str):
-            module, _, name = function.partition(".")
-            function = getattr(import_module(f".{module}", __package__), name)
+            module, _, name = function.rpartition(".")
+            function = getattr(import_module(f"mufield.{module}"), name)
         return partial(function, **self.fixed) if self.fixed else function
 
     @property
@@ -54,50 +55,62 @@ class Entry:
         return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-_BUILT_IN = (
-    Entry(
-        "four-rooms", "continuous four rooms, maximise entropy (Sec. 6)", "four_rooms.four_rooms"
-    ),
-    Entry(
-        "four-rooms-doors",
-        "continuous four rooms, at most 3% of the agents in a door at any time",
-        "four_rooms.capped_rooms",
-    ),
-    Entry(
-        "swarm-spread",
-        "swarm motion that must keep 95% of the greatest entropy, as in Safe-M3-UCRL",
-        "swarm.spread_swarm",
-    ),
-    Entry("swarm", "swarm motion on the torus, s + a dh (App. E.2)", "swarm.swarm"),
-    Entry(
-        "swarm-congested",
-        "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)",
-        "swarm.swarm",
-        {"motion": "congested"},
-    ),
-    Entry(
-        "discrete-rooms",
-        "discrete four rooms, five moves (App. E.1, Standard)",
-        "discrete_rooms.discrete_rooms",
-    ),
-    Entry(
-        "discrete-rooms-extended",
-        "discrete four rooms, nine options (App. E.1, Extended)",
-        "discrete_rooms.discrete_rooms",
-        {"actions": "extended"},
-    ),
-    Entry(
-        "walkway",
-        "a corridor whose far side moves fast: greedy learners never find out",
-        "walkway.walkway",
-    ),
-    Entry(
-        "manhattan",
-        "a fleet of taxis, with demand and trips from public records and an invented motion",
-        "manhattan.manhattan",
-    ),
+_ENTRIES: dict[str, Entry] = {}
+SUITE: list[str] = []
+"""Names of the systems on which learners are judged that are told nothing of the motion."""
+
+
+def _built_in(name: str, summary: str, function: str, suite: bool = False, **fixed: Any) -> None:
+    _ENTRIES[name] = Entry(name, summary, function, fixed)
+    if suite:
+        SUITE.append(name)
+
+
+_built_in(
+    "four-rooms",
+    "continuous four rooms, maximise entropy (Sec. 6)",
+    "environments.four_rooms.four_rooms",
+    suite=True,
 )
-_MOTIONS = {
+_built_in(
+    "four-rooms-doors",
+    "continuous four rooms, at most 3% of the agents in a door at any time",
+    "environments.four_rooms.capped_rooms",
+)
+_built_in(
+    "swarm-spread",
+    "swarm motion that must keep 95% of the greatest entropy, as in Safe-M3-UCRL",
+    "environments.swarm.spread_swarm",
+)
+_built_in("swarm", "swarm motion on the torus, s + a dh (App. E.2)", "environments.swarm.swarm")
+_built_in(
+    "swarm-congested",
+    "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)",
+    "environments.swarm.swarm",
+    motion="congested",
+)
+_built_in(
+    "discrete-rooms",
+    "discrete four rooms, five moves (App. E.1, Standard)",
+    "environments.discrete_rooms.discrete_rooms",
+)
+_built_in(
+    "discrete-rooms-extended",
+    "discrete four rooms, nine options (App. E.1, Extended)",
+    "environments.discrete_rooms.discrete_rooms",
+    actions="extended",
+)
+_built_in(
+    "walkway",
+    "a corridor whose far side moves fast: greedy learners never find out",
+    "environments.walkway.walkway",
+)
+_built_in(
+    "manhattan",
+    "a fleet of taxis, with demand and trips from public records and an invented motion",
+    "fleet.manhattan.manhattan",
+)
+for _name, _about in {
     "rooms-wind": "the same wind everywhere",
     "rooms-slow": "two bogs slow agents down",
     "rooms-turned": "actions are turned by place",
@@ -108,26 +121,22 @@ _MOTIONS = {
     "hall-vortex": "a whirl around the middle",
     "hall-mixed": "actions are turned and slowed by place, and there is a breeze",
     "torus-vortex": "a periodic current of four whirls",
-}
-"""Motions of the suite by map and motion; `motions` has a function for each map."""
-
-SUITE = ("four-rooms", *_MOTIONS, "city")
-"""Names of the systems on which learners are judged that are told nothing of the motion."""
-
-
-def _of_suite(name: str, about: str) -> Entry:
-    place, _, motion = name.partition("-")
-    return Entry(name, f"suite of motions: {about}", f"motions.{place}", {"motion": motion})
-
-
-_ENTRIES = {
-    entry.name: entry
-    for entry in (
-        *_BUILT_IN,
-        *(_of_suite(*each) for each in _MOTIONS.items()),
-        Entry("city", "suite of motions: vehicles, a river, slow places, crowds", "motions.city"),
+}.items():
+    _place, _motion = _name.split("-")
+    _built_in(
+        _name,
+        f"suite of motions: {_about}",
+        "environments.motions.spreading",
+        suite=True,
+        place=_place,
+        motion=_motion,
     )
-}
+_built_in(
+    "city",
+    "suite of motions: vehicles, a river, slow places, crowds",
+    "environments.motions.city",
+    suite=True,
+)
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -135,16 +144,29 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 def register(name: str, summary: str) -> Callable[[Build], Build]:
     """Decorates a function that builds a system, so that `make` can build it by name.
 
-    For a real fleet, whose motion cannot be computed, the function returns its `Problem`.
+    For a real fleet, whose motion cannot be computed, the function returns its `Problem`. A
+    function of the same module and name, such as that of a notebook's cell which is run again,
+    replaces the earlier one.
     """
+    is_a(name, str, "the name of a system", "give it first: @register(name, summary)")
 
     def keep(build: Build) -> Build:
-        if name in _ENTRIES and _ENTRIES[name].function is not build:
+        if not callable(build):
+            raise UserError(
+                f"register decorates a function, got {type(build).__name__}; define one"
+            )
+        known = _ENTRIES.get(name)
+        if known is not None and _origin(known.function) != _origin(build):
             raise UserError(f"a system named {name!r} is registered already; choose another name")
         _ENTRIES[name] = Entry(name, summary, build)
         return build
 
     return keep
+
+
+def _origin(function: Any) -> Any:
+    """Where a function was defined; mufield's own, given as text, are never a user's."""
+    return tuple(getattr(function, each, function) for each in ("__module__", "__qualname__"))
 
 
 def catalogue() -> list[Entry]:
@@ -154,7 +176,7 @@ def catalogue() -> list[Entry]:
 
 def find(name: str) -> Entry:
     """The entry of a registered system; raises an error that lists all names if there is none."""
-    if name not in _ENTRIES:
+    if not isinstance(name, str) or name not in _ENTRIES:
         raise UserError(f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}")
     return _ENTRIES[name]
 

@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Float
 
 from .._types import Action, Mass, Scalar, State
-from ..constraints import entropy_at_least
+from ..actions import Box
+from ..checks import whole_number
+from ..constraints.constraint import entropy_at_least
 from ..errors import UserError
-from ..problem import Box, Motion, Problem, Reward
+from ..problem import Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, uniform
 from ..systems import SimulatedSystem
-
-ACTION_LIMIT = 7.0
 
 
 def closed_form_policy(state: State, mu: MeanField, step: object = None) -> Action:
@@ -29,8 +29,9 @@ def closed_form_density(points: Float[np.ndarray, "points"]) -> Float[np.ndarray
     return np.asarray(np.exp(2 * np.sin(2 * np.pi * points)) / np.i0(2.0))
 
 
-CLOSED_FORM_RATE = math.log(float(np.i0(2.0)))
-"""What the closed-form policy earns per step in its stationary distribution: log I0(2)."""
+def closed_form_rate() -> float:
+    """What the closed-form policy earns per step in its stationary distribution: log I0(2)."""
+    return math.log(float(np.i0(2.0)))
 
 
 def attraction(position: Scalar) -> Scalar:
@@ -49,6 +50,7 @@ def swarm(
     cells: int = 100,
     reward: str = "known",
     spread: float | None = None,
+    action_limit: float = 7.0,
 ) -> SimulatedSystem:
     """Swarm motion: agents seek good places, avoid crowds and save effort.
 
@@ -66,6 +68,7 @@ def swarm(
         reward: ``"known"``, or ``"hidden"``: then the learner sees only what tracked agents earn.
         spread: Least entropy of the population, as a share of the greatest, after every move; such
             as 0.95 in the experiments of Safe-M3-UCRL. None for no limit.
+        action_limit: Greatest speed.
     """
     for name, value, choices in (
         ("motion", motion, ("free", "congested")),
@@ -74,8 +77,7 @@ def swarm(
     ):
         if value not in choices:
             raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+    whole_number(horizon, "the horizon")
     if not duration > 0:
         raise UserError(f"the duration must be positive, got {duration}")
     step = duration / horizon
@@ -88,12 +90,12 @@ def swarm(
         limits = [entropy_at_least(grid, least, name="entropy of the swarm")]
     problem = Problem(
         grid=grid,
-        actions=Box(-ACTION_LIMIT, ACTION_LIMIT),
+        actions=Box(-action_limit, action_limit),
         reward=_reward(effort) if reward == "known" else None,
         horizon=horizon,
         initial=_initial(grid, initial),
         noise=math.sqrt(step),
-        max_move=ACTION_LIMIT * step * (4.0 if motion == "congested" else 1.0),
+        max_move=action_limit * step * (4.0 if motion == "congested" else 1.0),
         constraints=limits,
     )
     hidden = _reward(effort) if reward == "hidden" else None

@@ -12,13 +12,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import CellIndex, Key, Mass, Scalar
 from ..errors import UserError
+from ..fleet.trips import Ride
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
-from ..space.crowd import Crowd, move_with_noise
 from ..space.measure import MeanField, place_agents
-from ..space.move import GaussianNoise, Move, Noise
+from ..space.move import GaussianNoise, Noise, move_with_noise
+from ..space.wall_rule import Ends, Move
 from ..systems import agent_aim, carried_off, outside_actions
-from ..trips import Ride
 from .draws import CellLaws, drawn, normal, random_bits, uniform
 
 TOGETHER = 1 << 12
@@ -40,6 +40,7 @@ class Step(NamedTuple):
 
     Attributes:
         choose: How they decide.
+        number: Number of the step, from 0 at the start.
         seed: Randomness of the step.
         life_key: Randomness of when agents drop out; the same at all steps.
         now: The present distribution mu.
@@ -107,7 +108,7 @@ _policy_at = eqx.filter_jit(Profile.at)
 
 @eqx.filter_jit
 def _at_cells(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Mass) -> ActionLaw:
-    return profile.at(step).at_cells(problem.grid, mass)
+    return profile.at(step).at_cells(problem.grid, mass, step)
 
 
 @eqx.filter_jit
@@ -143,7 +144,8 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
 
 def _refuse(shared: Step, moves: Moves) -> None:
     """Raises an error about the first invalid move."""
-    problem, step = shared.rules.problem, int(shared.number)
+    problem = shared.rules.problem
+    step = int(shared.number)
     outside = ~np.asarray(problem.actions.contains(moves.actions))
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=1)
     agent = int(np.argmax(outside | broken))
@@ -168,6 +170,7 @@ def _advance(
 ) -> Advanced:
     rules, choose = step.rules, step.choose
     problem, grid = rules.problem, rules.problem.grid
+    clock = step.number
     size, dtype = block.cell.shape[0], block.position[0].dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
     pushes = bits[1 : 1 + grid.dim]
@@ -178,11 +181,11 @@ def _advance(
     def decide(place: tuple[Scalar, ...], cell: CellIndex, choice: Any) -> tuple[Any, ...]:
         """One agent's action, where it aims, its reward, and whether the action is allowed."""
         state = jnp.stack(place)
-        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=step.number)
+        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=clock)
         if isinstance(choose, CellLaws):
             action = choose.action(cell, choice)
         else:
-            seen = MeanField(step.seen, step.seen[cell], grid, step.number)
+            seen = MeanField(step.seen, step.seen[cell], grid, clock)
             action = drawn(choose.law(state, seen), choice)
         problem.check_action(action.shape)
         aim = agent_aim(grid, rules.motion, state, action, mu)
@@ -208,17 +211,18 @@ def _advance(
         return jnp.pad(each, (0, extra), mode="edge").reshape(parts, -1)
 
     life_key = jax.random.fold_in(step.life_key, number)
-    here, later = _present(rules, step.number - problem.first, life_key, size, watched)
+    since = step.number if problem.first is None else step.number - problem.first
+    here, later = _present(rules, since, life_key, size, watched)
     paid = jnp.pad(jnp.broadcast_to(here, size), (0, extra)).reshape(parts, -1)
     rows = jax.tree.map(split, (block.position, block.cell, bits[0], pushes))
     *found, rewards, valid = jax.lax.map(some, (*rows, paid))
     actions, crowd = jax.tree.map(lambda each: each.reshape(-1)[:size], tuple(found))
     carried = jnp.zeros(size, dtype=bool)
     if problem.trips is not None:
-        chance = problem.trips.chances(grid, step.now, step.number)[block.cell]
-        landings = problem.trips.landings(step.number)
-        luck = uniform(jnp.stack(bits[-(2 + grid.dim) :], axis=1), dtype)
-        rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, luck)
+        chance = problem.trips.chances(grid, step.now, clock)[block.cell]
+        landings = problem.trips.landings(clock)
+        uniforms = uniform(jnp.stack(bits[-(2 + grid.dim) :], axis=1), dtype)
+        rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, uniforms)
         crowd, carried = jax.vmap(partial(_after_ride, problem))(crowd, rides), rides.taken
     position = tuple(centres[crowd.cell].T) if rules.centred else crowd.position
     moves = (block.position, actions, crowd.position, crowd.stopped)
@@ -234,11 +238,11 @@ def _advance(
     )
 
 
-def _after_ride(problem: Problem, crowd: Crowd, ride: Ride) -> Crowd:
+def _after_ride(problem: Problem, crowd: Ends, ride: Ride) -> Ends:
     """Where one agent is if a trip may have carried it off."""
     walked = Move(jnp.stack(crowd.position), jnp.stack(crowd.stopped), crowd.cell)
     moved = carried_off(problem, walked, ride)
-    return Crowd(tuple(moved.position), tuple(moved.stopped), moved.index)
+    return Ends(tuple(moved.position), tuple(moved.stopped), moved.index)
 
 
 def _present(
@@ -252,8 +256,8 @@ def _present(
         return jnp.ones((), dtype=bool), jnp.ones((), dtype=bool)
     life = jax.random.uniform(key, (size,))
     spared = jnp.arange(size) < watched
-    kept = 1.0 - rules.lost
-    return (life < kept**step) | spared, (life < kept ** (step + 1)) | spared
+    survival = 1.0 - rules.lost
+    return (life < survival**step) | spared, (life < survival ** (step + 1)) | spared
 
 
 def _counts(

@@ -14,10 +14,12 @@ from jaxtyping import Array, Float, Int
 
 from .. import _types
 from .._types import Key, Mass
-from ..constraints import Constraints
+from ..checks import number, whole_number
+from ..constraints.constraint import Constraints
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
-from ..flow.flow import end_reward
+from ..fleet.trips import chance_violation, refuse_chance
+from ..flow.phi import end_reward
 from ..policies.base import Profile, fitting_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
@@ -105,12 +107,13 @@ class FiniteSystem(AbstractSystem):
 
         ``reward`` is the true reward, if the problem hides it; the rest are attributes.
         """
-        _check_options(agents, stale, lost)
+        if not 0 <= number(lost, "lost") < 1:
+            raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
         problem.noise.scaled(noise_factor)
         check_motion(problem, motion)
         self.problem = problem
-        self.agents = agents
-        self.stale = stale
+        self.agents = whole_number(agents, "agents")
+        self.stale = whole_number(stale, "stale", least=0)
         self.lost = float(lost)
         self.noise_factor = float(noise_factor)
         # Agents of the discrete rooms always stand in the middle of their cells.
@@ -137,8 +140,14 @@ class FiniteSystem(AbstractSystem):
             )
         with _pool() as pool:
             course = _play(self, fitting_profile(policy, self.problem), key, agents, pool)
-        path = Moves(*(jnp.stack(steps, axis=1) for steps in zip(*course.tracked, strict=True)))
-        arrays = path._asdict()
+        waiting = self.problem.first_step
+
+        def stacked(steps: tuple[Array, ...]) -> Array:
+            return jnp.stack([steps[0]] * waiting + list(steps), axis=1)
+
+        arrays = Moves(*(stacked(steps) for steps in zip(*course.tracked, strict=True)))._asdict()
+        if waiting:
+            arrays["present"] = jnp.broadcast_to(self.problem.begun, arrays["carried"].shape)
         if self.problem.trips is None:
             arrays["carried"] = None
         episode = Episode(**arrays, mass=course.mass, rewards=course.rewards)
@@ -169,15 +178,6 @@ class FiniteSystem(AbstractSystem):
             mass=mass,
             margin=None if limits is None else _least_margins(limits, mass),
         )
-
-
-def _check_options(agents: int, stale: int, lost: float) -> None:
-    if isinstance(agents, bool) or not isinstance(agents, int) or agents < 1:
-        raise UserError(f"agents must be a whole number of at least 1, got {agents!r}")
-    if isinstance(stale, bool) or not isinstance(stale, int) or stale < 0:
-        raise UserError(f"stale must be a whole number of steps, 0 or more, got {stale!r}")
-    if not 0 <= lost < 1:
-        raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
 
 
 class _Course(NamedTuple):
@@ -215,10 +215,11 @@ def _play(
     watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
     numbers = [_number(block) for block in range(count)]
     blocks: list[Block] = list(pool.map(partial(begin, rules, start_key), numbers, sizes))
-    mass: list[Mass] = []
-    rewards: list[float] = []
+    start = problem.first_step  # before it, nobody moves and nothing is paid
+    mass: list[Mass] = [problem.initial] * start
+    rewards: list[float] = [0.0] * start
     paths: list[Moves] = []
-    for step in range(problem.horizon + 1):
+    for step in range(start, problem.horizon + 1):
         counts = np.sum([np.asarray(block.counts) for block in blocks], axis=0)
         present = int(counts.sum())
         if present == 0:
@@ -230,12 +231,16 @@ def _play(
         if step == problem.horizon:
             break
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
-        number, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
+        index, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
         if replan is not None:
-            profile = fitting_profile(replan(problem.first + step, seen, profile), system.problem)
-        choose = choices(rules, profile, number, now, seen)
-        clock = _number(problem.first + step)
-        shared = Step(rules, choose, clock, seed, life_key, now, seen)
+            changed = replan(step, seen, profile)
+            profile = fitting_profile(changed, system.problem)
+        if problem.trips is not None:
+            chances = _chances(problem, now, index)
+            if chance_violation(chances) > 0:
+                refuse_chance(problem.grid, chances, step)
+        choose = choices(rules, profile, index, now, seen)
+        shared = Step(rules, choose, index, seed, life_key, now, seen)
         done: list[Advanced] = list(pool.map(partial(advance, shared), numbers, blocks, watched))
         blocks = [each.block for each in done]
         rewards.append(sum(each.earned for each in done) / present)
@@ -253,6 +258,12 @@ def _play(
 
 
 _end_reward = eqx.filter_jit(end_reward)
+
+
+@eqx.filter_jit
+def _chances(problem: Problem, mass: Mass, step: Int[Array, ""]) -> Float[Array, "cells"]:
+    assert problem.trips is not None
+    return problem.trips.chances(problem.grid, mass, step)
 
 
 @eqx.filter_jit

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -11,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Key, Mass, State
+from .._types import Action, Key, Mass, State, Step
+from ..actions import Box, MoveSet
+from ..checks import is_a, whole_number
 from ..errors import UserError, in_words
-from ..problem import Box, MoveSet, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -26,6 +27,12 @@ class ActionLaw(eqx.Module):
 
     actions: Float[Array, "*cells moves action_dim"]
     weights: Float[Array, "*cells moves"]
+
+    @classmethod
+    def certain(cls, action: Float[Array, "*cells action_dim"]) -> "ActionLaw":
+        """The law of a deterministic policy."""
+        weights = jnp.ones((*action.shape[:-1], 1), dtype=action.dtype)
+        return cls(actions=action[..., None, :], weights=weights)
 
     def mean(self) -> Float[Array, "*cells action_dim"]:
         """The average action."""
@@ -61,12 +68,12 @@ class AbstractPolicy(eqx.Module):
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The distribution of the action of one agent at ``state``."""
 
-    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
-        """The laws of agents at all cell centres."""
+    def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
+        """The laws of agents at all cell centres, who see ``mass`` at step ``step``."""
         centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
         def one(state: State, here: Array) -> ActionLaw:
-            return self.law(state, MeanField(mass=mass, here=here, grid=grid))
+            return self.law(state, MeanField(mass, here, grid, step))
 
         return jax.vmap(one)(centres, mass)
 
@@ -87,11 +94,13 @@ class Profile(eqx.Module):
     @classmethod
     def stationary(cls, policy: AbstractPolicy, horizon: int) -> "Profile":
         """The same policy at every step."""
+        _check_parts(policy, horizon)
         return cls(per_step=None, shared=policy, horizon=horizon)
 
     @classmethod
     def stacked(cls, policy: AbstractPolicy, horizon: int) -> "Profile":
         """Step h's policy is the slice ``[h]`` of every array of ``policy``."""
+        _check_parts(policy, horizon)
         arrays, shared = eqx.partition(policy, eqx.is_array)
         for leaf in jax.tree.leaves(arrays):
             if leaf.ndim == 0 or leaf.shape[0] != horizon:
@@ -115,15 +124,19 @@ class Profile(eqx.Module):
         """The policy of one step."""
         return self.join(jax.tree.map(lambda leaf: leaf[step], self.per_step))
 
-    def until(self, step: int) -> "Profile":
-        """The policies of the steps before this one."""
-        early = jax.tree.map(lambda leaf: leaf[:step], self.per_step)
-        return Profile(per_step=early, shared=self.shared, horizon=step)
+    def laws(self, grid: Grid, mass: Float[Array, "steps cells"]) -> ActionLaw:
+        """The laws of agents at all cell centres along an episode, stacked over its steps.
 
-    def from_step(self, step: int) -> "Profile":
-        """The policies of the steps from this one on."""
-        rest = jax.tree.map(lambda leaf: leaf[step:], self.per_step)
-        return Profile(per_step=rest, shared=self.shared, horizon=self.horizon - step)
+        ``mass`` are the distributions before each move.
+        """
+
+        def one(inputs: tuple[Any, Mass, Array]) -> ActionLaw:
+            part, now, number = inputs
+            return self.join(part).at_cells(grid, now, number)
+
+        numbers = jnp.arange(len(mass), dtype=jnp.int32)
+        laws: ActionLaw = jax.lax.map(one, (self.per_step, mass, numbers))
+        return laws
 
     def join(self, part: Any) -> AbstractPolicy:
         """The policy of one step, from that step's slice of `per_step`; for use in scans."""
@@ -132,55 +145,57 @@ class Profile(eqx.Module):
 
 
 class FunctionPolicy(AbstractPolicy):
-    """A user's function ``(state, mu, step) -> action``."""
+    """A user's function ``(state, mu, step) -> action``; the step is that of mu."""
 
     function: Callable[[State, MeanField, Any], Action]
-    step: Int[Array, "..."]
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The function's action, with certainty."""
-        mu = replace(mu, step=self.step)
+        step = jnp.asarray(mu.step, dtype=jnp.int32)
         try:
-            action = jnp.asarray(self.function(state, mu, self.step), dtype=state.dtype)
+            action = jnp.asarray(self.function(state, mu, step), dtype=state.dtype)
         except Exception as error:
             raise UserError(
                 "the policy could not be evaluated; it must be a function (state, mu, step) -> "
                 f"action of one agent, here with a state of shape {state.shape}: "
                 f"{in_words(error, '(state, mu, step)')}"
             ) from error
-        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=state.dtype))
+        return ActionLaw.certain(action)
+
+
+def _check_parts(policy: Any, horizon: Any) -> None:
+    whole_number(horizon, "the horizon of a profile")
+    is_a(policy, AbstractPolicy, "the policy", "make a TablePolicy, or pass a function as it is")
 
 
 def check_same_grid(own: Grid | None, grid: Grid) -> None:
     """Raises if a policy for the space ``own`` is used on another; None fits all."""
-    if own is not None and own != grid:
-        if own.describe() == grid.describe():
-            other = np.argwhere(own.walls != grid.walls)
-            raise UserError(
-                f"the policy was made for another map than this: both have {grid.describe()}, but "
-                f"their walls differ in {len(other)} cells, first in {tuple(other[0].tolist())}; "
-                "name the environment and the options that it was planned for"
-            )
-        raise UserError(
-            f"the policy was made for another map than this: for {own.describe()}, and this is "
-            f"{grid.describe()}; name the environment and the options that it was planned for"
+    if own is None or own == grid:
+        return
+    differ = f"for {own.describe()}, and this is {grid.describe()}"
+    if own.describe() == grid.describe():
+        other = np.argwhere(own.walls != grid.walls)
+        differ = (
+            f"both have {grid.describe()}, but their walls differ in {len(other)} cells, first in "
+            f"{tuple(other[0].tolist())}"
         )
+    raise UserError(
+        f"the policy was made for another map than this: {differ}; name the environment and the "
+        "options that it was planned for"
+    )
 
 
 def fitting_profile(policy: Any, problem: Problem) -> "Profile":
     """`as_profile` for a problem; raises unless the policy was made for its space and actions."""
-    profile = as_profile(policy, problem.horizon, problem.first)
+    profile = as_profile(policy, problem.horizon)
     whole = profile.join(profile.per_step)
     whole.check_grid(problem.grid)
     whole.check_actions(problem.actions)
     return profile
 
 
-def as_profile(policy: Any, horizon: int, first: int = 0) -> Profile:
-    """Makes a profile of a profile, a policy, or a function ``(state, mu, step) -> action``.
-
-    ``first`` is the number of the first step, for functions.
-    """
+def as_profile(policy: Any, horizon: int) -> Profile:
+    """Makes a profile of a profile, a policy, or a function ``(state, mu, step) -> action``."""
     if isinstance(policy, Profile):
         if policy.horizon != horizon:
             raise UserError(f"the problem has {horizon} steps but the profile has {policy.horizon}")
@@ -188,12 +203,8 @@ def as_profile(policy: Any, horizon: int, first: int = 0) -> Profile:
     if isinstance(policy, AbstractPolicy):
         return Profile.stationary(policy, horizon)
     if callable(policy):
-        # Only the step is stacked: arrays that a callable module holds are the same at all steps.
-        steps = jnp.arange(first, first + horizon, dtype=jnp.int32)
-        whole = FunctionPolicy(policy, steps)
-        spec = eqx.tree_at(lambda p: p.step, jax.tree.map(lambda _: False, whole), True)
-        return Profile(*eqx.partition(whole, spec), horizon=horizon)
-    raise TypeError(
+        return Profile.stationary(FunctionPolicy(policy), horizon)
+    raise UserError(
         "expected a Profile, a policy or a function (state, mu, step) -> action, "
-        f"got {type(policy).__name__}"
+        f"got {type(policy).__name__}; pass one of these"
     )

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Mass, State
+from ..checks import whole_number
 from ..errors import UserError, in_words
 from ..space.grid import Grid
-from ..space.measure import MeanField
-
-LEAST_HERE = 1e-6
-"""Mass of a cell, in multiples of the uniform mass, below which `LogHere` is constant."""
-
-EMBEDDING_SIZE = 8
-"""Length of a `MeanEmbedding`, at most."""
+from ..space.measure import MeanField, log_mass
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class AbstractEncoder:
         """The vector for one agent."""
 
     def size(self, grid: Grid) -> int:
-        """Length of the vector on a grid, found by tracing unless a subclass computes it."""
+        """Length of the vector on a grid, found by tracing."""
         return _size(self, grid)
 
 
@@ -67,18 +62,9 @@ class LogHere(AbstractEncoder):
     """
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """One number, the same for all masses below `LEAST_HERE`."""
-        here = jnp.maximum(mu.here * mu.grid.n_cells, LEAST_HERE)
-        return (jnp.log(here) / max(1.0, math.log(mu.grid.n_cells)))[None]
-
-
-@dataclass(frozen=True)
-class AllCells(AbstractEncoder):
-    """The mass of every cell, scaled so that the uniform distribution is all ones."""
-
-    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """One number for each free cell."""
-        return mu.mass * mu.grid.n_cells
+        """One number."""
+        here = log_mass(mu.here * mu.grid.n_cells, floor=1e-6)  # finite in empty cells
+        return (here / max(1.0, math.log(mu.grid.n_cells)))[None]
 
 
 @dataclass(frozen=True)
@@ -86,24 +72,22 @@ class Pooled(AbstractEncoder):
     """The mass of blocks of cells, scaled to one if all blocks have the same mass.
 
     Attributes:
-        cells: Number of cells in a block, on each axis.
+        cells: Number of cells in a block, on each axis; with 1 every cell's mass is seen.
     """
 
     cells: int = 4
 
     def __post_init__(self) -> None:
-        if self.cells < 1:
-            raise UserError(f"a block must have at least 1 cell on each axis, got {self.cells}")
+        whole_number(self.cells, "the cells of a block on each axis")
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """One number for each block."""
-        size = self.size(mu.grid)
-        member = _blocks(mu.grid, self.cells)[:, None] == np.arange(size)
+        blocks = _blocks(mu.grid, self.cells)
+        size = int(blocks.max()) + 1
+        if size == mu.grid.n_cells:
+            return mu.mass * size
+        member = blocks[:, None] == np.arange(size)
         return mu.mass @ jnp.asarray(member, dtype=mu.mass.dtype) * size
-
-    def size(self, grid: Grid) -> int:
-        """Number of blocks that have a free cell."""
-        return int(_blocks(grid, self.cells).max()) + 1
 
 
 @dataclass(frozen=True)
@@ -112,16 +96,14 @@ class MeanEmbedding(AbstractEncoder):
 
     The kernel between cells is Gaussian with a width of a quarter of the space. The embedding's
     Lipschitz constant in W1 is at most one over the width, which keeps models Lipschitz in mu
-    (assumption Kernel).
+    (assumption Kernel). On grids of fewer cells than `length` it is as long as there are cells.
     """
 
-    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """At most `EMBEDDING_SIZE` numbers; their distances approximate those of embeddings."""
-        return mu.mass @ jnp.asarray(_embedding(mu.grid), dtype=mu.mass.dtype)
+    length: ClassVar[int] = 8
 
-    def size(self, grid: Grid) -> int:
-        """`EMBEDDING_SIZE`, or fewer on a grid of fewer cells."""
-        return min(EMBEDDING_SIZE, grid.n_cells)
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """At most `length` numbers."""
+        return mu.mass @ jnp.asarray(_embedding(mu.grid), dtype=mu.mass.dtype)
 
 
 @dataclass(frozen=True)
@@ -150,13 +132,10 @@ ENCODERS: dict[str, type[AbstractEncoder]] = {
     "none": Unseen,
     "local": Here,
     "log here": LogHere,
-    "raw": AllCells,
     "pooled": Pooled,
     "embedding": MeanEmbedding,
 }
 """Names of the encoders in configurations and files; `Seen` has none."""
-
-WORDS = {kind: word for word, kind in ENCODERS.items()}
 
 
 def check_encoder(mu: object) -> AbstractEncoder:
@@ -222,5 +201,5 @@ def _embedding(grid: Grid) -> Float[np.ndarray, "cells embedded"]:
         each = (apart[..., None] + turns * extent) / (0.25 * extent)
         gram *= np.exp(-0.5 * each**2).sum(axis=-1)
     values, vectors = np.linalg.eigh(gram)
-    keep = np.argsort(values)[::-1][:EMBEDDING_SIZE]
+    keep = np.argsort(values)[::-1][: MeanEmbedding.length]
     return np.asarray(vectors[:, keep] * np.sqrt(np.maximum(values[keep], 0.0)))

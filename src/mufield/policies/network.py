@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
+from ..actions import Box, MoveSet
+from ..checks import whole_number
 from ..errors import UserError
-from ..problem import Box, MoveSet, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, Profile, check_same_grid
@@ -88,8 +90,7 @@ class NetworkPolicy(AbstractPolicy):
         if self.points > 1:
             centre, spread = jnp.split(raw, 2)
             return scattered(self.box, centre, spread, self.points)
-        action = squash(self.box, raw)
-        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=action.dtype))
+        return ActionLaw.certain(squash(self.box, raw))
 
     def layers(self) -> list[Array]:
         """All weight matrices, the first layer's two joined."""
@@ -112,21 +113,6 @@ class NetworkPolicy(AbstractPolicy):
             bound = bound * math.sqrt(1.0 + farthest**2)
         return jnp.max(bound) * widest / 2
 
-    def bounded(self, limit: float | Scalar) -> "NetworkPolicy":
-        """The same network with every layer's spectral norm scaled down to at most ``limit``."""
-
-        def matrices(network: NetworkPolicy) -> Any:
-            first = [network.from_state, *([network.from_mu] if self.sees_mu else [])]
-            return [*first, *(weight for weight, _ in network.hidden)]
-
-        def shrink(weight: Array) -> Array:
-            norm = _spectral(weight)[..., None, None]
-            factor = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
-            return (weight * factor).astype(weight.dtype)
-
-        bounded: NetworkPolicy = eqx.tree_at(matrices, self, list(map(shrink, matrices(self))))
-        return bounded
-
 
 def network_profile(
     problem: Problem,
@@ -144,7 +130,7 @@ def network_profile(
         key: Randomness of the weights.
         width: Units of a hidden layer.
         depth: Number of hidden layers.
-        mu: How networks see the population, for example `AllCells` or `Pooled`.
+        mu: How networks see the population, for example `Pooled` or `Here`.
         points: Number of different actions on each axis; with more than one, actions are random.
     """
     if not isinstance(problem.actions, Box):
@@ -152,10 +138,8 @@ def network_profile(
             "a network policy needs a box of continuous actions; for a finite set of moves use "
             "a TablePolicy"
         )
-    if min(width, depth, points) < 1:
-        raise UserError(
-            f"width, depth and points must be at least 1, got {width}, {depth} and {points}"
-        )
+    for name, value in (("width", width), ("depth", depth), ("points", points)):
+        whole_number(value, name)
     box, grid, dtype = problem.actions, problem.grid, problem.initial.dtype
     inputs, seen = position_size(grid), check_encoder(mu).size(grid)
     outputs = box.dim if points == 1 else 2 * box.dim

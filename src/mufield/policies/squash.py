@@ -8,15 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..actions import Box
 from ..errors import UserError
-from ..problem import Box
 from .base import ActionLaw
-
-INSIDE = 0.97
-"""`unsquash` moves actions at least this near to the centre, as a share of the way to the border.
-
-Nearer to the border the slope of tanh vanishes, and gradient ascent could not move them any more.
-"""
 
 
 def squash(box: Box, raw: Float[Array, "*batch action_dim"]) -> Float[Array, "*batch action_dim"]:
@@ -26,12 +20,15 @@ def squash(box: Box, raw: Float[Array, "*batch action_dim"]) -> Float[Array, "*b
 
 
 def unsquash(
-    box: Box, actions: Float[Array, "*batch action_dim"]
+    box: Box, actions: Float[Array, "*batch action_dim"], inside: float = 0.97
 ) -> Float[Array, "*batch action_dim"]:
-    """The inverse of `squash`, with actions kept a little inside the box."""
+    """The inverse of `squash`, with actions at most ``inside`` of the way from centre to border.
+
+    Nearer to the border the slope of tanh vanishes, and gradient ascent could not move them.
+    """
     lower, upper = (jnp.asarray(b, dtype=actions.dtype) for b in (box.lower, box.upper))
     share = 2.0 * (actions - lower) / (upper - lower) - 1.0
-    return jnp.arctanh(jnp.clip(share, -INSIDE, INSIDE))
+    return jnp.arctanh(jnp.clip(share, -inside, inside))
 
 
 def scattered(

@@ -1,15 +1,19 @@
 """Policies as tables: what agents do in each cell, whatever the population does."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Mass, State
+from .._types import Mass, State, Step
+from ..actions import Box, MoveSet
+from ..checks import numbers
 from ..errors import UserError
-from ..problem import Box, MoveSet, Problem
+from ..problem import Problem
 from ..space.grid import Grid
-from ..space.measure import MeanField
+from ..space.measure import MeanField, check_grid
 from .base import AbstractPolicy, ActionLaw, check_same_grid
 
 
@@ -55,11 +59,19 @@ class TablePolicy(AbstractTable):
     weights: Float[Array, "*steps weight_rows moves"]
     grid: Grid | None = eqx.field(static=True, default=None)
 
+    def __check_init__(self) -> None:
+        """Raises unless there are arrays with enough axes, and a grid if any."""
+        _check_axes(self.actions, "actions", 3)
+        _check_axes(self.weights, "weights", 2)
+        if self.grid is not None:
+            check_grid(self.grid)
+
     @classmethod
     def deterministic(
         cls, actions: Float[Array, "*steps cells action_dim"], grid: Grid | None = None
     ) -> "TablePolicy":
         """A table with one action for each cell."""
+        actions = _as_array(actions, "actions")
         weights = jnp.ones((*actions.shape[:-2], 1, 1), dtype=actions.dtype)
         return cls(actions=actions[..., None, :], weights=weights, grid=grid)
 
@@ -71,6 +83,7 @@ class TablePolicy(AbstractTable):
         grid: Grid | None = None,
     ) -> "TablePolicy":
         """A table with the same moves in all cells, and weights for each cell."""
+        moves, weights = _as_array(moves, "moves"), _as_array(weights, "weights")
         actions = jnp.broadcast_to(moves, (*weights.shape[:-2], 1, *moves.shape))
         return cls(actions=actions, weights=weights, grid=grid)
 
@@ -94,11 +107,11 @@ class TablePolicy(AbstractTable):
         cell = mu.grid.index_of(state) if self.rows > 1 else 0
         actions = self.actions[cell if self.actions.shape[0] > 1 else 0]
         if actions.shape[0] == 1:
-            return ActionLaw(actions=actions, weights=jnp.ones((1,), dtype=actions.dtype))
+            return ActionLaw.certain(actions[0])
         weights = self.weights[cell if self.weights.shape[0] > 1 else 0]
         return ActionLaw(actions=actions, weights=weights)
 
-    def at_cells(self, grid: Grid, mass: Mass) -> ActionLaw:
+    def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
         """The whole table, without a look-up."""
         self.check_grid(grid)
         moves = self.actions.shape[-2]
@@ -109,6 +122,22 @@ class TablePolicy(AbstractTable):
         else:
             weights = jnp.broadcast_to(self.weights, (grid.n_cells, moves))
         return ActionLaw(actions=actions, weights=weights)
+
+
+def _as_array(values: Any, name: str) -> Array:
+    """The values as an array of JAX with at least two axes; raises if they cannot be one."""
+    array = values if isinstance(values, Array) else jnp.asarray(numbers(values, name), dtype=float)
+    _check_axes(array, name, 2)
+    return array
+
+
+def _check_axes(array: Any, name: str, axes: int) -> None:
+    if getattr(array, "ndim", 0) < axes:
+        raise UserError(
+            f"the {name} of a TablePolicy must be an array with at least {axes} axes, got "
+            f"{getattr(array, 'shape', type(array).__name__)}; for one action in each cell use "
+            "TablePolicy.deterministic, for the same moves in all cells TablePolicy.mixing"
+        )
 
 
 class PooledTable(AbstractTable):
@@ -137,8 +166,7 @@ class PooledTable(AbstractTable):
             cell = jnp.floor(where).astype(jnp.int32)
             cell = cell % cells if grid.periodic[axis] else jnp.clip(cell, 0, cells - 1)
             place.append(cell * self.actions.shape[axis] // cells)
-        action = self.actions[tuple(place)]
-        return ActionLaw(actions=action[None], weights=jnp.ones((1,), dtype=action.dtype))
+        return ActionLaw.certain(self.actions[tuple(place)])
 
     def table(self) -> TablePolicy:
         """The same policy with an action for each cell, for example to save it."""

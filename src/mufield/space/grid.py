@@ -1,4 +1,4 @@
-"""Regular grids over a box: cells, centres, walls, wrapped axes, and drawings of them."""
+"""Regular grids over a box: cells, centres, walls and wrapped axes."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..checks import numbers, whole_number
 from ..errors import UserError
+from .drawing import parse_map
 
 T = TypeVar("T", float, bool)
 
 PerAxis = float | Sequence[float] | np.ndarray
 """One number for all axes, or one for each."""
-
-WALL = "#"
-FREE = "."
-
 
 Points = TypeVar("Points", Array, np.ndarray)
 """Arrays of JAX or of NumPy; methods return the same kind as they are given."""
@@ -45,12 +43,9 @@ class Grid:
     def __post_init__(self) -> None:
         dim = len(self.shape)
         if not 1 <= dim <= 3:
-            raise UserError(
-                f"a grid has 1 to 3 dimensions, but the shape {self.shape} has {dim}; "
-                "leave out axes, or pool them into the reward"
-            )
-        if any(not isinstance(n, int) or n < 1 for n in self.shape):
-            raise UserError(f"each axis needs at least one cell, got the shape {self.shape}")
+            raise UserError(f"a grid has 1 to 3 dimensions, got {dim} in the shape {self.shape}")
+        for cells in self.shape:
+            whole_number(cells, f"each number of cells in the shape {self.shape}")
         for name in ("lower", "upper", "periodic"):
             value = getattr(self, name)
             if len(value) != dim:
@@ -69,9 +64,7 @@ class Grid:
                 f"the wall mask must have the grid's shape {self.shape}, got {walls.shape}"
             )
         if walls.all():
-            raise UserError(
-                "the map has no free cell: every cell is a wall; draw free cells as '.'"
-            )
+            raise UserError("the map has no free cell: every cell is a wall; draw some as '.'")
         walls.setflags(write=False)
         object.__setattr__(self, "walls", walls)
 
@@ -94,14 +87,16 @@ class Grid:
             periodic: Which axes wrap around.
             walls: Mask of the shape ``shape``, true where no agent can be.
         """
-        sizes = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        cells = numbers(shape, "shape", "give one whole number of cells for each axis")
+        sizes = tuple(whole_number(n, "each entry of shape") for n in np.atleast_1d(cells).tolist())
         dim = len(sizes)
+        mask = np.zeros(sizes) if walls is None else numbers(walls, "walls", "give a mask")
         return cls(
-            lower=per_axis(lower, dim, float),
-            upper=per_axis(upper, dim, float),
+            lower=per_axis(lower, dim, float, "lower"),
+            upper=per_axis(upper, dim, float, "upper"),
             shape=sizes,
-            periodic=per_axis(periodic, dim, bool),
-            walls=np.zeros(sizes, dtype=bool) if walls is None else np.asarray(walls),
+            periodic=per_axis(periodic, dim, bool, "periodic"),
+            walls=mask,
         )
 
     @classmethod
@@ -116,12 +111,12 @@ class Grid:
         """Builds a grid from an ASCII drawing; `parse_map` says how drawings are read."""
         walls = parse_map(drawing)
         dim = walls.ndim
-        low = per_axis(lower, dim, float)
-        size = per_axis(cell_size, dim, float)
+        low = per_axis(lower, dim, float, "lower")
+        size = per_axis(cell_size, dim, float, "cell_size")
         if any(not s > 0 for s in size):
             raise UserError(f"cell_size must be positive on every axis, got {cell_size}")
         high = tuple(lo + s * n for lo, s, n in zip(low, size, walls.shape, strict=True))
-        return cls(low, high, walls.shape, per_axis(periodic, dim, bool), walls)
+        return cls(low, high, walls.shape, per_axis(periodic, dim, bool, "periodic"), walls)
 
     @cached_property
     def _identity(self) -> tuple[object, ...]:
@@ -226,11 +221,12 @@ class Grid:
 
     def index_at(self, *cell: int) -> int:
         """Free-cell index of the cell with these coordinates; raises if it is a wall."""
-        if len(cell) != self.dim or any(
-            not 0 <= c < n for c, n in zip(cell, self.shape, strict=True)
-        ):
+        kinds = {np.asarray(each).dtype.kind for each in cell}
+        inside = len(cell) == self.dim and kinds <= {"i", "u"}
+        if not (inside and all(0 <= c < n for c, n in zip(cell, self.shape, strict=True))):
             raise UserError(
-                f"expected {self.dim} cell coordinates within the shape {self.shape}, got {cell}"
+                f"expected {self.dim} whole coordinates of a cell within the shape {self.shape}, "
+                f"got {cell}"
             )
         index = int(self.index_table[cell])
         if index < 0:
@@ -284,61 +280,20 @@ class Grid:
         return array[(..., *self.free_cells.T)]
 
 
-def per_axis(value: Any, dim: int, kind: type[T]) -> tuple[T, ...]:
+def per_axis(value: Any, dim: int, kind: type[T], name: str = "the value") -> tuple[T, ...]:
     """One value for each axis, from one value or a sequence of them."""
-    if np.ndim(value) == 0:
-        return (kind(value),) * dim
-    values = tuple(kind(v) for v in value)
-    if len(values) != dim:
-        raise UserError(f"expected one value for each of the {dim} axes, got {value}")
-    return values
+    found = numbers(value, name, f"give one value, or one for each of the {dim} axes")
+    if found.ndim == 0:
+        found = np.broadcast_to(found, (dim,))
+    if found.shape != (dim,):
+        raise UserError(f"{name} must have one value for each of the {dim} axes, got {value}")
+    return tuple(kind(each) for each in found)
 
 
 def unit_steps(dim: int) -> Int[np.ndarray, "directions dim"]:
     """The steps to a cell's neighbours: first staying, then one cell down and up each axis."""
     axes = np.eye(dim, dtype=int)
     return np.concatenate([np.zeros((1, dim), dtype=int), *np.stack([-axes, axes], axis=1)])
-
-
-def parse_map(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
-    """Reads a drawing into a wall mask with axes (x,), (x, y) or (x, y, z).
-
-    ``#`` is a wall and ``.`` is free. Drawings show x to the right and y upwards, so the *last*
-    line of a drawing is y = 0. A single line is a one-dimensional map; a sequence of drawings is
-    a stack of floors, the first at z = 0. Blank lines around a drawing and spaces around a line
-    are ignored.
-    """
-    if not isinstance(drawing, str):
-        floors = [parse_map(floor) for floor in drawing]
-        if not floors:
-            raise UserError("expected at least one floor, got an empty sequence of drawings")
-        planes = [floor[:, None] if floor.ndim == 1 else floor for floor in floors]
-        if len({plane.shape for plane in planes}) > 1:
-            raise UserError(
-                "all floors must have the same width and depth, got "
-                f"{[plane.shape for plane in planes]}"
-            )
-        return np.stack(planes, axis=-1)
-    lines = [line.strip() for line in drawing.strip().splitlines()]
-    if not lines:
-        raise UserError("the map is empty: draw at least one line of '#' and '.'")
-    widths = [len(line) for line in lines]
-    if len(set(widths)) > 1:
-        odd = next(i for i, width in enumerate(widths) if width != widths[0])
-        raise UserError(
-            f"all lines of a map must have the same length: line 1 has {widths[0]} characters, "
-            f"line {odd + 1} has {widths[odd]}; pad it with '.' or '#'"
-        )
-    for number, line in enumerate(lines, start=1):
-        for column, character in enumerate(line, start=1):
-            if character not in (WALL, FREE):
-                raise UserError(
-                    f"unknown character {character!r} at line {number}, column {column}: "
-                    "use '#' for a wall and '.' for a free cell"
-                )
-    # Drawn top to bottom; stored with y growing upwards.
-    walls = np.array([[character == WALL for character in line] for line in lines[::-1]]).T
-    return walls[:, 0] if walls.shape[1] == 1 else walls
 
 
 def _library(array: Array | np.ndarray) -> Any:

@@ -14,14 +14,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._types import Action, Key, Mass, Scalar, State, States, Step
-from ..errors import UserError
+from ..checks import distribution, finite, is_a, non_negative, numbers
+from ..errors import UserError, in_words
 from .grid import Grid
-
-MASS_TOLERANCE = 1e-4
-"""How far a distribution that comes from outside may be from summing to one."""
-
-LOG_FLOOR = 1e-25
-"""Mass below which `log_mass` is constant: the logarithm stays finite in empty cells."""
 
 
 class MeanField(eqx.Module):
@@ -51,8 +46,10 @@ class MeanField(eqx.Module):
 
 
 def mean_field_at(grid: Grid, mass: Mass, state: State, step: Step = 0) -> MeanField:
-    """The mean field that an agent at ``state`` sees."""
-    return MeanField(mass=mass, here=mass[grid.index_of(state)], grid=grid, step=step)
+    """The mean field that an agent at ``state`` sees; in a wall or off the grid ``here`` is 0."""
+    index = grid.index_of(state)
+    here = jnp.where(index < 0, 0.0, mass[index])
+    return MeanField(mass=mass, here=here, grid=grid, step=step)
 
 
 def at_all_cells(
@@ -72,9 +69,9 @@ def at_all_cells(
     return jax.vmap(one)(centres, mass, actions)
 
 
-def log_mass(mass: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The logarithm, but finite in empty cells; the entropy computed with it is still concave."""
-    return jnp.log(jnp.maximum(mass, LOG_FLOOR))
+def log_mass(mass: Float[Array, "..."], floor: float = 1e-25) -> Float[Array, "..."]:
+    """Log max(mass, floor), finite in empty cells; the entropy computed with it is concave."""
+    return jnp.log(jnp.maximum(mass, floor))
 
 
 def density(grid: Grid, mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch cells"]:
@@ -87,65 +84,75 @@ def entropy(mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch"]:
     return jnp.sum(-mass * log_mass(mass), axis=-1)
 
 
-def expectation(
-    mass: Float[Array, "*batch cells"], values: Float[Array, "cells *rest"]
-) -> Float[Array, "..."]:
-    """Mean of a function on the cells under the distribution."""
-    return jnp.tensordot(mass, values, axes=1)
-
-
 def uniform(grid: Grid) -> Mass:
     """The same mass in every free cell."""
+    check_grid(grid)
     return jnp.full(grid.n_cells, 1.0 / grid.n_cells)
 
 
 def point_mass(grid: Grid, *cell: int) -> Mass:
     """All mass in the cell with these coordinates."""
+    check_grid(grid)
     return jnp.zeros(grid.n_cells).at[grid.index_at(*cell)].set(1.0)
 
 
-def from_density(grid: Grid, values: ArrayLike) -> Mass:
-    """Normalises non-negative values at the cell centres to a distribution."""
-    values = np.asarray(values, dtype=float)
-    if values.shape != (grid.n_cells,):
-        raise UserError(
-            f"a density needs one value for each of the {grid.n_cells} free cells, got the shape "
-            f"{values.shape}"
-        )
-    if not np.all(np.isfinite(values)) or np.any(values < 0) or values.sum() <= 0:
-        raise UserError(
-            "a density must be finite, non-negative and not zero everywhere; "
-            f"got values from {values.min()} to {values.max()}"
-        )
-    return jnp.asarray(values / values.sum(), dtype=jnp.result_type(float))
+def check_grid(grid: Any) -> None:
+    """Raises unless ``grid`` is a `Grid`."""
+    is_a(grid, Grid, "the space", "make it with Grid.box or Grid.from_map")
+
+
+def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass:
+    """The distribution whose mass is proportional to a density at the cell centres.
+
+    Args:
+        grid: The space.
+        values: Non-negative numbers, one for each free cell, or a function of one state that
+            returns such a number. They need not sum to one.
+    """
+    check_grid(grid)
+    name = "the density"
+    if callable(values):
+        try:
+            values = jax.vmap(values)(jnp.asarray(grid.centres, dtype=jnp.result_type(float)))
+        except Exception as error:
+            raise UserError(
+                f"{name} could not be evaluated for a state of shape {(grid.dim,)}; it must be a "
+                f"function of one state that returns a number: {in_words(error, '(state)')}"
+            ) from error
+    given = _per_cell(grid, values, name).astype(float)
+    if not given.sum() > 0:
+        raise UserError(f"{name} must not be zero everywhere; make it positive in some cell")
+    return jnp.asarray(given / given.sum(), dtype=jnp.result_type(float))
 
 
 def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
     """Returns ``mass`` as an array, or raises and says what is wrong with it."""
-    values = np.asarray(mass)
-    if values.dtype.kind not in "fiub":
-        raise UserError(f"{name} must be real numbers, got an array of {values.dtype}")
+    values = numbers(mass, name)
     if values.shape == grid.shape and values.shape != (grid.n_cells,):
         in_walls = float(np.sum(values[grid.walls]))
         if in_walls != 0:
             raise UserError(f"{name} puts mass {in_walls:g} inside walls; move it to free cells")
         values = grid.from_array(values)
+    values = _per_cell(grid, values, name)
+    total = distribution(values, name)
+    return jnp.asarray(values / total, dtype=jnp.result_type(float))
+
+
+def _per_cell(grid: Grid, given: Any, name: str) -> Float[np.ndarray, "cells"]:
+    """Finite, non-negative numbers, one for each free cell; raises for others."""
+    values = numbers(given, name)
     if values.shape != (grid.n_cells,):
         raise UserError(
             f"{name} must have one entry for each of the {grid.n_cells} free cells (or the "
             f"grid's shape {grid.shape}), got the shape {values.shape}"
         )
-    if not np.all(np.isfinite(values)):
-        cell = tuple(int(c) for c in grid.free_cells[int(np.argmin(np.isfinite(values)))])
-        raise UserError(f"{name} must be finite, but it is NaN or infinite in cell {cell}")
-    if np.any(values < 0):
-        worst = int(np.argmin(values))
-        cell = tuple(int(c) for c in grid.free_cells[worst])
-        raise UserError(f"{name} must not be negative, but it is {values[worst]:g} in cell {cell}")
-    total = float(values.sum())
-    if abs(total - 1.0) > MASS_TOLERANCE:
-        raise UserError(f"{name} must sum to 1, but it sums to {total:.6g}; divide it by its sum")
-    return jnp.asarray(values / total, dtype=jnp.result_type(float))
+
+    def place(index: tuple[int, ...]) -> str:
+        return f"in cell {tuple(grid.free_cells[index].tolist())}"
+
+    finite(values, name, place=place)
+    non_negative(values, name, place=place)
+    return values.astype(np.result_type(values, np.float32))
 
 
 class Placed(NamedTuple):
@@ -184,7 +191,7 @@ def _draw_cells(mass: Mass, chances: Float[Array, "agents"]) -> Int[Array, "agen
 
 def histogram(grid: Grid, positions: ArrayLike) -> Mass:
     """The distribution of observed positions (agents, dim): how a real fleet becomes a ``mu``."""
-    positions = np.asarray(positions, dtype=float)
+    positions = numbers(positions, "positions").astype(float)
     if positions.ndim != 2 or positions.shape[1] != grid.dim or len(positions) == 0:
         raise UserError(
             f"positions must have the shape (agents, {grid.dim}) with at least one agent, "

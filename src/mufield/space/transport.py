@@ -6,60 +6,35 @@ prove that no other arc can help, so that a thousand cells take seconds rather t
 `approximate_wasserstein` serves grids of any size, and says how far off it may be.
 """
 
-import itertools
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import ArrayLike, Float
 
 from ..errors import UserError
 from .grid import Grid
 from .measure import check_mass
-from .move import trace
-
-NEAREST_ARCS = 8
-"""Number of arcs from each cell to its nearest counterparts with which the program starts."""
-
-HAIR = 1e-4
-"""How far outside a wall's corner, in cells, lines of sight start, so that they pass the wall."""
 
 MOST_CELLS = 4000
 """Above this the linear program would take minutes and gigabytes; it refuses instead."""
 
-MOST_BLOCKS = 1000
-"""Larger grids are pooled to at most so many blocks of cells for an approximation."""
 
-ROUNDING = 1e-15
-"""Distributions that differ by less mass than this are equal up to rounding."""
-
-NOTHING = 1e-9
-"""Cells with less than this share of the moved mass are below the program's tolerance."""
-
-
-def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike, metric: str = "straight") -> float:
+def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> float:
     """W1 between two distributions over the free cells: the least mass times distance moved.
 
-    Args:
-        grid: The space.
-        mu: Mass of each free cell.
-        nu: The other distribution.
-        metric: Distance between the centres of two cells. ``"straight"`` is Euclidean, the
-            shorter way around periodic axes; ``"walls"`` is the shortest way that avoids walls.
+    The distance between two cells is the Euclidean one of their centres, the shorter way around
+    periodic axes.
     """
-    if metric not in ("straight", "walls"):
-        raise UserError(f"metric must be 'straight' or 'walls', got {metric!r}")
     excess = _excess(grid, mu, nu)
-    if grid.dim == 1 and (metric == "straight" or not grid.walls.any()):
+    if grid.dim == 1:
         return _one_dimensional(grid, excess)
     if grid.n_cells > MOST_CELLS:
         raise UserError(
             f"the exact distance is for grids of up to {MOST_CELLS} free cells, this one has "
             f"{grid.n_cells}; use approximate_wasserstein, which says how far off it may be"
         )
-    return _planar(excess, ground_distance(grid, metric))
+    return _least_cost(excess, cell_distances(grid))
 
 
 class Distance(NamedTuple):
@@ -69,12 +44,14 @@ class Distance(NamedTuple):
     error: float
 
 
-def approximate_wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Distance:
-    """W1 between two distributions, straight, on grids of any size.
+def approximate_wasserstein(
+    grid: Grid, mu: ArrayLike, nu: ArrayLike, most_blocks: int = 1000
+) -> Distance:
+    """W1 between two distributions on grids of any size.
 
-    It is exact up to `MOST_CELLS` free cells and on lines. Larger grids are pooled: all excess of
-    a block of cells is put to one place in it. By the triangle inequality the distance changes by
-    no more than that takes, which is the ``error``.
+    It is exact up to `MOST_CELLS` free cells and on lines. Larger grids are pooled to at most
+    ``most_blocks`` blocks: all excess of a block of cells is put to one place in it. By the
+    triangle inequality the distance changes by no more than that takes, which is the ``error``.
     """
     if grid.dim == 1 or grid.n_cells <= MOST_CELLS:
         return Distance(wasserstein(grid, mu, nu), 0.0)
@@ -85,7 +62,7 @@ def approximate_wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Distanc
     cells, places = grid.free_cells[present], np.asarray(grid.centres)[present]
     for side in range(2, max(grid.shape) + 1):
         inverse = np.unique(cells // side, axis=0, return_inverse=True)[1].reshape(-1)
-        if inverse.max() < MOST_BLOCKS:
+        if inverse.max() < most_blocks:
             break
     amount = excess[present]
     weight = np.bincount(inverse, np.abs(amount))
@@ -93,7 +70,7 @@ def approximate_wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Distanc
     middles = np.stack([np.bincount(inverse, np.abs(amount) * x) / weight for x in places.T], 1)
     carried = np.abs(amount) @ np.linalg.norm(places - middles[inverse], axis=-1)
     between = np.linalg.norm(grid.displacement(middles[:, None], middles[None]), axis=-1)
-    return Distance(_planar(np.bincount(inverse, amount), between), float(carried))
+    return Distance(_least_cost(np.bincount(inverse, amount), between), float(carried))
 
 
 def _excess(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Float[np.ndarray, "cells"]:
@@ -104,93 +81,29 @@ def _excess(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Float[np.ndarray, "cell
     return excess
 
 
-def _planar(
+def _least_cost(
     excess: Float[np.ndarray, "places"], distance: Float[np.ndarray, "places places"]
 ) -> float:
     """The least mass times distance that takes all excess to where there is too little."""
     moved = 0.5 * float(np.abs(excess).sum())
-    if moved <= ROUNDING:
+    if moved <= 1e-15:  # equal up to rounding
         return 0.0
-    # The program's tolerances are absolute, so masses are scaled to the order of one.
+    # The program's tolerances are absolute, so masses are scaled to the order of one; cells with
+    # less than 1e-9 of the moved mass are below them.
     excess = excess / moved
-    surplus, deficit = np.flatnonzero(excess > NOTHING), np.flatnonzero(excess < -NOTHING)
+    surplus, deficit = np.flatnonzero(excess > 1e-9), np.flatnonzero(excess < -1e-9)
     # The largest comes last: its equation is left out, so that it takes up all rounding.
     deficit = deficit[np.argsort(-excess[deficit], kind="stable")]
-    cost = distance[np.ix_(surplus, deficit)]
-    if not np.all(np.isfinite(cost)):
-        raise UserError(
-            "some cells cannot reach each other around the walls, so the distance is infinite; "
-            "use metric='straight'"
-        )
     supply, demand = excess[surplus], -excess[deficit]
+    cost = distance[np.ix_(surplus, deficit)]
     return moved * _transport(supply / supply.sum(), demand / demand.sum(), cost)
 
 
 @lru_cache(maxsize=8)
-def ground_distance(grid: Grid, metric: str) -> Float[np.ndarray, "cells cells"]:
-    """Distances between the centres of all free cells; infinite where there is no way.
-
-    The shortest way around walls consists of straight legs between outer corners of walls. In
-    three dimensions only the midpoints of a wall cell's edges count as corners, so that the
-    distance is an upper bound.
-    """
+def cell_distances(grid: Grid) -> Float[np.ndarray, "cells cells"]:
+    """Distances between the centres of all free cells."""
     between = grid.displacement(grid.centres[:, None], grid.centres[None])
-    straight: Float[np.ndarray, "cells cells"] = np.linalg.norm(between, axis=-1)
-    if metric == "straight" or not grid.walls.any():
-        return straight
-    from scipy.sparse.csgraph import floyd_warshall
-
-    corners, nudged = _outer_corners(grid)
-    size = np.asarray(grid.cell_size)
-    centres = grid.free_cells + 0.5
-    nodes = np.concatenate([centres, corners])
-    legs = np.full((len(nodes), len(nodes)), np.inf)
-    turns = [(-1, 0, 1) if periodic else (0,) for periodic in grid.periodic]
-    for turn in itertools.product(*turns):
-        # Around a periodic axis the longer way may be the open one.
-        shift = np.asarray(turn) * np.asarray(grid.shape)
-        seen = _visible(grid, np.concatenate([centres, nudged]), shift)
-        length = np.linalg.norm((nodes[None] + shift - nodes[:, None]) * size, axis=-1)
-        legs = np.minimum(legs, np.where(seen, length, np.inf))
-    # Sight is mutual, but ties at corners may be decided differently in the two directions.
-    legs = np.minimum(legs, legs.T)
-    shortest: Float[np.ndarray, "nodes nodes"] = floyd_warshall(legs, directed=False)
-    return shortest[: grid.n_cells, : grid.n_cells]
-
-
-def _outer_corners(
-    grid: Grid,
-) -> tuple[Float[np.ndarray, "corners dim"], Float[np.ndarray, "corners dim"]]:
-    """Corners that a shortest way can bend around, in cells: where they are, and a `HAIR` outside.
-
-    In the plane of two axes these are the wall cells' corners whose three other cells are free.
-    """
-    blocked = grid.padded_walls(1)
-    corners, nudged = [np.zeros((0, grid.dim))], [np.zeros((0, grid.dim))]
-    walls = np.argwhere(grid.walls)
-    for one, two in itertools.combinations(range(grid.dim), 2):
-        for sides in itertools.product((-1, 1), repeat=2):
-            first, second = np.zeros((2, grid.dim), dtype=int)
-            first[one], second[two] = sides
-            around = [blocked[tuple((walls + 1 + d).T)] for d in (first, second, first + second)]
-            found = walls[~np.any(around, axis=0)]
-            outward = first + second
-            corners.append(found + 0.5 + 0.5 * outward)
-            nudged.append(found + 0.5 + (0.5 + HAIR) * outward)
-    return np.concatenate(corners), np.concatenate(nudged)
-
-
-def _visible(
-    grid: Grid, nodes: Float[np.ndarray, "nodes dim"], shift: Int[np.ndarray, "dim"]
-) -> Bool[np.ndarray, "nodes nodes"]:
-    """Which nodes (rows) see which shifted nodes (columns); what stops agents stops sight."""
-    points = jnp.asarray(nodes)
-
-    def visible_from(origin: Array) -> Array:
-        aims = points + jnp.asarray(shift, dtype=points.dtype)
-        return jax.vmap(lambda aim: ~jnp.any(trace(grid, origin, aim).stopped))(aims)
-
-    return np.asarray(jax.jit(lambda: jax.lax.map(visible_from, points, batch_size=64))())
+    return np.asarray(np.linalg.norm(between, axis=-1))
 
 
 def _one_dimensional(grid: Grid, excess: Float[np.ndarray, "cells"]) -> float:
@@ -209,16 +122,16 @@ def _transport(
     supply: Float[np.ndarray, "sources"],
     demand: Float[np.ndarray, "sinks"],
     cost: Float[np.ndarray, "sources sinks"],
+    nearest: int = 8,
 ) -> float:
-    """Least cost of transport by linear programming, with arcs added while they reduce the cost."""
-    # SciPy is slow to import, and only needed here.
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array
+    """Least cost of transport by linear programming, with arcs added while they reduce the cost.
 
+    It starts with the arcs from each place to its ``nearest`` counterparts.
+    """
     m, n = cost.shape
     used = np.zeros((m, n), dtype=bool)
-    nearest_sinks = np.argsort(cost, axis=1, kind="stable")[:, :NEAREST_ARCS]
-    nearest_sources = np.argsort(cost, axis=0, kind="stable")[:NEAREST_ARCS]
+    nearest_sinks = np.argsort(cost, axis=1, kind="stable")[:, :nearest]
+    nearest_sources = np.argsort(cost, axis=0, kind="stable")[:nearest]
     used[np.arange(m)[:, None], nearest_sinks] = True
     used[nearest_sources, np.arange(n)[None, :]] = True
     # The arcs of one feasible plan, first come first served, so that a solution exists.
@@ -228,27 +141,9 @@ def _transport(
     first = np.minimum(np.searchsorted(supplied, middles), m - 1)
     used[first, np.minimum(np.searchsorted(demanded, middles), n - 1)] = True
     used[:, -1] = True  # takes up rounding
-    balance = np.concatenate([supply, demand])
     tolerance = 1e-9 * max(1.0, float(cost.max()))
     while True:
-        rows, columns = np.nonzero(used)
-        arcs = np.arange(len(rows))
-        ones = np.ones(2 * len(rows))
-        incidence = coo_array(
-            (ones, (np.concatenate([rows, m + columns]), np.concatenate([arcs, arcs]))),
-            shape=(m + n, len(rows)),
-        )
-        # One balance equation follows from the others; dropping it keeps rounding harmless.
-        solution = linprog(
-            cost[rows, columns],
-            A_eq=incidence.tocsr()[:-1],
-            b_eq=balance[:-1],
-            bounds=(0, None),
-            method="highs",
-            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-        )
-        if solution.status != 0:
-            raise RuntimeError(f"the transport problem was not solved: {solution.message}")
+        solution = _solve(np.concatenate([supply, demand]), cost, used)
         prices = np.append(solution.eqlin.marginals, 0.0)
         gain = prices[:m, None] + prices[None, m:] - cost
         missing = (gain > tolerance) & ~used
@@ -260,3 +155,29 @@ def _transport(
         chosen = np.zeros_like(used)
         np.put_along_axis(chosen, best, True, axis=1)
         used |= chosen & missing
+
+
+def _solve(balance: np.ndarray, cost: np.ndarray, used: np.ndarray) -> Any:
+    """The linear program of the arcs ``used``."""
+    # SciPy is slow to import, and only needed here.
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    rows, columns = np.nonzero(used)
+    arcs, ones = np.arange(len(rows)), np.ones(2 * len(rows))
+    incidence = coo_array(
+        (ones, (np.concatenate([rows, len(used) + columns]), np.concatenate([arcs, arcs]))),
+        shape=(len(balance), len(rows)),
+    )
+    # One balance equation follows from the others; dropping it keeps rounding harmless.
+    solution = linprog(
+        cost[rows, columns],
+        A_eq=incidence.tocsr()[:-1],
+        b_eq=balance[:-1],
+        bounds=(0, None),
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    if solution.status != 0:
+        raise RuntimeError(f"the transport problem was not solved: {solution.message}")
+    return solution

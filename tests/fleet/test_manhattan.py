@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mufield as mf
-from mufield.environments.manhattan import DATA, trip_table
 from mufield.finite.system import FiniteSystem
+from mufield.fleet.manhattan import DATA, trip_table
 
 TAXIS = mf.make("manhattan", horizon=3)
 
@@ -31,12 +31,12 @@ def test_the_data_are_small_and_look_like_manhattan():
 
 
 def test_options_change_what_they_name():
-    wanted = TAXIS.problem.trips.chance.wanted
+    wanted = TAXIS.problem.trips.chance.demand
     assert float(wanted.sum()) == pytest.approx(0.6 * 3, rel=1e-5)
-    heavier = mf.make("manhattan", horizon=3, load=0.9).problem.trips.chance.wanted
+    heavier = mf.make("manhattan", horizon=3, load=0.9).problem.trips.chance.demand
     np.testing.assert_allclose(heavier, 1.5 * wanted, rtol=1e-5)
     weekend = mf.make("manhattan", horizon=3, day="weekend", start=23.75)
-    assert float(jnp.abs(weekend.problem.trips.chance.wanted - wanted).sum()) > 0.5
+    assert float(jnp.abs(weekend.problem.trips.chance.demand - wanted).sum()) > 0.5
     fares = mf.make("manhattan", horizon=3, reward="fares").problem.reward
     mean = float(jnp.sum(fares.pay * wanted) / wanted.sum())
     assert 8 < mean < 20
@@ -80,7 +80,7 @@ def test_avenues_are_faster_and_midtown_rush_hours_and_crowds_slower():
 def test_mass_is_kept_and_a_plan_beats_staying():
     stay = TAXIS.evaluate(lambda state, mu, step: jnp.zeros(2))
     np.testing.assert_allclose(stay.mass.sum(axis=1), 1.0, atol=1e-5)
-    assert float(stay.value) < float(TAXIS.problem.trips.chance.wanted.sum())
+    assert float(stay.value) < float(TAXIS.problem.trips.chance.demand.sum())
     moves = mf.MoveFlow(*TAXIS.reveal(), TAXIS.problem.actions.points(3))
     plan = mf.MirrorAscent(sweeps=20, bound=False).solve(moves)
     assert float(plan.value) > 1.05 * float(stay.value)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import mufield as mf
 
 GRID = mf.Grid.box(0.0, (2.0, 2.0), (4, 4), walls=np.eye(4, dtype=bool))
-CITY = mf.CityMap(-73.98, 40.75, 29.0, GRID)
+CITY = mf.fleet.CityMap(-73.98, 40.75, 29.0, GRID)
 
 
 def trips(count=40, seed=0, **changes):
@@ -36,12 +36,12 @@ def trips(count=40, seed=0, **changes):
 
 
 def test_trips_become_a_problem(tmp_path):
-    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
     assert (len(records), records.notes) == (40, ())
-    found = records.model(CITY, start=7.0, steps=6, near=0.0, popular=0.0)
+    found = records.model(CITY, start=7.0, steps=6, bandwidth=0.0, prior_trips=0.0)
     assert found.notes == ()
     np.testing.assert_allclose(found.matrix.sum(axis=1), 1.0)
-    np.testing.assert_allclose(found.wanted(0.6).sum(axis=1).mean(), 0.6)
+    np.testing.assert_allclose(found.demand_per_vehicle(0.6).sum(axis=1).mean(), 0.6)
     # Without smoothing, rows are the shares of the trips from there.
     starts = GRID.index_of(CITY.to_plane(*records.pickup.T))
     ends = GRID.index_of(CITY.to_plane(*records.dropoff.T))
@@ -58,13 +58,15 @@ def test_trips_become_a_problem(tmp_path):
         horizon=6,
         initial=smooth.ended,
         noise=0.1,
-        trips=mf.Trips(mf.Passengers(GRID, smooth.wanted(0.6)), smooth.matrix),
+        trips=mf.fleet.Trips(
+            mf.fleet.Passengers(GRID, smooth.demand_per_vehicle(0.6)), smooth.matrix
+        ),
     )
     assert problem.city is CITY
 
 
 def test_all_hours_of_a_day_hold_all_trips(tmp_path):
-    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
     day = records.model(CITY, start=0.0, steps=144)
     assert day.demand.sum() == pytest.approx(40.0)
     own = records.city(cell=500, turn=29)
@@ -72,7 +74,7 @@ def test_all_hours_of_a_day_hold_all_trips(tmp_path):
 
 
 def test_days_are_chosen_and_counted(tmp_path):
-    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
     weekend = records.on((5, 6))
     assert set(weekend.weekday) == {5.0, 6.0}
     assert weekend.notes == (f"{40 - len(weekend)} of 40 trips are on other days",)
@@ -80,7 +82,7 @@ def test_days_are_chosen_and_counted(tmp_path):
         records.on([9])
     rows = [{k: v for k, v in row.items() if k != "weekday"} for row in trips()]
     with pytest.raises(mf.UserError, match="do not say on which day"):
-        mf.read_trips(write(tmp_path / "trips.csv", rows)).on([0])
+        mf.fleet.read_trips(write(tmp_path / "trips.csv", rows)).on([0])
 
 
 def test_dates_say_hour_and_day(tmp_path):
@@ -88,7 +90,7 @@ def test_dates_say_hour_and_day(tmp_path):
     for row in rows:
         row["time"] = "2026-03-07 07:45:00"  # a Saturday
     for path in ("trips.csv", "trips.parquet"):
-        records = mf.read_trips(write(tmp_path / path, rows))
+        records = mf.fleet.read_trips(write(tmp_path / path, rows))
         assert (set(records.hour), set(records.weekday)) == ({7.75}, {5.0})
 
 
@@ -102,7 +104,7 @@ def test_omissions_are_counted_by_reason(tmp_path):
     rows[5]["hour"] = 24
     rows[6]["weekday"] = ""
     rows[7]["fare"] = -3.0
-    records = mf.read_trips(write(tmp_path / "trips.csv", rows))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", rows))
     assert len(records) == 32
     assert [note.partition(":")[0] for note in records.notes] == [
         "2 of 40 trips were left out, because a coordinate is missing or no number",
@@ -114,7 +116,7 @@ def test_omissions_are_counted_by_reason(tmp_path):
     ]
     assert records.notes[1].endswith("first in line 4")
     rows[8] |= {"pickup_longitude": -74.5}
-    found = mf.read_trips(write(tmp_path / "trips.csv", rows)).model(CITY, start=7.0, steps=2)
+    found = mf.fleet.read_trips(write(tmp_path / "trips.csv", rows)).model(CITY, start=7.0, steps=2)
     assert found.notes[-1] == "1 of 32 trips are not on the map"
 
 
@@ -133,7 +135,7 @@ def test_files_that_cannot_be_right(tmp_path, spoil, message):
     path = write(tmp_path / "trips.csv", trips())
     path.write_text(spoil(path.read_text().replace("\r\n", "\n").strip()))
     with pytest.raises(mf.UserError, match=message):
-        mf.read_trips(path)
+        mf.fleet.read_trips(path)
 
 
 def test_gzipped_files_and_other_names(tmp_path):
@@ -141,18 +143,18 @@ def test_gzipped_files_and_other_names(tmp_path):
     packed = tmp_path / "trips.csv.gz"
     text = path.read_bytes().replace(b"pickup_longitude", b"x")
     packed.write_bytes(gzip.compress(text))
-    assert len(mf.read_trips(packed, {"pickup_longitude": "x"})) == 40
+    assert len(mf.fleet.read_trips(packed, {"pickup_longitude": "x"})) == 40
     with pytest.raises(mf.UserError, match="no column lon is used"):
-        mf.read_trips(packed, {"lon": "x"})
+        mf.fleet.read_trips(packed, {"lon": "x"})
     with pytest.raises(mf.UserError, match="but y is missing"):
-        mf.read_trips(packed, {"pickup_longitude": "x", "fare": "y"})
+        mf.fleet.read_trips(packed, {"pickup_longitude": "x", "fare": "y"})
     packed.write_bytes(packed.read_bytes()[:-30])
     with pytest.raises(mf.UserError, match="cannot be unpacked"):
-        mf.read_trips(packed, {"pickup_longitude": "x"})
+        mf.fleet.read_trips(packed, {"pickup_longitude": "x"})
 
 
 def test_hours_without_trips_are_refused(tmp_path):
-    records = mf.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
     with pytest.raises(mf.UserError, match="no trip begins between 15"):
         records.model(CITY, start=15.0, steps=3)
     with pytest.raises(mf.UserError, match="expected an hour from 0 to below 24"):
@@ -161,15 +163,15 @@ def test_hours_without_trips_are_refused(tmp_path):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    near=st.sampled_from([0.0, 0.2, 1.0]),
-    popular=st.sampled_from([0.0, 3.0]),
+    bandwidth=st.sampled_from([0.0, 0.2, 1.0]),
+    prior_trips=st.sampled_from([0.0, 3.0]),
     seed=st.integers(0, 9),
 )
-def test_destinations_are_always_distributions(tmp_path_factory, near, popular, seed):
+def test_destinations_are_always_distributions(tmp_path_factory, bandwidth, prior_trips, seed):
     path = tmp_path_factory.mktemp("trips") / "trips.csv"
-    records = mf.read_trips(write(path, trips(5, seed)))
-    found = records.model(CITY, start=7.0, steps=3, near=near, popular=popular)
+    records = mf.fleet.read_trips(write(path, trips(5, seed)))
+    found = records.model(CITY, start=7.0, steps=3, bandwidth=bandwidth, prior_trips=prior_trips)
     np.testing.assert_allclose(found.matrix.sum(axis=1), 1.0, atol=1e-9)
     assert (found.matrix >= 0).all()
     assert found.ended.sum() == pytest.approx(1.0)
-    mf.Trips(lambda state, mu: 0.5, found.matrix)
+    mf.fleet.Trips(lambda state, mu: 0.5, found.matrix)

@@ -1,0 +1,13 @@
+"""The public names of this package, each written once: `lazy_loader` reads them from here."""
+
+from .fluid import FluidPlan as FluidPlan
+from .fluid import Programme as Programme
+from .fluid import fluid_plan as fluid_plan
+from .fluid import for_fleet as for_fleet
+from .maps import CityMap as CityMap
+from .passengers import Earnings as Earnings
+from .passengers import Passengers as Passengers
+from .records import TripModel as TripModel
+from .records import TripRecords as TripRecords
+from .records import read_trips as read_trips
+from .trips import Trips as Trips

@@ -1,0 +1,292 @@
+r"""The fluid linear programme of a fleet: a plan with known motion, and a dual bound on J.
+
+With $x_h(k, a)$ the empty vehicles of cell $k$ that choose move $a$, and $s_h(k)$ those that serve,
+
+$$\max \sum_{h,k} w_h(k)\, s_h(k) - \sum_{h,k,a} c(a)\, x_h(k, a)
+\quad\text{with}\quad 0 \le s_h(k) \le d_h(k),\ x \ge 0,$$
+$$\sum_a x_h(k, a) + s_h(k) = \sum_{j,a} x_{h-1}(j, a)\, T(j, a, k) + \sum_j s_{h-1}(j)\, P(j, k).$$
+
+The programme relaxes the problem: its vehicles may refuse passengers, $s < \min(\mu, d)$, while
+those of the problem match as many as possible. So no policy over these moves earns more than the
+optimum, if the motion does not depend on mu; the programme's motion is that of empty streets.
+
+The bound for motions that depend on mu, and for other moves, comes from the dual. Any values
+$V_h(k)$ of a vehicle in each cell, with $V$ zero after the last step, bound J from above by
+$\sum_k \mu_0(k) V_0(k) + \sum_{h,k} d_h(k) \lambda_h(k)$ if they are feasible:
+
+$$V_h(k) \ge \max_{a, m}\ \sum_j T_m(k, a, j)\, V_{h+1}(j) - c(a), \qquad
+\lambda_h(k) = \max\Big(0,\ w_h(k) + \sum_j P(k, j)\, V_{h+1}(j) - V_h(k)\Big),$$
+
+where $m$ is the mass of the cell that the motion sees. The solver's values are raised to feasible
+ones from the last step to the first, so the bound does not depend on the solver's tolerance. If the
+motion depends on mu, the maximum over $m$ is taken over a few sizes only: then the bound is proved
+for these, not between them.
+"""
+
+import warnings
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import Step
+from ..errors import UserError
+from ..flow.dependence import dependence
+from ..flow.moves import MoveFlow, Weights
+from ..policies.base import Profile
+from ..problem import Problem
+from .passengers import Earnings, Passengers, rows_at
+from .trips import SparseMatrix, Trips
+
+
+class FluidPlan(eqx.Module):
+    """A policy from the fluid programme, and the bound.
+
+    Attributes:
+        moves: The flow over the moves that the policy draws from.
+        weights: The policy's weights.
+        optimum: Optimum of the programme, which may refuse passengers and has empty streets.
+        upper: Dual bound: no policy over the moves earns more.
+        value: J of the policy, where vehicles serve whom they can and crowds are as they are.
+        served: Served demand in the programme, by step and cell; zero before the first step.
+        refused: Passengers that the programme refuses although there is a vehicle in the cell, as a
+            share of all that it serves. If there are none, the bound is tight for a motion that
+            does not depend on mu.
+    """
+
+    moves: MoveFlow
+    weights: Weights
+    optimum: float
+    upper: float
+    value: float
+    served: Float[np.ndarray, "steps cells"]
+    refused: float
+
+    @property
+    def profile(self) -> Profile:
+        """The randomised policy profile."""
+        return self.moves.profile(self.weights)
+
+
+def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, crowds: int = 8) -> FluidPlan:
+    """Solves the fluid linear programme with known motion, by HiGHS.
+
+    Args:
+        moves: The flow, the motion and the moves of the plan. The problem must have trips with the
+            chance `Passengers`, and the reward `Earnings`. If it is the rest of an episode, so is
+            the plan.
+        tried: More moves, for which the bound is to hold as well; by default the plan's.
+        crowds: At how many masses of a cell, from none to the whole fleet, a motion that depends on
+            mu is evaluated for the bound.
+    """
+    programme = Programme(moves)
+    if dependence(moves.flow.problem, moves.motion) == "more":
+        raise UserError(
+            "the fluid programme needs a motion that sees of mu no more than mu.here, so that all "
+            "crowds can be tried; plan with MirrorAscent"
+        )
+    found = programme.solve()
+    # Steps before the first planned one keep uniform weights, which nobody follows.
+    weights = moves.uniform()
+    planned = jnp.asarray(found.weights, dtype=weights.dtype)
+    weights = weights.at[-len(planned) :].set(planned)
+    return FluidPlan(
+        moves=moves,
+        weights=weights,
+        optimum=found.optimum,
+        upper=Programme(tried or moves).dual_bound(found.values, crowds),
+        value=float(moves.rollout(weights).value),
+        served=np.pad(found.served, ((len(weights) - len(planned), 0), (0, 0))),
+        refused=found.refused,
+    )
+
+
+def for_fleet(problem: Problem, vehicles: int, *, seen: int = -1) -> Problem:
+    """The problem to plan in for a fleet of so many vehicles; see `Passengers`.
+
+    Run the plan in the problem as it is. ``seen`` is the step at which vehicles were counted, if
+    the plan is for the rest of an episode: their numbers are not random then.
+    """
+    earnings, passengers = of_fleet(problem)
+    finite = Passengers(passengers.grid, passengers.demand, vehicles, seen)
+    changed: Problem = eqx.tree_at(lambda p: p.trips.chance, problem, finite)
+    return changed.with_reward(Earnings(finite, earnings.pay, earnings.cost))
+
+
+def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
+    """The reward and the chance of a fleet's problem; raises if it is no such problem."""
+    chance = None if problem.trips is None else problem.trips.chance
+    reward = problem.reward
+    if (
+        not isinstance(chance, Passengers)
+        or not isinstance(reward, Earnings)
+        or not np.array_equal(chance.demand, reward.passengers.demand)
+        or chance.vehicles is not None
+    ):
+        raise UserError(
+            "the fluid programme needs a problem with trips=Trips(passengers, matrix) and "
+            "reward=Earnings(passengers, ...) of mufield.fleet, where passengers are those of the "
+            f"limit; got the chance {type(chance).__name__} and the reward {type(reward).__name__}"
+        )
+    if problem.pay_end or problem.constraints is not None:
+        raise UserError("the fluid programme knows neither pay_end nor limits; leave them out")
+    return reward, chance
+
+
+class Solution(NamedTuple):
+    """A solution of the programme; rows are the planned steps.
+
+    ``values`` are the dual's, V_h(k); ``weights`` the policy; the rest is as in `FluidPlan`.
+    """
+
+    optimum: float
+    values: Float[np.ndarray, "steps cells"]
+    weights: Float[np.ndarray, "steps cells moves"]
+    served: Float[np.ndarray, "steps cells"]
+    refused: float
+
+
+class Programme:
+    """The linear programme of the planned steps; rows of its arrays are these steps.
+
+    The motion sees the masses ``crowds``, by default none: it is that of empty streets.
+    """
+
+    def __init__(self, moves: MoveFlow, crowds: Float[np.ndarray, "rows cells"] | None = None):
+        problem, (earnings, passengers) = moves.flow.problem, of_fleet(moves.flow.problem)
+        assert problem.trips is not None
+        self.moves, self.trips, self.cells = moves, problem.trips, problem.grid.n_cells
+        # All steps of the episode, or those that are left of it; they keep their numbers.
+        first = int(problem.first or 0)
+        self.steps = [int(step) for step in problem.steps if step >= first]
+        self.demand = rows_at(passengers.demand, self.steps)
+        self.pay = rows_at(earnings.pay, self.steps)
+        self.cost = np.asarray(earnings.driving(moves.actions), dtype=float)
+        initial = np.asarray(problem.initial, dtype=float)
+        self.initial = initial / initial.sum()
+        self.crowds = np.zeros_like(self.demand) if crowds is None else crowds
+
+    def solve(self, **limits: Any) -> Solution:
+        """Solves it by the interior point method of HiGHS.
+
+        ``limits`` are more constraints, as `scipy.optimize.linprog` takes them. Variables are, for
+        each step, empty vehicles by cell and move, then serving ones by cell.
+        """
+        from scipy import sparse  # slow to import
+        from scipy.optimize import OptimizeWarning, linprog
+
+        horizon, cells, choices = len(self.steps), self.cells, self.cost.size
+        one = sparse.eye_array(cells)
+        leave = sparse.hstack([sparse.kron(one, np.ones((1, self.moves.n_moves))), one])
+        blocks: list[list[Any]] = [[None] * horizon for _ in range(horizon)]
+        for row, step in enumerate(self.steps):
+            blocks[row][row] = leave
+            if row + 1 < horizon:
+                driven = landings(self.moves, step, self.crowds[row])
+                blocks[row + 1][row] = -sparse.vstack([driven, trip_matrix(self.trips, step)]).T
+        most = np.hstack([np.full((horizon, choices), np.inf), self.demand]).reshape(-1)
+        costs = np.hstack([np.tile(self.cost.reshape(-1), (horizon, 1)), -self.pay]).reshape(-1)
+        settings = {
+            "A_eq": sparse.block_array(blocks, format="csc"),
+            "b_eq": np.concatenate([self.initial, np.zeros((horizon - 1) * cells)]),
+            "bounds": np.stack([np.zeros_like(most), most], axis=1),
+            "method": "highs-ipm",
+            **limits,
+        }
+        with warnings.catch_warnings():
+            # SciPy hands options on that it does not know, with a warning. A basic solution, for
+            # which HiGHS would search nine tenths of the time, is not needed.
+            warnings.simplefilter("ignore", OptimizeWarning)
+            found = linprog(costs, **settings, options={"run_crossover": "off"})
+        if found.status != 0:
+            found = linprog(costs, **settings)
+        if found.status != 0:
+            raise UserError(f"HiGHS found no solution of the fluid programme: {found.message}")
+        values = -np.asarray(found.eqlin.marginals).reshape(horizon, cells)
+        variables = np.maximum(found.x, 0.0).reshape(horizon, -1)
+        empty = variables[:, :choices].reshape(horizon, cells, -1)
+        served = variables[:, choices:]
+        could = np.minimum(empty.sum(axis=-1) + served, self.demand)
+        refused = float(np.sum(could - served) / max(served.sum(), 1e-12))
+        return Solution(-float(found.fun), values, self._policy(empty, values), served, refused)
+
+    def _worth(self, crowd: np.ndarray, after: np.ndarray, step: int) -> np.ndarray:
+        """Expected value after each move, minus its cost; the motion sees ``crowd``."""
+        found = expected_values(self.moves, crowd, after[None], jnp.asarray(step))
+        return np.asarray(np.asarray(found[0], dtype=float) - self.cost)
+
+    def _policy(self, empty: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Weights of the moves; where no vehicle is empty, the move of the highest value."""
+        best = np.zeros_like(empty)
+        after = np.concatenate([values[1:], np.zeros((1, self.cells))])
+        for row, step in enumerate(self.steps):
+            chosen = self._worth(self.crowds[row], after[row], step).argmax(axis=1)
+            best[row, np.arange(self.cells), chosen] = 1.0
+        total = empty.sum(axis=-1, keepdims=True)
+        filled = total > 1e-7  # the solver's tolerance
+        return np.where(filled, empty / np.where(filled, total, 1.0), best)
+
+    def dual_bound(self, values: Float[np.ndarray, "steps cells"], crowds: int = 8) -> float:
+        """The dual bound, with values raised to feasible ones for the moves and the crowds."""
+        sizes = [0.0]
+        if self.moves.sees_mu:
+            sizes += np.geomspace(0.1 / self.cells, 1.0, crowds - 1).tolist()
+        after, bound = np.zeros(self.cells), 0.0
+        for row, step in reversed(list(enumerate(self.steps))):
+            least = values[row]
+            for size in sizes:
+                worth = self._worth(np.full(self.cells, size), after, step)
+                least = np.maximum(least, worth.max(axis=1))
+            gained = self.pay[row] + trip_matrix(self.trips, step) @ after - least
+            bound += float(np.sum(self.demand[row] * np.maximum(gained, 0.0)))
+            after = least
+        return bound + float(self.initial @ after)
+
+
+def landings(
+    moves: MoveFlow, step: int, crowd: Float[np.ndarray, "cells"], smallest: float = 1e-3
+) -> Any:
+    """Sparse matrix from cells and moves to the cells where agents land; they see ``crowd``.
+
+    Probabilities below ``smallest`` are left out, which makes the programme several times faster;
+    the dual bound has them all.
+    """
+    from scipy import sparse
+
+    cells = moves.flow.problem.grid.n_cells
+    found = expected_values(moves, crowd, np.eye(cells), jnp.asarray(step))
+    table = np.asarray(found, dtype=float).reshape(cells, -1).T
+    table = np.where(table < smallest, 0.0, table)
+    return sparse.csr_array(table / table.sum(axis=1, keepdims=True))
+
+
+@eqx.filter_jit
+def expected_values(
+    moves: MoveFlow, crowd: Any, values: Any, step: Step
+) -> Float[Array, "rows cells moves"]:
+    """Expected value of the cell where each move lands, for each row of ``values[row, cell]``.
+
+    The motion sees the masses ``crowd``.
+    """
+    dtype = moves.actions.dtype
+    # The landed mass is linear in the joint mass of cells and moves, so its derivative is exact.
+    seen = crowd.astype(dtype)
+    move = partial(moves.push, seen=seen, step=step, exact=True, trips=False)
+    _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
+    found = jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)
+    return jnp.asarray(found)
+
+
+def trip_matrix(trips: Trips, step: int) -> Any:
+    """The origin-destination matrix of a step, for SciPy."""
+    from scipy import sparse
+
+    matrix = trips.matrix
+    if isinstance(matrix, SparseMatrix):
+        places = (np.asarray(matrix.rows), np.asarray(matrix.landings.columns))
+        return sparse.csr_array((np.asarray(matrix.entries, float), places), shape=matrix.shape)
+    return sparse.csr_array(np.asarray(matrix if matrix.ndim == 2 else matrix[step], dtype=float))

@@ -1,0 +1,125 @@
+"""The matching of vehicles and passengers, and the reward of a fleet for hire.
+
+Both are known to the learner; how empty vehicles move is not.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float, Int
+
+from .._types import Action, Scalar, State
+from ..errors import UserError
+from ..space.grid import Grid
+from ..space.measure import MeanField
+
+
+class Passengers(eqx.Module):
+    r"""The matching of vehicles and passengers, as a chance for `Trips`.
+
+    A vehicle serves with probability $\min(1, d_h(k) / \mu_h(k))$, so that the served demand of a
+    cell is $\min(\mu_h(k), d_h(k))$. A plan for this limit sends just as many vehicles as there
+    are passengers. Of $N$ vehicles that follow it, a random number arrives, about
+    $N \mu \pm \sqrt{N \mu}$; where too few do, passengers are left. For plans with $N$ vehicles,
+    the chance is the mean of $\min(m, d) / \mu$ over a normal $m$ with mean $\mu$ and variance
+    $\mu / N$. Such plans send some more.
+
+    Attributes:
+        demand: Demand d by step and cell, as a share of the fleet.
+        vehicles: Size N of the fleet to plan for; None for the mean-field limit.
+        seen: Step at which vehicles were counted, so that their numbers are not random then; -1 for
+            none.
+    """
+
+    demand: Float[Array, "steps cells"]
+    grid: Grid = eqx.field(static=True)
+    vehicles: Scalar | None
+    seen: Int[Array, ""]
+
+    def __init__(self, grid: Grid, demand: Any, vehicles: int | None = None, seen: int = -1):
+        """Checks and builds; the last row of the demand serves all steps after it."""
+        table = np.atleast_2d(np.asarray(demand, dtype=float))
+        if table.ndim != 2 or table.shape[1] != grid.n_cells:
+            raise UserError(
+                f"demand must have a row for each step and a column for each of {grid.n_cells} "
+                f"free cells, got the shape {np.shape(demand)}"
+            )
+        if not np.isfinite(table).all() or (table < 0).any():
+            raise UserError("demand must be finite and not negative; it is a share of the fleet")
+        self.demand = jnp.asarray(table, dtype=jnp.result_type(float))
+        if vehicles is not None and vehicles < 1:
+            raise UserError(f"a fleet must have at least one vehicle, got {vehicles}")
+        self.grid = grid
+        # Arrays, so that plans for fleets of all sizes share their compiled program.
+        self.vehicles = None if vehicles is None else jnp.asarray(float(vehicles))
+        self.seen = jnp.asarray(seen, dtype=jnp.int32)
+
+    def __call__(self, state: State, mu: MeanField) -> Scalar:
+        """The chance of one vehicle; in an empty cell it is 1 where there is demand."""
+        demand = _entry(self.demand, self.grid, state, mu)
+        here = jnp.maximum(mu.here, 1e-9)
+        limit = jnp.minimum(1.0, demand / here)
+        if self.vehicles is None:
+            return limit
+        spread = jnp.sqrt(here / self.vehicles.astype(here.dtype))
+        # The mean of max(0, m - demand): vehicles that find nobody.
+        over = (here - demand) / spread
+        idle = (here - demand) * norm.cdf(over) + spread * norm.pdf(over)
+        return jnp.where(mu.step == self.seen, limit, jnp.clip(1.0 - idle / here, 0.0, 1.0))
+
+
+class Earnings(eqx.Module):
+    """A reward: the pay for served demand, minus the cost of driving empty.
+
+    Attributes:
+        passengers: The matching.
+        pay: What a passenger pays, by step and cell where the trip begins.
+        cost: Cost of driving empty: for each axis, of an action of size one.
+    """
+
+    passengers: Passengers
+    pay: Float[Array, "steps cells"]
+    cost: Float[Array, "axes"]
+
+    def __init__(self, passengers: Passengers, pay: Any = 1.0, cost: Any = 0.05):
+        """Checks and builds; a single number is the pay everywhere, or the cost on all axes."""
+        cells = passengers.grid.n_cells
+        try:
+            shape = (*np.shape(pay)[:-1], cells)
+            paid = np.atleast_2d(np.broadcast_to(np.asarray(pay, dtype=float), shape))
+        except ValueError as error:
+            raise UserError(
+                f"pay must be a number, or have a column for each of {cells} free cells, got the "
+                f"shape {np.shape(pay)}"
+            ) from error
+        costs = np.atleast_1d(np.asarray(cost, dtype=float))
+        if not (np.isfinite(paid).all() and np.isfinite(costs).all()) or (costs < 0).any():
+            raise UserError("pay and cost must be finite, and the cost not negative")
+        self.passengers = passengers
+        self.pay = jnp.asarray(paid, dtype=jnp.result_type(float))
+        self.cost = jnp.asarray(costs, dtype=jnp.result_type(float))
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        """The expected reward of one vehicle: pay if it serves, otherwise the cost of its move."""
+        served = self.passengers(state, mu)
+        pay = _entry(self.pay, self.passengers.grid, state, mu)
+        return pay * served - (1 - served) * self.driving(action)
+
+    def driving(self, action: Float[Array, "*batch axes"]) -> Float[Array, "*batch"]:
+        """The cost of driving empty."""
+        return jnp.sum(self.cost.astype(action.dtype) * jnp.abs(action), axis=-1)
+
+
+def _entry(table: Float[Array, "steps cells"], grid: Grid, state: State, mu: MeanField) -> Scalar:
+    """The entry of an agent's cell and of the step."""
+    step = jnp.minimum(mu.step, len(table) - 1)
+    return table[step, grid.index_of(state)].astype(mu.mass.dtype)
+
+
+def rows_at(table: Float[Array, "steps cells"], steps: Any) -> Float[np.ndarray, "rows cells"]:
+    """The rows of some steps, by their numbers; the last row serves all steps after it."""
+    rows = np.minimum(np.asarray(steps), len(table) - 1)
+    return np.asarray(np.asarray(table, dtype=float)[rows])

@@ -1,0 +1,246 @@
+"""Known transitions that are no moves: passengers carry vehicles off, lifts and ferries run.
+
+At every step an agent in cell k is carried off with probability p(k, mu, step). It then lands in a
+cell drawn from row k of a known origin-destination matrix P, instead of making its own move.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .._types import CellIndex, Mass, Scalar, State, Step
+from ..checks import distribution
+from ..errors import UserError, in_words
+from ..space.grid import Grid
+from ..space.measure import MeanField, at_all_cells
+
+
+class Landings(eqx.Module):
+    """Draws columns of a stochastic matrix by inverting each row's distribution function.
+
+    Attributes:
+        sums: Cumulative sums of the entries within each row, row after row.
+        starts: Index of each row's first entry, and the number of entries.
+        columns: Column of each entry.
+    """
+
+    sums: Float[Array, "entries"]
+    starts: Int[Array, "cells_and_end"]
+    columns: Int[Array, "entries"]
+
+    def draw(self, cell: CellIndex, uniform: Scalar) -> CellIndex:
+        """A column of row ``cell``, from a uniform number in [0, 1)."""
+        low, high = self.starts[cell], self.starts[cell + 1] - 1
+        target = uniform * self.sums[high]
+
+        # Bisection, because jnp.searchsorted would copy the row for every agent.
+        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = (low + high) // 2
+            right = self.sums[middle] <= target
+            low = jnp.where(right, jnp.minimum(middle + 1, high), low)
+            return low, jnp.where(right, high, middle)
+
+        halvings = math.ceil(math.log2(max(2, len(self.sums)))) + 1
+        return self.columns[jax.lax.fori_loop(0, halvings, halve, (low, high))[0]]
+
+
+class SparseMatrix(eqx.Module):
+    """A sparse stochastic matrix: row, column and value of each entry, in the order of rows."""
+
+    rows: Int[Array, "entries"]
+    entries: Float[Array, "entries"]
+    landings: Landings
+    shape: tuple[int, int] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, matrix: Any, dtype: Any) -> "SparseMatrix":
+        """From a CSR matrix of SciPy whose rows sum to 1."""
+        counts, first = np.diff(matrix.indptr), matrix.indptr[:-1]
+        rows = np.repeat(np.arange(len(counts)), counts)
+        # In 64 bits, and kept as sums within the row: in 32 bits, sums over all rows would round
+        # the probabilities of the last rows by several per cent.
+        total = np.cumsum(matrix.data, dtype=np.float64)
+        sums = total - (total[first] - matrix.data[first])[rows]
+        whole = [jnp.asarray(x, dtype=jnp.int32) for x in (rows, matrix.indptr, matrix.indices)]
+        landings = Landings(jnp.asarray(sums, dtype=dtype), *whole[1:])
+        return cls(whole[0], jnp.asarray(matrix.data, dtype=dtype), landings, matrix.shape)
+
+
+class Trips(eqx.Module):
+    """Probabilities of being carried off, and the origin-destination matrix.
+
+    Attributes:
+        chance: Probability that one agent is carried off in a step, ``(state, mu) -> number``. A
+            vehicle finds a passenger with ``jnp.minimum(1, demand[mu.step, cell] / mu.here)``.
+        matrix: Probability of each destination (columns) from each origin (rows): one matrix, or
+            one for each step of the whole episode.
+    """
+
+    chance: Callable[[State, MeanField], Any]
+    matrix: Float[Array, "*steps cells cells"] | SparseMatrix
+
+    def __init__(self, chance: Any, matrix: Any):
+        """Checks and builds trips.
+
+        Args:
+            chance: As the attribute.
+            matrix: An array, or a sparse matrix of SciPy.
+        """
+        if not callable(chance):
+            raise UserError(
+                "the chance of a trip must be a function (state, mu) -> number of one agent, got "
+                f"{type(chance).__name__}"
+            )
+        self.chance = chance
+        sparse = matrix.tocsr() if hasattr(matrix, "tocsr") else None
+        if sparse is not None and sparse.nnz > 0.1 * math.prod(sparse.shape):
+            matrix, sparse = sparse.toarray(), None  # which is then faster
+        values = np.asarray(matrix if sparse is None else sparse.data, dtype=float)
+        shape = values.shape if sparse is None else sparse.shape
+        if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
+            raise UserError(
+                "the matrix of trips must have a row and a column for each cell, or several such "
+                f"matrices, one for each step; got the shape {shape}"
+            )
+        sums = distribution(
+            values,
+            "each row of the matrix of trips",
+            "divide rows by their sums, and where no trip begins let agents land where they are",
+            sums=None if sparse is None else np.asarray(sparse.sum(axis=1)).reshape(-1),
+        )
+        dtype = jnp.result_type(float)
+        if sparse is None:
+            self.matrix = jnp.asarray(values / sums[..., None], dtype=dtype)
+        else:
+            scaled = sparse.copy()
+            scaled.data = values / np.repeat(sums, np.diff(sparse.indptr))
+            self.matrix = SparseMatrix.of(scaled, dtype)
+
+    def chances(self, grid: Grid, mass: Mass, step: Step) -> Float[Array, "cells ..."]:
+        """The chance in each cell."""
+        rest = jnp.zeros((grid.n_cells, 1, 1), dtype=mass.dtype)
+        found = at_all_cells(grid, mass, self.at, rest, step)
+        return found[:, 0].astype(mass.dtype)
+
+    def at(self, state: State, action: Array, mu: MeanField) -> Array:
+        """The chance of one agent, as a function of a motion's arguments."""
+        return jnp.asarray(self.chance(state, mu))
+
+    def land(self, taken: Mass, step: Step) -> Mass:
+        """The distribution of destinations of the agents that were taken in each cell."""
+        if isinstance(self.matrix, SparseMatrix):
+            moved = taken[self.matrix.rows] * self.matrix.entries.astype(taken.dtype)
+            return jnp.zeros_like(taken).at[self.matrix.landings.columns].add(moved)
+        return taken @ self._at_step(step).astype(taken.dtype)
+
+    def landings(self, step: Step) -> Landings:
+        """The matrix of a step, prepared for drawing destinations."""
+        if isinstance(self.matrix, SparseMatrix):
+            return self.matrix.landings
+        size = self.matrix.shape[-1]
+        sums = jnp.cumsum(self._at_step(step), axis=1).reshape(-1)
+        starts = size * jnp.arange(size + 1, dtype=jnp.int32)
+        return Landings(sums, starts, jnp.tile(jnp.arange(size, dtype=jnp.int32), size))
+
+    def _at_step(self, step: Step) -> Float[Array, "cells cells"]:
+        assert not isinstance(self.matrix, SparseMatrix)
+        return self.matrix if self.matrix.ndim == 2 else self.matrix[step]
+
+
+class Ride(eqx.Module):
+    """One agent's trip.
+
+    Attributes:
+        taken: Whether it is carried off.
+        position: Where it would land, uniformly distributed in the cell.
+        index: That cell.
+    """
+
+    taken: Bool[Array, ""]
+    position: State
+    index: CellIndex
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        landings: Landings,
+        cell: CellIndex,
+        chance: Scalar,
+        uniforms: Float[Array, "draws"],
+    ) -> "Ride":
+        """The trip of an agent that is carried off with this chance.
+
+        ``uniforms`` are numbers in [0, 1): one for whether, one for the destination, and one for
+        each axis of the position in the cell.
+        """
+        index = landings.draw(cell, uniforms[1])
+        centre = jnp.asarray(grid.centres, dtype=uniforms.dtype)[index]
+        # Not on an edge, where rounding could put the position into the next cell.
+        apart = jnp.clip(uniforms[2:], 1e-4, 1.0 - 1e-4) - 0.5
+        return cls(
+            taken=uniforms[0] < chance,
+            position=centre + apart * jnp.asarray(grid.cell_size, dtype=uniforms.dtype),
+            index=index,
+        )
+
+
+def chance_violation(chance: Float[Array, "cells"]) -> Scalar:
+    """How far the worst chance is outside [0, 1].
+
+    0 if all are inside; the rounding of a chance of 1, up to 1e-6, counts as inside. Infinite if
+    one is NaN.
+    """
+    return jnp.max(_outside(chance))
+
+
+def refuse_chance(grid: Grid, chances: Float[Array, "cells"], step: Any) -> NoReturn:
+    """Raises the error that names the cell whose chance is farthest outside [0, 1]."""
+    cell = int(jnp.argmax(_outside(chances)))
+    raise UserError(
+        f"the chance of a trip must be from 0 to 1, got {float(chances[cell])} in cell {cell}, "
+        f"for the state {grid.centres[cell]}, at step {int(step)}; where mu.here may be 0, divide "
+        "by jnp.maximum(mu.here, 1e-9), and bound the result with jnp.clip(chance, 0, 1)"
+    )
+
+
+def _outside(chance: Float[Array, "cells"]) -> Float[Array, "cells"]:
+    above = jnp.where(chance > 1 + 1e-6, chance - 1, 0.0)
+    return jnp.where(jnp.isnan(chance), jnp.inf, jnp.maximum(above, -chance))
+
+
+def check_trips(trips: Trips, grid: Grid, initial: Mass, horizon: int) -> None:
+    """Raises if the matrix does not fit the grid, or a chance is no probability.
+
+    Chances are tried for the initial and the uniform distribution, at three steps.
+    """
+    cells = grid.n_cells
+    if trips.matrix.shape not in ((cells, cells), (horizon, cells, cells)):
+        raise UserError(
+            f"the matrix of trips must have the shape {(cells, cells)}, a row and a column for "
+            f"each free cell, or {(horizon, cells, cells)} with one for each step; got "
+            f"{trips.matrix.shape}"
+        )
+    for step in sorted({0, horizon // 2, horizon - 1}):
+        for mass in (initial, jnp.full_like(initial, 1.0 / cells)):
+            try:
+                found = trips.chances(grid, mass, jnp.asarray(step))
+            except Exception as error:
+                raise UserError(
+                    f"the chance of a trip could not be evaluated for a state of shape "
+                    f"{(grid.dim,)} and mu: {in_words(error, '(state, mu)')}"
+                ) from error
+            if found.shape != (cells,):
+                raise UserError(
+                    f"the chance of a trip must be one number for one agent, got the shape "
+                    f"{found.shape[1:]}"
+                )
+            if chance_violation(found) > 0:
+                refuse_chance(grid, found, step)

@@ -21,27 +21,29 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
 import mufield as mf
-from mufield import _files as files
 from mufield.baselines.training import train
 from mufield.deploy.export import describe, policy_bytes
 from mufield.deploy.reader import DeployedPolicy
 from mufield.environments import registry
-from mufield.jobs.job import RESULT, Job, JobStore, write_result
-from mufield.observed.episode import read_episode, read_mass, read_positions
-from mufield.observed.log import read_log
-from mufield.observed.records import read_trips
+from mufield.fleet.records import read_trips
+from mufield.io import sealed as files
+from mufield.io.episode import read_episode, read_mass, read_positions
+from mufield.io.log import read_log
+from mufield.io.policies import load_policy, read_info, save_policy
+from mufield.jobs.job import Job, JobResult, JobStore, write_result
 from mufield.paper.budget import QUICK
-from mufield.paper.results import KIND as RECORD
 from mufield.paper.results import Results
-from mufield.policies.files import load_policy, read_info, save_policy
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
 from mufield.runs.layout import read_versions
 from mufield.runs.overview import summarise
 from mufield.runs.session import Session
-from mufield.runs.store import RunStore, logged_arrays, observed_arrays
+from mufield.runs.store import RunStore
 from mufield.runs.surroundings import changes_since
-from mufield.runs.sweep import read_sweep, read_trials, write_record
+from mufield.runs.sweep import read_sweep, write_record
+from mufield.runs.tell import tell_log
+from mufield.runs.told import logged_arrays, observed_arrays
+from mufield.runs.trials import read_trials
 
 SECONDS = 10
 """What a loader may take at most; one that waits for a pipe would take for ever."""
@@ -72,7 +74,13 @@ NAMES += ("sweep.toml", "sweep.json")
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
 WHOLE += ("policies/0001.policy", "policies/0002.policy", "logs/0001.safetensors")
 WHOLE += ("replans/0002-0001.safetensors", "replans/0002-0001.policy")
-DERIVED = ("metrics.jsonl", "metrics.parquet", "luckiest.policy", "last.policy", "timings.jsonl")
+DERIVED = (
+    "metrics.jsonl",
+    "metrics.parquet",
+    "best_episode.policy",
+    "last.policy",
+    "timings.jsonl",
+)
 DERIVED += ("lock",)
 PLAIN = ("config.json", "versions.json")
 """Files of a run: sealed ones, those that are written anew, and JSON for people."""
@@ -147,7 +155,7 @@ class Originals:
         past = setup.system.run(mf.random_policy(setup.problem), jax.random.key(0), agents=2)
         with RunStore.writing(self.run) as store:
             session = Session(store, setup)
-            session.tell_log(fleet.write(self.place / "past.csv", fleet.rows_of(past)))
+            tell_log(session, fleet.write(self.place / "past.csv", fleet.rows_of(past)))
             session.step()
             session.ask()
             session.replan(mf.uniform(setup.problem.grid), 1)
@@ -155,7 +163,9 @@ class Originals:
     def _make_files(self):
         place, problem, asked = self.place, self.setup.problem, self.asked
         episode = self.setup.system.run(asked.profile, jax.random.key(0), agents=2)
-        profile = mf.network_profile(problem, jax.random.key(0), width=4, mu=mf.Pooled())
+        profile = mf.policies.network_profile(
+            problem, jax.random.key(0), width=4, mu=mf.policies.Pooled()
+        )
         save_policy(place / "network.policy", profile, info={"note": "sound"})
         save_policy(place / "moves.policy", asked.profile)
         exported = describe(asked.profile, problem, identity={"run": asked.run})
@@ -167,9 +177,9 @@ class Originals:
             fleet.write(place / f"mass.{suffix}", masses)
         store = JobStore(place)
         write_result(store.begin(JOB), JOB, {"value": 1.5, "rewards": np.arange(3.0)}, 2.0)
-        shutil.copy(store.path(JOB) / RESULT, place / "result.safetensors")
+        shutil.copy(store.path(JOB) / JobResult.file, place / "result.safetensors")
         record = {"made_of": {}, "files": ["a.png"], "numbers": {"J": 1.5}}
-        files.write_sealed(place / "made.safetensors", record, {}, kind=RECORD)
+        files.write_sealed(place / "made.safetensors", record, {}, kind=Results.kind)
         _train(place / "checkpoint.safetensors")
         fleet.write(place / "positions.csv", fleet.rows_of(episode))
         (place / "trips.csv").write_text(
@@ -205,7 +215,7 @@ class Originals:
 
         def result(path):
             store = JobStore(path.parent / "store")
-            place = store.begin(JOB) / RESULT
+            place = store.begin(JOB) / JobResult.file
             place.unlink(missing_ok=True)
             place.symlink_to(path)
             found = store.find(JOB)
@@ -361,42 +371,42 @@ LOADERS = {
     "jobs/job.py:read_result": "result.safetensors",
     "jobs/job.py:JobStore.value": "metrics.jsonl",
     "jobs/job.py:JobStore.why_anew": "result.safetensors",
-    "environments/manhattan.py:trip_table": None,
-    "observed/coordinates.py:read_plane": "episode.csv",
-    "observed/episode.py:read_mass": "mass.csv",
-    "observed/log.py:_from_file": "mass.csv",
-    "observed/records.py:read_trips": "trips.csv",
-    "observed/tables.py:_read_parquet": "episode.parquet",
+    "fleet/manhattan.py:trip_table": None,
+    "io/coordinates.py:read_plane": "episode.csv",
+    "io/episode.py:read_mass": "mass.csv",
+    "io/log.py:_from_file": "mass.csv",
+    "fleet/records.py:read_trips": "trips.csv",
+    "io/tables.py:_read_parquet": "episode.parquet",
     "paper/results.py:Results._record": "made.safetensors",
-    "policies/files.py:_read": "network.policy",
+    "io/policies.py:_read": "network.policy",
     "runs/config.py:read_settings": "settings.toml",
     "runs/config.py:read_config": "config.json",
-    "runs/layout.py:RunFiles._read_logs": "logs/0001.safetensors",
-    "runs/layout.py:RunFiles.read_plan_file": "plans/0001.safetensors",
-    "runs/layout.py:RunFiles.replans": "replans/0002-0001.safetensors",
+    "runs/files.py:RunFiles._read_logs": "logs/0001.safetensors",
+    "runs/files.py:RunFiles.read_plan_file": "plans/0001.safetensors",
+    "runs/files.py:RunFiles.replans": "replans/0002-0001.safetensors",
     "runs/layout.py:read_record": "episodes/0001.safetensors",
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
     "runs/overview.py:summarise": "timings.jsonl",
-    "runs/sweep.py:read_trials": "sweep.toml",
+    "runs/trials.py:read_trials": "sweep.toml",
     "runs/sweep.py:_entries": "sweep.json",
     # From the command line, which names the file, or files of the package itself.
     "cli/settings.py:Configured.run_config": "settings.toml",
     "cli/settings.py:defaults": "settings.toml",
     "report/page.py:_asset": None,
-    "observed/tables.py:_opened": "episode.csv",
+    "io/tables.py:_opened": "episode.csv",
     "runs/store.py:RunStore.derive": "last.policy",
     # The readers themselves.
-    "_files.py:read_sealed": "network.policy",
-    "_files.py:read_json": "versions.json",
-    "_files.py:read_lines": "timings.jsonl",
-    "_files.py:locked": "lock",
+    "io/sealed.py:read_sealed": "network.policy",
+    "io/sealed.py:read_json": "versions.json",
+    "io/sealed.py:read_lines": "timings.jsonl",
+    "io/atomic.py:locked": "lock",
     # They write, or copy, compare or execute what was read by one of those above.
-    "_files.py:_writing_in": None,
-    "_files.py:file_digest": None,
-    "_files.py:open_new": None,
-    "_files.py:write_bytes": None,
-    "_files.py:write_changed": None,
+    "io/atomic.py:_writing_in": None,
+    "io/sealed.py:file_digest": None,
+    "io/atomic.py:open_new": None,
+    "io/atomic.py:write_bytes": None,
+    "io/atomic.py:write_changed": None,
     "cli/evaluate.py:Evaluate.__call__": None,
     "cli/export.py:Export.__call__": None,
     "cli/fleet.py:_answer": None,
@@ -406,9 +416,9 @@ LOADERS = {
     "deploy/export.py:export_policy": None,
     "jobs/pool.py:SameProcess.run": None,
     # They pass the bytes of a job's own files on, or ask the system.
-    "jobs/cluster.py:_is_shared": None,
-    "jobs/cluster.py:_read": None,
-    "jobs/pool.py:_has_quota": None,
+    "jobs/desk.py:_is_shared": None,
+    "jobs/desk.py:read_files": None,
+    "jobs/processes.py:_has_quota": None,
     "runs/surroundings.py:_find": None,
 }
 """Every function that reads a file, and the file that is damaged above or below to try it."""

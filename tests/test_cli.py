@@ -17,7 +17,7 @@ import pytest
 
 from mufield import cli
 from mufield.cli.program import COMMANDS, EXIT_CODES, help_text
-from mufield.cli.settings import EXAMPLE
+from mufield.cli.settings import Configured
 from mufield.errors import UserError
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -113,8 +113,8 @@ def test_lists_and_options_are_one_word_with_commas() -> None:
 
 
 def test_the_example_below_the_help_of_train_can_be_read() -> None:
-    assert help_of("train").endswith(EXAMPLE)
-    settings = tomllib.loads(EXAMPLE.partition("# run.toml")[2].partition("\n")[2])
+    assert help_of("train").endswith(Configured.example)
+    settings = tomllib.loads(Configured.example.partition("# run.toml")[2].partition("\n")[2])
     assert settings["model"] == {"name": "gp", "beta": 2.0}
 
 

@@ -1,14 +1,14 @@
 """The demonstration as a user meets it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mufield.cli.demo import Demo
-from mufield.demo import BUDGET, run
+from mufield.demo import run
 from mufield.demo.fleet import run as run_fleet
 from mufield.errors import UserError
+from mufield.paper.budget import Budget
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,8 @@ def test_the_demonstration_learns_writes_its_pictures_and_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "made" / "for it"
-    quick = replace(
-        BUDGET,
+    quick = Budget(
+        rooms_seeds=1,
         rooms_episodes=2,
         rooms_options={"points": 3, "sweeps": 10},
         precision="float64",

@@ -15,14 +15,14 @@ from mufield import (
     SimulatedSystem,
     TablePolicy,
     make,
-    mass_at_most,
     register,
     save_policy,
     uniform_policy,
 )
 from mufield.cli import main
-from mufield.cli.evaluate import ROUNDING, Evaluate, _limited, _summary
+from mufield.cli.evaluate import Evaluate, _constrained, _summary
 from mufield.cli.sources import PolicySource
+from mufield.constraints import mass_at_most
 from mufield.environments import registry
 
 pytestmark = pytest.mark.slow
@@ -129,24 +129,24 @@ def test_limits_are_kept_or_broken(capped, tmp_path, capsys, action, kept):
     save_policy(path, uniform_policy(jnp.array([[action]])))
     play = (path, "capped", "--population", "50,500", "--episodes", "3", "--no-stress")
     planned, limit, few, many = evaluated(capsys, *play)
-    assert [row["kept"] for row in (planned, limit, few, many)] == [kept] * 4
+    assert [row["satisfied"] for row in (planned, limit, few, many)] == [kept] * 4
     assert many["margin"] == pytest.approx(limit["margin"], abs=0.1)
     assert (limit["margin"] > 0) == bool(kept)
     assert main(["evaluate", *map(str, play)]) == 0
     head, first, *_ = capsys.readouterr().out.splitlines()
-    assert head.split()[-2:] == ["kept", "margin"]
+    assert head.split()[-2:] == ["satisfied", "margin"]
     assert first.split()[-2:] == [f"{kept:.1%}", f"{planned['margin']:.1%}"]
 
 
 def test_agents_exactly_at_a_limit_keep_it():
-    assert _limited(np.array([-3e-8, 0.1, -1e-4, 0.0]), ROUNDING)["kept"] == 0.75
+    assert _constrained(np.array([-3e-8, 0.1, -1e-4, 0.0]))["satisfied"] == 0.75
 
 
 def test_systems_without_limits_have_no_such_columns(policy, capsys):
     play = (policy, *SHORT, "--population", "20", "--episodes", "2", "--no-stress")
-    assert all("kept" not in row and "margin" not in row for row in evaluated(capsys, *play))
+    assert all("satisfied" not in row and "margin" not in row for row in evaluated(capsys, *play))
     assert main(["evaluate", *map(str, play)]) == 0
-    assert "kept" not in capsys.readouterr().out
+    assert "satisfied" not in capsys.readouterr().out
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():

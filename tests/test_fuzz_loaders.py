@@ -36,7 +36,7 @@ from loaders import (
     refused,
 )
 
-from mufield import _files as files
+from mufield.io import sealed as files
 
 pytestmark = pytest.mark.slow
 

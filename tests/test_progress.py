@@ -13,9 +13,8 @@ from mufield.cli.output import waiting
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(_progress, "_TOOK", {})
-    monkeypatch.setattr(_progress, "LINE_SECONDS", 0.02)
-    monkeypatch.setattr("mufield.cli.output.LINE_SECONDS", 0.02)
+    monkeypatch.setattr(_progress.PROGRESS, "took", {})
+    monkeypatch.setattr(_progress.PROGRESS, "line_seconds", 0.02)
 
 
 def test_a_bar_says_what_is_being_done_while_no_step_ends(capsys):
@@ -74,7 +73,7 @@ def test_a_stage_says_how_long_it_took_the_last_time(monkeypatch):
 
 
 def test_a_stage_whose_share_is_known_says_how_long_it_will_take(monkeypatch):
-    monkeypatch.setattr(_progress, "SHORTEST_TOTAL", 0.0)
+    monkeypatch.setattr(_progress.PROGRESS, "shortest_total", 0.0)
     with stage("preparing") as now:
         now.share = 0.01
         assert stage_text() == "preparing 0 s"

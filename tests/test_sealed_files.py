@@ -11,18 +11,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
-from mufield import UserError, _files
-from mufield._files import (
-    check_own,
-    digest,
-    locked,
-    open_new,
-    read_sealed,
-    replacing,
-    sealed_bytes,
-    write_bytes,
-    write_sealed,
-)
+from mufield import UserError
+from mufield.io import sealed
+from mufield.io.atomic import check_own, locked, open_new, replacing, write_bytes
+from mufield.io.sealed import digest, read_sealed, sealed_bytes, write_sealed
 from mufield.jobs.job import JobStore
 
 DOCUMENT = {"name": "größe", "numbers": [1, 2.5, None], "inner": {"yes": True}}
@@ -74,7 +66,7 @@ def test_a_file_of_another_kind_is_refused_by_name(path):
 def test_the_layout_is_checked_before_anything_is_loaded(path, monkeypatch):
     layout = {name: (array.dtype.name, array.shape) for name, array in ARRAYS.items()}
     assert read_sealed(path, "test file", layout=lambda document: layout).document == DOCUMENT
-    monkeypatch.setattr(_files, "digest", lambda *parts: pytest.fail("arrays were loaded"))
+    monkeypatch.setattr(sealed, "digest", lambda *parts: pytest.fail("arrays were loaded"))
     for change in ({"mask": ("bool", (3,))}, {"mask": ("uint8", (2,))}, {"more": ("bool", ())}):
         with pytest.raises(UserError, match=rf"sealed: {next(iter(change))}: expected"):
             read_sealed(path, "test file", layout=lambda document, c=change: layout | c)
@@ -137,10 +129,10 @@ def test_what_is_no_file_is_refused_by_name(tmp_path):
 
 def test_the_disk_is_waited_for_unless_switched_off(path, monkeypatch):
     waited = []
-    monkeypatch.setattr(_files.os, "fsync", waited.append)
+    monkeypatch.setattr(os, "fsync", waited.append)
     write_bytes(path, b"1")
     assert waited == []
-    monkeypatch.delenv(_files.FSYNC)
+    monkeypatch.delenv("MUFIELD_FSYNC")
     write_bytes(path, b"2")
     assert len(waited) == 2  # the file, and the directory that names it
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mufield import Grid, UserError, _files
-from mufield._files import check_file, read_json, read_lines, read_sealed, write_sealed
+from mufield import Grid, UserError
 from mufield.environments.registry import make_known
-from mufield.jobs.job import RESULT, Job, JobStore, write_result
-from mufield.observed import tables
-from mufield.observed.tables import read_table
+from mufield.io import sealed, tables
+from mufield.io.sealed import check_file, read_json, read_lines, read_sealed, write_sealed
+from mufield.io.tables import read_table
+from mufield.jobs.job import Job, JobResult, JobStore, write_result
 from mufield.paper.budget import QUICK
-from mufield.paper.results import KIND, Results
+from mufield.paper.results import Results
 from mufield.report.data import RunReader
 from mufield.report.server import Watcher
 from mufield.runs.build import build, resolve
@@ -31,12 +31,12 @@ def store(tmp_path):
 
 
 def test_a_result_counts_only_for_its_own_job_and_unchanged(store):
-    path = store.path(JOB) / RESULT
+    path = store.path(JOB) / JobResult.file
     assert store.figures(JOB)["value"] == 1.5
     other = replace(JOB, settings={"steps": (1, 3)})
-    os.replace(path, store.begin(other) / RESULT)
+    os.replace(path, store.begin(other) / JobResult.file)
     assert store.find(other) is None
-    document, arrays = read_sealed(store.path(other) / RESULT, "job result")
+    document, arrays = read_sealed(store.path(other) / JobResult.file, "job result")
     for wrong in ({"figures": [1]}, {"seconds": "x"}, {"computed_with": None}):
         write_sealed(path, document | wrong, arrays, kind="job result")
         assert store.find(JOB) is None
@@ -53,11 +53,11 @@ def test_numbers_of_a_reproduction_are_sealed(tmp_path):
     (tmp_path / "made").mkdir()
     path = tmp_path / "made" / "rooms.safetensors"
     record = {"made_of": {}, "files": ["a.png"], "numbers": {"J": 1.5}}
-    write_sealed(path, record, {}, kind=KIND)
+    write_sealed(path, record, {}, kind=Results.kind)
     assert results.numbers("rooms") == {"J": 1.5}
     path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5"))
     assert results.numbers("rooms") == {}
-    write_sealed(path, record | {"files": [3]}, {}, kind=KIND)
+    write_sealed(path, record | {"files": [3]}, {}, kind=Results.kind)
     assert results.numbers("rooms") == {}
 
 
@@ -73,7 +73,7 @@ def test_huge_files_are_refused_before_they_are_read(tmp_path):
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "MOST_BYTES", 100)
+    monkeypatch.setattr(sealed, "MOST_BYTES", 100)
     with pytest.raises(UserError, match="at most 100 bytes"):
         write_sealed(tmp_path / "large", {}, {"a": np.zeros(1000)}, kind="test file")
     assert not (tmp_path / "large").exists()
@@ -89,7 +89,7 @@ def test_small_tables_that_unfold_to_large_ones_are_refused(tmp_path, monkeypatc
     assert path.stat().st_size < 2_000_000
     with pytest.raises(UserError, match=r"expected at most 20,000,000 values"):
         read_table(path)
-    monkeypatch.setattr(tables, "MOST_TEXT", 1000)
+    monkeypatch.setattr(tables.Table, "most_text", 1000)
     column = pyarrow.array(["x" * 2000] * 50)
     parquet.write_table(pyarrow.table({"agent": column}), path)
     with pytest.raises(UserError, match="expected names of at most"):
@@ -97,7 +97,7 @@ def test_small_tables_that_unfold_to_large_ones_are_refused(tmp_path, monkeypatc
     # What nobody needs is not even read.
     parquet.write_table(pyarrow.table({"agent": ["a", None], "lists": [[1], [2]]}), path)
     assert read_table(path).columns == {"agent": ["a", None]}
-    monkeypatch.setattr(tables, "MOST_VALUES", 5)
+    monkeypatch.setattr(tables.Table, "most_values", 5)
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
     with pytest.raises(UserError, match="at most 5 values"):
         read_table(tmp_path / "t.csv")

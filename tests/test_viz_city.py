@@ -9,7 +9,7 @@ from mufield import viz
 WALLS = np.zeros((3, 4), dtype=bool)
 WALLS[0, 0] = True
 GRID = mf.Grid.box(0.0, (1.5, 2.0), (3, 4), walls=WALLS)
-CITY = mf.CityMap(-73.98, 40.75, 29.0, GRID)
+CITY = mf.fleet.CityMap(-73.98, 40.75, 29.0, GRID)
 
 
 def test_maps_share_their_colours_and_show_walls(tmp_path):

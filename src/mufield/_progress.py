@@ -5,25 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from rich.progress import Task
     from rich.text import Text
-
-LINE_SECONDS = 5.0
-"""How often a line is printed where there is no terminal."""
-
-MOST_PARTS = 16
-"""Parts that are shown one by one."""
-
-SHORTEST_TOTAL = 5.0
-"""Seconds from which on it is worth saying how long something will take."""
-
-LEAST_SHARE = 0.02
-"""From a smaller share that is done, nothing is concluded about the whole."""
-
 
 Share = Callable[[float], None]
 """Takes the share that is done of something, from 0 to 1."""
@@ -41,10 +28,11 @@ class Stage:
     def text(self) -> str:
         """Its seconds so far, and about how many there will be: by its share, or the last time."""
         seconds = time.monotonic() - self.began
-        last = _TOOK.get(self.name, 0.0)
-        whole = seconds / self.share if self.share > LEAST_SHARE else last
+        last = PROGRESS.took.get(self.name, 0.0)
+        # From less than 2% that is done, nothing is concluded about the whole.
+        whole = seconds / self.share if self.share > 0.02 else last
         # Past the last time's seconds, they are no estimate any more.
-        known = whole > max(seconds, SHORTEST_TOTAL)
+        known = whole > max(seconds, PROGRESS.shortest_total)
         total = f" of about {whole:.0f} s" if known else ""
         return f"{self.name} {seconds:.0f} s{total}"
 
@@ -57,14 +45,28 @@ class Stage:
         return done
 
 
-_STAGES: list[Stage] = []
-"""What is being done now; the innermost stage comes last."""
+@dataclass(eq=False)
+class Progress:
+    """What this process does now, and how it shows that.
 
-_TOOK: dict[str, float] = {}
-"""Seconds that each stage took the last time."""
+    Attributes:
+        line_seconds: How often a line is printed where there is no terminal.
+        most_parts: Parts that are shown one by one.
+        shortest_total: Seconds from which on it is worth saying how long something will take.
+        stages: What is being done now; the innermost stage comes last.
+        took: Seconds that each stage took the last time.
+        displays: Titles of what shows stages at the moment.
+    """
 
-_DISPLAYS: list[str] = []
-"""Titles of what shows stages at the moment."""
+    line_seconds: float = 5.0
+    most_parts: int = 16
+    shortest_total: float = 5.0
+    stages: list[Stage] = field(default_factory=list)
+    took: dict[str, float] = field(default_factory=dict)
+    displays: list[str] = field(default_factory=list)
+
+
+PROGRESS = Progress()
 
 
 @contextmanager
@@ -74,41 +76,41 @@ def stage(name: str, *, alone: bool = False) -> Iterator[Stage]:
     If it is ``alone`` and no bar is shown, a line is printed now and then.
     """
     entry = Stage(name, time.monotonic())
-    _STAGES.append(entry)
+    PROGRESS.stages.append(entry)
 
     def say() -> None:
-        if not _DISPLAYS:
+        if not PROGRESS.displays:
             sys.stderr.write(f"{entry.text}\n")
 
     try:
         if alone:
-            with every(LINE_SECONDS, say):
+            with every(PROGRESS.line_seconds, say):
                 yield entry
         else:
             yield entry
-        _TOOK[name] = time.monotonic() - entry.began
+        PROGRESS.took[name] = time.monotonic() - entry.began
     finally:
-        _STAGES.remove(entry)
+        PROGRESS.stages.remove(entry)
 
 
 def expect(name: str, seconds: float) -> None:
     """Says how long a stage took the last time, in another process."""
-    _TOOK[name] = seconds
+    PROGRESS.took[name] = seconds
 
 
 def stage_text() -> str:
     """The current stage and its seconds; empty outside all stages."""
-    return _STAGES[-1].text if _STAGES else ""
+    return PROGRESS.stages[-1].text if PROGRESS.stages else ""
 
 
 @contextmanager
 def displaying(title: str) -> Iterator[None]:
     """While the block runs, stages are shown by something else."""
-    _DISPLAYS.append(title)
+    PROGRESS.displays.append(title)
     try:
         yield
     finally:
-        _DISPLAYS.remove(title)
+        PROGRESS.displays.remove(title)
 
 
 class Part(NamedTuple):
@@ -151,12 +153,12 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         ProgressColumn,
         TaskID,
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.progress import Progress as Bar
     from rich.text import Text
 
     class StageColumn(ProgressColumn):
@@ -171,14 +173,14 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
         StageColumn(),
         TextColumn("{task.fields[figures]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, figures="")
 
         rows: dict[str, TaskID] = {}
 
         def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
             bar.update(task, completed=done, figures=_text(figures))
-            shown = {part.name: part for part in parts[:MOST_PARTS]}
+            shown = {part.name: part for part in parts[: PROGRESS.most_parts]}
             for name in rows.keys() - shown.keys():
                 bar.remove_task(rows.pop(name))
             for name, part in shown.items():
@@ -197,9 +199,11 @@ def _line_printer(title: str, total: int) -> Iterator[Report]:
     def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
         nonlocal finished
         ended, finished = done == total and finished < total, done
-        if ended or time.monotonic() - last > LINE_SECONDS:
+        if ended or time.monotonic() - last > PROGRESS.line_seconds:
             now = [f"{each.name} {each.share:.0%} {_text(each.figures)}" for each in parts]
-            write(" | ".join([_text(figures), *(text.strip() for text in now[:MOST_PARTS])]))
+            write(
+                " | ".join([_text(figures), *(text.strip() for text in now[: PROGRESS.most_parts])])
+            )
 
     def write(text: str) -> None:
         nonlocal last
@@ -207,10 +211,10 @@ def _line_printer(title: str, total: int) -> Iterator[Report]:
         sys.stderr.write(f"{title} {finished}/{total}  {text}\n")
 
     def tick() -> None:
-        if time.monotonic() - last > LINE_SECONDS and (text := stage_text()):
+        if time.monotonic() - last > PROGRESS.line_seconds and (text := stage_text()):
             write(text)
 
-    with every(LINE_SECONDS, tick):
+    with every(PROGRESS.line_seconds, tick):
         yield report
 
 

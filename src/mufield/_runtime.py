@@ -7,11 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-SWITCH = "MUFIELD_COMPILATION_CACHE"
-
-MOST_BYTES = 500 << 20
-"""What compiled programs may take on disk."""
-
 
 def enable_compilation_cache() -> Path | None:
     """Keep compiled programs on disk, so that later starts need not compile them again.
@@ -20,7 +15,7 @@ def enable_compilation_cache() -> Path | None:
     ``MUFIELD_COMPILATION_CACHE`` chooses another directory, or none if it is ``off``. A cache
     that the user configured in JAX is left alone. A directory that cannot be written is no error,
     only a slower start. When the process ends, programs that were not used for longest are removed
-    if all together take more than `MOST_BYTES`.
+    if all together take more than 500 MB.
 
     JAX is not imported for this, so that commands which compute nothing start at once.
 
@@ -43,7 +38,7 @@ def enable_compilation_cache() -> Path | None:
     return directory
 
 
-def shrink_cache(root: Path, most: int = MOST_BYTES) -> None:
+def shrink_cache(root: Path, most: int = 500 << 20) -> None:
     """Removes the programs that were not used for longest, of all versions of jaxlib.
 
     If there are too many, a quarter more is removed, so that it need not be done every time.
@@ -67,7 +62,7 @@ def shrink_cache(root: Path, most: int = MOST_BYTES) -> None:
 
 def _cache_directory() -> Path | None:
     """The directory to use; None if the cache is switched off or there is no home directory."""
-    switch = os.environ.get(SWITCH, "")
+    switch = os.environ.get("MUFIELD_COMPILATION_CACHE", "")
     if switch.strip().lower() == "off":
         return None
     try:

@@ -3,16 +3,41 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
 
-REFERENCE_COLOUR = "#595959"
-WALL_COLOUR, WALL_HATCH = "#3b3b3b", "#7d7d7d"
-BAR_COLOUR, BAR_EDGE = "#a6cbe3", "#1f5a85"
-"""For the bars of a density along a line."""
+@dataclass(frozen=True)
+class Style:
+    """How all pictures look.
 
-VISIBLE_SHARE = 0.1
-"""A cell counts as empty if it holds less than this share of what an even spread gives it."""
+    Attributes:
+        colours: Okabe and Ito's colours of curves, which colour-blind readers can tell apart.
+        markers: Markers of curves, which tell them apart where colours are lost, as in print.
+        reference: Colour of reference lines.
+        wall, wall_hatch: Colours of walls and of their hatching.
+        bar, bar_edge: Colours of the bars of a density along a line.
+        water: Colour of what is no street on a city's map.
+        field_map, street_map: Colour maps of distributions, on a grid and on streets.
+        visible_share: A cell counts as empty if it holds less than this share of what the uniform
+            distribution gives it.
+        panel: Width and height of a panel in inches.
+        dots_per_inch: Resolution of pictures and films.
+    """
+
+    colours: tuple[str, ...] = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+    markers: tuple[str, ...] = ("o", "s", "^", "D", "v", "P")
+    reference: str = "#595959"
+    wall: str = "#3b3b3b"
+    wall_hatch: str = "#7d7d7d"
+    bar: str = "#a6cbe3"
+    bar_edge: str = "#1f5a85"
+    water: str = "#c9dcea"
+    field_map: str = "viridis"
+    street_map: str = "YlOrRd"
+    visible_share: float = 0.1
+    panel: tuple[float, float] = (5.4, 3.8)
+    dots_per_inch: int = 150
+
+
+STYLE = Style()
 
 
 @dataclass(frozen=True)
@@ -45,7 +70,7 @@ DIAGNOSTICS = (
     ),
     Diagnostic("Confidence band", "β, in standard deviations", {"beta": ""}),
     Diagnostic(
-        "Limits",
+        "Constraints",
         "least margin, share of the limit",
         {"margin": "realised", "assured": "assured"},
         "the limit",

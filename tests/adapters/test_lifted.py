@@ -21,7 +21,7 @@ from mufield import (
 )
 from mufield.adapters.lifted import LiftedEnv, register_environments
 from mufield.adapters.policy_code import interpolation
-from mufield.adapters.shared import WALL, picture
+from mufield.adapters.shared import picture
 
 pytestmark = pytest.mark.slow
 
@@ -212,7 +212,7 @@ def test_pictures_show_walls_and_put_the_first_axis_to_the_right():
     image = picture(grid, np.array([0.0, 0.0, 1.0]))
     cell = image.shape[0] // 2
     assert image.shape == (2 * cell, 2 * cell, 3)
-    assert np.array_equal(image[-1, 0], WALL)  # the drawing's last line is the lowest
+    assert np.all(image[-1, 0] == 128)  # the drawing's last line is the lowest
     brightness = image.sum(axis=2)
     full = tuple(grid.free_cells[2])
     assert brightness[(1 - full[1]) * cell, full[0] * cell] == brightness.max()

@@ -6,16 +6,9 @@ import pytest
 from helpers import walk, walking_problem
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from mufield import (
-    Grid,
-    SimulatedSystem,
-    from_density,
-    histogram,
-    make,
-    option_policy,
-    random_policy,
-)
+from mufield import Grid, SimulatedSystem, from_density, histogram, make, random_policy
 from mufield.adapters.parallel import PopulationEnv
+from mufield.policies import option_policy
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow

@@ -21,15 +21,15 @@ from mufield import (
     SimulatedSystem,
     TablePolicy,
     log_mass,
-    option_policy,
     point_mass,
     uniform,
 )
-from mufield._files import read_sealed, sealed_bytes, write_sealed
-from mufield.baselines import q_learning, training
-from mufield.baselines.q_learning import QLearning
+from mufield.baselines import q_learning
+from mufield.baselines.q_learning import QLearning, QState
 from mufield.baselines.training import train
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
+from mufield.io.sealed import read_sealed, sealed_bytes, write_sealed
+from mufield.policies import option_policy
 
 pytestmark = pytest.mark.slow
 
@@ -322,7 +322,7 @@ def test_a_resumed_training_ends_as_one_that_was_not_stopped(tmp_path, monkeypat
     whole = train(system, episodes=900, evaluate_every=300, seed=5, progress=False)
     first = train(system, episodes=300, evaluate_every=300, seed=5, checkpoint=file, progress=False)
     assert len(first.curve.episodes) == 1
-    monkeypatch.setattr(training, "EPISODES_AT_ONCE", 70)
+    monkeypatch.setattr(QLearning, "episodes_at_once", 70)
     for episodes in (600, 900, 900):
         resumed = train(
             system, episodes=episodes, evaluate_every=300, seed=5, checkpoint=file, progress=False
@@ -407,14 +407,14 @@ def test_a_damaged_or_foreign_file_is_refused(saved):
 
 
 def test_a_checkpoint_of_another_layout_is_refused(saved):
-    document, arrays = read_sealed(saved, training.KIND)
+    document, arrays = read_sealed(saved, QState.kind)
     broken = {
         "q: expected float64": {**arrays, "q": arrays["q"].astype(np.float32)},
         "weights: expected float64": {n: a for n, a in arrays.items() if n != "weights"},
         "curve: expected float64": {**arrays, "curve": np.zeros((3, 5))},
     }
     for message, changed in broken.items():
-        write_sealed(saved, document, changed, kind=training.KIND)
+        write_sealed(saved, document, changed, kind=QState.kind)
         with pytest.raises(ValueError, match=message):
             train(rooms(), **SMALL, checkpoint=saved)
 

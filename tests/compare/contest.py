@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mufield.compare.config import CONTENDERS, FLEET, PESSIMISTS, ComparisonConfig
+from mufield.compare.config import ComparisonConfig, contenders_of
 from mufield.jobs import compute
 
 SEEDS, EPISODES, HORIZON, Q_EPISODES = (0, 1), 7, 3, 1000
@@ -14,7 +14,7 @@ TINY = {
     "model_options": {"inducing": 8, "fit_kernel": False},
     "planner_options": {"points": 3, "sweeps": 2},
 }
-ALL = tuple(name for name in CONTENDERS if name not in (*PESSIMISTS, *FLEET))
+ALL = tuple(contenders_of("learner", "reference", "q-learner"))
 SMALL = ComparisonConfig("four-rooms", ALL, options={"horizon": HORIZON, "drawing": ROOMS}, **TINY)
 LEARNERS, Q_LEARNERS = ALL[:4], ALL[-2:]
 LIMITED = ComparisonConfig(

@@ -64,7 +64,7 @@ def test_the_table_says_how_often_limits_were_broken(mufield, capsys):
     out = capsys.readouterr().out
     assert code == 0
     head, unsafe, drawn = [line.split() for line in out.splitlines()[:3]]
-    assert (head[-1], unsafe[-1], drawn[-1]) == ("broken", "100.0%", "–")
+    assert (head[-1], unsafe[-1], drawn[-1]) == ("violated", "100.0%", "–")
 
 
 def test_json_is_all_that_stands_on_standard_output(mufield, tmp_path):

@@ -128,6 +128,17 @@ def test_curves_have_a_value_for_each_seed_and_entry(found):
         assert results[name].finals == tuple(curve[-1] for curve in results[name].curves)
 
 
+@pytest.mark.parametrize("environment", ["four-rooms", "discrete-rooms"])
+def test_q_learning_follows_one_agent_however_many_the_others_track(monkeypatch, environment):
+    pretend(monkeypatch)
+    config = replace(
+        SMALL, environment=environment, contenders=("m3ucrl", "u2mfqlfh"), seeds=(0,), agents=3
+    )
+    rows = {row["contender"]: row for row in compare(config, progress=False).rows()}
+    assert rows["m3ucrl"]["transitions"] == EPISODES * HORIZON * 3
+    assert rows["u2mfqlfh"]["transitions"] == Q_EPISODES * HORIZON
+
+
 def test_single_moves_without_noise_never_spread_a_population(found):
     """As the whole population goes from cell to cell, J is zero; splits earn more."""
     rows = {row["contender"]: row for row in found.rows()}
@@ -234,10 +245,10 @@ def limited(tmp_path, monkeypatch):
 def test_safe_and_unsafe_differ_in_their_pessimism_alone(limited):
     comparison, asked, _ = limited
     assert [(each["pessimism"], each["seed"]) for each in asked] == [
-        (kind, seed) for kind in ("worlds", "none") for seed in SEEDS
+        (kind, seed) for kind in ("samples", "none") for seed in SEEDS
     ]
     safe, unsafe = asked[0], asked[len(SEEDS)]
-    assert unsafe | {"pessimism": "worlds"} == safe
+    assert unsafe | {"pessimism": "samples"} == safe
     assert safe["optimism"] == "hallucinated"
     (axes,) = comparison_figure(comparison).axes
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
@@ -247,33 +258,35 @@ def test_safe_and_unsafe_differ_in_their_pessimism_alone(limited):
 def test_learners_have_the_share_of_episodes_that_broke_a_limit(limited):
     comparison, _, directory = limited
     safe, unsafe, drawn = comparison.rows()
-    assert (safe["broken"], drawn["broken"]) == (0.0, None)
-    assert unsafe["broken"] == pytest.approx(2 / EPISODES)  # by 20% and 10%
+    assert (safe["violated"], drawn["violated"]) == (0.0, None)
+    assert unsafe["violated"] == pytest.approx(2 / EPISODES)  # by 20% and 10%
     document = json.loads((directory / "comparison.json").read_text())
     assert document["table"] == comparison.rows()
     with (directory / "comparison.csv").open(newline="") as file:
-        assert [row["broken"] for row in csv.DictReader(file)][::2] == ["0.0", ""]
+        assert [row["violated"] for row in csv.DictReader(file)][::2] == ["0.0", ""]
 
 
 def test_without_limits_nothing_is_said_of_them(found):
-    assert all("broken" not in row for row in found.rows())
+    assert all("violated" not in row for row in found.rows())
 
 
 def test_a_plan_with_known_motion_is_bounded_among_those_that_keep_the_limits():
     (known,) = compare(replace(LIMITED, contenders=("known",)), progress=False).results
-    assert known.remark.startswith("no policy on the learners' moves that keeps the limits earns")
+    assert known.remark.startswith(
+        "no policy on the learners' moves that satisfies the constraints earns"
+    )
     assert known.finals[0] <= known.upper + 1e-6
 
 
 def test_an_unsafe_learner_notes_its_margins():
     config = replace(LIMITED, contenders=("unsafe",), seeds=(0,), episodes=2)
     (unsafe,) = compare(config, progress=False).results
-    assert unsafe.broken in (0.0, 0.5, 1.0)
+    assert unsafe.violated in (0.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("name", ["safe", "unsafe"])
 def test_pessimists_need_limits(tmp_path, name):
-    message = f"{name} needs a system with limits, but four-rooms has none; leave {name} out"
+    message = f"{name} needs a system with constraints, but four-rooms has none; leave {name} out"
     with pytest.raises(UserError, match=message):
         compare(replace(QUICK, contenders=(name,)), tmp_path / "out", progress=False)
     assert not list(tmp_path.iterdir())

@@ -82,19 +82,22 @@ def stationary(policy):
     return mf.Profile.stationary(policy, HORIZON)
 
 
-def network(problem, mu=mf.Unseen(), **options):  # noqa: B008
-    return mf.network_profile(problem, KEY, mu=mu, **options)
+def network(problem, mu=mf.policies.Unseen(), **options):  # noqa: B008
+    return mf.policies.network_profile(problem, KEY, mu=mu, **options)
 
 
 CASES = {
     "network that sees nobody": lambda d: (network(rooms(d)), rooms(d)),
     "network of every cell": lambda d: (
-        network(rooms(d), mf.AllCells(), width=5, depth=1),
+        network(rooms(d), mf.policies.Pooled(1), width=5, depth=1),
         rooms(d),
     ),
-    "network of blocks": lambda d: (network(ring(d), mf.Pooled(2), depth=3), ring(d)),
-    "stationary network": lambda d: (stationary(network(ring(d), mf.AllCells()).at(1)), ring(d)),
-    "network that scatters": lambda d: (network(ring(d), mf.AllCells(), points=3), ring(d)),
+    "network of blocks": lambda d: (network(ring(d), mf.policies.Pooled(2), depth=3), ring(d)),
+    "stationary network": lambda d: (
+        stationary(network(ring(d), mf.policies.Pooled(1)).at(1)),
+        ring(d),
+    ),
+    "network that scatters": lambda d: (network(ring(d), mf.policies.Pooled(1), points=3), ring(d)),
     "own moves by step": lambda d: (stacked(own_moves(rooms(d))), rooms(d)),
     "stationary own moves": lambda d: (stationary(own_moves(ring(d), 2, ())), ring(d)),
     "table by step": lambda d: (stacked(table(rooms(d))), rooms(d)),

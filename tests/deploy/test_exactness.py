@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load
 
-from mufield._files import sealed_bytes
 from mufield.deploy.check import (
     TOLERANCE,
     Inputs,
@@ -22,9 +21,10 @@ from mufield.deploy.check import (
     reader_decides,
 )
 from mufield.deploy.export import describe, policy_bytes
-from mufield.deploy.onnx_graph import ENTRY, build_model, onnx_bytes
-from mufield.deploy.reader import KIND, DeployedPolicy
+from mufield.deploy.onnx_graph import build_model, onnx_bytes
+from mufield.deploy.reader import DeployedPolicy
 from mufield.finite.draws import drawn
+from mufield.io.sealed import sealed_bytes
 from mufield.space.measure import histogram
 
 pytestmark = pytest.mark.slow
@@ -148,8 +148,8 @@ def test_equal_policies_have_equal_bytes_that_safetensors_reads(case, tmp_path):
     first, second = (
         describe(profile, problem, identity={"run": "r"}, units={"state": "m"}) for _ in range(2)
     )
-    data = sealed_bytes(first.document, first.arrays, kind=KIND)
-    assert data == sealed_bytes(second.document, second.arrays, kind=KIND)
+    data = sealed_bytes(first.document, first.arrays, kind=DeployedPolicy.kind)
+    assert data == sealed_bytes(second.document, second.arrays, kind=DeployedPolicy.kind)
     for name, array in load(data).items():
         np.testing.assert_array_equal(first.arrays.pop(name), array)
     assert not first.arrays
@@ -174,7 +174,7 @@ def test_onnx_models_are_sound_and_say_what_they_are():
         onnx.checker.check_model(model, full_check=True)
         assert model.SerializeToString() == build_model(policy).SerializeToString()
         (entry,) = model.metadata_props
-        assert entry.key == ENTRY
+        assert entry.key == "mufield"
         assert '"run": "r"' in entry.value
         names = {each.name for each in model.graph.input}
         wanted = {"mass": policy.sees_mass, "chance": policy.randomised}

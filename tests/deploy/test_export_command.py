@@ -9,10 +9,11 @@ import onnxruntime
 import pytest
 from cases import rooms, stacked, table
 
-from mufield import load_policy, make, network_profile, read_info, save_policy
+from mufield import load_policy, make, save_policy
 from mufield.cli import main
 from mufield.deploy import export
 from mufield.deploy.reader import DeployedPolicy
+from mufield.policies import network_profile, read_info
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +78,8 @@ def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsy
 
 def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    luckiest = 1 + int(np.argmax([row["value"] for row in rows]))
-    for which, number in (("1", 1), ("2", 2), ("last", 2), ("luckiest", luckiest)):
+    best = 1 + int(np.argmax([row["value"] for row in rows]))
+    for which, number in (("1", 1), ("2", 2), ("last", 2), ("best-episode", best)):
         answer = exported(
             capsys, run, "--out", tmp_path, "--episode", which, "--format", "safetensors"
         )

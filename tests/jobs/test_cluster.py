@@ -11,17 +11,12 @@ ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'mufi
 
 from helpers import closed_while_it_works  # noqa: E402 (after the skip)
 
-from mufield._files import read_sealed  # noqa: E402
 from mufield.errors import UserError  # noqa: E402
+from mufield.io.sealed import read_sealed  # noqa: E402
 from mufield.jobs import cluster  # noqa: E402
-from mufield.jobs.job import RESULT, RESULT_KIND, Job, JobStore, system_job  # noqa: E402
-from mufield.jobs.pool import (  # noqa: E402
-    LocalProcesses,
-    Task,
-    Working,
-    compute_missing,
-    make_pool,
-)
+from mufield.jobs.job import Job, JobResult, JobStore, system_job  # noqa: E402
+from mufield.jobs.pool import POOL, Task, Working, compute_missing  # noqa: E402
+from mufield.jobs.processes import LocalProcesses, make_pool  # noqa: E402
 from mufield.paper.budget import Budget  # noqa: E402
 from mufield.paper.workload import rooms_runs  # noqa: E402
 
@@ -69,9 +64,9 @@ def contents(store, job):
     """All that a job left, without what differs from time to time."""
     found = {}
     for path in store.path(job).rglob("*"):
-        if path.is_file() and path.name not in ("lock", "log.txt", "timings.jsonl", RESULT):
+        if path.is_file() and path.name not in ("lock", "log.txt", "timings.jsonl", JobResult.file):
             found[path.relative_to(store.path(job)).as_posix()] = path.read_bytes()
-    document, arrays = read_sealed(store.path(job) / RESULT, RESULT_KIND)
+    document, arrays = read_sealed(store.path(job) / JobResult.file, JobResult.kind)
     del document["seconds"]
     return found, document, {name: array.tobytes() for name, array in arrays.items()}
 
@@ -83,7 +78,7 @@ def test_a_node_that_is_lost_changes_no_bit(nodes, tmp_path, monkeypatch):
     with local.writing():
         assert not any(e.problem for e in compute_missing(jobs, local, LocalProcesses(1)))
     lost = nodes.add_node(num_cpus=1, **SMALL)
-    monkeypatch.setattr(cluster, "LOOK", 0.05)  # on a fast machine these jobs take a second
+    monkeypatch.setattr(POOL, "look", 0.05)  # on a fast machine these jobs take a second
     pool = cluster.RayWorkers(nodes.address)
     begun, left, problems = [], {}, []
     hire = pool._hire
@@ -115,7 +110,7 @@ def test_a_client_whose_directory_nobody_shares_gets_everything_handed_back(
     nodes, tmp_path, monkeypatch, random_job
 ):
     """And failures are told by name, with a log, and take no other job along."""
-    monkeypatch.setattr(cluster, "TOKEN", ".mufield-elsewhere.tmp")
+    monkeypatch.setattr(cluster.Desk, "token_file", ".mufield-elsewhere.tmp")
     store = JobStore(tmp_path)
     bad = Job("bad", "random", random_job.settings | {"environment": "nowhere"})
     old = replace(random_job, name="old", versions=random_job.versions | {"jax": "0.0"})
@@ -146,7 +141,7 @@ def test_no_worker_writes_outside_of_its_job(tmp_path, name):
     job = tmp_path / "job"
     job.mkdir()
     with pytest.raises(UserError, match="inside of a job"):
-        cluster._write(job, {name: b"x"})
+        cluster.write_files(job, {name: b"x"})
     assert [path.name for path in tmp_path.rglob("*")] == ["job"]
 
 
@@ -168,10 +163,10 @@ def test_a_cluster_that_refuses_at_first_is_asked_again(monkeypatch):
             raise ConnectionAbortedError("Starting Ray client server failed.")
 
     monkeypatch.setattr(ray, "init", refuse_twice)
-    monkeypatch.setattr(cluster, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(cluster.RayWorkers, "pauses", (0.0, 0.0))
     cluster._connect("ray://10.0.0.1:1")
     assert len(asked) == 3
     asked.clear()
-    monkeypatch.setattr(cluster, "PAUSES", ())
+    monkeypatch.setattr(cluster.RayWorkers, "pauses", ())
     with pytest.raises(UserError, match="Starting Ray client server failed"):
         cluster._connect("ray://10.0.0.1:1")

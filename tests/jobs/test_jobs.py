@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 from helpers import closed_while_it_works
 
-from mufield._files import locked
 from mufield.errors import UserError
+from mufield.io.atomic import locked
 from mufield.jobs import pool as pool_module
 from mufield.jobs.job import Job, JobStore, learning_job, system_job, write_result
-from mufield.jobs.pool import (
-    LocalProcesses,
-    SameProcess,
-    compute_missing,
-    make_pool,
-)
+from mufield.jobs.pool import SameProcess, compute_missing
+from mufield.jobs.processes import LocalProcesses, make_pool
 from mufield.runs.config import RunConfig, parse_config
-from mufield.runs.session import learn_run, new_run
+from mufield.runs.learn import learn_run, new_run
 
 pytestmark = pytest.mark.slow
 
@@ -172,13 +168,13 @@ def test_another_process_goes_on_where_one_died_until_none_gets_further(job, tmp
 def test_a_job_waits_for_a_worker_that_was_given_up_but_lives(job, tmp_path, monkeypatch):
     store = JobStore(tmp_path)
     directory = store.begin(job)
-    monkeypatch.setattr(pool_module, "PATIENCE", 0.0)
-    monkeypatch.setattr(pool_module, "LOOK", 0.01)
+    monkeypatch.setattr(pool_module.POOL, "patience", 0.0)
+    monkeypatch.setattr(pool_module.POOL, "look", 0.01)
     with locked(directory):
         (ended,) = compute_missing([job], store, SameProcess(), progress=False)
     assert "is in use by process" in ended.problem
     assert store.find(job) is None
-    monkeypatch.setattr(pool_module, "PATIENCE", 60.0)
+    monkeypatch.setattr(pool_module.POOL, "patience", 60.0)
     held = contextlib.ExitStack()
     held.enter_context(locked(directory))
     threading.Timer(0.3, held.close).start()

@@ -9,9 +9,9 @@ from fleet import rows_of, write
 import mufield as mf
 from mufield.deploy.export import describe, policy_bytes
 from mufield.deploy.reader import DeployedPolicy
-from mufield.observed.checks import Asked
-from mufield.observed.episode import read_episode, read_positions
-from mufield.observed.log import read_log
+from mufield.io.checks import Asked
+from mufield.io.episode import read_episode, read_positions
+from mufield.io.log import read_log
 
 KEY = jax.random.key(0)
 STEPS = 3
@@ -24,9 +24,9 @@ def town():
     walls = np.zeros((3, 4), dtype=bool)
     walls[1, 1] = walls[2, 3] = True
     grid = mf.Grid.box(0.0, (1.5, 2.0), (3, 4), walls=walls)
-    plain = mf.CityMap(-73.98, 40.75, 29.0, grid)
+    plain = mf.fleet.CityMap(-73.98, 40.75, 29.0, grid)
     there = plain.to_earth(grid.centres[rng.integers(grid.n_cells, size=300)])
-    city = mf.CityMap.of_traffic(*there.T, cell=500, turn=29)
+    city = mf.fleet.CityMap.of_traffic(*there.T, cell=500, turn=29)
     assert city.grid.n_cells == grid.n_cells
     problem = mf.Problem(
         grid=plain,

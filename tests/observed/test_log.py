@@ -6,8 +6,8 @@ import pytest
 from fleet import mass_rows, rows_of, write
 
 from mufield import Transitions, UserError, make, random_policy, read_log
-from mufield.observed.checks import Asked
-from mufield.observed.episode import read_episode
+from mufield.io.checks import Asked
+from mufield.io.episode import read_episode
 from mufield.policies.base import as_profile
 
 pytestmark = pytest.mark.slow

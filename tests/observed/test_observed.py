@@ -20,9 +20,9 @@ from mufield import (
     make,
     random_policy,
 )
-from mufield.observed.checks import Asked, check_present
-from mufield.observed.episode import read_episode
-from mufield.observed.tables import Table
+from mufield.io.checks import Asked, check_present
+from mufield.io.episode import read_episode
+from mufield.io.tables import Table
 from mufield.policies.base import as_profile
 from mufield.space.contact import settle, touching, unmoved_at_walls
 

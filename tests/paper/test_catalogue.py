@@ -10,7 +10,7 @@ from tiny import TINY
 from mufield import cli
 from mufield.compare.result import as_csv
 from mufield.jobs.job import Job
-from mufield.paper.budget import FULL, QUICK
+from mufield.paper.budget import QUICK, Budget
 from mufield.paper.catalogue import ITEMS, choose
 from mufield.paper.table import as_markdown
 
@@ -64,17 +64,17 @@ def test_all_means_all_and_the_order_is_the_catalogues():
 
 
 def test_the_full_budget_is_the_papers():
-    runs = [job for job in all_jobs(FULL) if job.name.startswith("rooms-")]
+    runs = [job for job in all_jobs(Budget()) if job.name.startswith("rooms-")]
     assert {job.settings["seed"] for job in runs} == set(range(10))
     assert {job.settings["episodes"] for job in runs} == {30}
-    trainings = [job for job in all_jobs(FULL) if job.kind == "qlearning"]
+    trainings = [job for job in all_jobs(Budget()) if job.kind == "qlearning"]
     assert {job.settings["episodes"] for job in trainings} == {10_000_000}
-    swarms = [job for job in all_jobs(FULL) if job.name.startswith("swarm-")]
+    swarms = [job for job in all_jobs(Budget()) if job.name.startswith("swarm-")]
     assert len({job.folder for job in swarms}) == 6
     assert {job.settings["episodes"] for job in swarms} == {20}
 
 
-@pytest.mark.parametrize("budget", [FULL, QUICK, TINY])
+@pytest.mark.parametrize("budget", [Budget(), QUICK, TINY])
 def test_a_folder_belongs_to_one_job(budget):
     by_folder: dict[str, Job] = {}
     for job in all_jobs(budget):
@@ -82,7 +82,7 @@ def test_a_folder_belongs_to_one_job(budget):
 
 
 def test_quick_jobs_are_never_taken_for_full_ones():
-    full = {job.folder for job in all_jobs(FULL)}
+    full = {job.folder for job in all_jobs(Budget())}
     shared = [job for job in all_jobs(QUICK) if job.folder in full]
     # The random policy has no budget.
     assert {job.name for job in shared} <= {"random-rooms"}

@@ -3,7 +3,6 @@
 import pytest
 from tiny import TINY, pretend
 
-from mufield.paper import rooms, swarm
 from mufield.paper.catalogue import ITEMS
 from mufield.paper.results import Results
 
@@ -22,7 +21,6 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("item", FIGURES, ids=lambda item: item.name)
 def test_figures_have_titles_labels_and_say_what_they_were_made_from(results, item, monkeypatch):
-    monkeypatch.setattr(swarm, "FINE", {"horizon": 8, "cells": 8})
     figures = {}
 
     def keep(figure, name):  # files take longer than figures, and are tested elsewhere
@@ -65,8 +63,7 @@ def test_nothing_of_a_legend_is_cut_off(results, monkeypatch):
 
 
 @pytest.mark.parametrize("item", FILMS, ids=lambda item: item.name)
-def test_films_have_the_papers_names(results, item, monkeypatch):
-    monkeypatch.setattr(rooms, "FIRST_EPISODES", 1)
+def test_films_have_the_papers_names(results, item):
     drawn = results.draw(item)
     names = {path.stem for path in drawn.files}
     assert names in (

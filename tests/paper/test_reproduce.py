@@ -8,9 +8,9 @@ import pytest
 from tiny import TINY, pretend
 
 from mufield import cli
-from mufield._files import DirectoryInUse, locked
 from mufield.cli import reproduce as command
 from mufield.environments import registry
+from mufield.io.atomic import DirectoryInUse, locked
 from mufield.jobs import compute
 from mufield.paper import reproduce as whole
 from mufield.paper.catalogue import ITEMS

@@ -33,6 +33,8 @@ TINY = Budget(
     precision="float64",
     rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
     swarm={"horizon": 6, "cells": 8},
+    fine_swarm={"horizon": 8, "cells": 8},
+    films=1,
     effort=0.01,
 )
 

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 import jax.numpy as jnp
 import numpy as np
 
-from mufield import _files as files
 from mufield import save_policy
-from mufield.learning.run import EpisodeMetrics
+from mufield.io import sealed as files
+from mufield.learning.metrics import EpisodeMetrics
 from mufield.policies.base import Profile
 from mufield.policies.tables import TablePolicy
 from mufield.report.server import PageServer
 from mufield.runs.config import RunConfig
-from mufield.runs.layout import EPISODE, PLAN
+from mufield.runs.layout import LAYOUT
 
 ROOMS = RunConfig(environment="four-rooms", episodes=30, precision="float64")
 SMALL = RunConfig(
@@ -44,7 +44,7 @@ def add_episode(directory, problem, number, **changes):
     profile = Profile.stacked(TablePolicy.deterministic(jnp.asarray(actions)), steps)
     save_policy(directory / "policies" / f"{number:04d}.policy", profile)
     path = directory / "plans" / f"{number:04d}.safetensors"
-    files.write_sealed(path, {}, {"mass": masses}, kind=PLAN)
+    files.write_sealed(path, {}, {"mass": masses}, kind=LAYOUT.plan_kind)
     stopped = np.zeros((1, steps, dim), dtype=bool)
     stopped[0, 0, 0] = True
     arrays = {
@@ -58,7 +58,7 @@ def add_episode(directory, problem, number, **changes):
     row = metrics(number, **changes).row()
     about = {"source": {}, "metrics": row | {"notes": list(row["notes"])}}
     path = directory / "episodes" / f"{number:04d}.safetensors"
-    files.write_sealed(path, about, arrays, kind=EPISODE)
+    files.write_sealed(path, about, arrays, kind=LAYOUT.episode_kind)
     timings = files.read_lines(directory / "timings.jsonl")
     files.write_lines(
         directory / "timings.jsonl",

@@ -145,7 +145,7 @@ def test_a_run_with_limits_shows_its_margins_by_move(chromium, run, small_rooms,
     press(chromium, "p")
     until(lambda: described().endswith("25 % in move 3"))
     titles = chromium.find_elements("css selector", "#diagnostics-charts h3")
-    assert "Limits" in [title.text for title in titles]
+    assert "Constraints" in [title.text for title in titles]
     assert "assured" in chromium.execute_script(TEXT, "rows")
     press(chromium, "p")  # an episode without limits
     until(lambda: not chromium.find_element("id", "limits").is_displayed())

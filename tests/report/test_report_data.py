@@ -10,10 +10,10 @@ import pytest
 from report_runs import LINE, SMALL, add_episode, begin
 
 from mufield import Box, Grid, Problem, uniform
-from mufield._files import read_sealed, write_sealed
+from mufield.io.sealed import read_sealed, write_sealed
 from mufield.report.data import RunReader, collect, make_readers, snapshot
-from mufield.report.flows import MOST_BYTES, Scene, encode_actions, encode_masses, select
-from mufield.runs.layout import EPISODE
+from mufield.report.flows import Scene, Selection, encode_actions, encode_masses, select
+from mufield.runs.layout import LAYOUT
 
 
 def decode_masses(found, cells):
@@ -64,7 +64,7 @@ def test_the_panel_about_limits_is_for_runs_that_have_them(run, small_rooms):
     add_episode(run, small_rooms, 3, margin=-0.1, assured=0.2, margins=margins)
     found = snapshot([RunReader(run)])
     (panel,) = [panel for panel in found["diagnostics"] if panel["rare"]]
-    assert (panel["title"], panel["zero"]) == ("Limits", "the limit")
+    assert (panel["title"], panel["zero"]) == ("Constraints", "the limit")
     assert panel["columns"] == {"margin": "realised", "assured": "assured"}
     first, _, last = found["runs"][0]["rows"]
     assert "margins" not in first
@@ -206,10 +206,12 @@ def test_what_is_kept_fits_and_holds_the_best(count, horizon, bytes_of_step):
     values = [float(-abs(number - count // 3)) for number in range(count)]
     kept = select(values, horizon, bytes_of_step)
     steps = len({*range(0, horizon + 1, kept.stride), horizon})
-    assert len(kept.episodes) * steps * bytes_of_step <= max(MOST_BYTES, 3 * bytes_of_step)
+    assert len(kept.episodes) * steps * bytes_of_step <= max(
+        Selection.most_bytes, 3 * bytes_of_step
+    )
     assert count // 3 + 1 in kept.episodes
     assert set(kept.episodes) <= set(range(1, count + 1))
-    all_fit = count * (horizon + 1) * bytes_of_step <= MOST_BYTES
+    all_fit = count * (horizon + 1) * bytes_of_step <= Selection.most_bytes
     if all_fit:
         assert (kept.episodes, kept.stride) == (tuple(range(1, count + 1)), 1)
         assert kept.note == ""
@@ -219,9 +221,9 @@ def test_a_run_of_a_real_system_says_so_and_how_many_agents_there_were(run):
     (found,) = collect([RunReader(run)])["runs"]
     assert (found["told"], found["agents"]) == (False, 1)
     path = run / "episodes" / "0002.safetensors"
-    document, arrays = read_sealed(path, EPISODE)
+    document, arrays = read_sealed(path, LAYOUT.episode_kind)
     for name in ("states", "actions", "next_states", "stopped"):
         arrays[name] = np.repeat(arrays[name], 500, axis=0)
-    write_sealed(path, document | {"source": {"file": "e.csv"}}, arrays, kind=EPISODE)
+    write_sealed(path, document | {"source": {"file": "e.csv"}}, arrays, kind=LAYOUT.episode_kind)
     (found,) = collect([RunReader(run)])["runs"]
     assert (found["told"], found["agents"]) == (True, 500)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 from report_runs import SMALL, add_episode, begin, serving
 
-from mufield.report.server import INTERVAL, PageServer
+from mufield.report.server import PageServer, Watcher
 
 
 def ask(server, path, method="GET", **headers):
@@ -58,7 +58,7 @@ def test_only_get_and_only_by_the_name_of_this_computer(run):
 
 
 def test_news_arrive_while_the_run_goes_on(run, small_rooms):
-    assert INTERVAL <= 1.0  # seconds between two looks at the files
+    assert Watcher.interval <= 1.0  # seconds between two looks at the files
     with serving(run) as server, listening(server) as stream:
         assert len(next(stream)["runs"][0]["rows"]) == 2
         for number in (3, 4, 5):

@@ -7,7 +7,7 @@ import pytest
 
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
-from mufield.runs.session import learn_run
+from mufield.runs.learn import learn_run
 from mufield.runs.store import RunStore
 
 SMALL = RunConfig(

@@ -70,7 +70,7 @@ def test_words_stand_for_objects_and_come_back_with_all_settings(setting, writte
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": {"size": 3}}, "'swarm' has no option size; it has cells"),
+        ({"options": {"size": 3}}, "'swarm' has no option size; it has .*cells"),
         ({"model_options": {"size": 3}}, "'ensemble' has no option size; it has members"),
         ({"model_options": {"members": "many"}}, "members must be of the type"),
         ({"model_options": {"mu": "far"}}, "mu must be one of none, local, .*, got 'far'"),

@@ -12,10 +12,10 @@ from processes import flags
 
 from mufield import cli, load_policy
 from mufield.environments import registry
-from mufield.learning.m3ucrl import RUN
-from mufield.runs import session
+from mufield.learning.state import Use, key_after
+from mufield.runs import learn, session
 from mufield.runs.build import build
-from mufield.runs.layout import RunFiles
+from mufield.runs.files import RunFiles
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,8 @@ def mufield(capsys, small, monkeypatch):
         same = replace(small.config, label=config.label, episodes=config.episodes)
         return replace(small, config=config) if config == same else build(config, imports)
 
-    monkeypatch.setattr(session, "build", build_once)
+    for module in (learn, session):
+        monkeypatch.setattr(module, "build", build_once)
 
     def run(*words, fails=False):
         code = cli.main([*map(str, words), *([] if fails else ["--json"])])
@@ -73,7 +74,7 @@ def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
         asked = mufield("ask", run, "--out", tmp_path / "next.policy")
         assert asked["episode"] == number
         policy = load_policy(tmp_path / "next.policy")
-        key = jax.random.fold_in(jax.random.fold_in(state.key, number - 1), RUN)
+        key = key_after(state.key, number - 1, Use.RUN)
         episode = small.system.run(policy, key)
         rows = rows_of(episode)
         for row, stop in zip(rows, episode.stopped.reshape(-1, 2).tolist(), strict=True):
@@ -146,7 +147,13 @@ def test_train_resume_and_show(mufield, tmp_path, small, capsys):
     assert "complete already, with 2 episodes" in capsys.readouterr().err
     assert cli.main(["show", str(run)]) == 0
     table = capsys.readouterr().out
-    for word in ("episode", "optimistic", "coverage", "luckiest.policy", f"{rows[1]['value']:.5g}"):
+    for word in (
+        "episode",
+        "optimistic",
+        "coverage",
+        "best_episode.policy",
+        f"{rows[1]['value']:.5g}",
+    ):
         assert word in table
     message = mufield("train", *flags(small.config), "--out", run, fails=True)
     assert "holds a run already; go on with `mufield resume" in message

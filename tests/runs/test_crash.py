@@ -10,10 +10,12 @@ import pytest
 from processes import flags, start, wait_for
 
 from mufield import UserError
-from mufield import _files as files
+from mufield.io import sealed as files
 from mufield.runs.build import build, resolve
-from mufield.runs.layout import PLAN, RunFiles
-from mufield.runs.session import learn_run, open_run
+from mufield.runs.files import RunFiles
+from mufield.runs.layout import LAYOUT
+from mufield.runs.learn import learn_run
+from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
 
 pytestmark = pytest.mark.slow
@@ -110,7 +112,7 @@ def test_torn_and_lost_metrics_are_written_again(small, whole, run):
     path = run / "metrics.jsonl"
     for damage in (path.read_bytes()[:-9], b"", b"nonsense\n"):
         path.write_bytes(damage)
-        (run / "luckiest.policy").write_bytes(damage)
+        (run / "best_episode.policy").write_bytes(damage)
         learn_run(run, setup=small, progress=False)
         assert outcome(run) == whole
 
@@ -136,7 +138,7 @@ def test_what_a_planner_remembers_survives(small, tmp_path, begin):
             session.ask()
         learn_run(tmp_path / "pieces", episodes, setup=setup, progress=False)
     assert outcome(tmp_path / "pieces") == outcome(tmp_path / "whole")
-    arrays = files.read_sealed(tmp_path / "whole/plans/0002.safetensors", PLAN).arrays
+    arrays = files.read_sealed(tmp_path / "whole/plans/0002.safetensors", LAYOUT.plan_kind).arrays
     assert [name for name in arrays if name.startswith("memory.")]
 
 

@@ -109,7 +109,7 @@ def test_what_only_looks_imports_no_jax(place):
         command, cwd=place, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    for words in ("swarm-congested", "best J", "waiting for tell", "run/luckiest.policy"):
+    for words in ("swarm-congested", "best J", "waiting for tell", "run/best_episode.policy"):
         assert words in done.stdout
 
 

@@ -12,8 +12,8 @@ from test_metrics_files import events_of
 from mufield import cli
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
-from mufield.runs.layout import RunFiles
-from mufield.runs.session import learn_run
+from mufield.runs.files import RunFiles
+from mufield.runs.learn import learn_run
 from mufield.runs.store import RunStore
 
 pytestmark = pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_run_goes_on_with_its_margins(run, tmp_path):
 
 
 def test_a_run_that_stopped_half_way_goes_on_to_the_same_end(tmp_path, monkeypatch):
-    setup = build(resolve(replace(LIMITED, pessimism="worlds")))
+    setup = build(resolve(replace(LIMITED, pessimism="samples")))
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     for directory in (whole, torn):
         RunStore.create(directory, setup.config)

@@ -10,9 +10,11 @@ from fleet import rows_of, write
 from test_crash import Crash, crashing_replace, outcome
 
 from mufield import UserError, cli, random_policy
-from mufield.models.base import predict_rows
-from mufield.runs.layout import RunFiles
-from mufield.runs.session import learn_run, open_run
+from mufield.models.calibration import predict_rows
+from mufield.runs.files import RunFiles
+from mufield.runs.learn import learn_run
+from mufield.runs.session import open_run
+from mufield.runs.tell import tell_log
 from mufield.theory.run import RunData
 
 pytestmark = pytest.mark.slow
@@ -28,7 +30,7 @@ def log_files(small, tmp_path_factory):
 
 def tell(directory, small, path, **more):
     with open_run(directory, small) as session:
-        return session.tell_log(path, **more)
+        return tell_log(session, path, **more)
 
 
 def learn(directory, small, log_files):

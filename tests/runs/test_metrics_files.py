@@ -6,8 +6,8 @@ import pytest
 from pyarrow import parquet, types
 
 from mufield.runs import metrics_files
-from mufield.runs.layout import RunFiles
-from mufield.runs.session import learn_run
+from mufield.runs.files import RunFiles
+from mufield.runs.learn import learn_run
 
 ROWS = [
     {"episode": 1, "value": 1.5, "optimistic": None, "reference": None, "notes": []},

@@ -145,7 +145,7 @@ def test_no_runs_is_no_mistake(tmp_path, capsys, monkeypatch):
 
 
 def test_a_narrow_terminal_does_without_the_least_important_columns(runs, capsys, monkeypatch):
-    monkeypatch.setattr(output, "WIDE", 70)
+    monkeypatch.setattr(output.Table, "piped_width", 70)
     monkeypatch.chdir(runs)
     assert cli.main(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()

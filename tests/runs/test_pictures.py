@@ -12,7 +12,7 @@ from PIL import Image
 
 from mufield import cli
 from mufield._style import DIAGNOSTICS
-from mufield.runs.layout import RunFiles
+from mufield.runs.files import RunFiles
 from mufield.runs.overview import RunMetrics, group_runs
 from mufield.viz.runs import diagnostics_figure, flow_figure, learning_figure, run_flow
 
@@ -155,4 +155,4 @@ def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
     assert "has no episode yet" in capsys.readouterr().err
     for which in ("9", "0", "first"):
         assert cli.main(["animate", str(run), "--episode", which]) == 2
-        assert "luckiest or last or a number from 1 to 2" in capsys.readouterr().err
+        assert "best-episode or last or a number from 1 to 2" in capsys.readouterr().err

@@ -7,13 +7,14 @@ from dataclasses import replace
 import equinox as eqx
 import pytest
 
-from mufield import cli, load_policy, read_info
+from mufield import cli, load_policy
 from mufield.learning.m3ucrl import M3UCRL
 from mufield.learning.run import learn
+from mufield.policies import read_info
 from mufield.runs import session
-from mufield.runs.config import read_config
-from mufield.runs.layout import RunFiles
-from mufield.runs.session import learn_run, open_run
+from mufield.runs.files import RunFiles
+from mufield.runs.learn import learn_run
+from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
 
 pytestmark = pytest.mark.slow
@@ -40,7 +41,7 @@ def test_the_file_holds_what_the_learner_recommends(policy, run, small, tmp_path
     files = RunFiles(run)
     with open_run(run, small) as opened:
         state = opened.state
-        ran = (load_policy(files.path("policies", files.luckiest)), max_value(files))
+        ran = (load_policy(files.path("policies", files.best_episode)), max_value(files))
         best = small.learner.best(state, ran=ran)
     assert eqx.tree_equal(load_policy(tmp_path / "use.policy"), best.profile)
     assert (tmp_path / "use.policy").read_bytes() == (run / "best.policy").read_bytes()
@@ -49,7 +50,7 @@ def test_the_file_holds_what_the_learner_recommends(policy, run, small, tmp_path
     assert found["transitions"] == 6
     assert found["level"] == pytest.approx(0.95)
     assert found["last"] == files.rows[-1]["value"]
-    assert found["luckiest"] == max_value(files)
+    assert found["best_episode_value"] == max_value(files)
     info = read_info(run / "best.policy")
     assert (info["run"], info["id"]) == (found["run"], found["policy"])
 
@@ -89,18 +90,6 @@ def test_what_people_read(policy, run, capsys):
 def test_without_data_no_policy_is_the_best(policy, begin, tmp_path):
     begin(tmp_path / "run")
     assert "has no data yet" in policy(tmp_path / "run", code=2)
-
-
-def test_a_run_of_before_goes_on(policy, run, small):
-    """Then ``best.policy`` was the luckiest episode's, and nobody judged."""
-    config = json.loads((run / "config.json").read_text())
-    del config["judge"]
-    (run / "config.json").write_text(json.dumps(config))
-    (run / "luckiest.policy").rename(run / "best.policy")
-    assert not read_config(run).judge
-    assert policy(run)["policy"] == read_info(run / "best.policy")["id"]
-    assert (run / "luckiest.policy").exists()
-    assert "usable" not in learn_run(run, 3, setup=small, progress=False)[-1]
 
 
 def test_a_judged_run_notes_what_plans_without_optimism_earn(small, tmp_path, finished, capsys):

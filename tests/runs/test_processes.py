@@ -12,9 +12,10 @@ from processes import flags, start, wait_for
 
 from mufield import cli
 from mufield.runs import session
-from mufield.runs.layout import RunFiles
+from mufield.runs.files import RunFiles
+from mufield.runs.learn import learn_run
 from mufield.runs.overview import summarise
-from mufield.runs.session import Session, learn_run
+from mufield.runs.session import Session
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_pat
     printed, errors = beside.communicate(timeout=240)
     assert beside.returncode == 0, errors
     assert [row["episode"] for row in json.loads(printed)] == [1, 2]
-    for name in ("metrics.jsonl", "metrics.parquet", "luckiest.policy"):
+    for name in ("metrics.jsonl", "metrics.parquet", "best_episode.policy"):
         assert (other / name).read_bytes() == (finished / name).read_bytes()
 
 

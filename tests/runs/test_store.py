@@ -8,13 +8,17 @@ import sys
 import jax
 import pytest
 
-from mufield import UserError, load_policy, read_info
-from mufield._files import DirectoryInUse, locked
+from mufield import UserError, load_policy
+from mufield.io.atomic import DirectoryInUse, locked
+from mufield.policies import read_info
 from mufield.runs.config import RunConfig, parse_config, read_settings
-from mufield.runs.layout import RunFiles, read_versions
-from mufield.runs.session import learn_run, open_run
-from mufield.runs.store import RunStore, to_episode
+from mufield.runs.files import RunFiles
+from mufield.runs.layout import read_versions
+from mufield.runs.learn import learn_run
+from mufield.runs.session import open_run
+from mufield.runs.store import RunStore
 from mufield.runs.surroundings import changes_since
+from mufield.runs.told import to_episode
 
 
 def test_a_run_holds_what_its_listing_says(run):
@@ -29,15 +33,15 @@ def test_a_run_holds_what_its_listing_says(run):
         )
     }
     others = {"config.json", "versions.json", "metrics.jsonl", "metrics.parquet", "timings.jsonl"}
-    assert names == each | others | {"last.policy", "luckiest.policy", "lock"}
+    assert names == each | others | {"last.policy", "best_episode.policy", "lock"}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["episode"] for row in rows] == [1, 2]
     assert rows == RunFiles(run).rows
 
 
 def test_policies_can_be_deployed_and_name_their_run(run, small):
-    copied = run / f"policies/000{RunFiles(run).luckiest}.policy"
-    assert (run / "luckiest.policy").read_bytes() == copied.read_bytes()
+    copied = run / f"policies/000{RunFiles(run).best_episode}.policy"
+    assert (run / "best_episode.policy").read_bytes() == copied.read_bytes()
     for number in (1, 2):
         path = run / f"policies/000{number}.policy"
         assert load_policy(path).horizon == small.problem.horizon
@@ -115,7 +119,7 @@ def test_a_run_is_not_begun_over_another_or_among_other_files(run, tmp_path, sma
 
 def test_only_one_process_writes(run, small):
     holder = (
-        "import sys, time; from pathlib import Path; from mufield._files import locked\n"
+        "import sys, time; from pathlib import Path; from mufield.io.atomic import locked\n"
         f"with locked(Path({str(run)!r})): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(

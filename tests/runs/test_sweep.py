@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mufield import cli
-from mufield.cli.sweep import SWEEP_EXAMPLE
+from mufield.cli.sweep import Sweep as SweepCommand
 from mufield.errors import UserError
-from mufield.runs.sweep import explained, group_labels, is_sweep, read_sweep, read_trials
+from mufield.runs.sweep import explained, group_labels, is_sweep, read_sweep
+from mufield.runs.trials import read_trials
 
 SHARED = """
 episodes = 1
@@ -115,7 +116,7 @@ def test_a_file_cannot_name_code(trials, tmp_path):
 
 def test_the_example_below_the_help_is_a_sweep(tmp_path):
     path = tmp_path / "sweep.toml"
-    path.write_text(SWEEP_EXAMPLE.partition("# sweep.toml")[2])
+    path.write_text(SweepCommand.example.partition("# sweep.toml")[2])
     assert len(read_trials(path)) == 3 * 2 * 5
     assert tomllib.loads(path.read_text())["random"]["draws"] == 5
 

@@ -8,10 +8,9 @@ import numpy as np
 from fleet import rows_of, write
 
 from mufield import cli
-from mufield._files import file_digest, read_sealed, write_sealed
-from mufield.observed.episode import read_positions
-from mufield.policies.files import read_info, save_policy
-from mufield.runs.layout import PLAN, RunFiles
+from mufield.io.episode import read_positions
+from mufield.io.policies import read_info
+from mufield.runs.files import RunFiles
 from mufield.runs.overview import summarise
 from mufield.runs.session import open_run
 
@@ -76,7 +75,7 @@ def test_an_episode_from_elsewhere_is_not_the_luckiest(begin, small, tmp_path, c
     begin(run)
     first = tell_a_day(run, small, days, start=(2.5, 0.5))
     # As long as there is no other, it counts, but not with what it earned.
-    assert RunFiles(run).luckiest == 1
+    assert RunFiles(run).best_episode == 1
     assert first["best"] == first["value"]
     with open_run(run, small) as session:
         assert "by what it earned" not in session.best(cautious=True).how
@@ -87,9 +86,9 @@ def test_an_episode_from_elsewhere_is_not_the_luckiest(begin, small, tmp_path, c
     assert "elsewhere" not in second
     assert second["best"] == third["best"] == second["value"]
     files = RunFiles(run)
-    assert files.luckiest == files.episode_number("luckiest") == 2
+    assert files.best_episode == files.episode_number("best-episode") == 2
     assert summarise(run).best == second["value"]
-    copied = (run / "luckiest.policy").read_bytes()
+    copied = (run / "best_episode.policy").read_bytes()
     assert copied == (run / "policies" / "0002.policy").read_bytes()
     with open_run(run, small) as session:
         chosen = session.best(cautious=True)
@@ -120,40 +119,3 @@ def test_plans_from_different_starts_have_different_ids(begin, small, tmp_path, 
     assert cli.main(wrong) == 2
     assert "is not the policy that was asked for last" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["tell", str(runs[0]), str(told), "--policy", str(policies[0])]) == 0
-
-
-def test_a_plan_whose_id_is_that_of_its_data_is_still_told(begin, small, tmp_path, capsys):
-    """As early versions named plans, so that another policy could have the same name."""
-    run, other = tmp_path / "run", tmp_path / "other.policy"
-    store = begin(run)
-    assert cli.main(["ask", str(run)]) == 0
-    with open_run(run, small) as session:
-        profile = session.ask().profile
-    old = store.data_id(1)
-    for name in ("policies", "plans"):
-        rename_plan(store.path(name, 1), old)
-    document, arrays = read_sealed(store.path("plans", 1), PLAN)
-    del document["data"]
-    document["policy_sha256"] = file_digest(store.path("policies", 1))
-    write_sealed(store.path("plans", 1), document, arrays, kind=PLAN)
-    told = write(
-        tmp_path / "day.csv", rows_of(small.system.run(profile, jax.random.key(0), agents=2))
-    )
-    changed = jax.tree.map(lambda leaf: leaf[..., ::-1], profile)
-    save_policy(other, changed, info={"run": store.config.identity, "episode": 1, "id": old})
-    capsys.readouterr()
-    assert cli.main(["tell", str(run), str(told), "--policy", str(other)]) == 2
-    assert "though it has its id" in " ".join(capsys.readouterr().err.split())
-    assert cli.main(["tell", str(run), str(told), "--policy", str(store.path("policies", 1))]) == 0
-    assert RunFiles(run).plan_id(1) == old
-    assert cli.main(["ask", str(run)]) == 0
-    assert RunFiles(run).plan_id(2) != store.data_id(2)
-
-
-def rename_plan(path, name):
-    """Gives the file of a plan or a policy another id."""
-    kind = PLAN if path.suffix == ".safetensors" else "policy"
-    document, arrays = read_sealed(path, kind)
-    about = document if kind == PLAN else document["info"]
-    about["id"] = name
-    write_sealed(path, document, arrays, kind=kind)

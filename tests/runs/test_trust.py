@@ -12,7 +12,7 @@ from mufield import UserError, cli
 from mufield.environments import registry
 from mufield.runs import surroundings
 from mufield.runs.config import RunConfig
-from mufield.runs.layout import CONFIG
+from mufield.runs.layout import LAYOUT
 from mufield.runs.surroundings import import_named, import_users
 
 CODE = """
@@ -42,7 +42,7 @@ def run(code, tmp_path):
     directory = tmp_path / "run"
     for part in ("policies", "plans", "episodes"):
         (directory / part).mkdir(parents=True)
-    (directory / CONFIG).write_text(json.dumps(config.document()))
+    (directory / LAYOUT.config).write_text(json.dumps(config.document()))
     return directory
 
 

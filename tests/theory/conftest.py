@@ -1,5 +1,6 @@
 """Small runs that the theory is held against."""
 
+import dataclasses
 from functools import cached_property, lru_cache
 
 import jax
@@ -7,18 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mufield import ActionLaw, Grid, MoveSet, Problem, SimulatedSystem, register, uniform
-from mufield.models.base import FeatureMap
-from mufield.models.kernels import Smooth, covariances
+from mufield import M3UCRL, Grid, MoveSet, Problem, SimulatedSystem, register, uniform
+from mufield.models.features import FeatureMap
+from mufield.models.gp import GaussianProcess
+from mufield.models.kernels import SquaredExponential, covariances
+from mufield.policies import ActionLaw
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
-from mufield.runs.layout import RunFiles
-from mufield.runs.session import learn_run
+from mufield.runs.files import RunFiles
+from mufield.runs.learn import learn_run
 from mufield.runs.store import RunStore
 from mufield.theory.report import make_report
 from mufield.theory.run import RunData, episodes_of
 
 NORM = 1.0
+KERNEL = SquaredExponential(np.full(3, 2.0), 0.5)
 CELLS = 12
 MOVES = (-1.0, 0.0, 1.0)
 
@@ -28,7 +32,7 @@ class KernelMotion:
 
     def __init__(self, problem):
         self.features = FeatureMap(problem)
-        self.kernel = Smooth()(self.features)
+        self.kernel = KERNEL
         # Agents go where they act, in some places faster than in others.
         turn = np.array([0.0, 2.0, 4.5, 0.0, 2.0, 4.5])
         acted = np.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
@@ -84,8 +88,14 @@ def best_value():
 class Run:
     """A finished run; what its models say of its episodes is computed once for all tests."""
 
-    def __init__(self, directory, config, best=0.0):
+    def __init__(self, directory, config, best=0.0, family=None):
         self.directory, self.best, self.setup = directory, best, build(resolve(config))
+        if family is not None:  # one that no configuration can say
+            known = self.setup.learner
+            learner = M3UCRL(
+                known.problem, family, known.model_planner.planner, optimism=known.optimism
+            )
+            self.setup = dataclasses.replace(self.setup, learner=learner)
         RunStore.create(directory, self.setup.config)
         learn_run(directory, setup=self.setup, progress=False)
 
@@ -110,15 +120,15 @@ def ring(tmp_path_factory):
         episodes=3,
         agents=2,
         model="gp",
-        # Beta is no less than that of corollary ConfidenceInterval, as a test sees to.
-        model_options={"prior": "smooth", "fit_kernel": False, "inducing": 0, "beta": 6.0},
         planner_options={"controls": 3, "sweeps": 100},
         judge=False,
         scale=1.0,
         precision="float64",
     )
     directory = tmp_path_factory.mktemp("theory") / "ring"
-    return Run(directory, config, best_value())
+    # Beta is no less than that of corollary ConfidenceInterval, as a test sees to.
+    family = GaussianProcess(prior=KERNEL, fit_kernel=False, inducing=0, beta=6.0)
+    return Run(directory, config, best_value(), family)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from theory_worlds import RING, constants, flow_on, jumping, shifted
 
-from mufield import ActionLaw, Grid, Problem
+from mufield import Grid, Problem
+from mufield.policies import ActionLaw
 from mufield.space.transport import wasserstein
 from mufield.theory.bounds import (
     Constant,
@@ -28,33 +29,33 @@ pytestmark = pytest.mark.slow
 SLACK = 1e-6
 
 
-def stated(known, beta, doubts):
+def stated(known, beta, deviations):
     """Lemma MFFlowW1Bound as the paper states it, for h = 1, ..., H."""
-    powers = known.growth(beta) ** np.arange(len(doubts))
-    return 2 * known.stretch.value * beta * powers * np.cumsum(doubts)
+    powers = known.growth(beta) ** np.arange(len(deviations))
+    return 2 * known.stretch.value * beta * powers * np.cumsum(deviations)
 
 
 @given(seed=st.integers(0, 10**6), beta=st.floats(0.1, 3.0))
 def test_flows_stay_as_near_as_the_lemma_says(seed, beta):
     twin = jumping(seed, beta)
-    distances, doubts, gap = twin.played()
+    distances, deviations, gap = twin.played()
     known = twin.known()
-    bound = flow_bound(known, beta, doubts)
+    bound = flow_bound(known, beta, deviations)
     assert np.all(logs(distances) <= bound + SLACK)
-    assert np.all(bound[1:] <= np.log(stated(known, beta, doubts)) + SLACK)
+    assert np.all(bound[1:] <= np.log(stated(known, beta, deviations)) + SLACK)
     # The chain of lemmas from the distances to the regret.
     from_distances = gap_bound(known, logs(distances[:-1]))
     assert math.log(max(abs(gap), 1e-300)) <= from_distances + SLACK
     assert from_distances <= gap_bound(known, bound[:-1]) + SLACK
-    from_doubts = gap_bound(known, np.log(stated(known, beta, doubts))[:-1])
-    assert from_doubts <= episode_bound(known, beta, doubts, paid=4) + SLACK
+    from_deviations = gap_bound(known, np.log(stated(known, beta, deviations))[:-1])
+    assert from_deviations <= episode_bound(known, beta, deviations, paid=4) + SLACK
 
 
 def test_in_a_world_that_is_only_shifted_lemma_and_gap_are_equalities():
     twin = shifted()
-    distances, doubts, gap = twin.played()
+    distances, deviations, gap = twin.played()
     known = twin.known()
-    bound = flow_bound(known, float(twin.beta), doubts)
+    bound = flow_bound(known, float(twin.beta), deviations)
     np.testing.assert_allclose(np.exp(bound[1:]), distances[1:], rtol=1e-3)
     # All of the paid distributions count, and the first is the same in both worlds.
     np.testing.assert_allclose(math.exp(gap_bound(known, logs(distances[:-1]))), gap, rtol=1e-3)
@@ -63,32 +64,32 @@ def test_in_a_world_that_is_only_shifted_lemma_and_gap_are_equalities():
 @pytest.mark.parametrize("name", ["motion", "spread", "policy"])
 def test_with_any_constant_a_tenth_smaller_the_lemma_would_be_false(name):
     twin = shifted()
-    distances, doubts, _ = twin.played()
+    distances, deviations, _ = twin.played()
     known = twin.known()
     small = Constant(0.9 * getattr(known, name).value, "given")
-    bound = flow_bound(dataclasses.replace(known, **{name: small}), float(twin.beta), doubts)
+    bound = flow_bound(dataclasses.replace(known, **{name: small}), float(twin.beta), deviations)
     assert np.any(logs(distances) > bound + 10 * SLACK)
 
 
 def test_with_beta_a_tenth_smaller_or_without_the_first_step_the_lemma_would_be_false():
     twin = shifted()
-    distances, doubts, _ = twin.played()
-    narrow = flow_bound(twin.known(), 0.9 * float(twin.beta), doubts)
+    distances, deviations, _ = twin.played()
+    narrow = flow_bound(twin.known(), 0.9 * float(twin.beta), deviations)
     assert logs(distances)[1] > narrow[1]
     # Sec. 5 prints the sum from i = 1.
-    late = flow_bound(twin.known(), float(twin.beta), np.where(np.arange(3) == 0, 0.0, doubts))
+    late = flow_bound(twin.known(), float(twin.beta), np.where(np.arange(3) == 0, 0.0, deviations))
     assert logs(distances)[1] > late[1]
 
 
 def test_the_bound_of_the_flow_by_hand():
-    known, doubts = constants(motion=0.5, spread=0.1, policy=1.0), np.array([0.2, 0.1, 0.3])
+    known, deviations = constants(motion=0.5, spread=0.1, policy=1.0), np.array([0.2, 0.1, 0.3])
     step = 2 * (1 + 1.0) * (0.5 + 2 * 2.0 * 0.1)
     assert known.step_growth(2.0) == pytest.approx(step)
     assert known.growth(2.0) == pytest.approx(1 + step)
     after = [2 * 2.0 * 0.2]
-    for doubt in (0.1, 0.3):
-        after.append(step * after[-1] + 2 * 2.0 * doubt)
-    bound = flow_bound(known, 2.0, doubts)
+    for deviation in (0.1, 0.3):
+        after.append(step * after[-1] + 2 * 2.0 * deviation)
+    bound = flow_bound(known, 2.0, deviations)
     np.testing.assert_allclose(np.exp(bound), [0.0, *after])
 
 
@@ -106,8 +107,8 @@ def test_theorem_main_is_no_less_than_its_episodes_and_equal_if_all_are_alike(
 ):
     """Cauchy-Schwarz over episodes, Jensen over steps."""
     known = constants(motion=0.5, spread=0.1, policy=1.0)
-    doubts = np.random.default_rng(seed).uniform(size=(episodes, steps))
-    for some, alike in ((doubts, False), (np.full_like(doubts, 0.3), True)):
+    deviations = np.random.default_rng(seed).uniform(size=(episodes, steps))
+    for some, alike in ((deviations, False), (np.full_like(deviations, 0.3), True)):
         each = [episode_bound(known, 2.0, row, paid=steps) for row in some]
         complexity = math.log(np.sum(some**2))
         main = regret_bound(known, 2.0, complexity, episodes, paid=steps)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mufield.models.base import Rows
+from mufield.models.features import Rows
 from mufield.models.gp import TheoryBeta
 from mufield.models.kernels import SquaredExponential
 from mufield.models.posterior import Factor

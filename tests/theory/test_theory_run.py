@@ -49,8 +49,8 @@ def test_plans_expect_at_least_what_the_best_policy_earns(report, ring):
         assert row.optimism + row.value >= ring.best
         assert row.regret <= row.optimism
     # And something is learned on the way.
-    doubts = np.diff([row.complexity for row in report.rows], prepend=0.0)
-    assert np.all(np.diff(doubts) < 0)
+    deviations = np.diff([row.complexity for row in report.rows], prepend=0.0)
+    assert np.all(np.diff(deviations) < 0)
 
 
 def test_without_the_band_a_plan_expects_less_than_the_best_policy_earns(ring):
@@ -84,7 +84,7 @@ def test_flows_and_regret_keep_to_every_bound(report):
     }
 
 
-def test_before_any_data_doubts_are_those_of_the_prior(report):
+def test_before_any_data_deviations_are_those_of_the_prior(report):
     spread = 0.25 * math.sqrt(0.5)
     assert report.rows[0].complexity == pytest.approx(3 * spread**2)
     assert report.rows[0].observed_complexity == pytest.approx(3 * spread**2)
@@ -98,15 +98,14 @@ def test_the_bounds_follow_in_the_order_of_the_proofs(report):
     assert sum(10**row.regret_bound for row in report.rows) <= math.exp(main.bound)
 
 
-def test_the_doubts_of_the_data_are_those_of_the_models(report):
+def test_the_deviations_of_the_data_are_those_of_the_models(report):
     """One kernel throughout, so that both ways to the complexity agree: all agents, and a mean."""
     for row in report.rows:
         assert row.stale_complexity == pytest.approx(2 * row.observed_complexity, rel=1e-6)
 
 
-def test_many_data_are_counted_alike_through_inducing_points(report, ring, monkeypatch):
-    monkeypatch.setattr("mufield.theory.run_information.MOST_EXACT", 0)
-    found = information_of(ring.data, prior_of(ring.data))
+def test_many_data_are_counted_alike_through_inducing_points(report, ring):
+    found = information_of(ring.data, prior_of(ring.data), most_exact=0)
     expected = [[row.information, row.stale_complexity] for row in report.rows]
     np.testing.assert_allclose(np.c_[found.gathered, found.complexity], expected, rtol=1e-3)
 

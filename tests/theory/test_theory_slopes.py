@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mufield as mf
-from mufield import Grid, Profile, TablePolicy, network_profile
-from mufield.models.base import FeatureMap
+from mufield import Grid, Profile, TablePolicy
 from mufield.models.data import Transitions
+from mufield.models.features import FeatureMap
 from mufield.models.kernels import (
     Linear,
     Matern32,
     Matern52,
     Select,
-    Smooth,
     SquaredExponential,
-    Steered,
     covariances,
 )
+from mufield.models.priors import Steered
+from mufield.policies import network_profile
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
 from mufield.theory.bounds import Constant
@@ -41,12 +41,23 @@ pytestmark = pytest.mark.slow
 
 RING = Grid.box(0.0, 1.0, 12, periodic=True)
 ROOM = Grid.box(0.0, 3.0, (4, 3))
+
+
+def joint(own, size):
+    """A kernel of state and action times one of mu, if it is seen."""
+    kernel = SquaredExponential(jnp.full(own, 0.8), 0.6)
+    if own == size:
+        return kernel
+    of_mu = Select(SquaredExponential(1.5), tuple(range(own, size)))
+    return Select(kernel, tuple(range(own))) * of_mu
+
+
 KERNELS = {
     "squared exponential": lambda f: SquaredExponential(jnp.linspace(0.5, 2.0, f.size), 0.7),
     "matern 3/2": lambda f: Matern32(jnp.linspace(0.5, 2.0, f.size), 0.7),
     "matern 5/2": lambda f: Matern52(1.3, 0.7),
     "linear": lambda f: Linear(0.4, 0.1),
-    "joint": Smooth(0.8, 0.6, 1.5),
+    "joint": lambda f: joint(f.own_size, f.size),
     "steered": Steered(),
 }
 
@@ -84,7 +95,11 @@ def metric(kernel, xs, ys):
     return np.sqrt(np.maximum(np.asarray(found), 0.0))
 
 
-@pytest.mark.parametrize("mu", [mf.Unseen(), mf.Here(), mf.MeanEmbedding(), mf.Pooled()], ids=str)
+@pytest.mark.parametrize(
+    "mu",
+    [mf.policies.Unseen(), mf.policies.Here(), mf.policies.MeanEmbedding(), mf.policies.Pooled()],
+    ids=str,
+)
 @pytest.mark.parametrize("grid", [RING, ROOM], ids=["ring", "room"])
 def test_the_kernel_metric_keeps_to_its_constant(grid, mu):
     """Assumption Kernel: d_k(z, z') <= L_d d(z, z'), and each of its parts on its own."""
@@ -117,7 +132,7 @@ def test_the_kernel_metric_keeps_to_its_constant(grid, mu):
 
 @pytest.mark.parametrize("name", ["squared exponential", "matern 3/2", "matern 5/2", "linear"])
 def test_near_by_the_constant_is_reached(name):
-    features = features_and_points(ROOM, mf.Unseen())[0]
+    features = features_and_points(ROOM, mf.policies.Unseen())[0]
     kernel = KERNELS[name](features)
     found = feature_slopes(features)
     for blocks in (found.state, found.action):
@@ -130,7 +145,7 @@ def test_near_by_the_constant_is_reached(name):
 
 
 def test_mass_that_enters_an_empty_cell_reaches_the_constant_of_the_local_mass():
-    features = features_and_points(RING, mf.Here())[0]
+    features = features_and_points(RING, mf.policies.Here())[0]
     kernel = SquaredExponential(0.5)
     mass = np.zeros((2, 12))
     mass[:, 1] = 1.0
@@ -142,7 +157,7 @@ def test_mass_that_enters_an_empty_cell_reaches_the_constant_of_the_local_mass()
 
 
 def test_the_greatest_variance_is_reached_at_the_border():
-    features = features_and_points(ROOM, mf.Unseen())[0]
+    features = features_and_points(ROOM, mf.policies.Unseen())[0]
     kernel = Steered()(features) * Linear(0.3, 0.2)
     reach = feature_slopes(features).reach
     corner = jnp.ones(features.size)
@@ -158,9 +173,9 @@ def test_unknown_kernels_and_functions_of_mu_are_said_to_be_unknown():
         kernel_bounds(Select(Strange(), (0,)), (), np.ones(2))
     problem = walking_problem(RING, horizon=2)
     with pytest.raises(NotImplementedError, match="your function of mu"):
-        feature_slopes(FeatureMap(problem, mf.Seen(lambda state, mu: mu.here)))
+        feature_slopes(FeatureMap(problem, mf.policies.Seen(lambda state, mu: mu.here)))
     with pytest.raises(NotImplementedError, match="logarithm of mu"):
-        feature_slopes(FeatureMap(problem, mf.LogHere()))
+        feature_slopes(FeatureMap(problem, mf.policies.LogHere()))
 
 
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.01, 5.0), count=st.integers(0, 8))
@@ -274,7 +289,7 @@ def test_a_network_keeps_to_its_own_bound_and_one_that_sees_mu_is_an_estimate():
     limit = float(blind.join(blind.per_step).lipschitz())
     assert 0 < found.value <= limit
     assert found.source == "bound"
-    seeing = network_profile(problem, jax.random.key(0), width=4, depth=1, mu=mf.AllCells())
+    seeing = network_profile(problem, jax.random.key(0), width=4, depth=1, mu=mf.policies.Pooled(1))
     assert policy_slope(problem, seeing, flow_mass(problem)).source == "estimate"
 
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mufield import ActionLaw, Box, Flow, Grid, Problem, from_density
+from mufield import Box, Flow, Grid, Problem, from_density
+from mufield.policies import ActionLaw
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
 from mufield.theory.bounds import Constant, Constants
@@ -44,12 +45,12 @@ class Twin(eqx.Module):
     beta: jax.Array
 
     def played(self):
-        """W1 for each moment, doubts along the true flow, imagined minus true J, and constants."""
+        """W1 for each moment, deviations along the true flow, and imagined minus true J."""
         flow = self.flow()
-        true, imagined, doubts, gap = _played(self, flow)
+        true, imagined, deviations, gap = _played(self, flow)
         pairs = zip(np.asarray(imagined), np.asarray(true), strict=True)
         distances = np.asarray([wasserstein(flow.problem.grid, *pair) for pair in pairs])
-        return distances, np.asarray(doubts), float(gap)
+        return distances, np.asarray(deviations), float(gap)
 
     def known(self):
         """The constants, with kappa of the grid."""
@@ -83,9 +84,9 @@ def _played(twin, flow):
     true = rollout(lambda s, a, mu, h: twin.motion(s, a, mu))
     imagined = rollout(twin.imagined)
     steps = range(flow.problem.horizon)
-    doubts = jnp.stack([mean(twin.spread, true[h], h) for h in steps])
+    deviations = jnp.stack([mean(twin.spread, true[h], h) for h in steps])
     rewards = [mean(twin.reward, imagined[h], h) - mean(twin.reward, true[h], h) for h in steps]
-    return jnp.stack(true), jnp.stack(imagined), doubts, sum(rewards)
+    return jnp.stack(true), jnp.stack(imagined), deviations, sum(rewards)
 
 
 class Shifted(Twin):

@@ -30,8 +30,6 @@ except ImportError as error:
         "mufield.adapters.lifted needs Gymnasium; install it with pip install 'mufield[gymnasium]'"
     ) from error
 
-SLACK = 1e-5
-"""How far beyond -1 or 1 a number of an action may be, for rounding."""
 
 Numbers = Float[np.ndarray, "..."]
 
@@ -92,8 +90,8 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
     ) -> tuple[Numbers, dict[str, Any]]:
         """Starts an episode from the initial distribution; seed and options change nothing."""
         super().reset(seed=seed)
-        self._mass, self._step = self._problem.initial, 0
-        return self._observation(self._mass, 0), {}
+        self._mass, self._step = self._problem.initial, self._problem.first_step
+        return self._observation(self._mass, self._step), {}
 
     def step(self, action: Numbers) -> tuple[Numbers, float, bool, bool, dict[str, Any]]:
         """Lets the whole population make one move."""
@@ -101,8 +99,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             raise gymnasium.error.ResetNeeded(
                 f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
             )
-        clock = self._problem.first + self._step
-        self._mass, paid = self._advance(self._mass, self._checked(action, ()), clock)
+        self._mass, paid = self._advance(self._mass, self._checked(action, ()), self._step)
         self._step += 1
         over = self._step == self._problem.horizon
         reward = float(paid)
@@ -137,11 +134,12 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
                 action and a state; for example a model of Stable-Baselines3.
         """
         mass, chosen = self._problem.initial, []
-        for step in range(self._problem.horizon):
+        for step in range(self._problem.first_step, self._problem.horizon):
             seen = self._observation(mass, step)
             chosen.append(self._checked(model.predict(seen, deterministic=True)[0], ()))
-            mass, _ = self._advance(mass, chosen[-1], self._problem.first + step)
-        return self.profile(np.stack(chosen))
+            mass, _ = self._advance(mass, chosen[-1], step)
+        # What is chosen before the first step of the rest of an episode does not matter.
+        return self.profile(np.stack(chosen[:1] * self._problem.first_step + chosen))
 
     def _observation(self, mass: Mass, step: int) -> Numbers:
         seen = np.append(np.asarray(mass), step / self._problem.horizon)
@@ -153,7 +151,9 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             raise UserError(
                 f"an action must have the shape {(*steps, self.code.size)}, got {numbers.shape}"
             )
-        if not np.all(np.abs(numbers) <= 1.0 + SLACK):
+        # How far beyond -1 or 1 a number of an action may be, for rounding.
+        slack = 1e-5
+        if not np.all(np.abs(numbers) <= 1.0 + slack):
             raise UserError(
                 "an action must be of numbers between -1 and 1, got numbers from "
                 f"{numbers.min()} to {numbers.max()}; clip them, for example with "
@@ -195,5 +195,5 @@ def _advance(
     step: Step,
 ) -> tuple[Mass, Scalar]:
     """Phi and r-hat of one step."""
-    law = code.policy(numbers).at_cells(flow.problem.grid, mass)
+    law = code.policy(numbers).at_cells(flow.problem.grid, mass, step)
     return flow.step(mass, law, motion, step), flow.reward(mass, law, step)

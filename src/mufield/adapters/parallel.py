@@ -14,10 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from .._types import Action, Key, Mass, Scalar, State, States, Step
+from ..actions import Box
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..policies.tables import TablePolicy
-from ..problem import Box, Motion, Problem
+from ..problem import Motion, Problem
 from ..space.measure import histogram, mean_field_at
 from ..systems import agent_step
 from .shared import as_simulated, at_least_one, compile_with, picture
@@ -120,7 +121,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
             self._random = np.random.default_rng(seed)
         key = jax.random.key(int(self._random.integers(2**31)))
         start_key, self._key = jax.random.split(key)
-        self._step = 0
+        self._step = self._problem.first_step
         self.agents = list(self.possible_agents)
         self._place(self._start(start_key))
         return self._observations(), {name: {} for name in self.agents}
@@ -139,8 +140,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         if not self.agents:
             return {}, {}, {}, {}, {}
         moves = self._laws(actions)
-        clock = self._problem.first + self._step
-        ends, rewards = self._move(self._states, self._mass, moves, self._key, clock)
+        ends, rewards = self._move(self._states, self._mass, moves, self._key, self._step)
         self._place(ends)
         self._step += 1
         over = self._step == self._problem.horizon
@@ -247,7 +247,7 @@ def _move_all(
 def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
     """What agents at rest earn for the last distribution."""
     rest = jnp.asarray(problem.actions.rest, dtype=states.dtype)
-    return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.end))(states)
+    return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.horizon))(states)
 
 
 def _reward(problem: Problem, state: State, action: Action, mass: Mass, step: Step) -> Scalar:

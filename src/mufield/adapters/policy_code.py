@@ -6,14 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..actions import Box, MoveSet
 from ..errors import UserError
 from ..policies.tables import TablePolicy
-from ..problem import Box, MoveSet, Problem
+from ..problem import Problem
 from ..space.grid import Grid
 from .shared import at_least_one
-
-LOGIT_RANGE = 5.0
-"""Logit of the number 1: an option at 1 is 22,000 times as likely as one at -1."""
 
 
 class PolicyCode(eqx.Module):
@@ -65,7 +63,9 @@ class PolicyCode(eqx.Module):
             lower, upper = (jnp.asarray(bound, dtype=table.dtype) for bound in bounds)
             inside = lower + (upper - lower) * 0.5 * (table + 1.0)
             return TablePolicy.deterministic(inside, self.grid)
-        weights = jax.nn.softmax(LOGIT_RANGE * table) @ self.actions.options
+        # Logit of the number 1: an option at 1 is 22,000 times as likely as one at -1.
+        logit_range = 5.0
+        weights = jax.nn.softmax(logit_range * table) @ self.actions.options
         return TablePolicy.mixing(self.actions.moves, weights, self.grid)
 
 

@@ -15,18 +15,6 @@ from ..errors import UserError
 from ..space.grid import Grid
 from ..systems import SimulatedSystem
 
-SIDE = 240
-"""Approximate pixels of a picture's longer side; each cell gets a whole number of pixels."""
-
-STRIP = 24
-"""Height in pixels of the picture of a one-dimensional space."""
-
-# Five colours of viridis, from empty to full.
-COLOURS = np.array(
-    [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=float
-)
-WALL = np.array([128, 128, 128], dtype=float)
-
 
 def as_simulated(
     system: str | AbstractSystem, options: Mapping[str, Any], render_mode: str | None
@@ -88,10 +76,13 @@ def picture(
     elif grid.dim == 3:
         plane, walls = plane.sum(axis=2), np.asarray(walls.all(axis=2))
     share = np.sqrt(np.maximum(plane, 0.0) / max(float(plane.max()), np.finfo(float).tiny))
-    ticks = np.linspace(0.0, 1.0, len(COLOURS))
-    colours = np.stack([np.interp(share, ticks, COLOURS[:, c]) for c in range(3)], axis=-1)
-    colours[walls] = WALL
-    wide = max(1, SIDE // max(plane.shape))
-    high = STRIP if grid.dim == 1 else wide
+    # Five colours of viridis, from empty to full.
+    viridis = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]
+    ticks, parts = np.linspace(0.0, 1.0, len(viridis)), np.array(viridis, dtype=float).T
+    colours = np.stack([np.interp(share, ticks, part) for part in parts], axis=-1)
+    colours[walls] = 128.0
+    # The longer side has about 240 pixels; each cell gets a whole number of them.
+    wide = max(1, 240 // max(plane.shape))
+    high = 24 if grid.dim == 1 else wide
     upright = np.swapaxes(colours, 0, 1)[::-1]
     return np.repeat(np.repeat(upright, high, axis=0), wide, axis=1).round().astype(np.uint8)

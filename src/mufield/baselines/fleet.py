@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import UserError
-from ..passengers import Passengers
+from ..fleet.passengers import Passengers, rows_at
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Problem
@@ -35,10 +35,10 @@ def towards_demand(problem: Problem, cells: int = 2) -> Profile:
     chance = None if problem.trips is None else problem.trips.chance
     if not isinstance(chance, Passengers) or actions.dim != grid.dim:
         raise UserError(
-            "to go towards demand, a problem needs trips=Trips(mufield.Passengers(...), matrix) "
-            f"and actions with an axis for each of the {grid.dim} of space"
+            "to go towards demand, a problem needs trips=Trips(Passengers(...), matrix) of "
+            f"mufield.fleet, and actions with an axis for each of the {grid.dim} of space"
         )
-    wanted = chance.of_steps(problem.horizon)
+    wanted = rows_at(chance.demand, problem.steps)
     after = wanted[np.minimum(np.arange(problem.horizon) + 1, problem.horizon - 1)]
     steps = np.array(list(itertools.product(range(-cells, cells + 1), repeat=grid.dim)))
     target = np.asarray(grid.cell_index(grid.free_cells[:, None] + steps))

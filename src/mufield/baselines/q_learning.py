@@ -29,21 +29,18 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..actions import MoveSet
 from ..errors import UserError
 from ..policies.base import Profile
 from ..policies.tables import option_policy
-from ..problem import MoveSet
 from ..systems import SimulatedSystem
 from .tables import Tables, tabulate
-
-SMALLEST_SCALE = 1e-100
-"""If `QState.scale` falls below this, it is set back to 1, long before weights overflow."""
 
 
 class Rates(NamedTuple):
@@ -76,6 +73,10 @@ class QState:
     earned: float
     generator: dict[str, Any]
 
+    kind: ClassVar[str] = "checkpoint of Q-learning"
+    arrays: ClassVar[tuple[str, ...]] = ("q", "visits", "weights")
+    numbers: ClassVar[tuple[str, ...]] = ("scale", "episodes", "earned", "generator")
+
     @property
     def nu(self) -> Float[np.ndarray, "steps_and_end cells"]:
         """The estimated distributions nu_0, ..., nu_H."""
@@ -84,6 +85,9 @@ class QState:
 
 class QLearning:
     """The algorithm U2-MF-QL-FH: `init` makes a state, `advance` runs episodes."""
+
+    episodes_at_once = 100_000
+    """Episodes between two updates of the progress bar, and between two chances to interrupt."""
 
     def __init__(
         self,
@@ -213,6 +217,9 @@ def compiled_loop() -> Callable[..., tuple[float, float]]:
                 best, top = option, values[option]
         return best
 
+    # If `QState.scale` falls below this, it is set back to 1, long before weights overflow.
+    smallest_scale = 1e-100
+
     @jit
     def run(
         tables: Tables,
@@ -231,7 +238,7 @@ def compiled_loop() -> Callable[..., tuple[float, float]]:
             # All nu_h shrink by the same factor, so only the scale needs to change.
             rho_nu = (1.0 + k) ** -rates.omega_nu
             scale *= 1.0 - rho_nu
-            if scale < SMALLEST_SCALE:
+            if scale < smallest_scale:
                 weights *= scale
                 scale = 1.0
             gain = rho_nu / scale

@@ -8,20 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._files import digest
+from ..actions import MoveSet
 from ..errors import UserError
+from ..flow.dependence import depends_on_mu
 from ..flow.flow import Flow
-from ..flow.sight import depends_on_mu
+from ..io.sealed import digest
 from ..policies.base import ActionLaw
-from ..problem import Motion, MoveSet, Problem
+from ..problem import Motion, Problem
 from ..space.measure import density, log_mass
 from ..systems import SimulatedSystem
-
-REWARD_TOLERANCE = 1e-3
-"""How far a reward may be from -log mu and still be accepted as equal."""
-
-CONCENTRATIONS = (0.5, 1.0, 10.0)
-"""Parameters of the Dirichlet distributions, from peaked to even, at which rewards are tested."""
 
 
 class Tables(NamedTuple):
@@ -136,12 +131,17 @@ def _check_reward(flow: Flow, actions: MoveSet) -> None:
     law = _everywhere(problem, jnp.ones(actions.moves.shape[0], dtype=problem.initial.dtype))
     rewards = eqx.filter_jit(flow.rewards)
     rng = np.random.default_rng(0)
-    for concentration in CONCENTRATIONS:
+    # How far a reward may be from -log mu and still be accepted as equal.
+    reward_tolerance = 1e-3
+    # Parameters of the Dirichlet distributions, from peaked to even, at which rewards are
+    # tested.
+    concentrations = (0.5, 1.0, 10.0)
+    for concentration in concentrations:
         drawn = rng.dirichlet(np.full(grid.n_cells, concentration))
         mass = jnp.asarray(drawn, dtype=problem.initial.dtype)
         got = np.asarray(rewards(mass, law))
         wanted = -np.asarray(log_mass(density(grid, mass)))[:, None]
-        wrong = np.argwhere(~(np.abs(got - wanted) <= REWARD_TOLERANCE))
+        wrong = np.argwhere(~(np.abs(got - wanted) <= reward_tolerance))
         if len(wrong):
             cell, move = (int(i) for i in wrong[0])
             raise UserError(

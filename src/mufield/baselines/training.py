@@ -10,20 +10,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._files import Sealed, read_sealed, require, unusable, write_sealed
 from .._progress import Report, progress_bar
 from ..errors import UserError
+from ..io.sealed import Sealed, read_sealed, require, unusable, write_sealed
 from ..policies.base import Profile
 from ..systems import SimulatedSystem
 from .q_learning import QLearning, QState
-
-KIND = "checkpoint of Q-learning"
-_ARRAYS = ("q", "visits", "weights")
-_NUMBERS = ("scale", "episodes", "earned", "generator")
-
-EPISODES_AT_ONCE = 100_000
-"""Episodes between two updates of the progress bar, and between two chances to interrupt."""
-
 
 Rows = Float[np.ndarray, "entries columns"]
 """A `Curve` as a table, with a column for each attribute; stored in checkpoints."""
@@ -114,9 +106,9 @@ def train(
             state, row = _next_entry(learner, state, rows, evaluate_every, report)
             rows = np.vstack([rows, row])
             if path is not None:
-                numbers = {name: getattr(state, name) for name in _NUMBERS}
-                arrays = {name: getattr(state, name) for name in _ARRAYS} | {"curve": rows}
-                write_sealed(path, {"settings": settings, **numbers}, arrays, kind=KIND)
+                numbers = {name: getattr(state, name) for name in QState.numbers}
+                arrays = {name: getattr(state, name) for name in QState.arrays} | {"curve": rows}
+                write_sealed(path, {"settings": settings, **numbers}, arrays, kind=QState.kind)
     return QResult(Curve.of(rows), state, learner.profile(state))
 
 
@@ -137,18 +129,20 @@ def _begin(
         _check_kinds(path, document)
         _check_settings(path, settings, document["settings"])
         entries = document["episodes"] // settings["evaluate_every"]
-        shapes = {name: getattr(state, name) for name in _ARRAYS}
+        shapes = {name: getattr(state, name) for name in QState.arrays}
         expected = {name: (array.dtype.name, array.shape) for name, array in shapes.items()}
         return expected | {"curve": (rows.dtype.name, (entries, rows.shape[1]))}
 
-    document, arrays = read_sealed(path, KIND, layout=layout)
-    parts = {name: document[name] for name in _NUMBERS} | {name: arrays[name] for name in _ARRAYS}
+    document, arrays = read_sealed(path, QState.kind, layout=layout)
+    parts = {name: document[name] for name in QState.numbers} | {
+        name: arrays[name] for name in QState.arrays
+    }
     return replace(state, **parts), arrays["curve"]
 
 
 def _check_kinds(path: Path, document: Mapping[str, Any]) -> None:
     """Raises unless a checkpoint's numbers are numbers, and its generator one of NumPy's."""
-    numbers = dict.fromkeys(_NUMBERS, float) | {
+    numbers = dict.fromkeys(QState.numbers, float) | {
         "episodes": int,
         "settings": dict,
         "generator": dict,
@@ -180,7 +174,7 @@ def _next_entry(
     shown = {"J": float(last.evaluation[-1])} if len(rows) else {}
     while state.episodes < end:
         began = time.perf_counter()
-        state = learner.advance(state, min(EPISODES_AT_ONCE, end - state.episodes))
+        state = learner.advance(state, min(learner.episodes_at_once, end - state.episodes))
         seconds += time.perf_counter() - began
         if state.episodes < end:
             report(state.episodes, **shown)

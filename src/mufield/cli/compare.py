@@ -4,24 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..compare.config import LEARNERS, PESSIMISTS, ComparisonConfig, split
+from ..compare.config import ComparisonConfig, contenders_of, split
 from ..compare.result import Comparison, Result
 from .flags import EnvironmentArgument, ImportFlag, Jobs
-from .output import Answer, Table, in_percent, say
-
-COLUMNS = {
-    "contender": "contender",
-    "J mean": "mean",
-    "min": "min",
-    "max": "max",
-    "episodes": "episodes",
-    "transitions": "transitions",
-    "seconds": "seconds",
-    "broken": "broken",
-}
-"""Heads of the table with the names of their values; notes are too long and stand below it."""
-
-FAILED = 1
+from .output import Answer, ExitCode, Table, in_percent, say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +47,13 @@ class Compare(Jobs, ComparisonConfig):
         if comparison.results:
             save_figure(comparison_figure(comparison), self.out / "comparison")
             shown = _shown(comparison, self.out)
-        return Answer(comparison.rows(), shown, FAILED if comparison.problems else 0)
+        return Answer(comparison.rows(), shown, ExitCode.FAULT if comparison.problems else 0)
 
 
 def _counted(results: Sequence[Result]) -> list[str]:
     """Which episodes of those that learn a model count; they all have as many."""
-    models = [each for each in results if split(each.name)[0] in (*LEARNERS, *PESSIMISTS)]
+    learners = contenders_of("learner", "constrained")
+    models = [each for each in results if split(each.name)[0] in learners]
     last = {result.last: result.episodes for result in models}
     return [
         f"J of a learner is its mean over episodes {episodes - count + 1} to {episodes}"
@@ -79,9 +66,10 @@ def _counted(results: Sequence[Result]) -> list[str]:
 def _shown(comparison: Comparison, directory: Path) -> list[Table | str]:
     results, rows = comparison.results, comparison.rows()
     labels = [row | {"contender": each.label} for row, each in zip(rows, results, strict=True)]
-    columns = {head: name for head, name in COLUMNS.items() if name in rows[0]}
+    # Notes are too long for a column and stand below the table.
+    columns = {"J mean" if name == "mean" else name: name for name in rows[0] if name != "note"}
     return [
-        Table(in_percent(labels, "broken"), columns, texts=("contender",)),
+        Table(in_percent(labels, "violated"), columns, texts=("contender",)),
         *(f"{result.label}: {result.note}" for result in results if result.remark),
         *_counted(results),
         f"curves, table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf",

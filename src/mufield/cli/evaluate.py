@@ -14,32 +14,6 @@ if TYPE_CHECKING:
     from ..systems import SimulatedSystem
     from .sources import PolicySource
 
-STRESS: dict[str, dict[str, float]] = {
-    "mu one step old": {"stale": 1},
-    "mu five steps old": {"stale": 5},
-    "5% of the agents lost at each step": {"lost": 0.05},
-    "half of the noise": {"noise_factor": 0.5},
-    "twice the noise": {"noise_factor": 2.0},
-}
-"""What may go wrong in reality, as options of `FiniteSystem`."""
-
-COLUMNS = {"population": "population", "J": "value", "from": "low", "to": "high", "loss": "loss"}
-LIMITED = {"kept": "kept", "margin": "margin"}
-"""More columns, for systems with limits."""
-
-FLOW_TOLERANCE = 1e-3
-"""The flow may break a limit by this share of it: plans come this near to limits."""
-
-ROUNDING = 1e-6
-"""N agents may not, but those exactly at a limit must not break it by rounding."""
-
-SHARES = (
-    "The loss of the plan's flow is the grid's share of the gap between plan and agents; the other "
-    "losses are those of finite N."
-)
-
-BLIND = "This policy does not look at mu, so that an old one changes nothing."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(OfPolicy):
@@ -52,8 +26,8 @@ class Evaluate(OfPolicy):
     for it.
     Of a run, the policy that all data make best is played. A real system cannot be played: of its
     runs, the answer is what the learned model expects, with an interval. Where the system has
-    limits, `kept` is the share of episodes in which the agents keep all of them after every move,
-    and `margin` the mean of the least margin, as a share of the limit.
+    constraints, `satisfied` is the share of episodes in which the agents satisfy all of them after
+    every move, and `margin` the mean of the least margin, as a share of the limit.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)
@@ -86,13 +60,14 @@ class Evaluate(OfPolicy):
             return self._by_model(source)
         rows = self._rows(system, profile)
         named = [row | {"population": _name(row)} for row in rows]
-        columns = COLUMNS | (LIMITED if "kept" in rows[0] else {})
-        table = Table(in_percent(named, *LIMITED), columns, texts=("population",))
-        shown: list[Table | str] = [table]
+        shown: list[Table | str] = [_table(named)]
         if rows[1]["population"] is None:
-            shown.append(SHARES)
+            shown.append(
+                "The loss of the plan's flow is the grid's share of the gap between plan and "
+                "agents; the other losses are those of finite N."
+            )
         if self.stress and not profile.sees_mu:
-            shown.append(BLIND)
+            shown.append("This policy does not look at mu, so that an old one changes nothing.")
         return Answer(rows, shown)
 
     def _by_model(self, source: "PolicySource") -> Answer:
@@ -110,7 +85,7 @@ class Evaluate(OfPolicy):
         row |= {"low": facts["lower"], "high": facts["upper"], "by": "learned model"}
         shown = {"population": "limit of many agents, by the learned model"}
         line = f"{source.environment} is a real system, which cannot be played here; {remedy}."
-        return Answer([row], [Table([row | shown], COLUMNS, texts=("population",)), line])
+        return Answer([row], [_table([row | shown]), line])
 
     def _rows(self, system: "SimulatedSystem", profile: "Profile") -> list[dict[str, Any]]:
         import jax
@@ -119,7 +94,7 @@ class Evaluate(OfPolicy):
         from ..finite.system import FiniteSystem
         from ..space.move import GaussianNoise
 
-        noise, limits = system.problem.noise, system.problem.constraints
+        noise, constraints = system.problem.noise, system.problem.constraints
         flows = {"within cells" if noise.centred else "cell centres": system.evaluate(profile)}
         if isinstance(noise, GaussianNoise) and all(noise.std):
             flows["within cells"] = system.within_cells().evaluate(profile)
@@ -128,25 +103,41 @@ class Evaluate(OfPolicy):
         for by, flow in flows.items():
             row = dict.fromkeys(("population", "stress", "low", "high")) | {"by": by}
             row |= {"value": float(flow.value), "loss": limit - float(flow.value)}
-            if limits is not None:
-                row |= _limited(limits.along(flow.mass).min()[None], FLOW_TOLERANCE)
+            if constraints is not None:
+                # Plans satisfy constraints up to a thousandth of the limit.
+                row |= _constrained(constraints.along(flow.mass).min()[None], tolerance=1e-3)
             rows.append(row)
         cases: list[tuple[int, str | None]] = [(size, None) for size in self.population]
+        # What may go wrong in reality, as options of `FiniteSystem`.
+        stress: dict[str, dict[str, float]] = {
+            "mu one step old": {"stale": 1},
+            "mu five steps old": {"stale": 5},
+            "5% of the agents lost at each step": {"lost": 0.05},
+            "half of the noise": {"noise_factor": 0.5},
+            "twice the noise": {"noise_factor": 2.0},
+        }
         if self.stress:
             most = max(self.population)
-            cases += [(most, name) for name, o in STRESS.items() if _is_possible(system, o)]
+            cases += [(most, name) for name, o in stress.items() if _is_possible(system, o)]
         with progress_bar("evaluating", len(cases), shown=True) as report:
             for number, (size, name) in enumerate(cases, start=1):
-                options: Any = {} if name is None else STRESS[name]
+                options: Any = {} if name is None else stress[name]
                 world = FiniteSystem.of(system, size, **options)
                 key = jax.random.fold_in(jax.random.key(self.seed), number)
                 played = world.evaluate(profile, key, episodes=self.episodes)
                 found = _summary(played.values, limit, self.level)
                 if played.margin is not None:
-                    found |= _limited(played.margin, ROUNDING)
+                    found |= _constrained(played.margin)
                 rows.append({"population": size, "stress": name, "by": "agents", **found})
                 report(number, J=found["value"])
         return rows
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    columns = {"population": "population", "J": "value", "from": "low", "to": "high"}
+    more = ("loss", "satisfied", "margin")
+    columns |= {name: name for name in more if name in rows[0]}
+    return Table(in_percent(rows, "satisfied", "margin"), columns, texts=("population",))
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -178,9 +169,12 @@ def _summary(values: Any, limit: float, level: float) -> dict[str, float]:
     return {"value": mean, "low": mean - width, "high": mean + width, "loss": limit - mean}
 
 
-def _limited(margins: Any, tolerance: float) -> dict[str, float]:
-    """How often limits are kept, and the mean of the episodes' least margins."""
+def _constrained(margins: Any, tolerance: float = 1e-6) -> dict[str, float]:
+    """How often constraints are satisfied, and the mean of the episodes' least margins.
+
+    The tolerance is a share of the limit; its default is for rounding.
+    """
     import numpy as np
 
     found = np.asarray(margins, dtype=float)
-    return {"kept": float(np.mean(found >= -tolerance)), "margin": float(found.mean())}
+    return {"satisfied": float(np.mean(found >= -tolerance)), "margin": float(found.mean())}

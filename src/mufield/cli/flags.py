@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -28,12 +28,15 @@ Environment = Annotated[
 
 ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
 
-EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{luckiest,last,N}")]
+EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{best-episode,last,N}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A command: its fields are its flags, calling it does the work."""
+
+    example: ClassVar[str] = ""
+    """Printed below its help."""
 
     json: Switch = False
     """Print the result as JSON."""
@@ -68,7 +71,7 @@ class Jobs(Command):
 
     def pool(self) -> "AbstractPool":
         """The workers; raises if there can be none, before anything is computed."""
-        from ..jobs.pool import make_pool
+        from ..jobs.processes import make_pool
 
         return make_pool(self.on, self.workers, self.cores)
 

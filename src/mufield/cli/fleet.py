@@ -26,7 +26,7 @@ class New(Configured):
     def __call__(self) -> Answer:
         run, config = self.directory(), self.run_config()
         config = replace(config, label=config.label or secrets.token_hex(4))
-        from ..runs.session import new_run
+        from ..runs.learn import new_run
 
         setup = new_run(run, config)
         return Answer({"run": setup.config.identity, "directory": str(run)})
@@ -46,7 +46,7 @@ class Ask(OfRun):
 
     def __call__(self) -> Answer:
         prepare(self.run)
-        from ..observed.episode import read_positions
+        from ..io.episode import read_positions
         from ..runs.layout import read_versions
         from ..runs.session import open_run
         from ..runs.surroundings import changes_since
@@ -83,7 +83,7 @@ class Replan(OfRun):
 
     def __call__(self) -> Answer:
         prepare(self.run)
-        from ..observed.episode import read_positions
+        from ..io.episode import read_positions
         from ..runs.layout import read_versions
         from ..runs.session import open_run
         from ..runs.surroundings import changes_since
@@ -97,7 +97,7 @@ class Replan(OfRun):
 
 def _answer(session: "Session", plan: "Plan", out: Path | None) -> Answer:
     """What is said of the policy to run, which is copied to ``out``."""
-    from .._files import write_bytes
+    from ..io.atomic import write_bytes
 
     asked, value = session.asked(), float(plan.value)
     path = session.store.policy_path(asked.episode)
@@ -163,6 +163,7 @@ class Tell(OfRun):
         from ..runs.layout import read_versions
         from ..runs.session import open_run
         from ..runs.surroundings import changes_since
+        from ..runs.tell import tell_episode, tell_log
 
         with waiting("checking"), open_run(self.run, imports=self.imports) as session:
             print_notes(changes_since(read_versions(self.run)))
@@ -172,7 +173,7 @@ class Tell(OfRun):
                 "repeated": self.repeated,
             }
             if self.log is not None:
-                told = session.tell_log(self.log, **given)
+                told = tell_log(session, self.log, **given)
                 return Answer(
                     {
                         "log": len(session.store.logs),
@@ -183,6 +184,6 @@ class Tell(OfRun):
                     }
                 )
             assert self.file is not None
-            session.tell_file(self.file, policy_path=self.policy, **given)
+            tell_episode(session, self.file, policy_path=self.policy, **given)
             rows = session.store.rows
         return replace(metrics_answer(rows, self.run), document=rows[-1])

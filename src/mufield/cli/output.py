@@ -6,37 +6,21 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from .._progress import LINE_SECONDS, displaying, every, stage_text
+from .._progress import PROGRESS, displaying, every, stage_text
 
-WIDE = 1000
-"""Characters in a line if the output is no terminal."""
 
-GAP = 2
-"""Characters between columns."""
+class ExitCode(IntEnum):
+    """How a command ended."""
 
-METRICS = {
-    "episode": "episode",
-    "J": "value",
-    "optimistic": "optimistic",
-    "usable": "usable",
-    "beta": "beta",
-    "spread": "spread",
-    "W1 end": "w1_end",
-    "W1 off by": "w1_error",
-    "coverage": "coverage",
-    "margin": "margin",
-    "best": "best",
-    "elsewhere": "elsewhere",
-    "regret": "regret",
-    "notes": "notes",
-}
-"""Heads of the table of a run's metrics, with the names of their values."""
-
-RARE = ("usable", "margin", "w1_error", "elsewhere", "regret")
-"""Metrics that have no column if no episode has them."""
+    SUCCESS = 0
+    FAULT = 1
+    MISTAKE = 2
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
 
 
 @dataclass(frozen=True)
@@ -55,13 +39,16 @@ class Table:
     texts: Sequence[str] = ()
     spare: Sequence[str] = ()
 
+    piped_width: ClassVar[int] = 1000
+    """Characters in a line if the output is no terminal."""
+
     def show(self) -> None:
         """Prints it."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table as RichTable
 
-        console = Console(width=None if sys.stdout.isatty() else WIDE)
+        console = Console(width=None if sys.stdout.isatty() else self.piped_width)
         keys = self.columns or {name: name for name in self.rows[0]}
         cells = [{head: _cell(row.get(key)) for head, key in keys.items()} for row in self.rows]
         columns = self._fitting(cells, console.width)
@@ -78,8 +65,9 @@ class Table:
     def _fitting(self, cells: Sequence[dict[str, str]], width: int) -> list[str]:
         """The columns that fit into the width."""
         widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
+        gap = 2  # characters between columns
         for name in self.spare:
-            if sum(widths.values()) + GAP * (len(widths) - 1) <= width:
+            if sum(widths.values()) + gap * (len(widths) - 1) <= width:
                 break
             del widths[name]
         return list(widths)
@@ -135,13 +123,33 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
+    # Heads of the table of a run's metrics, with the names of their values.
+    metrics = {
+        "episode": "episode",
+        "J": "value",
+        "optimistic": "optimistic",
+        "usable": "usable",
+        "beta": "beta",
+        "spread": "spread",
+        "W1 end": "w1_end",
+        "W1 off by": "w1_error",
+        "coverage": "coverage",
+        "margin": "margin",
+        "best": "best",
+        "elsewhere": "elsewhere",
+        "regret": "regret",
+        "notes": "notes",
+    }
+    # Metrics that have no column if no episode has them.
+    rare = ("usable", "margin", "w1_error", "elsewhere", "regret")
     columns = {
         head: name
-        for head, name in METRICS.items()
-        if name not in RARE or any(row.get(name) is not None for row in rows)
+        for head, name in metrics.items()
+        if name not in rare or any(row.get(name) is not None for row in rows)
     }
-    policies = f"`mufield policy {run}` writes the policy to use; {run / 'luckiest.policy'} is the "
-    policies += f"one with the highest J, {run / 'last.policy'} the last one"
+    best, last = run / "best_episode.policy", run / "last.policy"
+    policies = f"`mufield policy {run}` writes the policy to use; {best} is the one with the "
+    policies += f"highest J, {last} the last one"
     if "elsewhere" in columns:
         policies += "; episodes that began elsewhere than the problem says do not compare"
     shown = in_percent(rows, "margin", "elsewhere")
@@ -177,7 +185,7 @@ def waiting(title: str) -> Iterator[None]:
 
     with displaying(title):
         if not sys.stderr.isatty():
-            with every(LINE_SECONDS, lambda: say(text())):
+            with every(PROGRESS.line_seconds, lambda: say(text())):
                 yield
             return
         from rich.console import Console

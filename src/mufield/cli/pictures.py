@@ -12,7 +12,7 @@ from .output import Answer, paths_answer, print_notes, waiting
 from .sources import OfRun, OfRuns, of_sweeps, prepare, read_run
 
 if TYPE_CHECKING:
-    from ..runs.layout import RunFiles
+    from ..runs.files import RunFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Plot(OfRuns):
     format: tuple[Literal["png", "pdf"], ...] = ("png",)
     """Kinds of files, such as png,pdf."""
 
-    episode: EpisodeFlag = "luckiest"
+    episode: EpisodeFlag = "best-episode"
     """Episode whose distributions are drawn."""
 
     def __call__(self) -> Answer:
@@ -81,7 +81,7 @@ class Plot(OfRuns):
 class Animate(OfRun):
     """Make a film of what the population did in one episode, with the policy as arrows."""
 
-    episode: EpisodeFlag = "luckiest"
+    episode: EpisodeFlag = "best-episode"
     """Which episode."""
 
     out: Path = Path("flow.mp4")

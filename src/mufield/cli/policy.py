@@ -13,11 +13,11 @@ class Policy(OfRun):
     """Write the policy to use: the one that all data of a run make best, without exploring.
 
     It is the plan with the highest J that the model expects, and comes with an interval for J:
-    how far J is from that in worlds that are drawn from what the model believes.
+    how far J is from that in samples of the model.
     """
 
     cautious: Switch = False
-    """Choose by the lower end of the interval instead; what the luckiest episode's policy earned
+    """Choose by the lower end of the interval instead; what the best episode's policy earned
     counts as certain."""
 
     out: Path | None = None
@@ -25,7 +25,7 @@ class Policy(OfRun):
 
     def __call__(self) -> Answer:
         prepare(self.run)
-        from .._files import write_bytes
+        from ..io.atomic import write_bytes
         from ..runs.layout import read_versions
         from ..runs.session import open_run
         from ..runs.surroundings import changes_since
@@ -37,7 +37,7 @@ class Policy(OfRun):
             path, rows = store.best_path(kind), store.rows
             if self.out is not None:
                 write_bytes(self.out, path.read_bytes())
-            luckiest = store.luckiest if rows else None
+            best = store.best_episode if rows else None
         level = plan.draws / (plan.draws + 1)
         document = {
             "file": str(self.out or path),
@@ -51,8 +51,8 @@ class Policy(OfRun):
             "transitions": plan.transitions,
             "episodes": len(rows),
             "last": rows[-1]["value"] if rows else None,
-            "luckiest": rows[luckiest - 1]["value"] if luckiest else None,
-            "luckiest_episode": luckiest,
+            "best_episode_value": rows[best - 1]["value"] if best else None,
+            "best_episode": best,
         }
         interval = f", {level:.0%} interval {plan.lower:.5g} to {plan.upper:.5g}"
         shown = [
@@ -60,9 +60,9 @@ class Policy(OfRun):
             f"expected J: {plan.expected:.5g}" + (interval if plan.upper > plan.lower else ""),
             f"data: {plan.transitions:,} transitions, {len(rows)} episodes",
         ]
-        if luckiest:
+        if best:
             shown.append(
                 f"realised J: {document['last']:.5g} in the last episode, "
-                f"{document['luckiest']:.5g} in the luckiest, episode {luckiest}"
+                f"{document['best_episode_value']:.5g} in the best, episode {best}"
             )
         return Answer(document, shown)

@@ -27,50 +27,36 @@ from .evaluate import Evaluate
 from .export import Export
 from .flags import REGISTRY, Command
 from .fleet import Ask, New, Replan, Tell
+from .output import ExitCode
 from .pictures import Animate, Plot
 from .policy import Policy
 from .report import Report, Watch
 from .reproduce import Reproduce
 from .runs import Runs, Show
-from .settings import EXAMPLE, Configured, defaults
+from .settings import Configured, defaults
 from .sources import confirm
-from .sweep import SWEEP_EXAMPLE, Sweep
+from .sweep import Sweep
 from .theory import Theory
 from .train import Resume, Train
 
-_KINDS: tuple[type[Command], ...] = (
-    *(List, Simulate, Demo),
-    *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
-    *(Policy, Evaluate, Theory, Export, Compare, Sweep, Reproduce),
-    *(New, Ask, Replan, Tell),
-)
-COMMANDS = {kind.__name__.lower(): kind for kind in _KINDS}
+COMMANDS: dict[str, type[Command]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        *(List, Simulate, Demo),
+        *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
+        *(Policy, Evaluate, Theory, Export, Compare, Sweep, Reproduce),
+        *(New, Ask, Replan, Tell),
+    )
+}
 """All commands by name, in the order of the help."""
 
-FAULT = 1
-MISTAKE = 2
-INTERRUPTED = 130
-PIPE_CLOSED = 141
-
 EXIT_CODES = {
-    0: "success",
-    FAULT: "a fault of mufield's own, or something that could not be computed",
-    MISTAKE: "a mistake of yours; the message says how to mend it",
-    INTERRUPTED: "stopped with Ctrl-C",
-    PIPE_CLOSED: "the reader of the output went away",
+    ExitCode.SUCCESS: "success",
+    ExitCode.FAULT: "a fault of mufield's own, or something that could not be computed",
+    ExitCode.MISTAKE: "a mistake of yours; the message says how to mend it",
+    ExitCode.INTERRUPTED: "stopped with Ctrl-C",
+    ExitCode.PIPE_CLOSED: "the reader of the output went away",
 }
-
-EXTRAS = {
-    "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
-    "parquet": ("pyarrow",),
-    "tensorboard": ("tensorboardX",),
-    "qlearning": ("numba",),
-    "gymnasium": ("gymnasium",),
-    "pettingzoo": ("pettingzoo",),
-    "deploy": ("onnx", "onnxruntime"),
-    "ray": ("ray", "grpc"),
-}
-"""The packages that each extra brings."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,20 +77,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leave:  # the parser printed help or reported a mistake
         code = leave.code or 0
         if code == 0 and arguments[0] in COMMANDS:
-            print(_below_help(arguments[0]), end="")
-        return code if isinstance(code, int) else MISTAKE
+            print(COMMANDS[arguments[0]].example, end="")
+        return code if isinstance(code, int) else ExitCode.MISTAKE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:  # such as `mufield list | head -1`
         # Or else Python would complain when it flushes standard output at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return ExitCode.PIPE_CLOSED
     except Exception as error:
         message = _explain(error)
         if message is None or "--debug" in arguments:
             traceback.print_exception(error)
         print(message or _fault(arguments), file=sys.stderr)
-        return FAULT if message is None else MISTAKE
+        return ExitCode.FAULT if message is None else ExitCode.MISTAKE
 
 
 def help_text(command: str | None = None) -> str:
@@ -113,7 +99,7 @@ def help_text(command: str | None = None) -> str:
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         _parse([*([command] if command else []), "--help"], {})
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    return "\n".join(lines) + "\n" + (_below_help(command) if command else "")
+    return "\n".join(lines) + "\n" + (COMMANDS[command].example if command else "")
 
 
 def _run(arguments: list[str]) -> int:
@@ -152,20 +138,24 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
     return command
 
 
-def _below_help(command: str) -> str:
-    kind = COMMANDS[command]
-    if kind is Sweep:
-        return SWEEP_EXAMPLE
-    return EXAMPLE if issubclass(kind, Configured) else ""
-
-
 def _explain(error: Exception) -> str | None:
     """One line for an error that the user can mend, None for one that is a fault of ours."""
     message = " ".join(str(error).split())
     if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
         return f"error: {message}"
     package = (getattr(error, "name", None) or "").partition(".")[0]
-    for extra, packages in EXTRAS.items():
+    # The packages that each extra brings.
+    extras = {
+        "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
+        "parquet": ("pyarrow",),
+        "tensorboard": ("tensorboardX",),
+        "qlearning": ("numba",),
+        "gymnasium": ("gymnasium",),
+        "pettingzoo": ("pettingzoo",),
+        "deploy": ("onnx", "onnxruntime"),
+        "ray": ("ray", "grpc"),
+    }
+    for extra, packages in extras.items():
         if isinstance(error, ImportError) and package in packages:
             return f"error: {message}; install it with: pip install 'mufield[{extra}]'"
     return _explain_users(error)

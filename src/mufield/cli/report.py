@@ -9,9 +9,6 @@ from ..runs.sweep import is_sweep, read_sweep
 from .output import Answer
 from .sources import OfRuns, of_sweeps
 
-MOST_OF_SWEEP = 4
-"""Runs of a sweep, those with the highest J, that the page shows one by one."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Report(OfRuns):
@@ -26,10 +23,12 @@ class Report(OfRuns):
 
     def __call__(self) -> Answer:
         sweeps = [read_sweep(run) for run in self.runs if is_sweep(run)]
-        runs = of_sweeps(self.runs, MOST_OF_SWEEP)
+        # Runs of a sweep, those with the highest J, that the page shows one by one.
+        most_of_sweep = 4
+        runs = of_sweeps(self.runs, most_of_sweep)
         for run in runs:
             read_config(run)  # raises if there is no run, before anything slow is imported
-        from .._files import write_bytes
+        from ..io.atomic import write_bytes
         from ..report.data import collect, make_readers
         from ..report.page import build_page
 

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ..paper.budget import FULL, QUICK
+from ..paper.budget import QUICK, Budget
 from ..paper.catalogue import ITEMS, choose
 from ..paper.results import Results
 from .flags import Jobs, Switch
-from .output import Answer, Table, say
+from .output import Answer, ExitCode, Table, say
 
 if TYPE_CHECKING:
     from ..paper.reproduce import Reproduction
-
-FAILED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +37,7 @@ class Reproduce(Jobs):
 
     def __call__(self) -> Answer:
         out = self.out.with_name(f"{self.out.name}-quick") if self.quick else self.out
-        budget = QUICK if self.quick else FULL
+        budget = QUICK if self.quick else Budget()
         choose(self.names)  # raises for unknown names, before anything slow is imported
         if not self.names:
             return _list(Results(out, budget))
@@ -71,7 +69,7 @@ class Reproduce(Jobs):
             "computed": outcome.computed,
         }
         paths = [str(path) for path in (*outcome.files, *outcome.table)]
-        return Answer(document, paths, FAILED if outcome.problems else 0)
+        return Answer(document, paths, ExitCode.FAULT if outcome.problems else 0)
 
 
 def _list(results: Results) -> Answer:

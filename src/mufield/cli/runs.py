@@ -16,12 +16,6 @@ from .sweep import sweep_answer
 
 Order = Literal["directory", "best", "last", "episodes"]
 
-PLACES = (Path("."), Path("runs"))
-"""Where runs are looked for by default; these directories need not exist."""
-
-TEXTS = ("directory", "environment", "model", "planner", "optimism", "state", "began")
-SPARE = ("began", "planner", "model", "last J", "optimism", "seed")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
@@ -30,7 +24,10 @@ class Runs(Command):
     Of a sweep, the runs that earned most come first, and below them stands which setting matters.
     """
 
-    directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = PLACES
+    directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = (
+        Path("."),
+        Path("runs"),
+    )
     """Directories to look in and below; or the directory of a sweep."""
 
     where: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +53,7 @@ class Runs(Command):
         plain = replace(self, directories=(), json=False, debug=False) == Runs(directories=())
         if plain and len(places) == 1 and is_sweep(places[0]):
             return sweep_answer(read_sweep(places[0]))
-        for directory in places if places != PLACES else ():
+        for directory in places if places != Runs.directories else ():  # those need not exist
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
         runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
@@ -66,7 +63,9 @@ class Runs(Command):
         rows = _sorted([run.row() for run in runs], self.sort)
         if not rows:
             return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
-        return Answer(rows, [Table([_cells(row) for row in rows], texts=TEXTS, spare=SPARE)])
+        texts = ("directory", "environment", "model", "planner", "optimism", "state", "began")
+        spare = ("began", "planner", "model", "last J", "optimism", "seed")
+        return Answer(rows, [Table([_cells(row) for row in rows], texts=texts, spare=spare)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class Show(Command):
     """Directory of the run."""
 
     def __call__(self) -> Answer:
-        from ..runs.layout import RunFiles
+        from ..runs.files import RunFiles
 
         files = RunFiles(self.run)
         answer = metrics_answer(files.rows, self.run)

@@ -8,13 +8,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import UserError
 from ..runs.config import TABLES, RunConfig, parse_config, read_settings
 from .flags import Command, Environment, ImportFlag
 
-EXAMPLE = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Command, RunConfig):
+    """A command that begins a run. The fields of `RunConfig` are its flags, two of them changed."""
+
+    example: ClassVar[str] = """\
 settings may also stand in a file, which flags override:
 
   mufield train --config run.toml --seed 4 --out my-run
@@ -36,12 +41,6 @@ settings may also stand in a file, which flags override:
   name = "mirror"
   sweeps = 60
 """
-"""Printed below the help of the commands that begin a run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Configured(Command, RunConfig):
-    """A command that begins a run. The fields of `RunConfig` are its flags, two of them changed."""
 
     environment: Environment = ""
     imports: ImportFlag = None

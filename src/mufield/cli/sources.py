@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..episode import Known
     from ..policies.base import Profile
     from ..problem import Problem
-    from ..runs.layout import RunFiles
+    from ..runs.files import RunFiles
 
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -67,7 +67,7 @@ class OfPolicy(Command):
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=10; the others are the run's."""
 
-    episode: Annotated[str, tyro.conf.arg(metavar="{best,luckiest,last,asked,N}")] = "best"
+    episode: Annotated[str, tyro.conf.arg(metavar="{best,best-episode,last,asked,N}")] = "best"
     """Which policy of a run: the one that all data make best, as `mufield policy` writes it; that
     of an episode; or the one that was asked for, but whose episode was not told yet."""
 
@@ -98,10 +98,10 @@ class OfPolicy(Command):
                 f"{path} does not say where it is to be played; name the environment after it, "
                 "`mufield list` shows them"
             )
-        from .._files import file_digest
         from ..environments.registry import make_known
+        from ..io.policies import load_policy, read_info, read_precision
+        from ..io.sealed import file_digest
         from ..policies.base import fitting_profile
-        from ..policies.files import load_policy, read_info, read_precision
         from ..problem import Problem
         from ..runs.surroundings import import_named, import_users, set_precision
 
@@ -184,7 +184,7 @@ def confirm(runs: Sequence[Path]) -> None:
 def read_run(directory: Path) -> "RunFiles":
     """Reads a run, and sets JAX to its number format."""
     prepare(directory)
-    from ..runs.layout import RunFiles
+    from ..runs.files import RunFiles
 
     return RunFiles(directory)
 

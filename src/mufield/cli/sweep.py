@@ -2,19 +2,26 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from ..runs.sweep import Effect, read_trials, short, value_text
+from ..runs.sweep import Effect
 from ..runs.sweep import Sweep as SweepFiles
+from ..runs.trials import read_trials, short, value_text
 from .flags import ImportFlag, Jobs
-from .output import Answer, Table, say
+from .output import Answer, ExitCode, Table, say
 
-FAILED = 1
-MOST_ROWS = 30
 
-SWEEP_EXAMPLE = """\
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Jobs):
+    """Learn with many settings, and see which of them matter.
+
+    Runs are kept in the directory: after an interruption, the same command goes on from the last
+    episodes, and a sweep with more values computes only what is new.
+    """
+
+    example: ClassVar[str] = """\
 a sweep's file is that of a run (see `mufield train --help`) with the settings that differ:
 
   # sweep.toml
@@ -33,15 +40,6 @@ a sweep's file is that of a run (see `mufield train --help`) with the settings t
   environment.noise_std = { low = 0.1, high = 0.4 }
   optimism = ["hallucinated", "greedy"]
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep(Jobs):
-    """Learn with many settings, and see which of them matter.
-
-    Runs are kept in the directory: after an interruption, the same command goes on from the last
-    episodes, and a sweep with more values computes only what is new.
-    """
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """TOML file with the settings, and those that differ. An example stands below."""
@@ -67,7 +65,7 @@ class Sweep(Jobs):
             raise
         for problem in problems:
             say(f"error: {problem}")
-        answer = sweep_answer(found, FAILED if problems else 0)
+        answer = sweep_answer(found, ExitCode.FAULT if problems else 0)
         if not found.complete:
             return answer
         save_figure(sweep_figure(found), self.out / "sweep")
@@ -85,15 +83,14 @@ def sweep_answer(sweep: SweepFiles, code: int = 0) -> Answer:
         for row in [run.row()]
     ]
     texts = (*map(short, sweep.names), "state", "run")
-    shown: list[Table | str] = [Table(cells[:MOST_ROWS], texts=texts, spare=("best", "episodes"))]
-    if len(cells) > MOST_ROWS:
-        shown.append(f"and {len(cells) - MOST_ROWS} more; --json shows all")
+    most_rows = 30  # on a terminal
+    shown: list[Table | str] = [Table(cells[:most_rows], texts=texts, spare=("best", "episodes"))]
+    if len(cells) > most_rows:
+        shown.append(f"and {len(cells) - most_rows} more; --json shows all")
     shown += ["", "which setting matters, by its share of the differences in J:"]
-    shown.append(Table([_effect(each) for each in sweep.effects()], texts=_TEXTS))
+    texts = ("setting", "best value", "worst value")
+    shown.append(Table([_effect(each) for each in sweep.effects()], texts=texts))
     return Answer(sweep.document(), shown, code)
-
-
-_TEXTS = ("setting", "best value", "worst value")
 
 
 def _text(values: dict[str, Any], name: str) -> str | None:

@@ -12,8 +12,6 @@ from .sources import OfRun, read_run
 if TYPE_CHECKING:
     from ..theory.report import TheoryReport
 
-SPARE = ("beta", "theory's", "bound gap", "optimism", "one kernel", "bound I", "gamma from", "to")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Theory(OfRun):
@@ -83,11 +81,12 @@ def _shown(report: "TheoryReport") -> list[Table | str]:
         {"constant": "L-bar", "value": report.growth, "from": "", "note": "of theorem main"}
     )
     signs = {True: "holds", False: "does not hold", None: "cannot be seen"}
+    spare = ("beta", "theory's", "bound gap", "optimism", "one kernel", "bound I")
     return [
         f"{report.run}: {report.environment}, {report.model}, horizon {report.horizon}\n",
         Table(rows, texts=("constant", "from", "note")),
         "",
-        Table([_row(each) for each in report.rows], spare=SPARE),
+        Table([_row(each) for each in report.rows], spare=(*spare, "gamma from", "to")),
         "\nbounds are powers of ten where they stand as 10^; information is in nats\n",
         *(f"assumption {a.name}: {signs[a.holds]}: {a.sentence}." for a in report.assumptions),
         "",

@@ -38,7 +38,7 @@ class Train(Configured):
         with resumable(run) as check:
             config = self.run_config()
             _check_extra(self.tensorboard)
-            from ..runs.session import learn_run, new_run
+            from ..runs.learn import learn_run, new_run
 
             with waiting("preparing the run"):
                 setup = new_run(run, config, simulated=True)
@@ -60,8 +60,9 @@ class Resume(OfRun):
         with resumable(self.run) as check:
             prepare(self.run)
             _check_extra(self.tensorboard)
-            from ..runs.layout import RunFiles, read_versions
-            from ..runs.session import learn_run
+            from ..runs.files import RunFiles
+            from ..runs.layout import read_versions
+            from ..runs.learn import learn_run
             from ..runs.surroundings import changes_since
 
             print_notes(changes_since(read_versions(self.run)))

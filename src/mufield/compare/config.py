@@ -2,40 +2,36 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from ..errors import UserError
-from ..runs.config import ModelName, OptimismName, PessimismName
+from ..runs.config import ModelName
 
-LEARNERS: dict[str, OptimismName] = {
-    "m3ucrl": "hallucinated",
-    "greedy": "greedy",
-    "thompson": "thompson",
-    "bonus": "bonus",
+Kind = Literal["learner", "constrained", "reference", "fleet", "q-learner"]
+"""What a contender is: one that learns a model; one that does so and differs in how it satisfies
+constraints; one that learns nothing; the same for fleets; Q-learning."""
+
+CONTENDERS: dict[str, tuple[Kind, str]] = {
+    "m3ucrl": ("learner", "hallucinated"),
+    "greedy": ("learner", "greedy"),
+    "thompson": ("learner", "thompson"),
+    "bonus": ("learner", "bonus"),
+    "safe": ("constrained", "samples"),
+    "unsafe": ("constrained", "none"),
+    "random": ("reference", ""),
+    "known": ("reference", ""),
+    "stay": ("fleet", ""),
+    "demand": ("fleet", ""),
+    "fluid": ("fleet", ""),
+    "u2mfqlfh": ("q-learner", "standard"),
+    "u2mfqlfh-extended": ("q-learner", "extended"),
 }
-"""Contenders that learn a model of the motion, and their kinds of optimism."""
+"""All contenders, with the optimism, the pessimism or the options of those that learn."""
 
-PESSIMISTS: dict[str, PessimismName] = {"safe": "worlds", "unsafe": "none"}
-"""Contenders that differ in how they keep limits; else they learn as the first learner does."""
 
-REFERENCES = ("random", "known")
-"""Contenders that learn nothing."""
-
-FLEET = ("stay", "demand", "fluid")
-"""Contenders for fleets, which learn nothing either."""
-
-Q_LEARNERS = ("u2mfqlfh", "u2mfqlfh-extended")
-"""Contenders that learn a table of Q-values, with the game's own options or the extended ones."""
-
-CONTENDERS = (*LEARNERS, *PESSIMISTS, *REFERENCES, *FLEET, *Q_LEARNERS)
-
-USUAL = "usual"
-USUALLY = ("m3ucrl", "greedy", "thompson", "random", "known")
-OF_FLEETS = {"manhattan": ("stay", "demand", "m3ucrl", "known", "fluid")}
-"""Who is compared if nobody is named, and in which environments it is others."""
-
-EVALUATIONS = 10
-"""How often Q-learning is evaluated in a training."""
+def contenders_of(*kinds: Kind) -> list[str]:
+    """Names of all contenders of these kinds."""
+    return [name for name, (kind, _) in CONTENDERS.items() if kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -45,13 +41,13 @@ class ComparisonConfig:
     environment: str
     """Name of the environment; `mufield list` shows them."""
 
-    contenders: tuple[str, ...] = (USUAL,)
+    contenders: tuple[str, ...] = ("usual",)
     """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
-    model, each with another kind of optimism; safe and unsafe, for systems with limits, learn as
-    m3ucrl does, safe keeping limits in worlds drawn from the model, unsafe only as planned; random
-    draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles wait,
-    demand sends them where passengers are near by, and fluid plans with the true motion by the
-    fluid linear programme. Each that learns a model may name its family: m3ucrl:ensemble and
+    model, each with another kind of optimism; safe and unsafe, for systems with constraints,
+    learn as m3ucrl does; safe satisfies them in samples of the model, unsafe only as planned;
+    random draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles
+    wait, demand sends them where passengers are near by, and fluid plans with the true motion by
+    the fluid linear programme. Each that learns a model may name its family: m3ucrl:ensemble and
     m3ucrl:gp, side by side; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set
     of moves and plays the discrete rooms in place of four-rooms. usual stands for m3ucrl, greedy,
     thompson, random and known; in manhattan for stay, demand, m3ucrl, known and fluid."""
@@ -86,16 +82,21 @@ class ComparisonConfig:
     imports: str | None = None
     """Python file or module to import first, which registers your own system."""
 
+    evaluations: ClassVar[int] = 10
+    """How often Q-learning is evaluated in a training."""
+
     def __post_init__(self) -> None:
-        if self.contenders == (USUAL,):
-            usual = OF_FLEETS.get(self.environment, USUALLY)
+        if self.contenders == ("usual",):
+            usual: tuple[str, ...] = ("m3ucrl", "greedy", "thompson", "random", "known")
+            if self.environment == "manhattan":
+                usual = ("stay", "demand", "m3ucrl", "known", "fluid")
             object.__setattr__(self, "contenders", usual)
         _check_list("contender", self.contenders)
         for name in self.contenders:
             _check_contender(*split(name))
             if name.startswith("safe") and name.replace("safe", "m3ucrl") in self.contenders:
                 raise UserError(
-                    "safe learns as m3ucrl does in systems with limits; leave one of them out"
+                    "safe learns as m3ucrl does in systems with constraints; leave one of them out"
                 )
         _check_list("seed", self.seeds)
         if min(self.episodes, self.agents) < 1 or min(self.seeds) < 0:
@@ -103,10 +104,10 @@ class ComparisonConfig:
                 "expected 1 or more episodes and agents and no negative seed, got "
                 f"{self.episodes}, {self.agents} and {min(self.seeds)}; correct it"
             )
-        if self.q_episodes < 1 or self.q_episodes % EVALUATIONS:
+        if self.q_episodes < 1 or self.q_episodes % self.evaluations:
             raise UserError(
-                f"q_episodes must be a positive multiple of {EVALUATIONS}, because Q-learning is "
-                f"evaluated every tenth of them, got {self.q_episodes}; correct it"
+                f"q_episodes must be a positive multiple of {self.evaluations}, because Q-learning "
+                f"is evaluated every tenth of them, got {self.q_episodes}; correct it"
             )
 
     def document(self) -> dict[str, Any]:
@@ -124,10 +125,10 @@ def split(name: str) -> tuple[str, str]:
 def _check_contender(name: str, family: str) -> None:
     if name not in CONTENDERS:
         raise UserError(f"no contender is named {name!r}; there are {', '.join(CONTENDERS)}")
-    families = get_args(ModelName)
-    if family and (family not in families or name not in (*LEARNERS, *PESSIMISTS)):
+    families, learners = get_args(ModelName), contenders_of("learner", "constrained")
+    if family and (family not in families or name not in learners):
         raise UserError(
-            f"no contender is named '{name}:{family}'; {', '.join((*LEARNERS, *PESSIMISTS))} may "
+            f"no contender is named '{name}:{family}'; {', '.join(learners)} may "
             f"name a family of models, one of {', '.join(families)}, as in m3ucrl:ensemble"
         )
 

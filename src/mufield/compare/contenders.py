@@ -7,35 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from ..actions import MoveSet
 from ..errors import UserError
-from ..flow.sight import depends_on_mu, trips_see_mu
+from ..fleet.fluid import of_fleet
+from ..flow.dependence import depends_on_mu, trips_see_mu
 from ..jobs.compute import simulated, system_of
 from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
-from ..learning.run import BROKEN
 from ..planning.certificate import is_concave
-from ..planning.fluid import of_fleet
 from ..planning.starts import Table
-from ..problem import MoveSet
 from ..runs.build import resolve
 from ..runs.config import RunConfig, parse_config
 from ..runs.overview import judged
 from ..runs.surroundings import current_precision, import_users
-from .config import EVALUATIONS, FLEET, LEARNERS, PESSIMISTS, Q_LEARNERS, ComparisonConfig, split
+from .config import CONTENDERS, ComparisonConfig, split
 from .result import Result
-
-SWEEPS, BRACKET = 400, 0.05
-"""Mirror ascent with known motion stops after these sweeps, or this near to the optimum."""
-
-FLUID_POINTS = 5
-"""Moves on each axis in the fluid programme; its bound is for all that the learners plan with."""
-
-STANDARD, EXTENDED = Q_LEARNERS
-CONTINUOUS_ROOMS, DISCRETE_ROOMS = "four-rooms", "discrete-rooms"
-SHARED = ("horizon", "drawing")
-"""Options that the discrete four rooms share with the continuous ones."""
-
-OTHER_GAME = "discrete rooms, other moves and noise"
-ONE_OPTION = "the same game, with one option for each cell and step"
 
 
 @dataclass(frozen=True)
@@ -49,7 +34,7 @@ class Contender:
         comparable: Whether the others play in the same system.
         remark: What people should know of it.
         horizon: Moves of an episode.
-        limited: Whether the population has limits to keep.
+        constrained: Whether the system has constraints.
         agents: Agents that are tracked in an episode.
     """
 
@@ -59,7 +44,7 @@ class Contender:
     comparable: bool
     remark: str
     horizon: int
-    limited: bool = False
+    constrained: bool = False
     agents: int = 1
 
     def result(self, found: Sequence[JobResult]) -> Result:
@@ -85,7 +70,7 @@ class Contender:
             finals=tuple(float(value) for value in curves[:, -last:].mean(axis=1)),
             last=last,
             episodes=int(episodes[-1]),
-            broken=_broken(figures) if learned else None,
+            violated=_violated(figures) if learned else None,
         )
 
     def _reference(
@@ -95,17 +80,17 @@ class Contender:
         if upper is not None:
             # Rounded up, so that it remains a bound.
             bound = math.ceil(100 * upper) / 100
-            which = "that keeps the limits " if self.limited else ""
+            which = "that satisfies the constraints " if self.constrained else ""
             shared |= {
                 "remark": f"no policy on the learners' moves {which}earns more than {bound:.2f}"
             }
         return Result(**shared, finals=(value,), upper=upper)
 
 
-def _broken(figures: Sequence[dict[str, Any]]) -> float | None:
-    """Share of the episodes of all seeds that broke a limit; None if there are no limits."""
+def _violated(figures: Sequence[dict[str, Any]]) -> float | None:
+    """Share of the episodes of all seeds that violated a constraint; None if there is none."""
     margins = [row["margin"] for each in figures for row in each["rows"] if "margin" in row]
-    return float(np.mean(np.array(margins) < -BROKEN)) if margins else None
+    return float(np.mean(np.array(margins) < -0.01)) if margins else None
 
 
 class Arena:
@@ -131,7 +116,7 @@ class Arena:
         self.settings = {"environment": config.environment, "options": self.run.options}
         problem = system_of(self.settings).problem
         self.horizon: int = problem.horizon
-        self.limited: bool = problem.constraints is not None
+        self.constrained: bool = problem.constraints is not None
 
     def contenders(self) -> list[Contender]:
         """All contenders of the configuration; raises if one cannot play in this system."""
@@ -139,21 +124,22 @@ class Arena:
 
     def _enter(self, name: str) -> Contender:
         own, family = split(name)
-        if own in LEARNERS:
-            return self._learner(name, family, optimism=LEARNERS[own])
-        if own in PESSIMISTS:
-            if not self.limited:
+        kind, setting = CONTENDERS[own]
+        if kind == "learner":
+            return self._learner(name, family, optimism=setting)
+        if kind == "constrained":
+            if not self.constrained:
                 raise UserError(
-                    f"{name} needs a system with limits, but {self.config.environment} has none; "
-                    f"leave {name} out, or compare in four-rooms-doors"
+                    f"{name} needs a system with constraints, but {self.config.environment} has "
+                    f"none; leave {name} out, or compare in four-rooms-doors"
                 )
-            return self._learner(name, family, pessimism=PESSIMISTS[own])
-        if name in Q_LEARNERS:
-            return self._q_learner(name)
+            return self._learner(name, family, pessimism=setting)
+        if kind == "q-learner":
+            return self._q_learner(name, setting)
+        if kind == "fleet":
+            return self._of_fleet(name)
         if name == "known":
             return self._known()
-        if name in FLEET:
-            return self._of_fleet(name)
         simulated(self.settings, name)  # raises if the random policy cannot be evaluated here
         return self._contender(name, self._job(name, "random"))
 
@@ -169,7 +155,7 @@ class Arena:
             )
             for seed in self.config.seeds
         ]
-        return self._contender(name, *jobs)
+        return self._contender(name, *jobs, agents=self.config.agents)
 
     def _known(self) -> Contender:
         """Plans with the true motion.
@@ -187,7 +173,8 @@ class Arena:
         else:
             more = {"table": {"steps": Table().steps, "learning_rate": Table().learning_rate}}
         points = int(self.run.planner_options["points"])
-        job = self._job("known", "mirror", points=points, sweeps=SWEEPS, bracket=BRACKET, **more)
+        # It stops after these sweeps, or this near to the optimum.
+        job = self._job("known", "mirror", points=points, sweeps=400, bracket=0.05, **more)
         moved = depends_on_mu(system.problem, motion)
         why = "the motion depends on mu" if moved else "the reward is not concave in mu"
         if not moved and trips_see_mu(system.problem):
@@ -201,15 +188,16 @@ class Arena:
         if name != "fluid":
             return self._contender(name, self._job(name, "fleet", policy=name))
         points = int(self.run.planner_options["points"])
-        job = self._job(name, "fluid", points=FLUID_POINTS, tried=points)
+        # Its plan has five moves on each axis; its bound is for all that the learners plan with.
+        job = self._job(name, "fluid", points=5, tried=points)
         return self._contender(name, job)
 
-    def _q_learner(self, name: str) -> Contender:
+    def _q_learner(self, name: str, formulation: str) -> Contender:
         """Q-learning; it plays the discrete rooms where the others play the continuous ones."""
         from ..baselines.q_learning import QLearning, compiled_loop
 
         compiled_loop()  # raises if numba is missing
-        config, game = self.config, self._game(name)
+        config, game = self.config, self._game(name, formulation)
         # Tabulates the game, and raises if that is impossible.
         algorithm = QLearning(simulated(game, name))
         jobs = [
@@ -219,44 +207,45 @@ class Arena:
                 **game,
                 rates=Q_RATES,
                 episodes=config.q_episodes,
-                evaluate_every=config.q_episodes // EVALUATIONS,
+                evaluate_every=config.q_episodes // config.evaluations,
                 seed=seed,
             )
             for seed in config.seeds
         ]
-        if config.environment != CONTINUOUS_ROOMS:
-            return self._contender(name, *jobs, remark=ONE_OPTION)
-        other = f"{DISCRETE_ROOMS}-extended" if name == EXTENDED else DISCRETE_ROOMS
+        if config.environment != "four-rooms":
+            remark = "the same game, with one option for each cell and step"
+            return self._contender(name, *jobs, remark=remark)
+        other = "discrete-rooms" + ("-extended" if formulation == "extended" else "")
         horizon = algorithm.system.problem.horizon
-        return Contender(name, tuple(jobs), other, False, OTHER_GAME, horizon)
+        remark = "discrete rooms, other moves and noise"
+        return Contender(name, tuple(jobs), other, False, remark, horizon)
 
-    def _game(self, name: str) -> dict[str, Any]:
+    def _game(self, name: str, formulation: str) -> dict[str, Any]:
         """The environment that Q-learning plays in, with its options."""
         environment, options = self.config.environment, self.run.options
-        actions = {"actions": "extended" if name == EXTENDED else "standard"}
-        if environment == CONTINUOUS_ROOMS:
-            shared = {option: options[option] for option in SHARED}
-            return {"environment": DISCRETE_ROOMS, "options": shared | actions}
+        if environment == "four-rooms":
+            shared = {option: options[option] for option in ("horizon", "drawing")}
+            return {"environment": "discrete-rooms", "options": shared | {"actions": formulation}}
         problem = simulated(self.settings, name).problem
         if not isinstance(problem.actions, MoveSet):
             raise UserError(
                 f"{name} needs a finite set of moves, but {environment} has "
                 f"{problem.actions.describe()}; leave {name} out, or compare in discrete-rooms"
             )
-        if name == STANDARD:
+        if formulation == "standard":
             return self.settings
-        if environment not in (DISCRETE_ROOMS, f"{DISCRETE_ROOMS}-extended"):
+        if environment not in ("discrete-rooms", "discrete-rooms-extended"):
             raise UserError(
                 f"{name} knows the extended options of the discrete rooms only, but the "
-                f"environment is {environment}; use {STANDARD}, which plays with the options of "
+                f"environment is {environment}; use u2mfqlfh, which plays with the options of "
                 "any finite game"
             )
-        return {"environment": DISCRETE_ROOMS, "options": options | actions}
+        return {"environment": "discrete-rooms", "options": options | {"actions": formulation}}
 
     def _job(self, name: str, kind: Any, **settings: Any) -> Job:
         own = {"precision": self.run.precision, "imports": self.config.imports}
         return system_job(name, kind, **(self.settings | own | settings))
 
-    def _contender(self, name: str, *jobs: Job, remark: str = "") -> Contender:
-        shared = (self.config.environment, True, remark, self.horizon, self.limited)
-        return Contender(name, jobs, *shared, agents=self.config.agents)
+    def _contender(self, name: str, *jobs: Job, remark: str = "", agents: int = 1) -> Contender:
+        shared = (self.config.environment, True, remark, self.horizon, self.constrained)
+        return Contender(name, jobs, *shared, agents=agents)

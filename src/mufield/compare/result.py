@@ -10,9 +10,6 @@ from typing import Any
 
 from .config import ComparisonConfig
 
-FORMAT = 2
-"""Version of the format of comparison.json."""
-
 
 @dataclass(frozen=True)
 class Result:
@@ -27,8 +24,8 @@ class Result:
         episodes: Episodes of each seed.
         last: Number of last entries of a curve whose mean is the seed's J at the end.
         upper: Certified bound: no policy on the moves of the learners earns more.
-        broken: Share of a learner's episodes that broke a limit by more than a percent of it; None
-            if the system has no limits.
+        violated: Share of a learner's episodes that violated a constraint by more than a percent of
+            its limit; None if the system has no constraints.
     """
 
     name: str
@@ -42,7 +39,7 @@ class Result:
     episodes: int = 0
     last: int = 1
     upper: float | None = None
-    broken: float | None = None
+    violated: float | None = None
 
     @property
     def label(self) -> str:
@@ -64,7 +61,7 @@ class Result:
             "episodes": self.episodes,
             "transitions": self.transitions[-1] if self.transitions else 0,
             "seconds": self.seconds,
-            "broken": self.broken,
+            "violated": self.violated,
             "note": self.note,
         }
 
@@ -87,15 +84,15 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """The table."""
         rows = [result.row() for result in self.results]
-        if all(row["broken"] is None for row in rows):  # most systems have no limits
+        if all(row["violated"] is None for row in rows):  # most systems have no constraints
             for row in rows:
-                del row["broken"]
+                del row["violated"]
         return rows
 
     def document(self) -> dict[str, Any]:
         """Everything as JSON."""
         return {
-            "format": FORMAT,
+            "format": 2,  # of comparison.json
             "config": self.config.document(),
             "table": self.rows(),
             "contenders": {
@@ -106,7 +103,8 @@ class Comparison:
 
     def write(self, directory: Path) -> None:
         """Writes all curves to ``comparison.json`` and the table to ``comparison.csv``."""
-        from .._files import write_bytes, write_json
+        from ..io.atomic import write_bytes
+        from ..io.sealed import write_json
 
         write_json(directory / "comparison.json", self.document())
         if self.results:

@@ -1,4 +1,3 @@
 """Demonstrations: a population that spreads over four rooms, and a fleet of taxis."""
 
-from .rooms import BUDGET as BUDGET
 from .rooms import run as run

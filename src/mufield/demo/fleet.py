@@ -13,31 +13,15 @@ from rich.table import Table
 
 from .. import viz
 from ..baselines.fleet import stay, towards_demand
-from ..environments.manhattan import STEPS_PER_HOUR, manhattan, trip_table
 from ..finite.system import FiniteSystem
-from ..flow.flow import Rollout
+from ..fleet.manhattan import STEPS_PER_HOUR, manhattan, trip_table
+from ..fleet.passengers import Passengers
 from ..flow.moves import MoveFlow
+from ..flow.rollout import Rollout
 from ..learning.m3ucrl import M3UCRL
-from ..passengers import Passengers
 from ..planning.mirror import MirrorAscent, MirrorPlanner
 from ..policies.base import Profile
 from ..systems import SimulatedSystem
-
-START, LOAD = 7.0, 0.6
-POINTS, SWEEPS = 5, 40
-VEHICLES = 1000
-DOTS_PER_INCH = 110
-
-STAY, NEAR, KNOWN = "stay where passengers left", "go towards demand", "plan with known traffic"
-
-PLACES = {
-    "Central Park": (-73.9665, 40.7812),
-    "Midtown": (-73.9840, 40.7549),
-    "Downtown": (-74.0050, 40.7150),
-    "Hudson": (-73.9958, 40.7772),
-    "East River": (-73.9627, 40.7376),
-}
-"""Names on the maps."""
 
 
 class Outcome(NamedTuple):
@@ -71,20 +55,24 @@ def run(
     """
     console = console or Console()
     out.mkdir(parents=True, exist_ok=True)
-    system = manhattan(horizon=horizon, load=LOAD, start=START)
+    start = 7.0  # o'clock
+    system = manhattan(horizon=horizon, load=0.6, start=start)
     learned_name = f"learned in {episodes} morning{'s' if episodes > 1 else ''}"
     console.print(
-        f"Manhattan's taxis from {viz.clock(START)}: passengers are those of public records, how "
+        f"Manhattan's taxis from {viz.clock(start)}: passengers are those of public records, how "
         "vehicles get on in traffic is invented, and unknown to the learner."
     )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("learning", total=episodes + 1)
-        profiles = {STAY: stay(system.problem), NEAR: towards_demand(system.problem)}
+        profiles = {
+            "stay where passengers left": stay(system.problem),
+            "go towards demand": towards_demand(system.problem),
+        }
         profiles[learned_name] = _learned(system, episodes, agents, console, bar, task)
-        profiles[KNOWN] = _known(system)
+        profiles["plan with known traffic"] = _known(system)
         bar.advance(task)
     outcomes = {name: _outcome(system, profile) for name, profile in profiles.items()}
-    files = _draw(out, system, outcomes, learned_name)
+    files = _draw(out, system, start, outcomes, learned_name)
     _print_outcomes(console, system, outcomes, learned_name)
     return files
 
@@ -97,7 +85,7 @@ def _learned(
     bar: Progress,
     task: object,
 ) -> Profile:
-    learner = M3UCRL(system.problem, planner=MirrorPlanner(points=POINTS, sweeps=SWEEPS))
+    learner = M3UCRL(system.problem, planner=MirrorPlanner(points=5, sweeps=40))
     state = learner.init(jax.random.key(0))
     table = Table("morning", title=f"What was learned from {agents} tracked vehicles")
     for name in ("J expected", "J realised", "served", "seconds"):
@@ -125,15 +113,15 @@ def _learned(
 
 def _known(system: SimulatedSystem) -> Profile:
     flow, motion = system.reveal()
-    moves = MoveFlow(flow, motion, system.problem.actions.points(POINTS))
-    return MirrorAscent(2 * SWEEPS, bound=False).solve(moves).profile
+    moves = MoveFlow(flow, motion, system.problem.actions.points(5))
+    return MirrorAscent(80, bound=False).solve(moves).profile
 
 
 def _demand(system: SimulatedSystem) -> Float[np.ndarray, "steps cells"]:
     assert system.problem.trips is not None
     chance = system.problem.trips.chance
     assert isinstance(chance, Passengers)
-    return np.asarray(chance.of_steps(system.problem.horizon), dtype=float)
+    return np.asarray(chance.demand, dtype=float)
 
 
 def _served(
@@ -151,17 +139,29 @@ def _outcome(system: SimulatedSystem, profile: Profile) -> Outcome:
 
 
 def _draw(
-    out: Path, system: SimulatedSystem, outcomes: dict[str, Outcome], learned_name: str
+    out: Path,
+    system: SimulatedSystem,
+    start: float,
+    outcomes: dict[str, Outcome],
+    learned_name: str,
 ) -> list[Path]:
     problem, city = system.problem, trip_table().city
     steps = problem.horizon
-    hours = START + np.arange(steps + 1) / STEPS_PER_HOUR
+    hours = start + np.arange(steps + 1) / STEPS_PER_HOUR
     last, end = steps - 1, viz.clock(hours[-2])
     wanted = _demand(system)
     masses = {name: np.asarray(one.rollout.mass, dtype=float) for name, one in outcomes.items()}
     learned = outcomes[learned_name]
     drive = np.asarray(system.mean_actions(learned.profile, learned.rollout.mass))
     middle = steps // 2
+    # Names on the maps.
+    places = {
+        "Central Park": (-73.9665, 40.7812),
+        "Midtown": (-73.9840, 40.7549),
+        "Downtown": (-74.0050, 40.7150),
+        "Hudson": (-73.9958, 40.7772),
+        "East River": (-73.9627, 40.7376),
+    }
     figures = {
         "served": viz.served_figure(
             hours[:-1],
@@ -172,10 +172,12 @@ def _draw(
             city,
             [
                 viz.MapPanel(f"passengers at {end}", wanted[last]),
-                viz.MapPanel(f"vehicles at {end},\nif all stay", masses[STAY][last]),
+                viz.MapPanel(
+                    f"vehicles at {end},\nif all stay", masses["stay where passengers left"][last]
+                ),
                 viz.MapPanel(f"vehicles at {end},\nlearned", masses[learned_name][last]),
             ],
-            places=PLACES,
+            places=places,
         ),
         "moves": viz.map_figure(
             city,
@@ -187,17 +189,17 @@ def _draw(
                     drive[middle],
                 ),
             ],
-            places=PLACES,
+            places=places,
         ),
     }
     stills = [out / f"{name}.png" for name in figures]
     for path, figure in zip(stills, figures.values(), strict=True):
-        figure.savefig(path, dpi=DOTS_PER_INCH)
+        figure.savefig(path, dpi=110)
     film = viz.animate_flow(
         out / "fleet.mp4",
         city.grid,
         [
-            viz.NamedFlow("all stay", masses[STAY]),
+            viz.NamedFlow("all stay", masses["stay where passengers left"]),
             viz.NamedFlow("learned", masses[learned_name], drive),
         ],
         titles=[f"vehicles at {viz.clock(h)} (arrows: mean drive of empty ones)" for h in hours],
@@ -209,8 +211,9 @@ def _draw(
 def _print_outcomes(
     console: Console, system: SimulatedSystem, outcomes: dict[str, Outcome], learned_name: str
 ) -> None:
-    known = float(outcomes[KNOWN].rollout.value)
-    few = FiniteSystem.of(system, VEHICLES)
+    known = float(outcomes["plan with known traffic"].rollout.value)
+    vehicles = 1000
+    few = FiniteSystem.of(system, vehicles)
     real = float(few.evaluate(outcomes[learned_name].profile, jax.random.key(0)).rewards.sum())
     table = Table("policy", title="Passengers of a vehicle, minus the cost of driving empty: J")
     for name in ("J", "served", "of the plan with known traffic"):
@@ -219,6 +222,6 @@ def _print_outcomes(
         value = float(one.rollout.value)
         table.add_row(name, f"{value:.2f}", f"{one.total:.1%}", f"{value / known:.1%}")
     table.add_row(
-        f"{learned_name}, {VEHICLES:,} vehicles", f"{real:.2f}", "", f"{real / known:.1%}"
+        f"{learned_name}, {vehicles:,} vehicles", f"{real:.2f}", "", f"{real / known:.1%}"
     )
     console.print(table)

@@ -1,7 +1,6 @@
 """The demonstration: a population learns to spread over four rooms."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,12 @@ from ..jobs.compute import Outcome, episode_policy, play, simulated
 from ..jobs.job import JobStore
 from ..jobs.pool import AbstractPool, SameProcess, compute_missing
 from ..paper import workload
-from ..paper.budget import FULL, Budget
-from ..paper.catalogue import KNOWN, LEARNED
+from ..paper.budget import Budget
+from ..paper.catalogue import PAPER
 from ..policies.tables import random_policy
 from ..runs.surroundings import set_precision
 from ..space.grid import Grid
 from ..space.measure import entropy
-
-BUDGET = replace(FULL, rooms_seeds=1, rooms_episodes=15)
-PANELS = (0, 5, 10, 20)
-"""Steps that the still pictures show."""
-
-LOOKS = (5, 10)
-"""Episodes whose share of the known plan is shown beside the last one's."""
-
-DOTS_PER_INCH = 120
 
 Figures = dict[str, Any]
 
@@ -38,7 +28,7 @@ Figures = dict[str, Any]
 def run(
     out: Path,
     *,
-    budget: Budget = BUDGET,
+    budget: Budget | None = None,
     pool: AbstractPool | None = None,
     console: Console | None = None,
 ) -> list[Path]:
@@ -48,13 +38,15 @@ def run(
 
     Args:
         out: Directory for the pictures and jobs; made if it does not exist.
-        budget: How much to compute; only its entries about the four rooms matter.
+        budget: How much to compute, by default one seed of 15 episodes; only its entries about the
+            four rooms matter.
         pool: The workers; by default this process.
         console: Where tables are printed; standard output by default.
 
     Returns:
         The files that were written.
     """
+    budget = budget or Budget(rooms_seeds=1, rooms_episodes=15)
     set_precision(budget.precision)
     console, store = console or Console(), JobStore(out)
     # The others show what is possible: they are computed with the motion, which is hidden from it.
@@ -108,11 +100,11 @@ def _draw(
             y_label="entropy of the population (nats)",
             reference={f"maximum, log {grid.n_cells}": math.log(grid.n_cells)},
         ),
-        "fields": viz.field_figure(grid, flows, PANELS),
+        "fields": viz.field_figure(grid, flows, (0, 5, 10, 20)),
     }
     stills = [out / f"{name}.png" for name in figures]
     for path, figure in zip(stills, figures.values(), strict=True):
-        figure.savefig(path, dpi=DOTS_PER_INCH)
+        figure.savefig(path, dpi=120)
     steps = len(next(iter(outcomes.values())).mass)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("drawing", total=None)
@@ -156,8 +148,8 @@ def _print_values(console: Console, values: list[float], found: dict[str, Figure
     console.print(table)
     shares = {
         f"learned in {len(values)} episodes": values[-1] / known,
-        **{f"  in {count}": values[count - 1] / known for count in LOOKS if count < len(values)},
-        "the paper's networks, learned in 30 episodes": LEARNED / KNOWN,
+        **{f"  in {count}": values[count - 1] / known for count in (5, 10) if count < len(values)},
+        "the paper's networks, learned in 30 episodes": PAPER.learned / PAPER.known,
     }
     table = Table("policy", title="Percent of the plan with known motion in the same class")
     table.add_column("percent", justify="right")

@@ -20,9 +20,6 @@ from .reader import DeployedPolicy, unsealed
 TOLERANCE = 1e-5
 """Largest difference of outputs, relative to the largest action if that is more than one."""
 
-AGENTS = 200
-STEPS = 6
-
 
 class Inputs(NamedTuple):
     """Random inputs of one decision.
@@ -95,10 +92,10 @@ def largest_difference(decide: Decide, profile: Profile, problem: Problem, seed:
     It is infinite if the file draws a move that JAX would not draw with the same chance.
     """
     rng = np.random.default_rng(seed)
-    steps = {0, profile.horizon - 1, *rng.integers(profile.horizon, size=STEPS).tolist()}
+    steps = {0, profile.horizon - 1, *rng.integers(profile.horizon, size=6).tolist()}
     worst = 0.0
     for step in sorted(steps):
-        inputs = random_inputs(problem, step, AGENTS, rng)
+        inputs = random_inputs(problem, step, 200, rng)
         law = jax_law(profile, problem, inputs)
         worst = max(worst, _difference(decide(inputs), law, inputs.chance))
     return worst

@@ -10,31 +10,21 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 import numpy as np
 
-from .._files import sealed_bytes, write_bytes
+from ..actions import Box
 from ..errors import UserError
+from ..io.atomic import write_bytes
+from ..io.policies import grid_entries, plain
+from ..io.sealed import sealed_bytes
 from ..policies.base import AbstractPolicy, Profile, fitting_profile
-from ..policies.encoders import AllCells, Pooled, Unseen
-from ..policies.files import grid_entries, plain
+from ..policies.encoders import Pooled, Unseen
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
-from ..problem import Box, Problem
+from ..problem import Problem
 from . import reader
 from .check import TOLERANCE, largest_difference, onnx_decides, reader_decides
-from .reader import KIND, VERSION, DeployedPolicy
+from .reader import DeployedPolicy
 
 Format = Literal["safetensors", "onnx"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-
-READER = "mufield_reader.py"
-"""Name of the reader's copy, which is imported by that name where mufield is not installed."""
-
-UNITS = {
-    "state": "the units of the grid",
-    "action": "the units of the actions",
-    "mass": "share of the population in each free cell",
-    "step": "moves since the episode began",
-}
-"""Default units; a problem does not know of metres or seconds."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ def export_policy(
     problem: Problem,
     directory: Path,
     *,
-    formats: Sequence[Format] = FORMATS,
+    formats: Sequence[Format] = ("safetensors", "onnx"),
     identity: Mapping[str, Any] | None = None,
     units: Mapping[str, str] | None = None,
 ) -> list[Written]:
@@ -65,7 +55,7 @@ def export_policy(
         directory: Where to write; made if it does not exist.
         formats: Which files to write.
         identity: Where the policy comes from, such as its run; anything that JSON can hold.
-        units: Units of ``state`` and ``action``, and of other entries of `UNITS`.
+        units: Units of ``state`` and ``action``, ``mass`` and ``step``.
 
     Raises:
         RuntimeError: If a file would decide otherwise than the policy in JAX. It is not written.
@@ -93,7 +83,8 @@ def export_policy(
             )
         proved[path.name] = (data, difference)
         if name == "safetensors":
-            proved[READER] = (Path(reader.__file__).read_bytes(), None)
+            # Imported by this name where mufield is not installed.
+            proved["mufield_reader.py"] = (Path(reader.__file__).read_bytes(), None)
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for file, (data, off) in proved.items():
@@ -104,14 +95,15 @@ def export_policy(
 
 def policy_bytes(policy: DeployedPolicy) -> bytes:
     """The bytes of a policy's file for the reader."""
-    return sealed_bytes(policy.document, policy.arrays, kind=KIND)
+    return sealed_bytes(policy.document, policy.arrays, kind=DeployedPolicy.kind)
 
 
 def check_extra(formats: Sequence[str]) -> None:
     """Raises if a format is unknown, or a package that it needs is not installed."""
-    unknown = [name for name in formats if name not in FORMATS]
+    known = get_args(Format)
+    unknown = [name for name in formats if name not in known]
     if unknown or not formats:
-        raise UserError(f"expected formats among {', '.join(FORMATS)}, got {', '.join(formats)}")
+        raise UserError(f"expected formats among {', '.join(known)}, got {', '.join(formats)}")
     for package in ("onnx", "onnxruntime") if "onnx" in formats else ():
         try:
             importlib.import_module(package)
@@ -130,9 +122,16 @@ def describe(
     units: Mapping[str, str] | None = None,
 ) -> DeployedPolicy:
     """The policy as the reader's object, to be written; arguments as in `export_policy`."""
-    unknown = set(units or {}) - UNITS.keys()
+    # A problem does not know of metres or seconds.
+    default = {
+        "state": "the units of the grid",
+        "action": "the units of the actions",
+        "mass": "share of the population in each free cell",
+        "step": "moves since the episode began",
+    }
+    unknown = set(units or {}) - default.keys()
     if unknown:
-        raise UserError(f"expected units of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")
+        raise UserError(f"expected units of {', '.join(default)}, got {', '.join(sorted(unknown))}")
     profile = fitting_profile(profile, problem)
     document, arrays = plain(profile)
     _check_exportable(profile.join(profile.per_step), problem)
@@ -149,7 +148,7 @@ def describe(
     document = {
         **document.pop("policy"),
         **document,
-        "version": VERSION,
+        "version": DeployedPolicy.version,
         "mufield": version("mufield"),
         "grid": grid_entries(problem.grid),
         **_map(problem),
@@ -158,7 +157,7 @@ def describe(
             "state": [f"state_{axis}" for axis in range(problem.grid.dim)],
             "action": [f"action_{axis}" for axis in range(actions.dim)],
         },
-        "units": UNITS | dict(units or {}),
+        "units": default | dict(units or {}),
         "identity": dict(identity or {}),
         "dtypes": dict.fromkeys(arrays, dtype.name),
     }
@@ -179,9 +178,9 @@ def _map(problem: Problem) -> dict[str, Any]:
 
 def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
     seen = policy.mu if isinstance(policy, NetworkPolicy) else Unseen()
-    if not isinstance(seen, Unseen | AllCells | Pooled):
+    if not isinstance(seen, Unseen | Pooled):
         raise UserError(
-            "expected a network that sees mu as Unseen, AllCells or Pooled, got "
+            "expected a network that sees mu as Unseen or Pooled, got "
             f"{type(seen).__name__}; write its actions into a TablePolicy"
         )
     if isinstance(policy, TablePolicy):

@@ -17,14 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .reader import CONTACT, MASS_TOLERANCE, DeployedPolicy, Network, Table, cumulated
-
-OPSET = 17
-IR_VERSION = 8
-"""Both as old as the graphs allow, because runtimes on robots may be old."""
-
-ENTRY = "mufield"
-"""Name of the metadata entry that holds the document."""
+from .reader import DeployedPolicy, Network, Space, Table, cumulated
 
 
 def onnx_bytes(policy: DeployedPolicy) -> bytes:
@@ -116,15 +109,16 @@ class Graph:
     def model(self) -> onnx.ModelProto:
         """The finished model, with the document in its metadata."""
         document = self.policy.document
+        # Both versions are as old as the graphs allow, because runtimes on robots may be old.
         model = helper.make_model(
             helper.make_graph(self._nodes, "policy", self._inputs, self._outputs, self._constants),
-            opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION,
+            opset_imports=[helper.make_opsetid("", 17)],
+            ir_version=8,
             producer_name="mufield",
             producer_version=document["mufield"],
         )
         text = json.dumps(document, allow_nan=False, sort_keys=True)
-        helper.set_model_props(model, {ENTRY: text})
+        helper.set_model_props(model, {"mufield": text})
         return model
 
 
@@ -166,7 +160,7 @@ def _axis_places(graph: Graph, points: str, axis: int) -> list[str]:
     never = graph.constant(-space.walls.size, np.int64)
     places = []
     for sign in (0, -1, 1):
-        aside = dtype(sign) * (dtype(CONTACT) * dtype(size))
+        aside = dtype(sign) * (dtype(Space.contact) * dtype(size))
         point = graph.add("Add", column, graph.constant(aside, dtype)) if sign else column
         place = graph.add("Sub", point, graph.constant(space.lower[axis], dtype))
         place = graph.add("Div", place, graph.constant(size, dtype))
@@ -263,7 +257,7 @@ def _encoded(graph: Graph, rule: Network) -> str:
     mass = graph.input("mass", TensorProto.FLOAT, [graph.policy.space.n_cells])
     total = graph.add("ReduceSum", mass, keepdims=0)
     off = graph.add("Abs", graph.add("Sub", total, graph.constant(1.0)))
-    near = graph.add("LessOrEqual", off, graph.constant(MASS_TOLERANCE))
+    near = graph.add("LessOrEqual", off, graph.constant(DeployedPolicy.mass_tolerance))
     least = graph.add("ReduceMin", mass, keepdims=0)
     positive = graph.add("GreaterOrEqual", least, graph.constant(0.0))
     allowed = graph.add("And", near, positive)

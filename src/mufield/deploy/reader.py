@@ -26,26 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-KIND = "deployed policy"
-VERSION = 1
-"""Version of the document; files of later versions are refused."""
-
-CONTACT = 1e-3
-"""How far a position may be inside a wall, as a share of a cell: measured positions of agents that
-touch a wall are not exact."""
-
-DEGREE = math.pi / 180 * 6371.0088
-"""Kilometres of a degree along a great circle."""
-
-EDGE, FAR = 1e-4, 2.0
-"""Positions in walls count for the nearest free cell if its centre is at most ``FAR`` cells away,
-and are put into it, ``EDGE`` of a cell inside."""
-
-MASS_TOLERANCE = 1e-4
-"""How far a distribution may be from summing to one."""
-
 Step = int | np.integer[Any] | None
-_DTYPES = {"F32": "<f4", "F64": "<f8"}
 
 
 class Law(NamedTuple):
@@ -69,6 +50,10 @@ class Space:
 
     The others are the free cells, numbered from 0 to ``n_cells - 1`` in C order.
     """
+
+    contact = 1e-3
+    """How far a position may be inside a wall, as a share of a cell: measured positions of agents
+    that touch a wall are not exact."""
 
     def __init__(self, document: dict[str, Any], dtype: Any):
         """Reads the grid's part of a document."""
@@ -107,10 +92,10 @@ class Space:
         return np.where(inside, self._index[tuple(np.moveaxis(known, -1, 0))], -1)
 
     def settled_cells(self, points: np.ndarray) -> np.ndarray:
-        """The same, but a point within `CONTACT` of a free cell counts as being in it."""
+        """The same, but a point within `contact` of a free cell counts as being in it."""
         cells = self.cells_of(points)
         lost = np.flatnonzero(cells < 0)
-        step = CONTACT * self._size
+        step = self.contact * self._size
         for signs in itertools.product((0, -1, 1), repeat=self.dim):
             if len(lost) == 0:
                 break
@@ -124,11 +109,14 @@ class Space:
         size = np.asarray(self.cell_size)
         centres = np.asarray(self.lower) + (np.argwhere(~self.walls) + 0.5) * size
         found = np.array(points, dtype=float)
+        # Positions in walls count for the nearest free cell if its centre is at most ``far``
+        # cells away, and are put into it, ``edge`` of a cell inside.
+        edge, far = 1e-4, 2.0
         for row in np.flatnonzero(self.cells_of(found) < 0):
             apart = np.linalg.norm(centres - found[row], axis=1)
             nearest = centres[int(np.argmin(apart))]
-            inside = (0.5 - EDGE) * size
-            near = apart.min() <= FAR * size.max()
+            inside = (0.5 - edge) * size
+            near = apart.min() <= far * size.max()
             found[row] = np.clip(found[row], nearest - inside, nearest + inside) if near else np.nan
         return found
 
@@ -168,7 +156,9 @@ class Map:
         self._turn = np.array(
             [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
         )
-        self._scale = DEGREE * np.array([math.cos(math.radians(numbers[1])), 1.0])
+        # Kilometres of a degree along a great circle.
+        degree = math.pi / 180 * 6371.0088
+        self._scale = degree * np.array([math.cos(math.radians(numbers[1])), 1.0])
         reach = document.get("reach")
         self.reach = None if reach is None else np.array(_numbers(reach))
         if self.reach is not None and self.reach.shape != (2,):
@@ -211,7 +201,13 @@ class DeployedPolicy:
         actions: What agents can do: a box from ``lower`` to ``upper``, or a list of ``moves``.
         units: The units of all inputs and outputs.
         map: Where on the earth the grid is; None if the file does not say it.
+        kind, version: Kind and version of the files; those of later versions are refused.
+        mass_tolerance: How far a distribution may be from summing to one.
     """
+
+    kind = "deployed policy"
+    version = 1
+    mass_tolerance = 1e-4
 
     def __init__(self, document: dict[str, Any], arrays: dict[str, np.ndarray]):
         """Checks that the parts fit each other; use `load` to read a file."""
@@ -377,9 +373,9 @@ class DeployedPolicy:
                 raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
         weights = self.arrays.get("weights", np.ones(1))
         # Bounded before they are summed, so that the sum cannot overflow.
-        bounded = np.all((weights >= 0) & (weights <= 1 + MASS_TOLERANCE))
+        bounded = np.all((weights >= 0) & (weights <= 1 + self.mass_tolerance))
         sums = weights.sum(axis=-1, dtype=float) if bounded else np.zeros(1)
-        if np.any(np.abs(sums - 1) > MASS_TOLERANCE):
+        if np.any(np.abs(sums - 1) > self.mass_tolerance):
             raise ValueError("weights: expected probabilities that sum to 1, got others")
 
     def _located(self, states: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -430,7 +426,7 @@ class DeployedPolicy:
         if not np.isfinite(values).all() or values.min() < 0:
             raise ValueError("mass: expected finite numbers of 0 or more, got others")
         total = float(values.sum(dtype=float))
-        if abs(total - 1) > MASS_TOLERANCE:
+        if abs(total - 1) > self.mass_tolerance:
             raise ValueError(f"expected a mass that sums to 1, got {total:.6g}; divide it by that")
         return (values / total).astype(self.dtype)
 
@@ -521,11 +517,11 @@ class Network:
         self.policy, space = policy, policy.space
         self.widths = _sizes(document["widths"])
         seen = document["mu"]["kind"]
-        if seen not in ("none", "raw", "pooled") or not self.widths:
+        if seen not in ("none", "pooled") or not self.widths:
             raise ValueError(f"expected a network that sees mu in a known way, got {seen!r}")
         self.sees_mass = seen != "none"
-        self.blocks = np.arange(space.n_cells if self.sees_mass else 0)
-        if seen == "pooled":
+        self.blocks = np.arange(0)
+        if self.sees_mass:
             self.blocks = space.blocks(*_sizes([document["mu"]["cells"]]))
         self.features = len(set(self.blocks.tolist()))
         box, axes = document["actions"], policy.action_dim
@@ -535,8 +531,8 @@ class Network:
         if self.lower.shape != (axes,) or self.upper.shape != (axes,):
             raise ValueError(f"expected a box of {axes} axes, got {self.lower}, {self.upper}")
         (points,) = _sizes([document["points"]])
-        if points > _MOST_POINTS:
-            raise ValueError(f"points: expected at most {_MOST_POINTS}, got {points}")
+        if points > 100:
+            raise ValueError(f"points: expected at most 100, got {points}")
         # Checked, because a wrong number would reserve too much memory.
         if points > 1000 or points**axes > 100_000:
             raise ValueError(f"expected at most 100000 moves, got {points} on each axis")
@@ -614,28 +610,26 @@ def normal_scores(points: int, dim: int) -> np.ndarray:
     return np.asarray(list(itertools.product(scores, repeat=dim)))
 
 
-_MOST_BYTES, _MOST_POINTS = 1 << 30, 100
-"""Larger files, or more actions on each axis, are refused: they would only fill the memory."""
-
-
 def unsealed(file: io.BufferedIOBase) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The document and the arrays of an open file; raises unless they match the checksum."""
     total = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if total > _MOST_BYTES:
-        raise ValueError(f"expected at most {_MOST_BYTES:,} bytes, got {total:,}")
+    most = 1 << 30
+    if total > most:
+        raise ValueError(f"expected at most {most:,} bytes, got {total:,}")
     size = int.from_bytes(file.read(8), "little")
     if total < 8 + size or file.read(1) != b"{":
         raise ValueError("expected a file of `mufield export`, got another or one cut short")
     header = json.loads(b"{" + file.read(size - 1))
     entry = json.loads(header.pop("__metadata__", {}).get("mufield", "{}"))
-    if not isinstance(entry, dict) or entry.get("kind") != KIND:
+    if not isinstance(entry, dict) or entry.get("kind") != DeployedPolicy.kind:
         raise ValueError("expected a file of `mufield export`, got another")
     data = file.read()
-    seal = hashlib.sha256(f"{KIND}\n{entry['document']}".encode())
+    seal = hashlib.sha256(f"{DeployedPolicy.kind}\n{entry['document']}".encode())
     arrays, used = {}, 0
+    dtypes = {"F32": "<f4", "F64": "<f8"}
     for name, part in sorted(header.items()):
-        shape, dtype = _sizes(part["shape"], least=0), np.dtype(_DTYPES[part["dtype"]])
+        shape, dtype = _sizes(part["shape"], least=0), np.dtype(dtypes[part["dtype"]])
         begin, end = _sizes(part["data_offsets"], least=0)
         if end - begin != math.prod(shape) * dtype.itemsize or end > len(data):
             raise ValueError(f"{name}: expected {shape} numbers, got {end - begin} bytes")
@@ -650,10 +644,10 @@ def unsealed(file: io.BufferedIOBase) -> tuple[dict[str, Any], dict[str, np.ndar
         )
     document = json.loads(entry["document"])
     (version,) = _sizes([document["version"]])
-    if version > VERSION:
+    if version > DeployedPolicy.version:
         raise ValueError(
-            f"it has version {version} of the format, and this reader knows up to {VERSION}: use "
-            "the reader of the mufield that wrote it"
+            f"it has version {version} of the format, and this reader knows up to "
+            f"{DeployedPolicy.version}: use the reader of the mufield that wrote it"
         )
     return document, arrays
 

@@ -10,27 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
-from .._files import read_lines
 from ..environments.registry import make
 from ..errors import UserError
-from ..flow.flow import Rollout
+from ..fleet.fluid import fluid_plan
 from ..flow.moves import MoveFlow
-from ..planning.fluid import fluid_plan
-from ..planning.gradient import BPTT
+from ..flow.rollout import Rollout
+from ..io.policies import load_policy, save_policy
+from ..io.sealed import read_lines
+from ..planning.bptt import BPTT
 from ..planning.mirror import MirrorAscent
 from ..planning.plan import plan
 from ..planning.starts import Network, Table
 from ..policies.base import Profile, as_profile
-from ..policies.files import load_policy, save_policy
 from ..policies.tables import random_policy
 from ..runs.config import parse_config
-from ..runs.session import learn_run, new_run
+from ..runs.learn import learn_run, new_run
 from ..runs.surroundings import import_users, set_precision
 from ..space.grid import Grid
 from ..systems import SimulatedSystem
@@ -244,12 +243,7 @@ def play(settings: Settings, policy: Any) -> Outcome:
 
 @eqx.filter_jit
 def _action_sizes(grid: Grid, profile: Profile, mass: _types.Masses) -> Float[Array, "steps"]:
-    def step(_: None, inputs: Any) -> tuple[None, Array]:
-        part, now = inputs
-        law = profile.join(part).at_cells(grid, now)
-        # Lengths before the mean: actions of a randomised policy may cancel each other.
-        sizes = jnp.linalg.norm(law.actions, axis=-1)
-        return None, jnp.einsum("k,km,km->", now, law.weights.astype(now.dtype), sizes)
-
-    steps = (profile.per_step, mass[:-1])
-    return jax.lax.scan(step, None, steps, length=profile.horizon)[1]
+    laws = profile.laws(grid, mass[:-1])
+    # Lengths before the mean: actions of a randomised policy may cancel each other.
+    sizes = jnp.linalg.norm(laws.actions, axis=-1)
+    return jnp.einsum("hk,hkm,hkm->h", mass[:-1], laws.weights.astype(mass.dtype), sizes)

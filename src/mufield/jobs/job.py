@@ -28,23 +28,10 @@ from typing import Any, ClassVar, Literal
 from ..errors import UserError
 from ..runs.config import RunConfig
 
-FORMAT = 2
-"""Part of every identity; raise it when the code gives other results for the same settings."""
-
-RESULT, LOG = "result.safetensors", "log.txt"
-RESULT_KIND = "job result"
-
 Q_RATES = {"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15}
 """The paper's rates of Q-learning."""
 
 Needed = tuple[dict[str, type], tuple[str, ...]]
-PLANNED: Needed = {"value": float}, ("rewards",)
-FIGURES: dict[str, Needed] = {
-    "learn": ({"rows": list, "best_episode": int}, ("values",)),
-    "qlearning": ({}, ("episodes", "training", "evaluation")),
-}
-"""Figures and arrays that a result of each kind must hold; those of all others are `PLANNED`."""
-
 Kind = Literal["learn", "plan", "mirror", "random", "fleet", "fluid", "qlearning"]
 State = Literal["done", "partly", "missing"]
 
@@ -77,7 +64,8 @@ class Job:
     @property
     def identity(self) -> str:
         """Equal for jobs that must have the same result."""
-        document = [FORMAT, self.kind, self.settings, self.versions]
+        # Raise the first number when the code gives other results for the same settings.
+        document = [2, self.kind, self.settings, self.versions]
         text = json.dumps(document, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -151,6 +139,9 @@ def _versions() -> dict[str, Any]:
 class JobResult:
     """Numbers, texts and arrays that came out of a job, how long it took and with what versions."""
 
+    file: ClassVar[str] = "result.safetensors"
+    kind: ClassVar[str] = "job result"
+
     figures: dict[str, Any]
     seconds: float
     versions: dict[str, Any]
@@ -160,7 +151,7 @@ def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds:
     """Writes a job's result atomically; arrays are kept as arrays."""
     import numpy as np
 
-    from .._files import write_sealed
+    from ..io.sealed import write_sealed
 
     arrays = {name: each for name, each in figures.items() if isinstance(each, np.ndarray)}
     document = {
@@ -169,19 +160,25 @@ def write_result(directory: Path, job: Job, figures: Mapping[str, Any], seconds:
         "seconds": round(seconds, 2),
         "computed_with": _versions(),
     }
-    write_sealed(directory / RESULT, document, arrays, kind=RESULT_KIND)
+    write_sealed(directory / JobResult.file, document, arrays, kind=JobResult.kind)
 
 
 def read_result(directory: Path, job: Job) -> JobResult | None:
     """What `write_result` wrote; None if it is missing, damaged, or of another job."""
-    from .._files import Sealed, read_sealed, require
+    from ..io.sealed import Sealed, read_sealed, require
 
-    path = directory / RESULT
+    path = directory / JobResult.file
+    # Figures and arrays that a result must hold.
+    needed: Needed = {"value": float}, ("rewards",)
+    if job.kind == "learn":
+        needed = {"rows": list, "best_episode": int}, ("values",)
+    elif job.kind == "qlearning":
+        needed = {}, ("episodes", "training", "evaluation")
     try:
-        document, arrays = sealed = read_sealed(path, RESULT_KIND)
+        document, arrays = sealed = read_sealed(path, JobResult.kind)
         require(path, sealed, {"figures": dict, "seconds": float, "computed_with": dict})
         figures: dict[str, Any] = document["figures"]
-        require(path, Sealed(figures, arrays), *FIGURES.get(job.kind, PLANNED))
+        require(path, Sealed(figures, arrays), *needed)
     except UserError:
         return None
     # As JSON, in which tuples are lists.
@@ -206,7 +203,7 @@ class JobStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Makes the directory, and keeps other writers out for as long as the block lasts."""
-        from .._files import check_own, locked, remove_leftovers
+        from ..io.atomic import check_own, locked, remove_leftovers
 
         self.out.mkdir(parents=True, exist_ok=True)
         # Only what is written to: the rest of the directory is the user's.
@@ -221,7 +218,7 @@ class JobStore:
 
     def begin(self, job: Job) -> Path:
         """Makes the job's directory with its ``job.json``."""
-        from .._files import write_json
+        from ..io.sealed import write_json
 
         path = self.path(job)
         path.mkdir(parents=True, exist_ok=True)
@@ -248,7 +245,7 @@ class JobStore:
     def progress(self, job: Job) -> float:
         """Share of a job that is done, by its files' names; only for runs between 0 and 1."""
         path = self.path(job)
-        if (path / RESULT).exists():
+        if (path / JobResult.file).exists():
             return 1.0
         if job.kind != "learn":
             return 0.0
@@ -257,7 +254,7 @@ class JobStore:
 
     def value(self, job: Job) -> float | None:
         """J so far: that of the last episode or evaluation; None if there is none."""
-        from .._files import read_lines
+        from ..io.sealed import read_lines
 
         rows = read_lines(self.path(job) / "run" / "metrics.jsonl")
         found = None if rows else self.find(job)
@@ -269,14 +266,14 @@ class JobStore:
         """What differs from the last finished job of this name; empty if there is none."""
         if job.label:  # its name is not its own
             return ""
-        siblings = self.path(job).parent.glob(f"{job.name}-{'[0-9a-f]' * 10}/{RESULT}")
+        siblings = self.path(job).parent.glob(f"{job.name}-{'[0-9a-f]' * 10}/{JobResult.file}")
         last = max(siblings, key=lambda path: path.stat().st_mtime, default=None)
         if last is None or last.parent == self.path(job):
             return ""
-        from .._files import read_sealed
+        from ..io.sealed import read_sealed
 
         try:
-            before = read_sealed(last, RESULT_KIND).document
+            before = read_sealed(last, JobResult.kind).document
             old = _flat(before["settings"] | before["versions"])
         except (UserError, KeyError, TypeError, AttributeError):
             return f"{last} is damaged"

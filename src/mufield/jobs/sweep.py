@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..environments.registry import check_options
-from ..runs.sweep import Sweep, Trial, read_sweep, write_record
+from ..runs.sweep import Sweep, read_sweep, write_record
+from ..runs.trials import Trial
 from .job import Job, JobStore, learning_job
 from .pool import AbstractPool, SameProcess, compute_missing
 

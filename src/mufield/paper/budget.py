@@ -28,6 +28,9 @@ class Budget:
         q_every: Episodes between two of its evaluations.
         rooms: Options of the four rooms; others keep their defaults.
         swarm: Options of the swarms.
+        fine_swarm: Options of a swarm with steps 16 times shorter, nearer to the closed form's
+            continuous time.
+        films: Number of first episodes of which there is a film each.
         effort: Share of the full budget's seconds that a job takes, for estimates.
     """
 
@@ -52,10 +55,10 @@ class Budget:
     precision: Precision = "float32"
     rooms: dict[str, Any] = field(default_factory=dict)
     swarm: dict[str, Any] = field(default_factory=dict)
+    fine_swarm: dict[str, Any] = field(default_factory=lambda: {"horizon": 3200, "cells": 400})
+    films: int = 10
     effort: float = 1.0
 
-
-FULL = Budget()
 
 QUICK = Budget(
     name="quick",

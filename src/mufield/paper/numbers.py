@@ -1,81 +1,50 @@
 """The rows of the table: every number of the paper, and where ours comes from."""
 
-import math
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from ..jobs.job import Job
 from . import workload
 from .budget import Budget
-from .catalogue import (
-    BEST_EPISODE,
-    EARLY,
-    FULL_ENTROPY_AT,
-    KNOWN,
-    LEARNED,
-    NEAR_KNOWN,
-    TABLE_SIZES,
-)
-from .table import Entry, Number
+from .catalogue import PAPER
+from .swarm_numbers import swarm_entries
+from .table import Entry, Figures, Number, value_of
+from .workload import CASES
 
-Figures = dict[str, Any]
 
-OPEN = "the paper prints no noise, so its J is of another world than ours; compare percent"
-MOST_ENTROPY = math.log(104)
-NEAR_MAXIMUM = 0.02
-"""The greatest entropy counts as reached this many nats below it."""
+def _without_noise(why: str) -> str:
+    return f"{why}; the paper prints no noise, so its J cannot be compared with ours, percent can"
 
-STALL = range(3, 8)
-"""Steps at which the crowd may be waiting at the doors."""
 
-CLASSES = {
-    "network": ("networks", f"the paper's class of policies, our planner; {OPEN}"),
-    "mirror": (
-        "randomised policies",
+def _class_of(planner: str) -> tuple[str, str]:
+    """The policies of a planner, and why their J differs from the paper's."""
+    if planner == "network":
+        return "networks", _without_noise("the paper's class of policies, our planner")
+    why = (
         "policies that draw their actions spread a crowd faster than the paper's deterministic "
-        f"ones can; {OPEN}",
-    ),
-}
-"""Names, and why their J differs from the paper's; first what the paper has as well."""
-
-LOST = (
-    "the paper does not say which noise its discrete rooms have; without any, a population that "
-    "starts in one cell and takes single moves stays in one cell, and Standard earns 0"
-)
-MEMORY = (
-    "what the algorithm itself sees, with its own estimate of the distribution, which forgets all "
-    "but the last two or three episodes at the paper's rate; so it pays at most 0.81 a step"
-)
-CLOSED_FORM = math.log(sum(1.0 / math.factorial(k) ** 2 for k in range(20)))
-"""log I0(2), what the closed form earns for each step in continuous time."""
-
-STEPS = (
-    "time goes in 200 steps, which spread the population wider than the closed form, where "
-    "positions pay much less"
-)
+        "ones can"
+    )
+    return "randomised policies", _without_noise(why)
 
 
 def entries(budget: Budget) -> Iterator[Entry]:
     """All rows of the table."""
-    for planner in CLASSES:
+    for planner in ("network", "mirror"):
         yield from _shares_of_known(budget, planner)
-    for planner in CLASSES:
+    for planner in ("network", "mirror"):
         yield from _learned_rooms(budget, planner)
     yield from _known_rooms(budget)
     yield from _entropies(budget)
     yield from _bounds(budget)
     yield from _q_learning(budget)
-    yield from _swarm_rates(budget)
-    yield from _swarm_values(budget)
-    yield from _swarm_distances(budget)
+    yield from swarm_entries(budget)
 
 
 def _shares_of_known(budget: Budget, planner: str) -> Iterator[Entry]:
     """What can be compared: percent of the plan with known motion in the same class."""
     network = planner == "network"
     known = workload.known_rooms(budget, "network") if network else workload.rooms_bracket(budget)
-    runs, name = workload.rooms_runs(budget, planner), CLASSES[planner][0]
+    runs, name = workload.rooms_runs(budget, planner), _class_of(planner)[0]
     count = runs[0].settings["episodes"]
 
     def entry(quantity: str, given: Number, ours: Any, because: str) -> Entry:
@@ -85,20 +54,20 @@ def _shares_of_known(budget: Budget, planner: str) -> Iterator[Entry]:
 
     yield entry(
         f"percent of the plan with known motion in the same class, after {count} episodes, median",
-        100 * LEARNED / KNOWN if network else "no such policies",
-        lambda plan, *found: 100 * _median_end(*found) / _value(plan),
+        100 * PAPER.learned / PAPER.known if network else "no such policies",
+        lambda plan, *found: 100 * _median_end(*found) / value_of(plan),
         "both below their own plans with known motion",
     )
     yield entry(
-        f"first episode whose median earns {NEAR_KNOWN}% of that plan",
+        f"first episode whose median earns {PAPER.near_known}% of that plan",
         "only a figure" if network else "no such policies",
-        lambda plan, *found: _first_above(NEAR_KNOWN / 100 * _value(plan), found),
+        lambda plan, *found: _first_above(PAPER.near_known / 100 * value_of(plan), found),
         "the paper has no numbers by episode",
     )
 
 
 def _learned_rooms(budget: Budget, planner: str) -> Iterator[Entry]:
-    jobs, (name, why) = workload.rooms_runs(budget, planner), CLASSES[planner]
+    jobs, (name, why) = workload.rooms_runs(budget, planner), _class_of(planner)
     count = jobs[0].settings["episodes"]
 
     def entry(quantity: str, given: Number, ours: Any, because: str) -> Entry:
@@ -109,12 +78,12 @@ def _learned_rooms(budget: Budget, planner: str) -> Iterator[Entry]:
         lasts = [run["values"][-1] for run in runs]
         return f"{min(lasts):.2f} to {max(lasts):.2f}"
 
-    given: Number = LEARNED if planner == "network" else "no such policies"
+    given: Number = PAPER.learned if planner == "network" else "no such policies"
     yield entry(f"J after {count} episodes, median", given, _median_end, why)
     yield entry(f"J after {count} episodes, all seeds", "a band in the figure", all_seeds, why)
     yield entry(
         "best episode of the run shown (seed 0)",
-        BEST_EPISODE,
+        PAPER.best_episode,
         lambda *runs: int(runs[0]["best_episode"]),
         "seeds differ in it",
     )
@@ -136,22 +105,18 @@ def _known_rooms(budget: Budget) -> Iterator[Entry]:
         f"four rooms, known motion: J of networks, best of {network.settings['starts']}",
         "numbers",
         (network,),
-        KNOWN,
-        _value,
-        f"{OPEN}; networks are fitted to a table first, which started from mirror ascent",
+        PAPER.known,
+        value_of,
+        _without_noise("networks are fitted to a table that started from mirror ascent"),
     )
     yield Entry(
         "four rooms, known motion: J of a table of actions",
         "numbers",
         (table,),
-        KNOWN,
-        _value,
-        f"one action for each cell and step, freer than networks; {OPEN}",
+        PAPER.known,
+        value_of,
+        _without_noise("one action for each cell and step, freer than networks"),
     )
-
-
-def _value(figures: Figures) -> float:
-    return float(figures["value"])
 
 
 def _entropies(budget: Budget) -> Iterator[Entry]:
@@ -160,7 +125,7 @@ def _entropies(budget: Budget) -> Iterator[Entry]:
         "four rooms: greatest entropy, log 104",
         "convergence",
         known,
-        MOST_ENTROPY,
+        PAPER.most_entropy,
         lambda plan: float(max(plan["rewards"])),
         "the best entropy along our plan with known motion",
         digits=3,
@@ -169,9 +134,9 @@ def _entropies(budget: Budget) -> Iterator[Entry]:
         "four rooms, known motion: step h from which the entropy is greatest",
         "convergence",
         known,
-        FULL_ENTROPY_AT,
+        PAPER.full_entropy_at,
         _reached,
-        f"within {NEAR_MAXIMUM} nats from there on; the paper does not say how near",
+        f"within {PAPER.near_maximum} nats from there on; the paper does not say how near",
     )
     yield Entry(
         "four rooms, known motion: step h at which the entropy stagnates",
@@ -193,19 +158,24 @@ def _entropies(budget: Budget) -> Iterator[Entry]:
 
 
 def _reached(plan: Figures) -> Number:
-    far = [h for h, reward in enumerate(plan["rewards"]) if reward < MOST_ENTROPY - NEAR_MAXIMUM]
+    far = [
+        h
+        for h, reward in enumerate(plan["rewards"])
+        if reward < PAPER.most_entropy - PAPER.near_maximum
+    ]
     first = far[-1] + 1 if far else 0
     return first if first < len(plan["rewards"]) else "not reached"
 
 
 def _stall(plan: Figures) -> int:
     entropies = plan["rewards"]
-    steps = [h for h in STALL if h + 1 < len(entropies)]
+    # At steps 3 to 7 the population may be waiting at the doors.
+    steps = [h for h in range(3, 8) if h + 1 < len(entropies)]
     return min(steps, key=lambda h: float(entropies[h + 1] - entropies[h]), default=0)
 
 
 def _bounds(budget: Budget) -> Iterator[Entry]:
-    points = workload.POINTS
+    points = CASES.points
     yield Entry(
         "four rooms: certified optimum over randomised policies",
         "numbers",
@@ -218,7 +188,7 @@ def _bounds(budget: Budget) -> Iterator[Entry]:
         "four rooms, printed action box [0, 1]^2: best entropy at the end",
         "numbers",
         (workload.rooms_bracket(budget, printed=True),),
-        MOST_ENTROPY,
+        PAPER.most_entropy,
         lambda printed: float(printed["rewards"][-1]),
         "with the printed box the even distribution is out of reach, so the paper must have used "
         "[-1, 1]^2, as we do",
@@ -233,19 +203,27 @@ def _interval(bracket: Figures, digits: int) -> str:
 
 
 def _q_learning(budget: Budget) -> Iterator[Entry]:
-    for formulation in workload.FORMULATIONS:
+    for formulation in CASES.formulations:
         yield Entry(
             f"U2-MF-QL-FH, {formulation.capitalize()}: entries of the Q-table",
             "qlearning",
             (workload.q_training(budget, formulation, 0.0),),
-            TABLE_SIZES[formulation],
+            PAPER.table_sizes[formulation],
             lambda training: int(training["entries"]),
             "the footnote lists ten options, the size says nine; we take nine",
         )
-    for noise in workload.NOISES:
+    lost = (
+        "the paper does not say which noise its discrete rooms have; without any, a population "
+        "that starts in one cell and takes single moves stays in one cell, and Standard earns 0"
+    )
+    memory = (
+        "what the algorithm itself sees, with its own estimate of the distribution, which forgets "
+        "all but the last two or three episodes at the paper's rate; so it pays at most 0.81 a step"
+    )
+    for noise in CASES.noises:
         named = "no noise" if noise == 0 else f"noise intensity {noise:g}"
-        jobs = tuple(workload.q_training(budget, each, noise) for each in workload.FORMULATIONS)
-        for column, why in (("evaluation", LOST), ("training", MEMORY)):
+        jobs = tuple(workload.q_training(budget, each, noise) for each in CASES.formulations)
+        for column, why in (("evaluation", lost), ("training", memory)):
             yield Entry(
                 f"U2-MF-QL-FH, {named}: {column} reward after {budget.q_episodes / 1e6:g} million "
                 "episodes",
@@ -267,90 +245,3 @@ def _q_learning(budget: Budget) -> Iterator[Entry]:
 
 def _both_ends(column: str, standard: Figures, extended: Figures) -> str:
     return f"Standard {standard[column][-1]:.2f}, Extended {extended[column][-1]:.2f}"
-
-
-def _swarm_rates(budget: Budget) -> Iterator[Entry]:
-    run, known = (make(budget, "free", "ergodic") for make in _SWARM)
-
-    def rate(name: str, job: Job, ours: Any, why: str, drawn: bool = False) -> Entry:
-        quantity = f"swarm: reward of a step, {name}"
-        item = "swarm-distributions" if drawn else "swarm-rewards"
-        return Entry(quantity, item, (job,), CLOSED_FORM, ours, why, 4, drawn, relative=False)
-
-    yield rate(
-        "closed-form policy, 200 steps (continuous time: log I0(2))",
-        run,
-        lambda numbers: float(numbers["closed_form_rate"]),
-        STEPS,
-        drawn=True,
-    )
-    yield rate(
-        "closed-form policy, 3,200 steps (continuous time: log I0(2))",
-        run,
-        lambda numbers: float(numbers["closed_form_rate_fine"]),
-        "less and less as steps get shorter",
-        drawn=True,
-    )
-    yield rate(
-        "known motion (closed form: log I0(2))",
-        known,
-        lambda plan: _value(plan) / len(plan["rewards"]),
-        f"{STEPS}; the plan makes the best of it and earns more than the closed form there, "
-        "as the paper says",
-    )
-    yield rate(
-        "learned, last episode (closed form: log I0(2))",
-        run,
-        lambda learned: float(learned["values"][-1]) / len(learned["rewards"]),
-        STEPS,
-    )
-
-
-_SWARM = (workload.swarm_run, workload.known_swarm)
-
-
-def _swarm_values(budget: Budget) -> Iterator[Entry]:
-    def ours(learned: Figures, known: Figures) -> str:
-        last, best = float(learned["values"][-1]), _value(known)
-        return f"{last:.2f}, known {best:.2f} ({last - best:+.2f})"
-
-    for motion in workload.MOTIONS:
-        for start in workload.STARTS:
-            yield Entry(
-                f"swarm, {motion} motion, from {start}: J after {budget.swarm_episodes} episodes, "
-                "and with known motion",
-                "swarm-rewards" if start == "ergodic" else "swarm-flow",
-                tuple(make(budget, motion, start) for make in _SWARM),
-                "almost identical (no number in the text)",
-                ours,
-                "effort is a^2 / 2, with which the closed form solves the problem; printed is "
-                "|a| / 2",
-            )
-
-
-def _swarm_distances(budget: Budget) -> Iterator[Entry]:
-    for motion in workload.MOTIONS:
-        for start in ("normal", "uniform"):
-            yield Entry(
-                f"swarm, {motion} motion, from {start}: W1 between learned and known "
-                f"distributions at h = {EARLY}",
-                "swarm-flow",
-                tuple(make(budget, motion, start) for make in _SWARM),
-                "nearly matches" if motion == "free" else "not shown",
-                lambda numbers, case=f"{motion}-{start}": float(numbers[case]["w1_early"]),
-                "the torus has length 1",
-                digits=4,
-                drawn=True,
-            )
-        yield Entry(
-            f"swarm, {motion} motion, ergodic state: W1 learned to known, known to closed form",
-            "swarm-distributions",
-            tuple(make(budget, motion, "ergodic") for make in _SWARM),
-            "almost identical; some deviation" if motion == "free" else "does not apply",
-            lambda numbers, motion=motion: (
-                f"{numbers[motion]['w1_learned_known']:.4f}, "
-                f"{numbers[motion]['w1_known_closed']:.4f}"
-            ),
-            "half-way through the episode",
-            drawn=True,
-        )

@@ -18,11 +18,6 @@ from ..jobs.job import Job, JobStore, State
 from .budget import Budget
 from .catalogue import Item
 
-KIND = "record of a drawing"
-
-FORMAT = 3
-"""Version of the drawings; raise it when the code draws the same results differently."""
-
 
 @dataclass(frozen=True)
 class Drawn:
@@ -33,9 +28,16 @@ class Drawn:
 
 
 class Results(JobStore):
-    """The directory of a reproduction with one budget."""
+    """The directory of a reproduction with one budget.
+
+    Attributes:
+        kind: What records of drawings are called in their files.
+        drawings: Version of the drawings; raise it when the same results are drawn differently.
+    """
 
     parts: ClassVar[tuple[str, ...]] = (*JobStore.parts, "figures", "films", "made")
+    kind: ClassVar[str] = "record of a drawing"
+    drawings: ClassVar[int] = 3
 
     def __init__(self, out: Path, budget: Budget):
         """Takes the directory, which may not exist yet."""
@@ -57,7 +59,7 @@ class Results(JobStore):
 
     def draw(self, item: Item) -> Drawn:
         """Draws an item whose jobs are done, and keeps a record of it."""
-        from .._files import write_sealed
+        from ..io.sealed import write_sealed
 
         for name in self.parts:
             (self.out / name).mkdir(parents=True, exist_ok=True)
@@ -67,7 +69,7 @@ class Results(JobStore):
             "files": [path.relative_to(self.out).as_posix() for path in drawn.files],
             "numbers": drawn.numbers,
         }
-        write_sealed(self._made(item.name), record, {}, kind=KIND)
+        write_sealed(self._made(item.name), record, {}, kind=self.kind)
         return drawn
 
     def files(self, item: Item) -> tuple[Path, ...]:
@@ -94,14 +96,14 @@ class Results(JobStore):
         return self.budget.name != "full"
 
     def _made_of(self, item: Item) -> dict[str, Any]:
-        return {"format": FORMAT, "jobs": [job.folder for job in item.jobs(self.budget)]}
+        return {"format": self.drawings, "jobs": [job.folder for job in item.jobs(self.budget)]}
 
     def _record(self, name: str) -> dict[str, Any]:
         """What `draw` wrote about an item; empty if there is nothing, or if it is damaged."""
-        from .._files import read_sealed
+        from ..io.sealed import read_sealed
 
         try:
-            record = read_sealed(self._made(name), KIND).document
+            record = read_sealed(self._made(name), self.kind).document
         except UserError:
             return {}
         files, numbers = record.get("files"), record.get("numbers")

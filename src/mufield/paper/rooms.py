@@ -13,17 +13,10 @@ from .. import viz
 from ..jobs.compute import Outcome, episode_policy, planned_policy, play, simulated
 from ..policies.tables import random_policy
 from ..space.measure import entropy
-from . import catalogue, workload
+from . import workload
+from .catalogue import PAPER
 from .results import Drawn, Results
-
-CLASSES = {"mirror": "randomised policies", "network": "networks, the paper's class"}
-NEAR = (95.0, 100.5)
-"""Percent of the plan with known motion that the first panel of the learning curve shows."""
-
-FIRST_EPISODES = 10
-"""Number of first episodes of which there is a film each."""
-
-MILLION = 1e6
+from .workload import CASES
 
 
 def draw_start(results: Results) -> Drawn:
@@ -45,7 +38,7 @@ def draw_known(results: Results) -> Drawn:
     """The plan with known motion at four steps, each with its own colour range."""
     outcome = _known_plan(results)
     horizon = len(outcome.mass) - 1
-    steps = [step for step in catalogue.PANELS if step <= horizon]
+    steps = [step for step in PAPER.panels if step <= horizon]
     titles = [f"h = {step}" + (", the end" if step == horizon else "") for step in steps]
     figure = viz.field_figure(
         outcome.grid, outcome.mass, steps, arrows=outcome.mean_actions, titles=titles
@@ -66,7 +59,7 @@ def draw_curve(results: Results) -> Drawn:
         "network": results.figures(workload.known_rooms(budget, "network"))["value"],
     }
     curves = {}
-    for place, (planner, name) in enumerate(CLASSES.items()):
+    for place, (planner, name) in enumerate(CASES.planners.items()):
         runs = workload.rooms_runs(budget, planner)
         values = np.array([results.figures(job)["values"] for job in runs])
         label = f"M3-UCRL, {name}: median and range of {len(values)} seeds"
@@ -81,14 +74,14 @@ def curve_panels(curves: dict[str, tuple[viz.Curve, float]]) -> list[viz.Panel]:
 
     The percentages come first: the paper prints no noise, so only they can be compared with it.
     """
-    share = 100 * catalogue.LEARNED / catalogue.KNOWN
+    share = 100 * PAPER.learned / PAPER.known
     percent = viz.Panel(
         {name: _percent(curve, known) for name, (curve, known) in curves.items()},
         "episode",
         "percent of the plan with known motion",
         title="of the plan with known motion in the same class",
         references={f"paper, networks after 30 episodes: {share:.2f}%": share},
-        y_range=NEAR,
+        y_range=(95.0, 100.5),
     )
     rewards = viz.Panel(
         {name: curve for name, (curve, _) in curves.items()},
@@ -97,7 +90,7 @@ def curve_panels(curves: dict[str, tuple[viz.Curve, float]]) -> list[viz.Panel]:
         title="total reward",
         references={
             f"known motion, {name}: {known:.2f}": known
-            for name, (_, known) in zip(CLASSES.values(), curves.values(), strict=True)
+            for name, (_, known) in zip(CASES.planners.values(), curves.values(), strict=True)
         },
     )
     return [percent, rewards]
@@ -127,7 +120,7 @@ def draw_convergence(results: Results) -> Drawn:
     """Reward and mean action size at each step, with known motion and learned."""
     budget = results.budget
     rows = {"known motion, networks (BPTT)": workload.known_rooms(budget, "network")}
-    for planner, name in CLASSES.items():
+    for planner, name in CASES.planners.items():
         job = workload.rooms_runs(budget, planner)[0]
         best = results.figures(job)["best_episode"]
         rows[f"learned, {name}, episode {best}"] = job
@@ -158,7 +151,7 @@ def draw_convergence(results: Results) -> Drawn:
 def _learned_outcomes(results: Results, episode: int | None = None) -> dict[str, Outcome]:
     """An episode of seed 0 of both classes, the best by default, by a name for titles."""
     outcomes = {}
-    for planner, name in CLASSES.items():
+    for planner, name in CASES.planners.items():
         job = workload.rooms_runs(results.budget, planner)[0]
         number = episode or results.figures(job)["best_episode"]
         if number <= job.settings["episodes"]:
@@ -193,7 +186,7 @@ def film_known(results: Results) -> Drawn:
 
 def film_learned(results: Results) -> Drawn:
     """The first ten episodes of seed 0 and its best, both classes side by side."""
-    films = {f"episode_{number}": number for number in range(1, FIRST_EPISODES + 1)}
+    films = {f"episode_{number}": number for number in range(1, results.budget.films + 1)}
     files = []
     for name, number in (films | {"best": None}).items():
         outcomes = _learned_outcomes(results, number)
@@ -223,9 +216,9 @@ def _film(results: Results, name: str, outcomes: dict[str, Outcome]) -> Path:
 def draw_training(results: Results) -> Drawn:
     """Training and evaluation rewards of both formulations, without noise and with it."""
     episodes = results.budget.q_episodes
-    panels = [_training_panel(results, noise) for noise in workload.NOISES]
+    panels = [_training_panel(results, noise) for noise in CASES.noises]
     title = results.heading(
-        f"Discrete four rooms: U2-MF-QL-FH over {episodes / MILLION:g} million episodes"
+        f"Discrete four rooms: U2-MF-QL-FH over {episodes / 1e6:g} million episodes"
     )
     figure = viz.panel_figure([panels], title=title, height=4.0)
     return Drawn(results.save(figure, "qlearning"))
@@ -234,9 +227,9 @@ def draw_training(results: Results) -> Drawn:
 def _training_panel(results: Results, noise: float) -> viz.Panel:
     budget = results.budget
     curves: dict[str, viz.Curve] = {}
-    for place, formulation in enumerate(workload.FORMULATIONS):
+    for place, formulation in enumerate(CASES.formulations):
         figures = results.figures(workload.q_training(budget, formulation, noise))
-        name, x = formulation.capitalize(), figures["episodes"] / MILLION
+        name, x = formulation.capitalize(), figures["episodes"] / 1e6
         curves[f"{name}, evaluation"] = viz.Curve(figures["evaluation"], x, place=place)
         curves[f"{name}, training"] = viz.Curve(
             figures["training"], x, place=place, dashes="--", marked=False

@@ -7,40 +7,30 @@ import numpy as np
 from .. import viz
 from ..environments.swarm import closed_form_density, closed_form_policy
 from ..jobs.compute import Outcome, episode_policy, planned_policy, play
-from ..jobs.job import Job
 from ..space.measure import from_density
 from ..space.transport import wasserstein
-from . import catalogue, workload
+from . import workload
+from .catalogue import PAPER
 from .results import Drawn, Results
-
-FORMULAS = {"free": "s + a Δh", "congested": "s + a (4 - 4μ(s)) Δh"}
-LEARNED, KNOWN, CLOSED = "M3-UCRL", "known motion", "closed form, continuous time"
-LOOKS = (0, 4, 8, 16, 100, 200)
-"""Steps at which the flow is drawn."""
-
-FINE = {"horizon": 3200, "cells": 400}
-"""A swarm with steps 16 times shorter, nearer to the closed form's continuous time."""
-
-STARTS = {"normal": "from N(0.5, 0.04)", "uniform": "from U(0, 1)"}
-FAR_BELOW = 1.5
-"""How far below the known plan the second row begins, in units of the late episodes' range."""
+from .workload import CASES
 
 
 def draw_rewards(results: Results) -> Drawn:
     """J over the episodes, from the ergodic distribution; the second row shows it near the end."""
     rows: list[list[viz.Panel]] = [[], []]
-    for motion in workload.MOTIONS:
-        run, plan = _jobs(results, motion, "ergodic")
+    for motion in CASES.motions:
+        run, plan = workload.swarm_jobs(results.budget, motion, "ergodic")
         values, known = results.figures(run)["values"], results.figures(plan)["value"]
         shared: dict[str, Any] = {
-            "curves": {LEARNED: viz.Curve(values, 1 + np.arange(len(values)), place=0)},
+            "curves": {"M3-UCRL": viz.Curve(values, 1 + np.arange(len(values)), place=0)},
             "x_label": "episode",
             "y_label": "total reward J",
-            "references": {KNOWN: known},
+            "references": {"known motion": known},
         }
-        rows[0].append(viz.Panel(**shared, title=f"f = {FORMULAS[motion]}"))
+        rows[0].append(viz.Panel(**shared, title=f"f = {CASES.motions[motion]}"))
         late = values[len(values) // 2 :]
-        margin = FAR_BELOW * max(known - float(late.min()), 0.01 * abs(known))
+        # The second row begins 1.5 times the late episodes' range below the known plan.
+        margin = 1.5 * max(known - float(late.min()), 0.01 * abs(known))
         near = (known - margin, max(known, float(values.max())) + 0.2 * margin)
         rows[1].append(viz.Panel(**shared, title="near the known plan", y_range=near))
     title = results.heading("Swarm: reward over the episodes of learning, from μ*")
@@ -51,12 +41,12 @@ def draw_rewards(results: Results) -> Drawn:
 def draw_actions(results: Results) -> Drawn:
     """Actions in the middle of the episode, where the population is in the ergodic state."""
     panels: list[viz.Panel] = []
-    for motion in workload.MOTIONS:
+    for motion in CASES.motions:
         learned, known = _pair(results, motion, "ergodic")
         points, step = learned.grid.centres[:, 0], _middle(learned)
         ours, theirs = (np.asarray(one.mean_actions[step, :, 0]) for one in (learned, known))
         curves = _three(points, ours, theirs, 2 * np.pi * np.cos(2 * np.pi * points))
-        title = f"f = {FORMULAS[motion]}, h = {step}"
+        title = f"f = {CASES.motions[motion]}, h = {step}"
         panels.append(viz.Panel(curves, "position s", "action a", title=title, whole=False))
     title = results.heading("Swarm: actions in the ergodic state")
     return Drawn(results.save(viz.panel_figure([panels], title=title), "swarm-actions"))
@@ -66,7 +56,7 @@ def draw_distributions(results: Results) -> Drawn:
     """Distributions in the middle of the episode."""
     panels: list[viz.Panel] = []
     numbers: dict[str, Any] = {}
-    for motion in workload.MOTIONS:
+    for motion in CASES.motions:
         learned, known = _pair(results, motion, "ergodic")
         step = _middle(learned)
         target = from_density(learned.grid, closed_form_density(learned.grid.centres[:, 0]))
@@ -75,9 +65,9 @@ def draw_distributions(results: Results) -> Drawn:
             "w1_learned_known": _w1(learned, learned.mass[step], known.mass[step]),
             "w1_known_closed": _w1(known, known.mass[step], target),
         }
-        panels.append(_densities(learned, known, step, f"f = {FORMULAS[motion]}, h = {step}"))
+        panels.append(_densities(learned, known, step, f"f = {CASES.motions[motion]}, h = {step}"))
     numbers["closed_form_rate"] = _closed_form_rate({})
-    numbers["closed_form_rate_fine"] = _closed_form_rate(FINE)
+    numbers["closed_form_rate_fine"] = _closed_form_rate(results.budget.fine_swarm)
     title = results.heading("Swarm: distributions in the ergodic state")
     figure = viz.panel_figure([panels], title=title)
     return Drawn(results.save(figure, "swarm-distributions"), numbers)
@@ -87,35 +77,33 @@ def draw_flow(results: Results) -> Drawn:
     """The flow from two other distributions, learned and known; one figure for each motion."""
     files: list[Any] = []
     numbers: dict[str, Any] = {}
-    for motion in workload.MOTIONS:
+    for motion in CASES.motions:
         rows = []
-        for start, named in STARTS.items():
+        for start in ("normal", "uniform"):
             learned, known = _pair(results, motion, start)
-            looks = [step for step in LOOKS if step < len(learned.mass)]
+            looks = [step for step in (0, 4, 8, 16, 100, 200) if step < len(learned.mass)]
             rows.append(
-                [_densities(learned, known, step, f"{named}, h = {step}") for step in looks]
+                [
+                    _densities(learned, known, step, f"{CASES.starts[start]}, h = {step}")
+                    for step in looks
+                ]
             )
-            early = min(catalogue.EARLY, len(learned.mass) - 1)
+            early = min(PAPER.early, len(learned.mass) - 1)
             numbers[f"{motion}-{start}"] = {
                 "step": early,
                 "w1_early": _w1(learned, learned.mass[early], known.mass[early]),
                 "w1_end": _w1(learned, learned.mass[-1], known.mass[-1]),
             }
-        title = results.heading(f"Swarm: flow over one episode, f = {FORMULAS[motion]}")
+        title = results.heading(f"Swarm: flow over one episode, f = {CASES.motions[motion]}")
         figure = viz.panel_figure(rows, title=title, width=2.9, height=2.7, share_y=True)
         name = "swarm-flow" if motion == "free" else f"swarm-flow-{motion}"
         files += results.save(figure, name)
     return Drawn(tuple(files), numbers)
 
 
-def _jobs(results: Results, motion: str, start: str) -> tuple[Job, Job]:
-    case = (results.budget, motion, start)
-    return workload.swarm_run(*case), workload.known_swarm(*case)
-
-
 def _pair(results: Results, motion: str, start: str) -> tuple[Outcome, Outcome]:
     """The last episode of the run, and the plan with known motion."""
-    run, plan = _jobs(results, motion, start)
+    run, plan = workload.swarm_jobs(results.budget, motion, start)
     last = episode_policy(results.path(run), run.settings["episodes"])
     return play(run.settings, last), play(plan.settings, planned_policy(results.path(plan)))
 
@@ -147,9 +135,9 @@ def _densities(learned: Outcome, known: Outcome, step: int, title: str) -> viz.P
 
 def _three(x: Any, learned: Any, known: Any, closed: Any) -> dict[str, viz.Curve]:
     return {
-        LEARNED: viz.Curve(learned, x, place=0, marked=False),
-        KNOWN: viz.Curve(known, x, place=1, dashes="--", marked=False),
-        CLOSED: viz.Curve(closed, x, place=2, dashes=":", marked=False),
+        "M3-UCRL": viz.Curve(learned, x, place=0, marked=False),
+        "known motion": viz.Curve(known, x, place=1, dashes="--", marked=False),
+        "closed form, continuous time": viz.Curve(closed, x, place=2, dashes=":", marked=False),
     }
 
 

@@ -9,8 +9,14 @@ from ..compare.result import as_csv
 from ..jobs.job import Job, JobResult
 from .results import Results
 
-NOT_COMPUTED = "not computed"
 Number = float | int | str
+Figures = dict[str, Any]
+
+
+def value_of(figures: Figures) -> float:
+    """J of a plan."""
+    return float(figures["value"])
+
 
 DEPARTURES = (
     "Action box of the four rooms: [-1, 1]^2; printed is [0, 1]^2, with which the paper's own plan "
@@ -69,7 +75,7 @@ class Entry:
         return {
             "quantity": self.quantity,
             "paper": self._text(self.paper),
-            "ours": NOT_COMPUTED if ours is None else self._text(ours),
+            "ours": "not computed" if ours is None else self._text(ours),
             "deviation": "" if ours is None else self._deviation(ours),
             "command": f"mufield reproduce {self.item}" + (" --quick" if results.quick else ""),
             "seeds": _seeds(self.jobs),
@@ -117,7 +123,8 @@ def table_rows(results: Results) -> list[dict[str, Any]]:
 
 def write_table(results: Results) -> tuple[Path, ...]:
     """Writes the table as Markdown, JSON and CSV; returns the files."""
-    from .._files import write_bytes, write_json
+    from ..io.atomic import write_bytes
+    from ..io.sealed import write_json
 
     rows = table_rows(results)
     markdown, document, comma = (results.out / f"table.{kind}" for kind in ("md", "json", "csv"))

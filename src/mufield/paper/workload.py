@@ -1,40 +1,48 @@
 """The jobs that the paper's figures need, for a budget."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..jobs.job import Q_RATES, Job, Kind, learning_job, system_job
 from ..runs.config import RunConfig
 from .budget import Budget
 
-MOTIONS = ("free", "congested")
-STARTS = ("ergodic", "normal", "uniform")
-FORMULATIONS = ("standard", "extended")
-NOISES = (0.0, 1.0)
-"""Noise intensities of the discrete rooms: none, and the default of OpenSpiel's game."""
 
-PLANNERS = ("mirror", "network")
-SWARM_SCALE = 0.3
-"""Share of the confidence band that plans of the swarms use."""
+@dataclass(frozen=True)
+class Cases:
+    """What is computed for the paper.
 
-POINTS = 9
-"""Moves on each axis of the action box, for the certified intervals of the optimum."""
+    Attributes:
+        planners: Planners of the four rooms, with the policies that each of them plans.
+        motions: Motions of the swarm, with their formulas.
+        starts: Initial distributions of the swarm, with their names.
+        formulations: Options of Q-learning.
+        noises: Noise intensities of the discrete rooms: none, and that of OpenSpiel's game.
+        points: Moves on each axis of the action box, for the certified intervals of the optimum.
+    """
 
-BRACKET, DISCRETE_BRACKET = 0.03, 0.002
+    planners: dict[str, str] = field(
+        default_factory=lambda: {
+            "mirror": "randomised policies",
+            "network": "networks, the paper's class",
+        }
+    )
+    motions: dict[str, str] = field(
+        default_factory=lambda: {"free": "s + a Δh", "congested": "s + a (4 - 4μ(s)) Δh"}
+    )
+    starts: dict[str, str] = field(
+        default_factory=lambda: {
+            "ergodic": "from μ*",
+            "normal": "from N(0.5, 0.04)",
+            "uniform": "from U(0, 1)",
+        }
+    )
+    formulations: tuple[str, ...] = ("standard", "extended")
+    noises: tuple[float, ...] = (0.0, 1.0)
+    points: int = 9
 
-_SECONDS = {
-    "mirror run": 75.0,
-    "network run": 140.0,
-    "free run": 150.0,
-    "congested run": 220.0,
-    "plan": 45.0,
-    "free plan": 15.0,
-    "congested plan": 50.0,
-    "mirror": 30.0,
-    "qlearning": 30.0,
-    "random": 5.0,
-}
-"""Seconds that jobs of the full budget take, with both of two cores busy."""
+
+CASES = Cases()
 
 
 def rooms_runs(budget: Budget, planner: str) -> tuple[Job, ...]:
@@ -74,10 +82,10 @@ def swarm_run(budget: Budget, motion: str, start: str) -> Job:
         options={"motion": motion, "initial": start} | budget.swarm,
         episodes=budget.swarm_episodes,
         model="gp",
-        model_options={"prior": "steered", "exact_points": 0, "mu": mu},
+        model_options={"prior": "steered", "mu": mu},
         planner="table",
         planner_options={"steps": budget.swarm_steps},
-        scale=SWARM_SCALE,
+        scale=0.3,
         first="random",
     )
 
@@ -119,14 +127,14 @@ def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
     """
     name = "bracket-rooms-printed" if printed else "bracket-rooms"
     options = budget.rooms | ({"action_box": "printed"} if printed else {})
-    settings = {"sweeps": budget.sweeps, "bracket": BRACKET, "points": POINTS}
+    settings = {"sweeps": budget.sweeps, "bracket": 0.03, "points": CASES.points}
     return _job(name, "mirror", budget, "four-rooms", options, settings)
 
 
 def discrete_bracket(budget: Budget, noise: float) -> Job:
     """The certified optimum of the discrete rooms; in 64 bits, because its interval is narrow."""
     name, options = f"bracket-discrete-noise-{noise:g}", _discrete(budget, "standard", noise)
-    settings = {"sweeps": budget.discrete_sweeps, "bracket": DISCRETE_BRACKET, "points": POINTS}
+    settings = {"sweeps": budget.discrete_sweeps, "bracket": 0.002, "points": CASES.points}
     precise = replace(budget, precision="float64")
     return _job(name, "mirror", precise, "discrete-rooms", options, settings)
 
@@ -149,9 +157,31 @@ def _discrete(budget: Budget, formulation: str, noise: float) -> dict[str, Any]:
     return {"actions": formulation, "noise_intensity": noise} | shared
 
 
+def swarm_jobs(budget: Budget, motion: str, start: str) -> tuple[Job, Job]:
+    """A swarm's run, and the plan with known motion."""
+    return swarm_run(budget, motion, start), known_swarm(budget, motion, start)
+
+
+def _seconds(budget: Budget, pace: str) -> float:
+    """What a job will take: measured with the full budget and both of two cores busy."""
+    measured = {
+        "mirror run": 75.0,
+        "network run": 140.0,
+        "free run": 150.0,
+        "congested run": 220.0,
+        "plan": 45.0,
+        "free plan": 15.0,
+        "congested plan": 50.0,
+        "mirror": 30.0,
+        "qlearning": 30.0,
+        "random": 5.0,
+    }
+    return budget.effort * measured[pace]
+
+
 def _run(name: str, pace: str, budget: Budget, **settings: Any) -> Job:
     config = RunConfig(**settings, judge=False, precision=budget.precision)
-    return learning_job(name, config, seconds=budget.effort * _SECONDS[pace])
+    return learning_job(name, config, seconds=_seconds(budget, pace))
 
 
 def _job(
@@ -164,6 +194,6 @@ def _job(
     *,
     pace: str = "",
 ) -> Job:
-    seconds = budget.effort * _SECONDS[pace or kind]
+    seconds = _seconds(budget, pace or kind)
     shared: dict[str, Any] = {"precision": budget.precision, "seconds": seconds}
     return system_job(name, kind, environment, options, **shared, **settings)

@@ -15,13 +15,11 @@ import numpy as np
 
 from .._style import DIAGNOSTICS
 from ..errors import UserError
-from ..learning.run import LEVEL
+from ..learning.coverage import COVERAGE_LEVEL
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, read_config
 from ..runs.layout import (
-    CONFIG,
-    TIMINGS,
-    VERSIONS,
+    LAYOUT,
     part_numbers,
     part_path,
     policy_path,
@@ -30,11 +28,6 @@ from ..runs.layout import (
     read_versions,
 )
 from .flows import Scene
-
-MOST_CACHED = 400
-"""Number of flows that are kept for the page; older ones are computed again."""
-
-NO_RUN = "There is no run here yet."
 
 Stamp = tuple[int, int, int]
 """Time, size and inode of a file, which differ once it has changed."""
@@ -79,7 +72,7 @@ class RunReader:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Changes whenever anything that the page shows has changed."""
-        paths = [self.directory / name for name in (CONFIG, VERSIONS, TIMINGS)]
+        paths = [self.directory / name for name in (LAYOUT.config, LAYOUT.versions, LAYOUT.timings)]
         for part in ("plans", "episodes"):
             numbers = part_numbers(self.directory, part)
             paths += [part_path(self.directory, part, number) for number in numbers]
@@ -94,7 +87,7 @@ class RunReader:
             config = self._config()
             if config is None:
                 self._read = {}
-                return found | {"message": NO_RUN}
+                return found | {"message": "There is no run here yet."}
             found |= {"config": config.document(), "identity": config.identity}
             found |= {"versions": read_versions(self.directory), "seconds": self._seconds()}
             message = self._read_episodes()
@@ -117,7 +110,7 @@ class RunReader:
         except (ValueError, OSError) as error:
             return _line(error)
         if config is None:
-            return NO_RUN
+            return "There is no run here yet."
         if self._scene is None or self._scene[0] != config.identity:
             self._scene = (config.identity, self._build(config))
         return self._scene[1]
@@ -133,7 +126,7 @@ class RunReader:
                 found = self._compute(path, episode, stride)
                 if "message" in found:  # not kept, as it may be drawn the next time
                     return found
-                while len(self._flows) >= MOST_CACHED:
+                while len(self._flows) >= 400:  # older ones are computed again
                     self._flows.pop(next(iter(self._flows)))
                 self._flows[key] = found
             return self._flows[key]
@@ -163,7 +156,7 @@ class RunReader:
             return f"The flow cannot be drawn: {_line(error)}"
 
     def _config(self) -> RunConfig | None:
-        return read_config(self.directory) if (self.directory / CONFIG).exists() else None
+        return read_config(self.directory) if (self.directory / LAYOUT.config).exists() else None
 
     def _seconds(self) -> dict[str, dict[str, float]]:
         """Seconds by episode and part; if a part was done again, the last time counts."""
@@ -212,7 +205,7 @@ def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, An
     runs = [reader.document() for reader in readers]
     # Coverage has a chart of its own.
     panels = [asdict(each) for each in DIAGNOSTICS if "coverage" not in each.columns]
-    return {"live": live, "level": LEVEL, "diagnostics": panels, "runs": runs}
+    return {"live": live, "level": COVERAGE_LEVEL, "diagnostics": panels, "runs": runs}
 
 
 def collect(readers: Sequence[RunReader]) -> dict[str, Any]:

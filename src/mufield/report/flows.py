@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -18,23 +18,10 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from ..flow.flow import Flow
-from ..policies.files import load_policy
+from ..io.policies import load_policy
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
-
-SHORTEST_UNIT = 0.1
-"""Arrows have full length from this share of the farthest action on, or else the mean actions of a
-random policy, mere rounding errors, would be drawn as long arrows."""
-
-MOST_BYTES = 3_000_000
-"""Limit for one run's flows in a file; as text they take a third more."""
-
-FEWEST_STEPS = 11
-"""Episodes are left out rather than keeping fewer steps of each."""
-
-LEAST_PAY = 1e-4
-"""Differences of the reward that are smaller beside it are no wish for a place."""
 
 Masses = Float[np.ndarray, "steps_and_end cells"]
 
@@ -98,29 +85,33 @@ class Scene:
         even = jnp.full_like(problem.initial, 1.0 / problem.grid.n_cells)
         rest = jnp.asarray(problem.actions.rest, dtype=even.dtype)
         acting = jnp.broadcast_to(rest, (*even.shape, 1, *rest.shape))
-        steps = jnp.append(problem.steps, problem.end if problem.pay_end else problem.end - 1)
+        steps = jnp.append(problem.steps, problem.horizon - (not problem.pay_end))
         reward = partial(at_all_cells, problem.grid, even, problem.reward, acting)
         found = np.asarray(eqx.filter_jit(jax.vmap(reward))(steps)[..., 0], dtype=float)
         pay = self._seen(found) / self._seen(np.ones((1, problem.grid.n_cells)))
         pay = pay - pay.min(axis=1, keepdims=True)
         if np.array_equal(pay, np.broadcast_to(pay[:1], pay.shape)):
             pay = pay[:1]
-        if not (np.isfinite(pay).all() and pay.max() > LEAST_PAY * np.abs(found).max()):
+        # Differences of the reward that are smaller than 1e-4 of it are rounding errors.
+        if not (np.isfinite(pay).all() and pay.max() > 1e-4 * np.abs(found).max()):
             return None
-        return encode_masses(pay) if 2 * pay.size < MOST_BYTES // 10 else None
+        return encode_masses(pay) if 2 * pay.size < Selection.most_bytes // 10 else None
 
     def episode(self, masses: Masses, policy: Path, stride: int = 1) -> dict[str, Any]:
         """The flow of one episode, for the page: every ``stride``-th step, and the last."""
         last = len(masses) - 1
         steps = sorted({*range(0, last + 1, stride), last})
         found: dict[str, Any] = {"steps": steps, "mass": encode_masses(self._seen(masses[steps]))}
+        # Arrows have full length from this share of the farthest action on, or else the mean
+        # actions of a random policy, mere rounding errors, would be drawn as long arrows.
+        shortest_unit = 0.1
         if self.has_arrows:
             actions = self._actions(masses, policy)[steps[:-1]]
             space = self.problem.actions
             farthest = max(abs(a) for a in (*space.lower, *space.upper))
             longest = float(np.linalg.norm(actions, axis=-1).max(initial=0.0))
             found["actions"] = encode_actions(actions)
-            found["unit"] = max(longest, SHORTEST_UNIT * farthest)
+            found["unit"] = max(longest, shortest_unit * farthest)
         return found
 
     def selection(self, values: Sequence[float]) -> "Selection":
@@ -192,14 +183,18 @@ class Selection:
     stride: int = 1
     note: str = ""
 
+    most_bytes: ClassVar[int] = 3_000_000
+    """What the flows of a run may take in a page."""
+
 
 def select(values: Sequence[float], horizon: int, bytes_of_step: int) -> Selection:
-    """Chooses episodes and steps that fit into `MOST_BYTES`; the one with the best J is kept."""
+    """Chooses episodes and steps that fit into `Selection.most_bytes`, with that of the best J."""
     count = len(values)
     if count == 0:
         return Selection()
-    room = max(MOST_BYTES // bytes_of_step, 2)
-    steps = min(horizon + 1, max(room // count, FEWEST_STEPS), room)
+    room = max(Selection.most_bytes // bytes_of_step, 2)
+    # Episodes are left out rather than keeping fewer than 11 steps of each.
+    steps = min(horizon + 1, max(room // count, 11), room)
     stride = math.ceil(horizon / max(steps - 1, 1))
     kept = min(count, max(1, room // (math.ceil(horizon / stride) + 1)))
     parts = [f"{kept} of {count} episodes"] if kept < count else []

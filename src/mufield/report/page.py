@@ -8,28 +8,25 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from .._style import BAR_COLOUR, BAR_EDGE, COLOURS, REFERENCE_COLOUR, WALL_COLOUR, WALL_HATCH
+from .._style import STYLE
 from .data import to_json
-
-SCRIPTS = (
-    "tools.js",
-    "chart.js",
-    "flow.js",
-    "field.js",
-    "views.js",
-    "sweep.js",
-    "player.js",
-    "page.js",
-)
-"""Joined into one script in this order, because later ones use earlier ones."""
-
-_HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def build_page(document: dict[str, Any]) -> str:
     """The page for what `collect` or `snapshot` of `mufield.report.data` returned."""
     style = _asset("page.css").replace("{{colours}}", _colours())
-    script = "\n".join(_asset(name) for name in SCRIPTS)
+    # Joined into one script in this order, because later ones use earlier ones.
+    scripts = (
+        "tools.js",
+        "chart.js",
+        "flow.js",
+        "field.js",
+        "views.js",
+        "sweep.js",
+        "player.js",
+        "page.js",
+    )
+    script = "\n".join(_asset(name) for name in scripts)
     names = ", ".join(run["name"] for run in document["runs"])
     parts = {
         "title": html.escape(f"{names} – mufield"),
@@ -38,8 +35,9 @@ def build_page(document: dict[str, Any]) -> str:
         "script": script,
         "data": embed(document),
     }
+    hole = re.compile(r"\{\{(\w+)\}\}")
     # In one pass, so that {{...}} inside the data is left alone.
-    return _HOLE.sub(lambda match: parts[match[1]], _asset("page.html"))
+    return hole.sub(lambda match: parts[match[1]], _asset("page.html"))
 
 
 def embed(document: Any) -> str:
@@ -52,9 +50,14 @@ def embed(document: Any) -> str:
 
 def _colours() -> str:
     """The colours of `mufield._style` as CSS variables."""
-    named = {"wall": WALL_COLOUR, "hatch": WALL_HATCH, "bar": BAR_COLOUR, "bar-edge": BAR_EDGE}
-    named |= {f"c{place}": colour for place, colour in enumerate(COLOURS)}
-    named |= {"reference": REFERENCE_COLOUR}
+    named = {
+        "wall": STYLE.wall,
+        "hatch": STYLE.wall_hatch,
+        "bar": STYLE.bar,
+        "bar-edge": STYLE.bar_edge,
+    }
+    named |= {f"c{place}": colour for place, colour in enumerate(STYLE.colours)}
+    named |= {"reference": STYLE.reference}
     return " ".join(f"--{name}: {colour};" for name, colour in named.items())
 
 

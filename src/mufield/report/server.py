@@ -22,28 +22,22 @@ from ..errors import UserError
 from .data import RunReader, make_readers, snapshot, to_json
 from .page import build_page
 
-INTERVAL = 0.5
-"""Seconds between two looks at the files."""
-
-HEARTBEAT = 5.0
-"""Seconds after which a silent stream of events sends a sign of life."""
-
-RETRY = 500
-"""Milliseconds after which a browser that lost the server tries again."""
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-_FLOW = re.compile(r"/flow/(\d{1,6})/(\d{1,6})")
-
 
 class Watcher:
-    """Looks at runs and tells waiting threads when something has changed."""
+    """Looks at runs and tells waiting threads when something has changed.
 
-    def __init__(self, readers: Sequence[RunReader], interval: float = INTERVAL):
+    Attributes:
+        interval: Seconds between two looks at the files.
+        heartbeat: Seconds after which a silent stream of events sends a sign of life.
+    """
+
+    interval = 0.5
+    heartbeat = 5.0
+
+    def __init__(self, readers: Sequence[RunReader]):
         """Looks at the runs for the first time."""
         self.readers = list(readers)
         self.stopped = threading.Event()
-        self._interval = interval
         self._changed = threading.Condition()
         self._version = 0
         self._text = ""
@@ -77,7 +71,7 @@ class Watcher:
             return self._version, self._text
 
     def _poll(self) -> None:
-        while not self.stopped.wait(self._interval):
+        while not self.stopped.wait(self.interval):
             self._look()
 
     def _look(self) -> None:
@@ -103,7 +97,7 @@ class Watcher:
                 count = reader.episodes
                 if count and not self.stopped.is_set():
                     reader.flow(count)
-            version, _ = self.wait(version, HEARTBEAT)
+            version, _ = self.wait(version, self.heartbeat)
 
 
 def _unreadable(run: dict[str, Any], error: Exception) -> dict[str, Any]:
@@ -121,6 +115,7 @@ class PageServer(ThreadingHTTPServer):
     """Serves the page of some runs."""
 
     daemon_threads = True
+    loopback = ("127.0.0.1", "localhost", "::1")
 
     def __init__(self, directories: Sequence[Path], host: str, port: int, imports: str | None):
         """Takes the port, 0 for any that is free, and begins to look at the runs.
@@ -128,7 +123,7 @@ class PageServer(ThreadingHTTPServer):
         The runs need not exist yet; ``imports`` is as in `RunReader`.
         """
         readers = make_readers(directories, imports)
-        self.local = host in LOOPBACK
+        self.local = host in self.loopback
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -171,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "Ask for localhost")
             return
         path = urlsplit(self.path).path
-        flow = _FLOW.fullmatch(path)
+        flow = re.fullmatch(r"/flow/(\d{1,6})/(\d{1,6})", path)
         if path == "/":
             self._answer(build_page(json.loads(self.server.watcher.wait(0, 0.0)[1])), "text/html")
         elif path == "/events":
@@ -197,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         computer's address, and so read what is served here.
         """
         name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        return not self.server.local or name in LOOPBACK
+        return not self.server.local or name in self.server.loopback
 
     def _answer(self, text: str, kind: str) -> None:
         body = text.encode()
@@ -206,10 +201,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self) -> None:
         self._begin("text/event-stream", {})
-        self.wfile.write(f"retry: {RETRY}\n\n".encode())
+        # Milliseconds after which a browser that lost the server tries again.
+        self.wfile.write(b"retry: 500\n\n")
         watcher, sent = self.server.watcher, 0
         while not watcher.stopped.is_set():
-            version, text = watcher.wait(sent, HEARTBEAT)
+            version, text = watcher.wait(sent, watcher.heartbeat)
             line = f"id: {version}\ndata: {text}\n\n" if version > sent else ": alive\n\n"
             self.wfile.write(line.encode())
             sent = version

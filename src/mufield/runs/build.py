@@ -9,18 +9,19 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
+from ..constraints.model_samples import ModelSamples
 from ..environments.registry import find, make_known
 from ..episode import AbstractSystem, Known
 from ..errors import UserError
-from ..learning.m3ucrl import M3UCRL, default_reward_family
+from ..learning.fitting import default_reward_family
+from ..learning.m3ucrl import M3UCRL
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
-from ..learning.safety import AbstractPessimism, AccumulatedDoubt, DrawnWorlds, Trusting
 from ..models.base import AbstractModelFamily
 from ..models.calibration import EmpiricalBeta
 from ..models.data import KnownNoise, LearnedNoise
-from ..models.ensemble import Anchored, Bootstrap, DeepEnsemble, RandomStarts
+from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess, TheoryBeta, TheoryNoise
-from ..models.kernels import Additive, Smooth, Steered, Structured
+from ..models.priors import Additive, Steered, Structured
 from ..planning.mirror import MirrorPlanner
 from ..planning.plan import GradientPlanner
 from ..planning.planner import AbstractPlanner
@@ -32,41 +33,15 @@ from .surroundings import check_precision, import_named, import_users
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[AbstractModelFamily]] = {"gp": GaussianProcess, "ensemble": DeepEnsemble}
-OPTIMISM: dict[str, type[AbstractOptimism]] = {
-    "hallucinated": Hallucinated,
-    "shared": Hallucinated,
-    "bonus": Bonus,
-    "thompson": Thompson,
-    "greedy": Greedy,
-}
-PESSIMISM: dict[str, type[AbstractPessimism]] = {
-    "worlds": DrawnWorlds,
-    "doubt": AccumulatedDoubt,
-    "none": Trusting,
-}
-POLICIES: dict[str, type[Network | Table]] = {"network": Network, "table": Table}
-"""Policies that gradient ascent plans. In a configuration their options and those of
-`GradientPlanner` are one table."""
 
 WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
-    "prior": {
-        "structured": Structured,
-        "smooth": Smooth,
-        "steered": Steered,
-        "additive": Additive,
-    },
+    "prior": {"structured": Structured, "steered": Steered, "additive": Additive},
     "noise": {"known": KnownNoise, "learned": LearnedNoise, "theory": TheoryNoise},
-    "diversity": {"none": RandomStarts, "bootstrap": Bootstrap, "anchored": Anchored},
     "beta": {"empirical": EmpiricalBeta, "theory": TheoryBeta},
 }
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""
-
-
-MOST = 2**31 - 1
-"""Largest whole number among settings, as JAX counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +119,8 @@ def _problem(known: Known) -> Problem:
 
 
 def _family(config: RunConfig) -> AbstractModelFamily:
-    return _make(MODELS[config.model], config.model_options, f"the model {config.model!r}")
+    models: dict[str, type[AbstractModelFamily]] = {"gp": GaussianProcess, "ensemble": DeepEnsemble}
+    return _make(models[config.model], config.model_options, f"the model {config.model!r}")
 
 
 def _reward_family(
@@ -166,35 +142,40 @@ def _planner(config: RunConfig) -> AbstractPlanner:
     what, options = f"the planner {config.planner!r}", dict(config.planner_options)
     if config.planner == "mirror":
         return _make(MirrorPlanner, options, what)
-    kind = POLICIES[config.planner]
+    # Policies that gradient ascent plans. In a configuration their options and those of
+    # `GradientPlanner` are one table.
+    policies: dict[str, type[Network | Table]] = {"network": Network, "table": Table}
+    kind = policies[config.planner]
     names = [each.name for each in dataclasses.fields(kind) if each.name in options]
     own = {name: options.pop(name) for name in names}
-    # In configurations a network shared by action and control is called a kind of optimism.
-    fixed = {"shared": config.optimism == "shared"} if kind is Network else {}
-    policy = _make(kind, own, what, **fixed)
-    return _make(GradientPlanner, options, what, policy=policy)
+    return _make(GradientPlanner, options, what, policy=_make(kind, own, what))
 
 
 def _planner_settings(planner: AbstractPlanner) -> dict[str, Any]:
     if not isinstance(planner, GradientPlanner):
         return _settings(planner)
-    own = _settings(planner.policy)
-    return {name: own[name] for name in own if name != "shared"} | _settings(planner)
+    return _settings(planner.policy) | _settings(planner)
 
 
 def _optimism(config: RunConfig) -> AbstractOptimism:
-    kind = OPTIMISM[config.optimism]
+    optimism: dict[str, type[AbstractOptimism]] = {
+        "hallucinated": Hallucinated,
+        "bonus": Bonus,
+        "thompson": Thompson,
+        "greedy": Greedy,
+    }
+    kind = optimism[config.optimism]
     scaled = config.scale is not None and issubclass(kind, Hallucinated | Bonus)
     return kind(config.scale) if scaled else kind()
 
 
-def _pessimism(config: RunConfig, problem: Problem) -> AbstractPessimism | None:
+def _pessimism(config: RunConfig, problem: Problem) -> ModelSamples | None:
     if problem.constraints is not None:
-        return PESSIMISM[config.pessimism]()
-    if config.pessimism != "worlds":
+        return ModelSamples(draws=0) if config.pessimism == "none" else ModelSamples()
+    if config.pessimism != "samples":
         raise UserError(
-            f"{config.environment!r} has no limits, so there is nothing to be pessimistic about; "
-            "leave out pessimism"
+            f"{config.environment!r} has no constraints, so there is nothing to be "
+            "pessimistic about; leave out pessimism"
         )
     return None
 
@@ -225,7 +206,7 @@ def _checked(
     if unknown:
         # The policy's options belong to the same table, so they are listed, too.
         plans = [each for each in fixed.values() if dataclasses.is_dataclass(each)]
-        beside = [e.name for each in plans for e in dataclasses.fields(each) if e.name != "shared"]
+        beside = [e.name for each in plans for e in dataclasses.fields(each)]
         has = ", ".join([*known, *beside]) or "none"
         raise UserError(f"{what} has no option {', '.join(unknown)}; it has {has}")
     return {name: _value(name, known[name], value, what) for name, value in options.items()}
@@ -244,12 +225,14 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
     if value is None:  # a default that JSON knows as null
         return None
     settings = ConfigDict(arbitrary_types_allowed=True)
+    # Largest whole number among settings, as JAX counts.
+    most = 2**31 - 1
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind, config=settings)
         found = adapter.validate_python(value)
         # Python takes true for 1, and 1e39 for a whole number.
         odd = isinstance(value, bool) and not isinstance(found, bool)
-        if odd or (isinstance(found, int) and abs(found) > MOST):
+        if odd or (isinstance(found, int) and abs(found) > most):
             raise ValueError("of another kind, or too large")
         return found
     except (ValueError, PydanticUserError) as error:

@@ -10,20 +10,14 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import UserError
 
-FORMAT = 1
-"""Version of the format of run directories; later ones are refused."""
-
-MOST_BYTES = 1 << 20
-"""Larger files are no settings."""
-
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
 """In a file of settings, these may be tables that hold ``name`` and the options side by side."""
 
 ModelName = Literal["gp", "ensemble"]
 PlannerName = Literal["mirror", "network", "table"]
-OptimismName = Literal["hallucinated", "shared", "bonus", "thompson", "greedy"]
+OptimismName = Literal["hallucinated", "bonus", "thompson", "greedy"]
 FirstName = Literal["prior", "random"]
-PessimismName = Literal["worlds", "doubt", "none"]
+PessimismName = Literal["samples", "none"]
 Precision = Literal["float32", "float64"]
 
 
@@ -47,8 +41,8 @@ class RunConfig:
         scale: Share of the model's band that plans use, or the bonus's weight; by default what one
             move would teach, or two thirds.
         first: Plan the first episode under the model's prior, or run a random policy.
-        pessimism: Where the environment has limits: keep them in worlds drawn from the model, with
-            a margin for accumulated doubt, or only as planned, which is not safe.
+        pessimism: Where the environment has constraints: satisfy them in samples of the model, or
+            only as planned, which is not safe.
         estimate_noise: Imagine the noise that the model estimates instead of the problem's.
         reward_options: Settings of the model of the reward, where the environment hides it; it is
             of the same kind as the motion's.
@@ -60,6 +54,9 @@ class RunConfig:
     """
 
     # Read by pydantic when a file is checked.
+    version: ClassVar[int] = 1
+    """Version of the format of run directories; later ones are refused."""
+
     __pydantic_config__: ClassVar[dict[str, Any]] = {"allow_inf_nan": False}
 
     environment: str
@@ -75,7 +72,7 @@ class RunConfig:
     optimism: OptimismName = "hallucinated"
     scale: float | None = None
     first: FirstName = "prior"
-    pessimism: PessimismName = "worlds"
+    pessimism: PessimismName = "samples"
     estimate_noise: bool = False
     reward_options: dict[str, Any] = field(default_factory=dict)
     reference: float | None = None
@@ -96,16 +93,12 @@ class RunConfig:
         """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
         del document["judge"]  # it changes nothing that is learned
-        if self.pessimism == "worlds":  # so did pessimism
-            del document["pessimism"]
-        if not self.reward_options:  # older runs had no such setting and keep their identity
-            del document["reward_options"]
         text = json.dumps(document, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def document(self) -> dict[str, Any]:
         """The configuration as JSON, with the version of the format."""
-        text = json.dumps(asdict(self) | {"format": FORMAT}, allow_nan=False)
+        text = json.dumps(asdict(self) | {"format": self.version}, allow_nan=False)
         document: dict[str, Any] = json.loads(text)
         return document
 
@@ -123,11 +116,11 @@ def parse_config(document: Any, source: str) -> RunConfig:
 
     if isinstance(document, dict):
         document = dict(document)
-        later = document.pop("format", FORMAT)
-        if isinstance(later, int) and later > FORMAT:
+        later = document.pop("format", RunConfig.version)
+        if isinstance(later, int) and later > RunConfig.version:
             raise UserError(
                 f"{source} was written by a newer mufield, in version {later} of the format, and "
-                f"this one reads up to {FORMAT}; upgrade mufield"
+                f"this one reads up to {RunConfig.version}; upgrade mufield"
             )
         known = [each.name for each in fields(RunConfig)]
         unknown = sorted(document.keys() - set(known))
@@ -159,8 +152,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no file of settings {path}")
     if not path.is_file():  # reading a pipe would never end
         raise UserError(f"expected a file of settings, got the directory or device {path}")
-    if path.stat().st_size > MOST_BYTES:
-        raise UserError(f"expected at most {MOST_BYTES:,} bytes of settings, got more in {path}")
+    most = 1 << 20  # larger files are no settings
+    if path.stat().st_size > most:
+        raise UserError(f"expected at most {most:,} bytes of settings, got more in {path}")
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

@@ -6,40 +6,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .._files import is_a, write_changed
+from ..io.atomic import write_changed
+from ..io.sealed import is_a
 
-INTEGERS = ("episode", "transitions")
-TEXTS = ("notes",)
-"""Lists of texts."""
-
-LISTS = ("margins",)
-"""Lists of numbers by name; all other columns are floating-point numbers."""
-
-NEEDED = ("value", "best")
-"""Without these numbers a run cannot be gone on with, or drawn."""
+COLUMNS: dict[str, type] = {"episode": int, "transitions": int, "notes": list, "margins": dict}
+"""Columns that hold no floating-point numbers: whole numbers, lists of texts, numbers by name."""
 
 Row = dict[str, Any]
 
 
 def may_be(name: str, value: Any) -> bool:
     """Whether a figure of the metrics can have this value, whoever wrote it."""
-    if name in TEXTS:
+    kind = COLUMNS.get(name, float)
+    if kind is list:
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     if value is None:
-        return name not in (*NEEDED, *INTEGERS)
-    if name in LISTS:
+        # Without these numbers a run cannot be gone on with, or drawn.
+        return kind is not int and name not in ("value", "best")
+    if kind is dict:
         return isinstance(value, dict) and all(
             isinstance(each, list) and all(m is None or is_a(m, float) for m in each)
             for each in value.values()
         )
-    return is_a(value, int if name in INTEGERS else float)
+    return is_a(value, kind)
 
 
 def wanted(name: str) -> str:
     """What a figure of the metrics is, in words."""
-    if name in TEXTS:
-        return "a list of texts"
-    return "lists of numbers by name" if name in LISTS else "a number"
+    words: dict[type, str] = {list: "a list of texts", dict: "lists of numbers by name"}
+    return words.get(COLUMNS.get(name, float), "a number")
 
 
 def write_columns(path: Path, rows: Sequence[Row]) -> None:
@@ -61,10 +56,9 @@ def _parquet(rows: Sequence[Row]) -> bytes | None:
         from pyarrow import parquet
     except ModuleNotFoundError:
         return None
-    types = dict.fromkeys(INTEGERS, pyarrow.int64()) | dict.fromkeys(
-        TEXTS, pyarrow.list_(pyarrow.string())
-    )
-    for column in LISTS:
+    known = {int: pyarrow.int64(), list: pyarrow.list_(pyarrow.string())}
+    types = {name: known[kind] for name, kind in COLUMNS.items() if kind in known}
+    for column in (name for name, kind in COLUMNS.items() if kind is dict):
         inner = dict.fromkeys(name for row in rows for name in row.get(column) or {})
         types[column] = pyarrow.struct([(name, pyarrow.list_(pyarrow.float64())) for name in inner])
     names = dict.fromkeys(name for row in rows for name in row)

@@ -15,26 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from .._files import read_lines
-from ..learning.luck import Earned, luckiest
+from ..io.sealed import read_lines
+from ..learning.best_episode import Earned, best_episode
 from .config import TABLES, RunConfig, read_config
-from .layout import CONFIG, METRICS, PARTS, VERSIONS, check_parts, part_numbers
-
-_SKIPPED = ("__pycache__", "node_modules", "site-packages")
+from .layout import LAYOUT, check_parts, part_numbers
 
 State = Literal["complete", "unfinished", "waiting for tell", "damaged"]
-
-IGNORED = ("seed", "label", "episodes", "reference", "judge", "imports", "format")
-"""Settings that may differ within a group."""
-
-MOST_DIFFERENCES = 3
-"""Groups that differ in more settings are named after their directories."""
-
-LAST, SHARE = 5, 3
-"""The mean J of a learner's last episodes counts: of a third of them, at most of five, so that
-its first attempts never do."""
-
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,7 @@ class RunSummary:
     Attributes:
         config: None if it cannot be read.
         episodes: Number of episodes so far.
-        best: J of the luckiest episode so far.
+        best: J of the best episode so far.
         last: J of the last episode.
         final: Mean J of the last episodes, of as many as are `judged`.
         reason: What is damaged; empty if nothing is.
@@ -91,6 +77,7 @@ def find_runs(directories: Iterable[Path], *, depth: int) -> Iterator[Path]:
 
 
 def _runs_below(top: Path, depth: int) -> Iterator[Path]:
+    skipped = ("__pycache__", "node_modules", "site-packages")
     for name, directories, files in os.walk(top):
         directory = Path(name)
         if _is_run({*directories, *files}, directory):
@@ -99,14 +86,16 @@ def _runs_below(top: Path, depth: int) -> Iterator[Path]:
             continue
         if len(directory.parts) - len(top.parts) >= depth:
             directories.clear()
-        directories[:] = sorted(d for d in directories if d[0] != "." and d not in _SKIPPED)
+        directories[:] = sorted(d for d in directories if d[0] != "." and d not in skipped)
 
 
 def _is_run(names: set[str], directory: Path) -> bool:
-    if CONFIG in names:  # other programs write files of that name, too
-        return any(name in names for name in (VERSIONS, METRICS, *PARTS))
+    if LAYOUT.config in names:  # other programs write files of that name, too
+        return any(name in names for name in (LAYOUT.versions, LAYOUT.metrics, *LAYOUT.parts))
     # A run that was killed while it began has these directories, but nothing in them.
-    return names.issuperset(PARTS) and any(any((directory / part).iterdir()) for part in PARTS)
+    return names.issuperset(LAYOUT.parts) and any(
+        any((directory / part).iterdir()) for part in LAYOUT.parts
+    )
 
 
 def summarise(directory: Path) -> RunSummary:
@@ -117,20 +106,20 @@ def summarise(directory: Path) -> RunSummary:
     earned: list[Earned] = []
     try:
         # Damaged lines are left out; they are written again when the run goes on.
-        rows = read_lines(directory / METRICS)[:done]
+        rows = read_lines(directory / LAYOUT.metrics)[:done]
         numbers = [row for row in rows if isinstance(row.get("value"), int | float)]
         earned = [Earned(row["value"], row.get("elsewhere")) for row in numbers]
         config = read_config(directory)
         check_parts(directory)
     except (ValueError, OSError) as error:
-        there = (directory / CONFIG).exists()
-        reason = " ".join(str(error).split()) if there else f"{CONFIG} is missing"
+        there = (directory / LAYOUT.config).exists()
+        reason = " ".join(str(error).split()) if there else f"{LAYOUT.config} is missing"
     values = [each.value for each in earned]
     return RunSummary(
         directory=directory,
         config=config,
         episodes=done,
-        best=values[luckiest(earned)] if earned else None,
+        best=values[best_episode(earned)] if earned else None,
         last=values[-1] if values else None,
         final=float(np.mean(values[-judged(len(values)) :])) if values else None,
         state="damaged" if reason or config is None else _state(config, done, pending),
@@ -141,7 +130,10 @@ def summarise(directory: Path) -> RunSummary:
 
 def judged(episodes: int) -> int:
     """Number of a learner's last episodes whose mean J counts."""
-    return max(1, min(LAST, episodes // SHARE))
+    # The mean J of a learner's last episodes counts: of a third of them, at most of five, so
+    # that its first attempts never do.
+    last, share = 5, 3
+    return max(1, min(last, episodes // share))
 
 
 def _state(config: RunConfig, done: int, pending: bool) -> State:
@@ -154,7 +146,7 @@ def _state(config: RunConfig, done: int, pending: bool) -> State:
 
 def _began(directory: Path) -> datetime | None:
     # Not the configuration, which is written again when the number of episodes changes.
-    for path in (directory / VERSIONS, directory):
+    for path in (directory / LAYOUT.versions, directory):
         with contextlib.suppress(OSError):
             return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return None
@@ -172,7 +164,7 @@ def _value(document: dict[str, Any], name: str) -> Any:
     value: Any = document
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
-            return _ABSENT
+            return object()  # equal to no value
         value = value[part]
     return value
 
@@ -201,7 +193,7 @@ class RunGroup:
 
 
 def group_runs(runs: Sequence[RunMetrics]) -> list[RunGroup]:
-    """Groups runs whose configurations differ only in `IGNORED` settings; keeps their order."""
+    """Groups runs that differ only in seed, label and the like; keeps their order."""
     groups: list[tuple[dict[str, Any], list[RunMetrics]]] = []
     for run in runs:
         settings = _settings(run.config)
@@ -221,10 +213,12 @@ def group_runs(runs: Sequence[RunMetrics]) -> list[RunGroup]:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """The settings that tell groups apart, with one entry for each option."""
     flat: dict[str, Any] = {}
+    # Settings that may differ within a group.
+    ignored = ("seed", "label", "episodes", "reference", "judge", "imports", "format")
     for name, value in config.document().items():
         if name in TABLES.values():
             flat |= {f"{name}.{key}": option for key, option in value.items()}
-        elif name not in IGNORED:
+        elif name not in ignored:
             flat[name] = value
     return flat
 
@@ -238,7 +232,9 @@ def _group_names(groups: list[dict[str, Any]]) -> list[str]:
     for name, options in TABLES.items():
         if name in differing:  # then its options differ anyway
             differing = [key for key in differing if not key.startswith(f"{options}.")]
-    if len(differing) > MOST_DIFFERENCES:
+    # Groups that differ in more settings are named after their directories.
+    most_differences = 3
+    if len(differing) > most_differences:
         return [""] * len(groups)
     names = [", ".join(_words(key, s.get(key)) for key in differing) for s in groups]
     return [name if names.count(name) == 1 else "" for name in names]

@@ -4,10 +4,9 @@ The learner's state is always made from what is on disk, interrupted or not. So 
 killed and goes on computes the same as one that was not.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,40 +17,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._files import digest, file_digest
-from .._progress import expect, progress_bar
+from .._progress import expect
 from .._types import Mass
+from ..checks import MASS_TOLERANCE
 from ..episode import Episode
 from ..errors import UserError
-from ..learning.best import BestPlan
-from ..learning.m3ucrl import CHOOSING, RUN, LearnerState, PlanError
-from ..learning.run import EpisodeMetrics, Usable, judged, measure
-from ..observed.checks import Asked
-from ..observed.episode import read_episode
-from ..observed.log import read_log
+from ..io.checks import Asked
+from ..io.sealed import digest
+from ..learning.fitting import PlanError
+from ..learning.forecast import BestPlan
+from ..learning.metrics import EpisodeMetrics, Usable, measure
+from ..learning.run import judged
+from ..learning.state import LearnerState, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
-from ..policies.files import load_policy, read_info
-from ..space.measure import MASS_TOLERANCE
-from .build import Setup, build, build_problem, resolve, with_reward_options
-from .config import RunConfig
-from .layout import LogRecord, read_seconds
-from .metrics_files import event_writer
-from .store import (
-    RunStore,
-    check_vacant,
-    logged_arrays,
-    observed_arrays,
-    to_transitions,
-    told,
-)
-from .surroundings import import_users
-
-KINDS = ("best", "cautious")
-"""Kinds of policies that all data make best."""
-
-STAGES = {"fit": "fitting", "plan": "planning", **dict(zip(KINDS, CHOOSING, strict=True))}
-"""What a run's timings call the stages that are shown while it learns."""
+from .build import Setup, build, build_problem
+from .layout import read_seconds
+from .store import RunStore
+from .told import observed_arrays, to_episode, to_transitions, told
 
 
 class Session:
@@ -70,8 +53,15 @@ class Session:
         self.data, self.ends, _ = told(store, setup.problem)
         self._state: LearnerState | None = None
         self._plan: Plan | None = None
+        # What a run's timings call the stages that are shown while it learns.
+        stages = {
+            "fit": "fitting",
+            "plan": "planning",
+            "best": "choosing a policy",
+            "cautious": "choosing a cautious policy",
+        }
         for row in read_seconds(store.directory):
-            for part, name in STAGES.items():
+            for part, name in stages.items():
                 if isinstance(row.get(part), float | int):
                     expect(name, row[part])
 
@@ -83,7 +73,9 @@ class Session:
             key = jax.random.key(self.store.config.seed)
             if self.ends:
                 last = self._read_plan(self.store.episodes)
-                self._state = learner.restore(key, self.data, self.ends, last.memory, last.profile)
+                mass = to_episode(self.store.records[-1]).mass[:-1]
+                known = (last.memory, last.profile, mass.astype(self.setup.problem.initial.dtype))
+                self._state = learner.restore(key, self.data, self.ends, *known)
             else:
                 self._state = learner.init(key, self.data)
             jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
@@ -162,7 +154,7 @@ class Session:
 
         Raises if there are no data yet.
         """
-        kind = KINDS[cautious]
+        kind = "cautious" if cautious else "best"
         found = self.store.read_best(kind)
         if found is None:
             if not len(self.data) and not self.store.logs:
@@ -172,7 +164,7 @@ class Session:
                 )
             ran: tuple[Profile, float | None] | None = None
             if self.store.episodes:
-                number = self.store.luckiest
+                number = self.store.best_episode
                 value, elsewhere = self.store.earned[number - 1]
                 ran = (self._read_plan(number).profile, value if elsewhere is None else None)
             state = self.state
@@ -243,80 +235,11 @@ class Session:
             notes=notes,
         )
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
-        self._reread()
+        self.reread()
         return metrics
 
-    def tell_file(
-        self,
-        path: Path,
-        *,
-        mass_path: Path | None = None,
-        agents: Sequence[str] = (),
-        policy_path: Path | None = None,
-        repeated: bool = False,
-    ) -> EpisodeMetrics:
-        """Tells an episode from a file; raises, and changes nothing, if it cannot be right.
-
-        Args:
-            path: The file of agents.
-            mass_path: The file of distributions, if there is one.
-            agents: The agents to learn from; by default all.
-            policy_path: The policy file that was run, to check that it is the one asked for.
-            repeated: Whether the episode may equal an earlier one.
-        """
-        asked = self.asked()
-        if policy_path is not None:
-            info = read_info(policy_path)
-            last = asked.policy_at(math.inf)
-            if info.get("id") != last:
-                raise UserError(
-                    f"{policy_path} is not the policy that was asked for last: expected the id "
-                    f"{last} of episode {asked.episode} of the run {asked.run}, got "
-                    f"{info.get('id')} of episode {info.get('episode')} of the run "
-                    f"{info.get('run')}; tell the episode of that policy"
-                )
-            # In early versions plans of the same data had one id, whatever they started from.
-            if not eqx.tree_equal(load_policy(policy_path), asked.profile):
-                raise UserError(
-                    f"{policy_path} is not the policy that was asked for last, though it has its "
-                    f"id {last}: it does other things, as if planned from another start; tell the "
-                    "episode in the run that it was asked of"
-                )
-        notes: list[str] = []
-        episode = read_episode(path, asked, mass_path=mass_path, agents=agents, notes=notes)
-        source = {"file": path.name, "sha256": file_digest(path)}
-        return self.tell(episode, source=source, repeated=repeated, notes=notes)
-
-    def tell_log(
-        self,
-        path: Path,
-        *,
-        mass_path: Path | None = None,
-        agents: Sequence[str] = (),
-        repeated: bool = False,
-    ) -> LogRecord:
-        """Tells transitions that belong to no episode from a file; see `read_log`.
-
-        Raises, and changes nothing, if they cannot be right. Plans know them from the next on; one
-        that was asked for already stays as it is. ``repeated`` accepts a log that equals an
-        earlier one.
-        """
-        log = read_log(path, self.setup.problem, mass_path=mass_path, agents=agents)
-        source = {"file": path.name, "sha256": file_digest(path), "notes": list(log.notes)}
-        content = digest("", logged_arrays(log.data))
-        for number, earlier in enumerate(self.store.logs, start=1):
-            same = content == earlier.content or source["sha256"] == earlier.source.get("sha256")
-            if same and not repeated:
-                raise UserError(
-                    f"{path} was told already, as log {number}; tell another, or pass --repeated "
-                    "if the same really happened twice"
-                )
-        record = self.store.write_log(log.data, source)
-        if record.since == self.episode:
-            self._reread()
-        return record
-
-    def _reread(self) -> None:
+    def reread(self) -> None:
+        """Reads the data again, after more were written; the plan is forgotten."""
         self.data, self.ends, _ = told(self.store, self.setup.problem)
         self._state = self._plan = None
 
@@ -329,7 +252,7 @@ class Session:
                 "use `mufield ask` and `mufield tell`"
             )
         plan, number, began = self.ask(), self.episode, time.perf_counter()
-        key = self.state.key_for(RUN)
+        key = self.state.key_for(Use.RUN)
         episode = system.run(plan.profile, key, agents=self.store.config.agents)
         ran, usable = time.perf_counter(), None
         if self.store.config.judge:
@@ -363,28 +286,6 @@ class Session:
         return eqx.filter_eval_shape(self.setup.learner.first_memory, jax.random.key(0))
 
 
-def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:
-    """Begins a run in a new or empty directory.
-
-    Raises before anything is written if the configuration is wrong, or if the run is to be
-    ``simulated`` and its problem has no simulator.
-    """
-    check_vacant(directory)  # first, because building takes seconds
-    full = resolve(config)
-    if full.imports is not None and full.imports.endswith(".py"):
-        # So that the run can be resumed from anywhere.
-        full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
-    setup = with_reward_options(build(full))
-    if simulated and setup.system is None:
-        raise UserError(
-            f"{config.environment!r} is a problem without a simulator, which cannot be trained "
-            f"here; begin with `mufield new {config.environment} --out {directory}`, then ask and "
-            "tell"
-        )
-    RunStore.create(directory, setup.config, import_users(full.imports))
-    return setup
-
-
 @contextmanager
 def open_run(
     directory: Path, setup: Setup | None = None, *, imports: str | None = None
@@ -397,56 +298,3 @@ def open_run(
         if setup is None or setup.config.identity != store.config.identity:
             setup = build(store.config, imports)
         yield Session(store, setup, imports)
-
-
-def learn_run(
-    directory: Path,
-    episodes: int | None = None,
-    *,
-    setup: Setup | None = None,
-    imports: str | None = None,
-    tensorboard: bool = False,
-    check: Callable[[], None] | None = None,
-    progress: bool = True,
-) -> list[dict[str, Any]]:
-    """Goes on with a run on a simulator until it has a number of episodes.
-
-    Args:
-        directory: A run that `new_run` began, however it was stopped since.
-        episodes: Number of episodes in all; by default what the configuration says.
-        setup: What `new_run` returned, to save time.
-        imports: The user's own file, if it is no longer where it was when the run began.
-        tensorboard: Whether to write all metrics as TensorBoard events, too.
-        check: Called before each episode; it may raise to stop.
-        progress: Whether to show a bar with the figures of the last episode.
-
-    Returns:
-        The metrics of all episodes.
-    """
-    if episodes is not None and episodes < 1:
-        raise UserError(f"expected at least one episode, got {episodes}")
-    with open_run(directory, setup, imports=imports) as session:
-        store = session.store
-        if episodes is not None:
-            store.set_target(episodes)
-        total = store.config.episodes
-        events = event_writer(directory / "tensorboard", store.rows) if tensorboard else None
-        with (
-            events or nullcontext() as write,
-            progress_bar("learning", total, shown=progress) as report,
-        ):
-            while store.episodes < total:
-                if check is not None:
-                    check()
-                session.step()
-                row = store.rows[-1]
-                if write is not None:
-                    write(row)
-                report(store.episodes, **_figures(row))
-        return store.rows
-
-
-def _figures(row: dict[str, Any]) -> dict[str, float]:
-    others = ("optimistic", "usable", "best", "beta", "spread", "reference")
-    figures = {"J": row["value"]} | {name: row.get(name) for name in others}
-    return {name: value for name, value in figures.items() if value is not None}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -14,63 +14,38 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
-from .._files import (
+from ..episode import Episode
+from ..errors import UserError
+from ..io.atomic import check_own, locked, remove_leftovers, write_changed
+from ..io.policies import load_policy, plain, read_info, save_policy
+from ..io.policy_document import leaf_name
+from ..io.sealed import (
     check_file,
-    check_own,
     digest,
     file_digest,
-    locked,
-    remove_leftovers,
     unusable,
-    write_changed,
     write_json,
     write_lines,
     write_sealed,
 )
-from ..episode import Episode
-from ..errors import UserError
-from ..learning.best import BestPlan
-from ..learning.run import EpisodeMetrics
+from ..learning.forecast import BestPlan
+from ..learning.metrics import EpisodeMetrics
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
-from ..policies.files import leaf_name, load_policy, plain, read_info, save_policy
-from ..problem import Problem
 from .config import RunConfig, read_config
-from .layout import (
-    COLUMNS,
-    CONFIG,
-    EPISODE,
-    LOG,
-    LOGGED,
-    METRICS,
-    OBSERVED,
-    PARTS,
-    PLAN,
-    PLANNED,
-    REPLAN,
-    SOMETIMES,
-    TIMINGS,
-    VERSIONS,
-    EpisodeRecord,
-    LogRecord,
-    ReplanRecord,
-    RunFiles,
-    read_seconds,
-    replan_path,
-)
+from .files import RunFiles
+from .layout import LAYOUT, EpisodeRecord, LogRecord, ReplanRecord, read_seconds, replan_path
 from .metrics_files import write_columns
 from .surroundings import versions
-
-FACTS = ("expected", "lower", "upper", "draws", "transitions", "how")
-"""What is kept with the policy that the data make best: fields of `BestPlan`."""
-
-MEMORY = "memory."
-"""Prefix of the arrays of the planner's memory in a plan's file."""
+from .told import logged_arrays, observed_arrays
 
 
 class RunStore(RunFiles):
     """A run that can be written to; only the process that holds the lock may."""
+
+    facts: ClassVar[tuple[str, ...]] = ("expected", "lower", "upper", "draws", "transitions", "how")
+    """Kept with the policy that the data make best: fields of `BestPlan`."""
 
     @classmethod
     def create(cls, directory: Path, config: RunConfig, imported: Path | None = None) -> "RunStore":
@@ -80,11 +55,11 @@ class RunStore(RunFiles):
             check_vacant(directory)
             check_own(directory)
             remove_leftovers(directory)
-            for part in PARTS:
+            for part in LAYOUT.parts:
                 (directory / part).mkdir(exist_ok=True)
-            write_json(directory / VERSIONS, versions(imported))
+            write_json(directory / LAYOUT.versions, versions(imported))
             # Last, because with this file the directory counts as a run.
-            write_json(directory / CONFIG, config.document())
+            write_json(directory / LAYOUT.config, config.document())
         return cls(directory)
 
     @classmethod
@@ -103,7 +78,7 @@ class RunStore(RunFiles):
         """Changes the number of episodes that the run is to have."""
         if episodes != self.config.episodes:
             self.config = replace(self.config, episodes=episodes)
-            write_json(self.directory / CONFIG, self.config.document())
+            write_json(self.directory / LAYOUT.config, self.config.document())
 
     def write_plan(self, plan: Plan) -> None:
         """Writes the plan of the next episode: its policy, then the file that makes it count."""
@@ -115,15 +90,15 @@ class RunStore(RunFiles):
         about = {"run": self.config.identity, "episode": number, "id": name}
         save_policy(policy, plan.profile, info=about)
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
-        memory = {MEMORY + leaf_name(path): leaf for path, leaf in leaves}
+        memory = {_memory_name(path): leaf for path, leaf in leaves}
         least = {} if plan.least is None else {"least": plan.least}
         write_sealed(
             self.path("plans", number),
             about
             | {"data": self.data_id(number), "note": plan.note}
             | {"policy_sha256": file_digest(policy)},
-            {name: getattr(plan, name) for name in PLANNED} | least | memory,
-            kind=PLAN,
+            {name: getattr(plan, name) for name in LAYOUT.planned} | least | memory,
+            kind=LAYOUT.plan_kind,
         )
 
     def read_plan(self, number: int, memory: Any) -> Plan:
@@ -135,7 +110,7 @@ class RunStore(RunFiles):
             raise unusable(policy, "it is not the policy that was planned")
         profile = load_policy(policy)
         assert isinstance(profile, Profile)
-        figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in PLANNED}
+        figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in LAYOUT.planned}
         if "least" in arrays:
             figures["least"] = jnp.asarray(arrays.pop("least"))
         filled = _fill(memory, arrays, self.path("plans", number))
@@ -152,8 +127,8 @@ class RunStore(RunFiles):
         save_policy(policy, plan.profile, info=about)
         least = {} if plan.least is None else {"least": plan.least}
         told = {"options": options, "note": plan.note, "policy_sha256": file_digest(policy)}
-        figures = {name: getattr(plan, name) for name in PLANNED}
-        write_sealed(path, about | told, figures | least, kind=REPLAN)
+        figures = {name: getattr(plan, name) for name in LAYOUT.planned}
+        write_sealed(path, about | told, figures | least, kind=LAYOUT.replan_kind)
 
     def read_replan(self, record: ReplanRecord, plan: Plan) -> Plan:
         """A plan as it was changed within the day; ``plan`` is the day's first."""
@@ -169,7 +144,7 @@ class RunStore(RunFiles):
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
         about = {"run": self.config.identity, "episodes": self.episodes, "id": self.best_id(kind)}
-        facts = {name: getattr(plan, name) for name in FACTS}
+        facts = {name: getattr(plan, name) for name in self.facts}
         save_policy(self.best_path(kind), plan.profile, info=about | facts)
 
     def read_best(self, kind: str) -> BestPlan | None:
@@ -183,7 +158,7 @@ class RunStore(RunFiles):
         except UserError:  # it is lost or damaged, and can be made again
             return None
         assert isinstance(profile, Profile)
-        return BestPlan(profile=profile, **{name: info[name] for name in FACTS})
+        return BestPlan(profile=profile, **{name: info[name] for name in self.facts})
 
     def best_path(self, kind: str) -> Path:
         """The file of the policy that all data make best: kinds are ``best`` and ``cautious``."""
@@ -208,7 +183,7 @@ class RunStore(RunFiles):
         changed = [each.id for each in self.replans(number)]
         if changed:
             document["replans"] = changed
-        write_sealed(self.path("episodes", number), document, arrays, kind=EPISODE)
+        write_sealed(self.path("episodes", number), document, arrays, kind=LAYOUT.episode_kind)
         self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source, name))
         self.derive()
 
@@ -221,17 +196,17 @@ class RunStore(RunFiles):
         about = {"run": self.config.identity, "log": number, "since": since, "source": source}
         path = self.log_path(number)
         path.parent.mkdir(exist_ok=True)
-        write_sealed(path, about, arrays, kind=LOG)
+        write_sealed(path, about, arrays, kind=LAYOUT.log_kind)
         self.logs.append(LogRecord(arrays, digest("", arrays), since, source))
         return self.logs[-1]
 
     def derive(self) -> None:
         """Writes the metrics and the copies of policies where they are missing or differ."""
-        write_lines(self.directory / METRICS, self.rows)
-        write_columns(self.directory / COLUMNS, self.rows)
+        write_lines(self.directory / LAYOUT.metrics, self.rows)
+        write_columns(self.directory / LAYOUT.columns, self.rows)
         if not self.records:
             return
-        for name, number in (("last", self.episodes), ("luckiest", self.luckiest)):
+        for name, number in (("last", self.episodes), ("best_episode", self.best_episode)):
             source, changed = self.policy_path(number), self.replans(number)
             planned = changed[-1].document if changed else self.read_plan_file(number).document
             check_file(source)
@@ -243,73 +218,22 @@ class RunStore(RunFiles):
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""
         new = {"episode": number} | {name: round(value, 4) for name, value in seconds.items()}
-        write_lines(self.directory / TIMINGS, [*read_seconds(self.directory), new])
-
-
-class Told(NamedTuple):
-    """All data of a run, in the order in which plans came to know them.
-
-    Attributes:
-        data: The transitions of episodes and logs.
-        ends: Number of transitions after each episode.
-        known: Number of transitions that each plan knows, that of the next episode included.
-    """
-
-    data: Transitions
-    ends: tuple[int, ...]
-    known: tuple[int, ...]
-
-
-def told(store: RunFiles, problem: Problem) -> Told:
-    """The data that the next plan of a run knows."""
-    data, ends, known = Transitions.empty(problem), [], []
-    for number in range(1, store.episodes + 2):
-        for log in store.logs:
-            if log.since == number:
-                data = data.join(to_transitions(log, problem))
-        known.append(len(data))
-        if number <= store.episodes:
-            data = data.append(to_episode(store.records[number - 1]))
-            ends.append(len(data))
-    return Told(data, tuple(ends), tuple(known))
-
-
-def to_transitions(log: LogRecord, problem: Problem) -> Transitions:
-    """A log as learners take it."""
-    arrays: dict[str, Any] = dict(log.arrays)
-    return Transitions(problem=problem, **arrays)
-
-
-def to_episode(record: EpisodeRecord) -> Episode:
-    """The observed episode as learners take it."""
-    return Episode(**{name: jnp.asarray(array) for name, array in record.arrays.items()})
-
-
-def observed_arrays(episode: Episode) -> dict[str, np.ndarray]:
-    """An episode's arrays as a record keeps them."""
-    found = {name: getattr(episode, name) for name in (*OBSERVED, *SOMETIMES)}
-    return {name: np.asarray(array) for name, array in found.items() if array is not None}
-
-
-def logged_arrays(data: Transitions) -> dict[str, np.ndarray]:
-    """A log's arrays as a record keeps them."""
-    arrays = {name: getattr(data, name) for name in LOGGED}
-    return arrays if data.earned is None else arrays | {"earned": data.earned}
+        write_lines(self.directory / LAYOUT.timings, [*read_seconds(self.directory), new])
 
 
 def check_vacant(directory: Path) -> None:
     """Raises if a directory holds a run or anything else."""
     if not directory.exists():
         return
-    if (directory / CONFIG).exists():
+    if (directory / LAYOUT.config).exists():
         raise UserError(
             f"{directory} holds a run already; go on with `mufield resume {directory}`, or choose "
             "another directory"
         )
     # A process that was killed while it began a run may have left these.
-    own = {"lock", VERSIONS, *PARTS}
+    own = {"lock", LAYOUT.versions, *LAYOUT.parts}
     others = sorted(p.name for p in directory.iterdir() if p.name not in own and p.suffix != ".tmp")
-    others += [part for part in PARTS if any((directory / part).glob("*"))]
+    others += [part for part in LAYOUT.parts if any((directory / part).glob("*"))]
     if others:
         raise UserError(
             f"expected a new or empty directory for the run, but {directory} holds {others[0]}; "
@@ -317,12 +241,17 @@ def check_vacant(directory: Path) -> None:
         )
 
 
+def _memory_name(path: Any) -> str:
+    """Name of an array of the planner's memory in a plan's file."""
+    return "memory." + leaf_name(path)
+
+
 def _fill(template: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
     """Puts a file's arrays into a planner's memory; raises unless all have a place there."""
     left = dict(arrays)
 
     def one(place: Any, leaf: Any) -> Any:
-        name = MEMORY + leaf_name(place)
+        name = _memory_name(place)
         if name not in left:
             raise unusable(path, f"it lacks {name}")
         array = left.pop(name)

@@ -17,11 +17,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .._files import MOST_TEXT, check_file, file_digest
 from ..errors import UserError
+from ..io.sealed import MOST_TEXT, check_file, file_digest
 from .trust import is_trusted, remember
-
-PACKAGES = ("mufield", "jax", "jaxlib", "equinox", "numpy", "optax", "scipy")
 
 
 def current_precision() -> str:
@@ -50,10 +48,11 @@ def check_precision(precision: str) -> None:
 
 def versions(imported: Path | None = None) -> dict[str, Any]:
     """Versions of Python and packages, and a digest of the user's own file."""
+    packages = ("mufield", "jax", "jaxlib", "equinox", "numpy", "optax", "scipy")
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        **{name: version(name) for name in PACKAGES},
+        **{name: version(name) for name in packages},
     }
     if imported is not None:
         found["imported"] = {

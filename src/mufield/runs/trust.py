@@ -3,7 +3,8 @@
 A run of a user's own system names the Python file that defines it. Such a run may come from
 somebody else, so its file is executed only if the user asked for that: by naming it on the command
 line, or in a call from Python. That is remembered outside of the run, for the file's place and
-contents, in the user's directory of settings.
+contents, in the user's directory of settings. The environment variable ``MUFIELD_TRUSTED``
+names another directory, or is ``off`` to remember nothing.
 """
 
 import hashlib
@@ -11,10 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from .._files import write_bytes
-
-PLACE = "MUFIELD_TRUSTED"
-"""Environment variable: another directory in which to remember, or ``off`` to remember nothing."""
+from ..io.atomic import write_bytes
 
 
 def remember(path: Path, data: bytes) -> None:
@@ -36,7 +34,7 @@ def is_trusted(path: Path, data: bytes) -> bool:
 
 
 def _note(path: Path, data: bytes) -> Path | None:
-    chosen = os.environ.get(PLACE, "")
+    chosen = os.environ.get("MUFIELD_TRUSTED", "")
     if chosen.strip().lower() == "off":
         return None
     try:

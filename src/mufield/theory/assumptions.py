@@ -8,9 +8,6 @@ from .bounds import SYMBOLS
 from .lipschitz import unbounded_in_empty_cells
 from .verdicts import Findings
 
-WHOLE = 1 - 1e-6
-"""Share of the population's moves that counts as all of them."""
-
 
 @dataclass(frozen=True)
 class Assumption:
@@ -73,7 +70,9 @@ def _calibrated(found: Findings) -> tuple[bool | None, str]:
     if not inside:
         return None, "the true motion is not known here"
     worst = min(inside)
-    if worst >= WHOLE:
+    # Share of the population's moves that counts as all of them.
+    whole = 1 - 1e-6
+    if worst >= whole:
         return True, "the band held the true motion of every move of every flow"
     at = inside.index(worst)
     return (
@@ -118,7 +117,7 @@ def _kernel(found: Findings) -> tuple[bool | None, str]:
     if not isinstance(family, GaussianProcess):
         sentence = (
             "an ensemble is no Gaussian process, so that theorem GPRegretBound does not apply to "
-            "it; distances, regret and the doubts along flows mean what they say"
+            "it; distances, regret and the deviations along flows mean what they say"
         )
         if found.prior is not None:
             sentence += (

@@ -4,8 +4,9 @@ Powers of $\overline{L}$ overflow on long horizons, so all bounds are natural lo
 print and proof of the paper differ, the formulas are what the proofs give (docs/theory.md).
 
 Three arguments recur. ``beta`` is the scale of a confidence band that holds both the true and the
-imagined motion, the largest of all episodes. ``doubts`` has one entry for each step: the model's
-standard deviation averaged over the population, $\int \|\sigma(s, \pi_h(s), \mu_h)\| \mu_h(ds)$.
+imagined motion, the largest of all episodes. ``deviations`` has one entry for each step: the
+model's standard deviation averaged over the population,
+$\int \|\sigma(s, \pi_h(s), \mu_h)\| \mu_h(ds)$.
 ``paid`` is the number of distributions that earn a reward, the paper's H.
 """
 
@@ -102,15 +103,15 @@ def given_constants(given: Mapping[str, Any]) -> dict[str, Constant]:
 
 
 def flow_bound(
-    constants: Constants, beta: float, doubts: Float[np.ndarray, "steps"]
+    constants: Constants, beta: float, deviations: Float[np.ndarray, "steps"]
 ) -> Float[np.ndarray, "moments"]:
     r"""Lemma MFFlowW1Bound: how far apart the imagined and the realised flow can be.
 
     Returns logarithms of bounds of $W_1(\tilde\mu_h, \mu_h)$ for h = 0, ..., H: the recursion in
     the lemma's proof, which is sharper than its statement
-    $2 \kappa \beta \, \overline{L}^{h-1} \sum_{i<h} \text{doubts}_i$.
+    $2 \kappa \beta \, \overline{L}^{h-1} \sum_{i<h} \text{deviations}_i$.
     """
-    source = log(2 * constants.stretch.value * beta) + logs(doubts)
+    source = log(2 * constants.stretch.value * beta) + logs(deviations)
     growth = log(constants.step_growth(beta))
     bounds = [-math.inf]
     for each in source:
@@ -132,13 +133,13 @@ def gap_bound(constants: Constants, distances: Float[np.ndarray, "moments"]) -> 
 
 
 def episode_bound(
-    constants: Constants, beta: float, doubts: Float[np.ndarray, "steps"], paid: int
+    constants: Constants, beta: float, deviations: Float[np.ndarray, "steps"], paid: int
 ) -> Log:
-    r"""Lemma episodeRegretSquareBound: the regret of one episode, from the doubts along it.
+    r"""Lemma episodeRegretSquareBound: the regret of one episode, from the deviations along it.
 
     $$r_t \le 4 \kappa \beta L_r (1 + L_\pi) \overline{L}^{H-1} H \sum_h \int \|\sigma\| d\mu_h$$
     """
-    return _prefix(constants, beta, paid) + math.log(paid) + log(float(np.sum(doubts)))
+    return _prefix(constants, beta, paid) + math.log(paid) + log(float(np.sum(deviations)))
 
 
 def regret_bound(

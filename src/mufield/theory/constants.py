@@ -25,15 +25,6 @@ from .lipschitz import Sites, sites_of, steepest
 from .run import EpisodeEvidence, RunData
 from .run_information import Prior
 
-NORM_POINTS = 200
-"""Transitions from which the motion's norm is estimated."""
-
-JITTER = 1e-6
-"""Epsilon in the estimate of the norm, as a share of the prior variance."""
-
-WIDEST = 40.0
-"""Standard deviations beyond which a normal density is zero."""
-
 
 def constants_of(
     run: RunData,
@@ -92,7 +83,9 @@ def axis_stretch(noise_std: float, cell_size: float) -> float:
     step = cell_size / noise_std
     if step < 0.5:  # the sum is one up to 1e-34
         return 1.0
-    edges = step * np.arange(-math.ceil(WIDEST / step), math.ceil(WIDEST / step) + 1)
+    # Standard deviations beyond which a normal density is zero.
+    widest = 40.0
+    edges = step * np.arange(-math.ceil(widest / step), math.ceil(widest / step) + 1)
     return float(step * np.sum(np.exp(-0.5 * edges**2)) / math.sqrt(2 * math.pi))
 
 
@@ -176,14 +169,18 @@ def _norm(run: RunData, prior: Prior | None) -> Constant | None:
         return problem.grid.displacement(state, motion(state, action, mu))
 
     rng = np.random.default_rng(0)
-    size = min(NORM_POINTS, len(run.data))
+    # Transitions from which the motion's norm is estimated.
+    norm_points = 200
+    size = min(norm_points, len(run.data))
     data = run.data.rows(rng.choice(len(run.data), size=size, replace=False))
     places = (data.states, data.actions, data.mass[data.moment])
     values = jax.vmap(moved)(*(jnp.asarray(each, problem.initial.dtype) for each in places))
     g = np.asarray(values, dtype=float) / np.asarray(problem.max_move)
     inputs = prior.family.rows(data).inputs
     covariance = covariances(prior.kernel, inputs, inputs)
-    epsilon = JITTER * float(np.mean(np.diagonal(covariance)))
+    # Epsilon in the estimate of the norm, as a share of the prior variance.
+    jitter = 1e-6
+    epsilon = jitter * float(np.mean(np.diagonal(covariance)))
     solved = np.linalg.solve(covariance + epsilon * np.eye(size), g)
     value = float(np.sqrt(max(0.0, np.sum(g * solved))))
     return Constant(value, "estimate", "of the simulator's motion at points of the run")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..models.base import FeatureMap
+from ..models.features import FeatureMap
 from ..models.kernels import (
     AbstractKernel,
     AbstractStationary,
@@ -28,10 +28,6 @@ from ..models.kernels import (
 from ..policies.encoders import Here, LogHere, Seen
 from ..space.measure import mean_field_at
 from .lipschitz import between_cells
-
-STEEPEST = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
-"""Greatest $d_k^2 / d^2$ at unit variance, with the distance d in length scales: minus the second
-derivative of the correlation at zero."""
 
 
 class Block(NamedTuple):
@@ -60,7 +56,10 @@ def kernel_bounds(
     Raises:
         NotImplementedError: If the kernel is not one of mufield's; give the constants then.
     """
-    steepest = next((each for kind, each in STEEPEST.items() if isinstance(kernel, kind)), None)
+    # Greatest $d_k^2 / d^2$ at unit variance, with the distance d in length scales: minus the
+    # second derivative of the correlation at zero.
+    curvatures = {SquaredExponential: 1.0, Matern32: 3.0, Matern52: 5.0 / 3.0}
+    steepest = next((each for kind, each in curvatures.items() if isinstance(kernel, kind)), None)
     if isinstance(kernel, AbstractStationary) and steepest is not None:
         variance = float(kernel.variance)
         scales = np.broadcast_to(np.asarray(kernel.length_scale), reach.shape)

@@ -21,20 +21,8 @@ from ..policies.base import Profile
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import mean_field_at
-from ..space.transport import ground_distance
+from ..space.transport import cell_distances
 from .bounds import Constant, Source
-
-ROWS = 64
-"""Cells that are compared with all others at once, to save memory."""
-
-POINTS = 64
-"""Points of a run at which slopes are computed."""
-
-EMPTY = 1e-12
-"""Mass of a cell that counts as empty."""
-
-WITHOUT_BOUND = 1e6
-"""Change per cell, beside an empty cell, from which on a slope counts as unbounded."""
 
 
 def between_cells(
@@ -46,13 +34,14 @@ def between_cells(
     ``order`` is that of the norm; ``wrapped`` rows are points of the space, with periodic axes.
     """
     rows = np.asarray(table, dtype=float).reshape(grid.n_cells, -1)
-    distance = ground_distance(grid, "straight")
+    distance = cell_distances(grid)
     found = 0.0
-    for start in range(0, grid.n_cells, ROWS):
-        some = rows[start : start + ROWS, None]
+    at_once = 64  # cells are compared with all others, to save memory
+    for start in range(0, grid.n_cells, at_once):
+        some = rows[start : start + at_once, None]
         between = grid.displacement(some, rows[None]) if wrapped else rows[None] - some
         apart = np.linalg.norm(between, order, axis=-1)
-        over = distance[start : start + ROWS]
+        over = distance[start : start + at_once]
         found = max(found, float(np.max(apart[over > 0] / over[over > 0], initial=0.0)))
     return found
 
@@ -95,7 +84,9 @@ def sites_of(data: Transitions) -> Sites:
     if len(data) == 0:
         raise UserError("expected at least one transition to take slopes at, got none")
     rng = np.random.default_rng(0)
-    rows = rng.choice(len(data), size=min(POINTS, len(data)), replace=False)
+    # Points of a run at which slopes are computed.
+    points = 64
+    rows = rng.choice(len(data), size=min(points, len(data)), replace=False)
     other = np.asarray(data.problem.actions.sample(jax.random.key(0), (len(rows),)), dtype=float)
     swapped = rng.random(len(rows)) < 0.5
     return Sites(
@@ -131,10 +122,12 @@ def unbounded_in_empty_cells(problem: Problem, function: Callable[..., Any]) -> 
     if grid.n_cells == 1:
         return False
     mass = np.full(grid.n_cells, 1.0 / (grid.n_cells - 1))
-    mass[0] = EMPTY
+    mass[0] = 1e-12  # as good as empty
     rest = np.asarray(problem.actions.rest, dtype=float)
     empty = Sites(grid.centres[:1], rest[None], mass[None])
-    return steepest(problem, function, empty) * min(grid.cell_size) > WITHOUT_BOUND
+    # A change per cell from which on a slope counts as unbounded.
+    without_bound = 1e6
+    return steepest(problem, function, empty) * min(grid.cell_size) > without_bound
 
 
 @eqx.filter_jit
@@ -163,13 +156,8 @@ def _slopes(
 @eqx.filter_jit
 def _laws(grid: Grid, profile: Profile, mass: _types.Masses) -> tuple[Array, Array]:
     """What the policy does: actions and their weights for all steps and cells."""
-
-    def step(_: None, inputs: tuple[Any, Array]) -> tuple[None, tuple[Array, Array]]:
-        part, now = inputs
-        law = profile.join(part).at_cells(grid, now)
-        return None, (law.actions, law.weights)
-
-    return jax.lax.scan(step, None, (profile.per_step, mass[:-1]), length=profile.horizon)[1]
+    laws = profile.laws(grid, mass[:-1])
+    return laws.actions, laws.weights
 
 
 def _cumulative(

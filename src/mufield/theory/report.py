@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from ..errors import UserError
 from ..models.gp import TheoryBeta
-from ..space.transport import ground_distance
+from ..space.transport import cell_distances
 from .assumptions import Assumption, assumptions_of
 from .bounds import (
     SYMBOLS,
@@ -27,8 +27,6 @@ from .run import EpisodeEvidence, RunData, episodes_of
 from .run_information import information_of, prior_of
 from .verdicts import Findings, Verdict, value_range, verdicts_of
 
-TEN = math.log(10)
-
 
 @dataclass(frozen=True)
 class TheoryRow:
@@ -39,7 +37,7 @@ class TheoryRow:
         regret: J of the reference minus ``value``.
         optimism: J that the plan expected minus ``value``.
         gap_bound: Bound of the optimism from the realised distances (lemma regretOptBound).
-        regret_bound: Bound of the regret from the doubts along the episode.
+        regret_bound: Bound of the regret from the deviations along the episode.
         total_bound: Bound of the total regret from the complexity (theorem main).
         w1_end: W1 of the imagined and the realised distribution at the end.
         w1_bound: Bound of ``w1_end`` (`flow_bound`).
@@ -112,7 +110,7 @@ class TheoryReport:
         document["w1"] = document.pop("distances").tolist()
         document["log10_w1_bound"] = document.pop("distance_bounds").tolist()
         for words, verdict in zip(document["verdicts"], self.verdicts, strict=True):
-            words["log10_bound"] = words.pop("bound") / TEN
+            words["log10_bound"] = words.pop("bound") / math.log(10)
             words |= {name: getattr(verdict, name) for name in ("vacuous", "holds", "sentence")}
         plain: dict[str, Any] = _finite(document)
         return plain
@@ -157,13 +155,13 @@ def make_report(
         constants=constants,
         betas=betas,
         flows=[
-            flow_bound(of_episode(constants, each), beta, each.doubts)
+            flow_bound(of_episode(constants, each), beta, each.deviations)
             for each, beta in zip(evidence, betas, strict=True)
         ],
         prior=prior,
         information=None if prior is None else information_of(run, prior),
         reference=config.reference if reference is None else reference,
-        diameter=float(ground_distance(problem.grid, "straight").max()),
+        diameter=float(cell_distances(problem.grid).max()),
         value_range=math.inf if rewarded is None else value_range(rewarded, masses),
     )
     unplanned = np.full(problem.horizon + 1, np.nan)
@@ -182,7 +180,7 @@ def make_report(
         notes=_notes(found),
         rows=tuple(_row(found, delta, t) for t in range(len(evidence))),
         distances=np.stack([unplanned if e.distances is None else e.distances for e in evidence]),
-        distance_bounds=np.stack(found.flows) / TEN,
+        distance_bounds=np.stack(found.flows) / math.log(10),
     )
 
 
@@ -195,7 +193,7 @@ def _row(found: Findings, delta: float, t: int) -> TheoryRow:
         regret = found.reference - each.value
         total = sum(found.reference - episode.value for episode in so_far)
     if each.distances is not None:
-        planned = gap_bound(own, logs(each.distances[:paid])) / TEN
+        planned = gap_bound(own, logs(each.distances[:paid])) / math.log(10)
         w1_end = float(each.distances[-1])
     complexity = sum(episode.squared for episode in so_far)
     main = regret_bound(constants, max(found.betas[: t + 1]), log(complexity), t + 1, paid)
@@ -219,11 +217,11 @@ def _row(found: Findings, delta: float, t: int) -> TheoryRow:
         total_regret=total,
         optimism=None if each.optimistic is None else each.optimistic - each.value,
         gap_bound=planned,
-        regret_bound=gap_bound(own, bounds[:paid]) / TEN,
-        total_bound=main / TEN,
+        regret_bound=gap_bound(own, bounds[:paid]) / math.log(10),
+        total_bound=main / math.log(10),
         beta=each.beta,
         w1_end=w1_end,
-        w1_bound=float(bounds[-1]) / TEN,
+        w1_bound=float(bounds[-1]) / math.log(10),
         complexity=complexity,
         observed_complexity=sum(episode.observed for episode in so_far),
         **information,

@@ -1,11 +1,10 @@
-"""What a run directory shows of each episode: the model's doubts, distances, whether its band held.
+"""What a run shows of each episode: the model's deviations, distances, whether its band held.
 
 The models are fitted again, as when a run is resumed.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,23 +14,21 @@ from jaxtyping import Array, Float
 
 from .. import _types
 from ..errors import UserError
-from ..learning.m3ucrl import LearnerState
-from ..models.base import AbstractModel, predict_rows
+from ..io.policies import load_policy
+from ..learning.state import LearnerState
+from ..models.base import AbstractModel
+from ..models.calibration import predict_rows
 from ..models.data import Transitions
-from ..policies.base import Profile
-from ..policies.files import load_policy
+from ..policies.base import ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..runs.build import Setup
-from ..runs.layout import RunFiles
-from ..runs.store import to_episode, told
+from ..runs.files import RunFiles
+from ..runs.told import to_episode, told
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
 from ..systems import SimulatedSystem
 from .bounds import Constant
 from .lipschitz import policy_slope
-
-SHARE = 1e-6
-"""Share of the population below which a move does not count for `EpisodeEvidence.needed`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +81,7 @@ class EpisodeEvidence:
     Attributes:
         optimistic: J that the plan expected, if there was a plan.
         beta: Scale of the band of the model before the episode, $\beta_{t-1}$.
-        doubts: $\int \|\sigma_{t-1}\| d\mu_{t,h}$ for each step.
+        deviations: $\int \|\sigma_{t-1}\| d\mu_{t,h}$ for each step.
         squared: $\sum_h \int \|\sigma_{t-1}\|^2 d\mu_{t,h}$, the expectation of ``observed``.
         observed: $\sum_h \|\sigma_{t-1}(z_{t,h})\|^2$, averaged over the tracked agents, without
             axes that a wall censored.
@@ -100,7 +97,7 @@ class EpisodeEvidence:
     value: float
     optimistic: float | None
     beta: float
-    doubts: Float[np.ndarray, "steps"]
+    deviations: Float[np.ndarray, "steps"]
     squared: float
     observed: float
     distances: Float[np.ndarray, "moments"] | None
@@ -131,7 +128,7 @@ def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
             value=float(episode.value),
             optimistic=optimistic if np.isfinite(optimistic) else None,
             beta=float(model.beta),
-            doubts=np.asarray(survey.doubt, dtype=float),
+            deviations=np.asarray(survey.deviation, dtype=float),
             squared=float(jnp.sum(survey.squared)),
             observed=float(np.sum(own.epistemic[own.observed] ** 2)) / agents,
             distances=distances,
@@ -144,7 +141,7 @@ def episodes_of(run: RunData) -> Iterator[EpisodeEvidence]:
 
 
 class _Survey(eqx.Module):
-    doubt: Float[Array, "*steps"]
+    deviation: Float[Array, "*steps"]
     squared: Float[Array, "*steps"]
     inside: Float[Array, "*steps"]
     needed: Float[Array, "*steps"]
@@ -159,7 +156,7 @@ def _survey(
     mass: _types.Masses,
 ) -> _Survey:
     """What the model says about the policy's moves, averaged over the population at each step."""
-    grid, beta = problem.grid, model.beta.astype(mass.dtype)
+    grid, beta = problem.grid, model.beta_as(mass.dtype)
 
     def judged(state: Array, action: Array, mu: MeanField) -> Array:
         """Norm of the standard deviations, and how many of them the mean is off."""
@@ -169,17 +166,19 @@ def _survey(
             off = jnp.abs(grid.displacement(found.mean, motion(state, action, mu)))
         return jnp.stack([jnp.linalg.norm(found.epistemic), jnp.max(off / found.epistemic)])
 
-    def step(_: None, inputs: tuple[Any, Array, Array]) -> tuple[None, _Survey]:
-        part, now, number = inputs
-        law = profile.join(part).at_cells(grid, now)
+    def step(inputs: tuple[Array, ActionLaw, Array]) -> _Survey:
+        now, law, number = inputs
         found = at_all_cells(grid, now, judged, law.actions, number)
         spread, ratio = found[..., 0], found[..., 1]
         weight = now[:, None] * law.weights
-        return None, _Survey(
-            doubt=jnp.sum(weight * spread),
+        return _Survey(
+            deviation=jnp.sum(weight * spread),
             squared=jnp.sum(weight * spread**2),
             inside=jnp.sum(weight * (ratio <= beta)),
-            needed=jnp.max(jnp.where(weight > SHARE, ratio, 0.0)),
+            # Moves of less than a millionth of the population do not count.
+            needed=jnp.max(jnp.where(weight > 1e-6, ratio, 0.0)),
         )
 
-    return jax.lax.scan(step, None, (profile.per_step, mass[:-1], problem.steps))[1]
+    laws = profile.laws(grid, mass[:-1])
+    found: _Survey = jax.lax.map(step, (mass[:-1], laws, problem.steps))
+    return found

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..learning.m3ucrl import FIT
-from ..models.base import FeatureMap, Rows
+from ..actions import Box
+from ..learning.state import Use, key_after
 from ..models.data import Transitions
+from ..models.features import FeatureMap, Rows
 from ..models.gp import GaussianProcess
 from ..models.kernels import AbstractKernel, covariances, variances
 from ..models.posterior import Factor, solve_triangular
 from ..policies.encoders import Unseen
-from ..problem import Box
 from ..space.move import GaussianNoise
 from .bounds import Log
 from .information import (
@@ -30,18 +30,6 @@ from .information import (
 )
 from .kernel_metric import feature_slopes, kernel_bounds
 from .run import RunData
-
-MOST_EXACT = 3000
-"""Up to so many observations, information is computed exactly; beyond, with inducing points."""
-
-MOST_INDUCING = 256
-"""Number of inducing points."""
-
-MOST_CANDIDATES = 400
-"""Candidate points of the greedy choice for the greatest information."""
-
-ACTIONS = {1: 9, 2: 5, 3: 3}
-"""Actions of the candidates on each axis, by the number of axes."""
 
 PerEpisode = Float[np.ndarray, "episodes"]
 
@@ -79,7 +67,7 @@ def prior_of(run: RunData) -> Prior | None:
         family = GaussianProcess(mu=getattr(family, "mu", Unseen()), fit_kernel=False)
     # The key of the last fit, so that the hyperparameters are those of the run.
     key = jax.random.key(run.store.config.seed)
-    key = jax.random.fold_in(jax.random.fold_in(key, len(run.ends)), FIT)
+    key = key_after(key, len(run.ends), Use.FIT)
     family, factor = family.settled(run.data, key)
     std = np.asarray(problem.noise.std) / np.asarray(problem.max_move)
     variance, slopes = math.inf, None
@@ -127,12 +115,15 @@ class Information:
     factor: Log | None
 
 
-def information_of(run: RunData, prior: Prior) -> Information:
-    """Counts the information of a run's data and bounds it, axis by axis."""
+def information_of(run: RunData, prior: Prior, *, most_exact: int = 3000) -> Information:
+    """Counts the information of a run's data and bounds it, axis by axis.
+
+    Up to ``most_exact`` observations it is computed exactly; beyond, with inducing points.
+    """
     scales, noises = np.asarray(run.setup.problem.max_move), prior.noise.tolist()
     ends = np.asarray(run.ends)
     points = int(np.max(np.diff(ends, prepend=0)))
-    gathered = [_gathered(run, prior, axis) for axis in range(len(noises))]
+    gathered = [_gathered(run, prior, axis, most_exact) for axis in range(len(noises))]
     bound, factor = None, None
     if math.isfinite(prior.variance):
         axes = list(zip(scales.tolist(), noises, gathered, strict=True))
@@ -180,13 +171,13 @@ class _Gathered(NamedTuple):
     stale: PerEpisode
 
 
-def _gathered(run: RunData, prior: Prior, axis: int) -> _Gathered:
+def _gathered(run: RunData, prior: Prior, axis: int, most_exact: int) -> _Gathered:
     """The information of one axis, episode by episode; censored moves do not count."""
     rows, noise = prior.family.rows(run.data), float(prior.noise[axis])
     seen = rows.observed[:, axis]
     ends = np.cumsum(seen)[np.asarray(run.ends) - 1]
     inputs = rows.inputs[seen]
-    if len(inputs) > MOST_EXACT:
+    if len(inputs) > most_exact:
         return _through_points(prior.kernel, noise, inputs, ends)
     covariance = covariances(prior.kernel, inputs, inputs)
     each = gains(covariance, noise), stale_variances(covariance, noise, ends)
@@ -203,7 +194,9 @@ def _through_points(
     """`_gathered` with inducing points, for many rows."""
     shape = (len(inputs), 1)
     rows = Rows(inputs, np.zeros(shape), np.ones(shape))
-    phi = Factor.of(kernel, np.asarray([noise]), rows, MOST_INDUCING).phi
+    # Number of inducing points.
+    most_inducing = 256
+    phi = Factor.of(kernel, np.asarray([noise]), rows, most_inducing).phi
     rest = variances(kernel, inputs) - np.sum(phi**2, axis=1)
     precision = np.eye(phi.shape[1])
     information, stale, before = [], [], 0
@@ -228,12 +221,15 @@ class _Candidates(NamedTuple):
 def _candidates(run: RunData, prior: Prior) -> _Candidates:
     problem = run.setup.problem
     grid, actions = problem.grid, problem.actions
-    points, half_gap = ACTIONS.get(actions.dim, 2), 0.0
+    # Actions of the candidates on each axis, by the number of axes.
+    points, half_gap = {1: 9, 2: 5, 3: 3}.get(actions.dim, 2), 0.0
     tried = np.asarray(actions.points(points, border=False), dtype=float)
     if isinstance(actions, Box):
         widths = np.asarray(actions.upper) - np.asarray(actions.lower)
         half_gap = float(np.linalg.norm(widths / points / 2))
-    stride = max(1, -(-grid.n_cells * len(tried) // MOST_CANDIDATES))
+    # Candidate points of the greedy choice for the greatest information.
+    most_candidates = 400
+    stride = max(1, -(-grid.n_cells * len(tried) // most_candidates))
     cells = grid.centres[::stride]
     states = np.repeat(cells, len(tried), axis=0)
     spread = Transitions(

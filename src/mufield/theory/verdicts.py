@@ -18,18 +18,6 @@ from .constants import of_episode
 from .run import EpisodeEvidence, RunData
 from .run_information import Information, Prior
 
-ROUNDING = 1e-6
-"""A logarithm may exceed its bound by this much."""
-
-POINTS = 3
-"""Actions on each axis of a box that are tried for the range of J, its ends among them."""
-
-MOST_DISTRIBUTIONS = 200
-"""Distributions of a run that are tried for the range of J."""
-
-DIAMETER = "the greatest distance in the space"
-RANGE = "the greatest difference of two policies' J that was found"
-
 
 @dataclass(frozen=True, eq=False)
 class Findings:
@@ -70,7 +58,7 @@ class Findings:
         """How many realised distances exceed their bounds, and how many there are."""
         pairs = zip(self.evidence, self.flows, strict=True)
         planned = [(e.distances, f) for e, f in pairs if e.distances is not None]
-        off = [logs(d[1:]) > flow[1:] + ROUNDING for d, flow in planned]
+        off = [logs(d[1:]) > flow[1:] + 1e-6 for d, flow in planned]
         return int(sum(map(np.sum, off))), sum(map(len, off))
 
 
@@ -102,7 +90,7 @@ class Verdict:
     @property
     def holds(self) -> bool | None:
         """Whether the realised value keeps to the bound; rounding is forgiven."""
-        return None if self.realised is None else log(self.realised) <= self.bound + ROUNDING
+        return None if self.realised is None else log(self.realised) <= self.bound + 1e-6
 
     @property
     def sentence(self) -> str:
@@ -119,6 +107,8 @@ def verdicts_of(found: Findings) -> Iterator[Verdict]:
     """All verdicts, in the order of the proofs."""
     episodes, beta = len(found.evidence), max(found.betas)
     last, own = found.evidence[-1], of_episode(found.constants, found.evidence[-1])
+    diameter = "the greatest distance in the space"
+    values = "the greatest difference of two policies' J that was found"
     # The distances of the last episode that was planned, after one step and at the end.
     for t in [t for t, each in enumerate(found.evidence) if each.distances is not None][-1:]:
         distances = np.asarray(found.evidence[t].distances)
@@ -129,7 +119,7 @@ def verdicts_of(found: Findings) -> Iterator[Verdict]:
                 float(distances[h]),
                 float(found.flows[t][h]),
                 found.diameter,
-                DIAMETER,
+                diameter,
             )
     if last.distances is not None and last.optimistic is not None:
         yield Verdict(
@@ -138,15 +128,15 @@ def verdicts_of(found: Findings) -> Iterator[Verdict]:
             last.optimistic - last.value,
             gap_bound(own, logs(last.distances[: found.paid])),
             found.value_range,
-            RANGE,
+            values,
         )
     yield Verdict(
         "lemma episodeRegretSquareBound",
         f"the regret of episode {episodes}",
         None if found.reference is None else found.reference - last.value,
-        episode_bound(own, beta, last.doubts, found.paid),
+        episode_bound(own, beta, last.deviations, found.paid),
         found.value_range,
-        RANGE,
+        values,
     )
     complexities = {"theorem main": log(sum(each.squared for each in found.evidence))}
     info, own_info = found.information, found.own_information
@@ -160,7 +150,7 @@ def verdicts_of(found: Findings) -> Iterator[Verdict]:
             None if found.reference is None else episodes * found.reference - earned,
             regret_bound(found.constants, beta, complexity, episodes, found.paid),
             episodes * found.value_range,
-            f"{episodes} times {RANGE}",
+            f"{episodes} times {values}",
         )
     if info is not None:
         yield Verdict(
@@ -189,9 +179,13 @@ def value_range(problem: Problem, masses: Float[np.ndarray, "moments cells"]) ->
     point masses, the uniform distribution and ``masses``, with actions spread over the box.
     """
     n, dtype = problem.grid.n_cells, problem.initial.dtype
-    stride = max(1, len(masses) // MOST_DISTRIBUTIONS)
+    # Distributions of a run that are tried for the range of J.
+    most_distributions = 200
+    stride = max(1, len(masses) // most_distributions)
     tried = np.concatenate([np.eye(n), np.full((1, n), 1.0 / n), masses[::stride]])
-    moves = problem.actions.points(POINTS).astype(dtype)
+    # Actions on each axis of a box that are tried for the range of J, its ends among them.
+    points = 3
+    moves = problem.actions.points(points).astype(dtype)
     low, high = _extremes(problem, jnp.asarray(tried, dtype), moves)
     return float(jnp.max(high) - jnp.min(low)) * problem.paid_steps
 

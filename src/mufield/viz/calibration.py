@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .._style import REFERENCE_COLOUR
+from .._style import STYLE
 from ..errors import UserError
 from .curves import Curve, Panel, draw_panel, legend_below
 
@@ -47,7 +47,7 @@ def calibration_figure(
         drawn[name] = Curve(y, x, place=place)
     figure = Figure(figsize=(5.4, 5.8), layout="constrained")
     axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color=REFERENCE_COLOUR, linestyle="--", label="calibrated")
+    axes.plot([0, 1], [0, 1], color=STYLE.reference, linestyle="--", label="calibrated")
     draw_panel(axes, Panel(drawn, x_label, y_label, title=title, whole=False))
     axes.set(aspect="equal", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     for axis in (axes.xaxis, axes.yaxis):

@@ -14,18 +14,10 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
-from .._style import COLOURS
+from .._style import STYLE
 from ..errors import UserError
-from ..space.maps import CityMap
-from .curves import MARKERS
+from ..fleet.maps import CityMap
 from .fields import Labels, draw_arrows
-
-WATER, STREETS = "#c9dcea", "YlOrRd"
-"""Colours of everything that is no street, and of streets."""
-
-NO_STREET = "water, or no trips"
-FLEET = 1000
-"""Maps show how many vehicles of a fleet of this size are in a cell."""
 
 Cells = Float[Array | np.ndarray, "cells"]
 
@@ -49,7 +41,10 @@ def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Lab
     """What the axes of a city's map are called; what is no street is blue."""
     up = f"{city.turn:g}° from north" if city.turn else "north"
     return Labels(
-        x="km", y=f"km (up is {up})", mass=f"{mass} (pale blue: {NO_STREET})", walls=WATER
+        x="km",
+        y=f"km (up is {up})",
+        mass=f"{mass} (pale blue: water, or no trips)",
+        walls=STYLE.water,
     )
 
 
@@ -59,6 +54,7 @@ def map_figure(
     *,
     title: str = "",
     places: Mapping[str, tuple[float, float]] | None = None,
+    fleet: int = 1000,
 ) -> Figure:
     """Draws maps side by side, with one range of colours for all.
 
@@ -68,6 +64,7 @@ def map_figure(
         title: Title of the figure.
         places: Names to write on the maps, with longitude and latitude. If maps with arrows stand
             beside others, only on those, because names would hide arrows.
+        fleet: Maps show how many vehicles of a fleet of this size are in a cell.
     """
     if not panels:
         raise UserError("expected at least one map to draw, got none")
@@ -78,21 +75,21 @@ def map_figure(
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     highest = max(float(np.max(panel.shares)) for panel in panels)
     # The square root shows thin cells beside crowds.
-    norm = PowerNorm(0.5, 0.0, max(FLEET * highest, 1e-9))
+    norm = PowerNorm(0.5, 0.0, max(fleet * highest, 1e-9))
     for place, (panel, each) in enumerate(zip(panels, axes, strict=True)):
         named = panel.arrows is None or all(other.arrows is not None for other in panels)
-        _draw_map(each, city, panel, norm, (places or {}) if named else {})
+        _draw_map(each, city, panel, fleet, norm, (places or {}) if named else {})
         each.set(xlabel=labels.x, ylabel=labels.y if place == 0 else "", title=panel.title)
     size = 1000 * grid.cell_size[0]
     figure.colorbar(
-        ScalarMappable(norm, STREETS),
+        ScalarMappable(norm, STYLE.street_map),
         ax=list(axes),
-        label=f"number in a cell of {size:.0f} m, for a fleet of {FLEET:,} vehicles",
+        label=f"number in a cell of {size:.0f} m, for a fleet of {fleet:,} vehicles",
         fraction=0.05,
         aspect=30,
         shrink=0.75,
     )
-    keys: list[Patch | Line2D] = [Patch(color=WATER, label=NO_STREET)]
+    keys: list[Patch | Line2D] = [Patch(color=STYLE.water, label="water, or no trips")]
     if any(panel.arrows is not None for panel in panels):
         arrow = Line2D([], [], marker=r"$\rightarrow$", markersize=14, linestyle="", color="black")
         arrow.set_label("mean drive of empty vehicles")
@@ -107,17 +104,18 @@ def _draw_map(
     axes: Axes,
     city: CityMap,
     panel: MapPanel,
+    fleet: int,
     norm: Normalize,
     places: Mapping[str, tuple[float, float]],
 ) -> None:
     grid, values = city.grid, np.asarray(panel.shares, dtype=float)
-    axes.set_facecolor(WATER)
-    picture = np.where(grid.walls, np.nan, grid.to_array(FLEET * values))
+    axes.set_facecolor(STYLE.water)
+    picture = np.where(grid.walls, np.nan, grid.to_array(fleet * values))
     axes.imshow(
         picture.T,
         origin="lower",
         extent=(grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]),
-        cmap=STREETS,
+        cmap=STYLE.street_map,
         norm=norm,
         interpolation="nearest",
     )
@@ -150,8 +148,8 @@ def served_figure(
             hours,
             shares,
             label=name,
-            color=COLOURS[place % len(COLOURS)],
-            marker=MARKERS[place % len(MARKERS)],
+            color=STYLE.colours[place % len(STYLE.colours)],
+            marker=STYLE.markers[place % len(STYLE.markers)],
             markersize=4,
         )
     axes.set(

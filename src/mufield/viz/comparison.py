@@ -5,26 +5,19 @@ from typing import get_args
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..compare.config import LEARNERS, PESSIMISTS, Q_LEARNERS, split
+from ..compare.config import contenders_of, split
 from ..compare.result import Comparison
 from ..runs.config import ModelName
 from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
-
-# Each contender keeps its colour and marker, whoever else is compared.
-FAMILIES = get_args(ModelName)
-_PLACES = {name: index for index, name in enumerate((*LEARNERS, *Q_LEARNERS, *PESSIMISTS))}
-# Solid or dash-dotted: plain dashes mark what cannot be compared.
-_REFERENCES = {"random": ("-.", "0.45"), "known": ("-", "black")} | {
-    "stay": ("-.", "tab:brown"),
-    "demand": ("-.", "tab:olive"),
-    "fluid": ("-", "tab:gray"),
-}
 
 
 def _place(name: str) -> int:
     """The place of a contender's colour and marker; models of a named family have others."""
     own, family = split(name)
-    return _PLACES[own] + len(_PLACES) * (1 + FAMILIES.index(family) if family else 0)
+    families = get_args(ModelName)
+    # The same for a contender, whoever else is compared.
+    places = [*contenders_of("learner"), *contenders_of("q-learner"), *contenders_of("constrained")]
+    return places.index(own) + len(places) * (1 + families.index(family) if family else 0)
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
@@ -41,6 +34,12 @@ def comparison_figure(comparison: Comparison) -> Figure:
     draw_panel(
         axes, Panel({}, "transitions seen by a learner", "total reward J", title, whole=False)
     )
+    # Solid or dash-dotted: plain dashes mark what cannot be compared.
+    references = {"random": ("-.", "0.45"), "known": ("-", "black")} | {
+        "stay": ("-.", "tab:brown"),
+        "demand": ("-.", "tab:olive"),
+        "fluid": ("-", "tab:gray"),
+    }
     for result in comparison.results:
         if result.transitions:
             values = np.asarray(result.curves)
@@ -54,7 +53,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
             )
             draw_curve(axes, result.label, curve)
             continue
-        dashes, colour = _REFERENCES[result.name]
+        dashes, colour = references[result.name]
         draw_reference(axes, result.label, result.finals[0], dashes, colour)
         if result.upper is not None:
             draw_reference(axes, f"{result.name}, upper bound", result.upper, ":", colour)

@@ -13,25 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .._files import write_bytes
-from .._style import COLOURS, REFERENCE_COLOUR
+from .._style import STYLE
 from ..errors import UserError
+from ..io.atomic import write_bytes
 
 Values = Real[Array | np.ndarray, "_"]
-
-MARKERS = ("o", "s", "^", "D", "v", "P")
-"""They tell curves apart where colours are lost, as in print."""
-
-MARKER_SIZE = 4
-MOST_MARKERS = 40
-"""Curves with more values have no markers, which would overlap."""
-
-BAND_OPACITY = 0.2
-REFERENCE_DASHES = ("--", "-.", ":", (0, (1, 3)))
-PANEL_WIDTH, PANEL_HEIGHT = 5.4, 3.8
-DOTS_PER_INCH = 150
-LETTER, HANDLE = 0.072, 0.6
-"""Width in inches of a letter and of a handle in the legend, on the safe side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +109,8 @@ def panel_figure(
     *,
     title: str = "",
     note: str = "",
-    width: float = PANEL_WIDTH,
-    height: float = PANEL_HEIGHT,
+    width: float = STYLE.panel[0],
+    height: float = STYLE.panel[1],
     share_y: bool = False,
 ) -> Figure:
     """Draws panels in rows, with one legend for all of them below.
@@ -170,8 +156,9 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draws one panel, without its ranges and its legend."""
     for name, curve in panel.curves.items():
         draw_curve(axes, name, curve)
+    reference_dashes = ("--", "-.", ":", (0, (1, 3)))
     for index, (name, value) in enumerate(panel.references.items()):
-        draw_reference(axes, name, value, REFERENCE_DASHES[index % len(REFERENCE_DASHES)])
+        draw_reference(axes, name, value, reference_dashes[index % len(reference_dashes)])
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
     if panel.whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
@@ -183,25 +170,29 @@ def draw_curve(axes: Axes, name: str, curve: Curve) -> None:
     """Draws one curve and its band."""
     y = np.asarray(curve.y, dtype=float)
     x = np.arange(len(y)) if curve.x is None else np.asarray(curve.x, dtype=float)
-    colour = COLOURS[curve.place % len(COLOURS)]
-    few = curve.marked and len(y) <= MOST_MARKERS
+    colour = STYLE.colours[curve.place % len(STYLE.colours)]
+    # Curves with more values have no markers, which would overlap.
+    most_markers = 40
+    few = curve.marked and len(y) <= most_markers
     axes.plot(
         x,
         y,
         color=colour,
         linestyle=curve.dashes,
         # Beyond the last colour, each has another marker than the first time.
-        marker=MARKERS[(curve.place + curve.place // len(COLOURS)) % len(MARKERS)] if few else "",
-        markersize=MARKER_SIZE,
+        marker=STYLE.markers[(curve.place + curve.place // len(STYLE.colours)) % len(STYLE.markers)]
+        if few
+        else "",
+        markersize=4,
         label=name,
     )
     if curve.band is not None:
         low, high = (np.asarray(edge, dtype=float) for edge in curve.band)
-        axes.fill_between(x, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def draw_reference(
-    axes: Axes, name: str, value: float, dashes: Any = "--", colour: str = REFERENCE_COLOUR
+    axes: Axes, name: str, value: float, dashes: Any = "--", colour: str = STYLE.reference
 ) -> None:
     """Draws a horizontal line."""
     axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.2, label=name)
@@ -214,7 +205,8 @@ def legend_below(figure: Figure, note: str = "") -> None:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
     longest = max(map(len, entries), default=0)
-    columns = int(figure.get_figwidth() / (LETTER * longest + HANDLE))
+    # Width in inches of a letter and of a handle in the legend, on the safe side.
+    columns = int(figure.get_figwidth() / (0.072 * longest + 0.6))
     legend = figure.legend(
         list(entries.values()),
         list(entries),
@@ -238,7 +230,7 @@ def save_figure(
         picture = io.BytesIO()
         # Without the date, so that the same figure gives the same file.
         metadata = {"CreationDate": None} if kind == "pdf" else None
-        figure.savefig(picture, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(picture, format=kind, dpi=STYLE.dots_per_inch, metadata=metadata)
         # Not with_suffix: names of runs may contain dots.
         written.append(path.with_name(f"{path.name}.{kind}"))
         write_bytes(written[-1], picture.getvalue())

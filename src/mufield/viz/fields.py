@@ -15,29 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
-from .._style import BAR_COLOUR, BAR_EDGE, VISIBLE_SHARE, WALL_COLOUR, WALL_HATCH
+from .._style import STYLE
 from ..errors import UserError
 from ..space.grid import Grid
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
-
-COLOUR_MAP = "viridis"
-# Hatched, because plain dark grey is too near to the dark end of the colour map.
-WALLS: dict[str, Any] = {
-    "facecolor": WALL_COLOUR,
-    "edgecolor": WALL_HATCH,
-    "hatch": "////",
-    "linewidth": 0,
-}
-
-CROWDED_SHARE = 10.0
-"""The log scale ends at this multiple of the mass that cells have if the population is evenly
-spread, so that crowds at the start of a flow leave some range for the other steps."""
-
-SHORTEST_ARROW = 0.25
-"""Arrows shorter than this share of the longest are left out: they would be specks."""
-
-MOST_ARROWS = 16
-"""Arrows along a panel of normal width; finer grids show those of some cells only."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +30,14 @@ class Labels:
     mass: str = "mass of a cell"
     walls: str | None = None
 
+    def look_of_walls(self) -> dict[str, Any]:
+        """Arguments of patches that are walls."""
+        if self.walls:
+            return {"facecolor": self.walls, "linewidth": 0}
+        # Hatched, because plain dark grey is too near to the dark end of the colour map.
+        colours = {"facecolor": STYLE.wall, "edgecolor": STYLE.wall_hatch}
+        return {**colours, "hatch": "////", "linewidth": 0}
 
-PLAIN = Labels()
 
 ColourScale = Literal["linear", "log"]
 
@@ -66,7 +53,7 @@ def draw_field(
     colour_scale: ColourScale = "linear",
     colour_bar: bool = True,
     arrow_unit: float | None = None,
-    labels: Labels = PLAIN,
+    labels: Labels = Labels(),
 ) -> None:
     """Draws one distribution: the density along a line, or the masses of cells as an image.
 
@@ -115,14 +102,14 @@ def draw_field(
 
 
 def draw_colour_bar(
-    axes: Axes | Sequence[Axes], grid: Grid, norm: Normalize, labels: Labels = PLAIN
+    axes: Axes | Sequence[Axes], grid: Grid, norm: Normalize, labels: Labels = Labels()
 ) -> None:
     """Draws the colour bar of one panel, or one that several panels share."""
     first = axes if isinstance(axes, Axes) else axes[0]
     logarithmic = isinstance(norm, LogNorm)
     wide = _is_wide(grid)
     bar = first.figure.colorbar(
-        ScalarMappable(norm, COLOUR_MAP),
+        ScalarMappable(norm, STYLE.field_map),
         ax=axes if isinstance(axes, Axes) else list(axes),
         label=labels.mass,
         location="bottom" if wide else "right",
@@ -198,8 +185,11 @@ def range_of(grid: Grid, highest: float, scale: ColourScale) -> tuple[float, flo
     high = highest if highest > 0 else 1.0
     if scale == "linear":
         return 0.0, high
-    high = min(high, CROWDED_SHARE / grid.n_cells)
-    return min(VISIBLE_SHARE / grid.n_cells, 0.1 * high), high
+    # The log scale ends at this multiple of the mass that cells have if the population is
+    # evenly spread, so that crowds at the start of a flow leave some range for the other steps.
+    crowded_share = 10.0
+    high = min(high, crowded_share / grid.n_cells)
+    return min(STYLE.visible_share / grid.n_cells, 0.1 * high), high
 
 
 def norm_between(limits: tuple[float, float], scale: ColourScale) -> Normalize:
@@ -224,12 +214,12 @@ def _draw_line(
         grid.to_array(values / grid.cell_volume),
         edges,
         fill=True,
-        facecolor=BAR_COLOUR,
-        edgecolor=BAR_EDGE,
+        facecolor=STYLE.bar,
+        edgecolor=STYLE.bar_edge,
         linewidth=1.0,
     )
     for cell in np.flatnonzero(grid.walls):
-        axes.axvspan(edges[cell], edges[cell + 1], label="wall", **WALLS)
+        axes.axvspan(edges[cell], edges[cell + 1], label="wall", **Labels().look_of_walls())
     low, high = (limit / grid.cell_volume for limit in limits)
     axes.set(
         xlim=(grid.lower[0], grid.upper[0]),
@@ -247,7 +237,7 @@ def _draw_plane(
         grid.to_array(values).T,  # rows of an image are y
         origin="lower",
         extent=(grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]),
-        cmap=COLOUR_MAP,
+        cmap=STYLE.field_map,
         norm=norm,
         interpolation="nearest",
     )
@@ -255,7 +245,7 @@ def _draw_plane(
     corners = np.asarray(grid.lower) + np.argwhere(grid.walls) * size
     if len(corners):
         blocks = [Rectangle((x, y), size[0], size[1]) for x, y in corners]
-        look = {"facecolor": labels.walls, "linewidth": 0} if labels.walls else WALLS
+        look = labels.look_of_walls()
         axes.add_collection(PatchCollection(blocks, label="walls", **look), autolim=False)
     axes.set(xlabel=labels.x, ylabel=labels.y, aspect="equal")
 
@@ -275,9 +265,13 @@ def draw_arrows(
         )
     lengths = np.linalg.norm(arrows, axis=1)
     unit = unit or float(lengths.max())
+    # Arrows along a panel of normal width; finer grids show those of some cells only.
+    most_arrows = 16
     # On fine grids every arrow stands for a block of cells, as it would be too small for one.
-    stride = math.ceil(max(grid.shape) / (2 * MOST_ARROWS if _is_wide(grid) else MOST_ARROWS))
-    shown = (values > VISIBLE_SHARE / grid.n_cells) & (lengths > SHORTEST_ARROW * unit)
+    stride = math.ceil(max(grid.shape) / (2 * most_arrows if _is_wide(grid) else most_arrows))
+    # Arrows shorter than this share of the longest are left out: they would be specks.
+    shortest_arrow = 0.25
+    shown = (values > STYLE.visible_share / grid.n_cells) & (lengths > shortest_arrow * unit)
     shown &= (grid.free_cells % stride == stride // 2).all(axis=1)
     if not shown.any():
         return

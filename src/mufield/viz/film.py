@@ -13,12 +13,11 @@ from jaxtyping import UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .._files import replacing
+from .._style import STYLE
 from ..errors import UserError
+from ..io.atomic import replacing
 from ..space.grid import Grid
-from .curves import DOTS_PER_INCH
 from .fields import (
-    PLAIN,
     ColourScale,
     Labels,
     draw_colour_bar,
@@ -43,7 +42,7 @@ def animate_flow(
     titles: Sequence[str] | None = None,
     frames_per_second: float = 3,
     progress: Progress | None = None,
-    labels: Labels = PLAIN,
+    labels: Labels = Labels(),
 ) -> Path:
     """Writes a film of a flow, or of several side by side: one frame for each step.
 
@@ -97,7 +96,7 @@ def _frames(
     width, height = panel_size(grid)
     figure = Figure(
         figsize=(_even(width * len(flows)), _even(height + 0.5)),
-        dpi=DOTS_PER_INCH,
+        dpi=STYLE.dots_per_inch,
         layout="compressed",
     )
     canvas: Any = FigureCanvasAgg(figure)  # matplotlib annotates only half of it
@@ -138,7 +137,7 @@ def _frames(
 def _even(inches: float) -> float:
     """The nearest size with an even number of pixels, as H.264 needs it."""
     # A little more, because matplotlib rounds the number of pixels down.
-    return (2 * round(inches * DOTS_PER_INCH / 2) + 1e-6) / DOTS_PER_INCH
+    return (2 * round(inches * STYLE.dots_per_inch / 2) + 1e-6) / STYLE.dots_per_inch
 
 
 def _ffmpeg() -> str | None:

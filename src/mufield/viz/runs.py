@@ -13,22 +13,15 @@ from matplotlib.ticker import PercentFormatter
 from .._style import DIAGNOSTICS, Diagnostic
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..learning.run import LEVEL
-from ..policies.files import load_policy
+from ..io.policies import load_policy
+from ..learning.coverage import COVERAGE_LEVEL
 from ..problem import Problem
-from ..runs.layout import RunFiles
+from ..runs.files import RunFiles
 from ..runs.overview import RunGroup
 from .curves import Curve, Panel, band_of, panel_figure
 from .fields import field_figure
 from .film import animate_flow
 from .flows import Arrows, Masses
-
-EXPLORING, USABLE = "realised while exploring", "realised without optimism"
-OPTIMISTIC = "expected by the optimistic plan"
-"""Names of the curves of a run; those that were not judged have two."""
-
-ROWS = 2
-"""Rows of the diagnostics' panels."""
 
 
 def learning_figure(groups: Sequence[RunGroup]) -> Figure:
@@ -39,13 +32,18 @@ def learning_figure(groups: Sequence[RunGroup]) -> Figure:
     """
     _check(groups)
     curves: dict[str, Curve] = {}
+    usable_name = "realised without optimism"
     for place, group in enumerate(groups):
         name, usable = _label(group), group.column("usable")
         curves[name] = band_of(group.column("value"), place=place)
         if np.isfinite(usable).any():
-            curves[f"{name}, {USABLE}"] = band_of(usable, place=place, dashes="--")
+            curves[f"{name}, {usable_name}"] = band_of(usable, place=place, dashes="--")
     if len(groups) == 1 and len(groups[0].runs) == 1:
-        columns = {EXPLORING: "value", OPTIMISTIC: "optimistic", USABLE: "usable"}
+        columns = {
+            "realised while exploring": "value",
+            "expected by the optimistic plan": "optimistic",
+            usable_name: "usable",
+        }
         found = {name: groups[0].column(column) for name, column in columns.items()}
         curves = {
             name: band_of(values, place=place)
@@ -68,11 +66,10 @@ def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
     """Draws how far models and plans could be trusted, episode by episode."""
     _check(groups)
     shown = [each for each in DIAGNOSTICS if not each.rare or _is_known(each, groups)]
-    columns = math.ceil(len(shown) / ROWS)
+    columns = math.ceil(len(shown) / 2)  # in two rows
     panels = [_diagnostic(each, groups) for each in shown]
-    places = [*panels, *[None] * (columns * ROWS - len(panels))]
-    rows = [places[row * columns : (row + 1) * columns] for row in range(ROWS)]
-    figure = panel_figure(rows, width=4.2, height=3.2)
+    places = [*panels, *[None] * (columns * 2 - len(panels))]
+    figure = panel_figure([places[:columns], places[columns:]], width=4.2, height=3.2)
     for diagnostic, axes in zip(shown, figure.axes, strict=True):
         if "coverage" in diagnostic.columns:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -135,7 +132,7 @@ def _diagnostic(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> Panel:
             curves[label] = band_of(group.column(column), place=place, dashes=dashes)
     references = {diagnostic.zero: 0.0} if diagnostic.zero else {}
     if "coverage" in diagnostic.columns:
-        references = {f"{LEVEL:.0%} interval": LEVEL}
+        references = {f"{COVERAGE_LEVEL:.0%} interval": COVERAGE_LEVEL}
     return Panel(curves, "episode", diagnostic.unit, diagnostic.title, references)
 
 

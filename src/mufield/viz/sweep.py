@@ -11,18 +11,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .._style import BAR_COLOUR, BAR_EDGE
+from .._style import STYLE
 from ..errors import UserError
-from ..runs.sweep import Sweep, short, value_text
-
-COLOURS = colormaps["viridis"]
-AXIS_WIDTH, HEIGHT = 1.5, 4.6
-MOST_TICKS = 7
-WORTH_NAMING = 0.05
-"""Share from which a setting's best value is named."""
-
-WOBBLE = 0.035
-"""Lines through the same value are moved apart by up to this share of an axis."""
+from ..runs.sweep import Sweep
+from ..runs.trials import short, value_text
 
 
 def sweep_figure(sweep: Sweep) -> Figure:
@@ -34,14 +26,18 @@ def sweep_figure(sweep: Sweep) -> Figure:
     columns = {short(name): [run.values.get(name) for run in runs] for name in sweep.names} | {
         "J": list(earned)
     }
-    figure = Figure(figsize=(AXIS_WIDTH * len(columns) + 4.4, HEIGHT), layout="constrained")
-    lines, bars = figure.subplots(1, 2, width_ratios=(AXIS_WIDTH * len(columns), 3.0), squeeze=True)
+    width = 1.5 * len(columns)  # in inches
+    figure = Figure(figsize=(width + 4.4, 4.6), layout="constrained")
+    lines, bars = figure.subplots(1, 2, width_ratios=(width, 3.0), squeeze=True)
     heights = np.stack([_draw_axis(lines, x, *each) for x, each in enumerate(columns.items())])
     scale = Normalize(earned.min(), earned.max() if np.ptp(earned) else earned.min() + 1.0)
     order = np.linspace(-1.0, 1.0, len(runs)) if len(runs) > 1 else np.zeros(1)
-    heights[:-1] += WOBBLE * order
+    # Lines through the same value are moved apart by up to this share of an axis.
+    wobble = 0.035
+    heights[:-1] += wobble * order
+    colours = colormaps[STYLE.field_map]
     for height, value in zip(heights.T, earned, strict=True):
-        look: dict[str, Any] = {"color": COLOURS(scale(value)), "linewidth": 1.4, "alpha": 0.85}
+        look: dict[str, Any] = {"color": colours(scale(value)), "linewidth": 1.4, "alpha": 0.85}
         lines.plot(range(len(columns)), height, **look)
     lines.set(xlim=(-0.3, len(columns) - 0.6), ylim=(-0.08, 1.08), yticks=[])
     lines.set_xticks(range(len(columns)), [*columns])
@@ -56,7 +52,8 @@ def _draw_axis(axes: Axes, x: int, name: str, values: Sequence[Any]) -> Float[np
     """Draws the axis of a setting; returns how high each run's value is, from 0 to 1."""
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     distinct = sorted({*numbers}) if len(numbers) == len(values) else []
-    if distinct and (name == "J" or len(distinct) > MOST_TICKS):
+    most_ticks = 7
+    if distinct and (name == "J" or len(distinct) > most_ticks):
         low, width = distinct[0], (distinct[-1] - distinct[0]) or 1.0
         heights = (np.asarray(values, dtype=float) - low) / width
         ticks = {f"{low + share * width:.4g}": float(share) for share in np.linspace(0, 1, 4)}
@@ -84,10 +81,12 @@ def _draw_axis(axes: Axes, x: int, name: str, values: Sequence[Any]) -> Float[np
 def _draw_effects(axes: Axes, sweep: Sweep) -> None:
     effects = sweep.effects()
     shares = [each.share or 0.0 for each in effects]
-    axes.barh(range(len(effects)), shares, height=0.5, color=BAR_COLOUR, edgecolor=BAR_EDGE)
+    axes.barh(range(len(effects)), shares, height=0.5, color=STYLE.bar, edgecolor=STYLE.bar_edge)
+    # Share from which a setting's best value is named.
+    worth_naming = 0.05
     for place, effect in enumerate(effects):
         share = "too few runs" if effect.share is None else f"{effect.share:.0%}"
-        if shares[place] >= WORTH_NAMING:
+        if shares[place] >= worth_naming:
             share += f", best {value_text(effect.groups[0].value)}"
         axes.annotate(
             share,

@@ -11,12 +11,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from ..theory.report import TheoryReport
 from .curves import Curve, Panel, panel_figure
 
-REALISED, BOUND = "realised", "bound of the paper"
-TRIVIAL = "cannot be exceeded anyway"
-
-MOST_BEYOND = 3.0
-"""A bound of W1 is drawn beside other curves up to so many powers of ten beyond the diameter."""
-
 Line = Float[np.ndarray, "_"]
 Looks = dict[str, tuple[Iterable[float | None], int, str]]
 """Curves by their names: values, index of the colour, line style."""
@@ -56,9 +50,9 @@ def _regret(report: TheoryReport) -> Panel:
         title, trivial = "total regret R", [report.value_range * r.episode for r in rows]
         realised, bound = [r.total_regret for r in rows], [r.total_bound for r in rows]
     curves: Looks = {
-        REALISED: (_logs(realised), 0, "-"),
-        BOUND: (bound, 1, "-"),
-        TRIVIAL: (_logs(trivial), 2, "--"),
+        "realised": (_logs(realised), 0, "-"),
+        "bound of the paper": (bound, 1, "-"),
+        "cannot be exceeded anyway": (_logs(trivial), 2, "--"),
     }
     return _panel(title, "difference in J", curves)
 
@@ -67,17 +61,20 @@ def _ends(report: TheoryReport) -> Panel:
     bounds, farthest = report.distance_bounds, _logs([report.diameter])[0]
     highest = float(bounds[:, -1].max())
     curves: Looks = {
-        REALISED: (_logs(report.distances[:, -1]), 0, "-"),
-        f"{REALISED}, after one step": (_logs(report.distances[:, 1]), 4, "-"),
-        f"{BOUND}, after one step": (bounds[:, 1], 5, "-"),
-        TRIVIAL: (np.full(len(bounds), farthest), 2, "--"),
+        "realised": (_logs(report.distances[:, -1]), 0, "-"),
+        "realised, after one step": (_logs(report.distances[:, 1]), 4, "-"),
+        "bound of the paper, after one step": (bounds[:, 1], 5, "-"),
+        "cannot be exceeded anyway": (np.full(len(bounds), farthest), 2, "--"),
     }
     title = "W1 of imagined and realised flow, at the end"
-    if highest > farthest + MOST_BEYOND:
+    # A bound of W1 is drawn beside other curves up to so many powers of ten beyond the
+    # diameter.
+    most_beyond = 3.0
+    if highest > farthest + most_beyond:
         # It would flatten all other curves; the next panel shows it.
         title += f"\n(there the bound is up to {_power(round(highest, 1))})"
     else:
-        curves[BOUND] = (bounds[:, -1], 1, "-")
+        curves["bound of the paper"] = (bounds[:, -1], 1, "-")
     return _panel(title, "units of the space", curves)
 
 
@@ -85,9 +82,9 @@ def _along(report: TheoryReport) -> Panel:
     planned = np.flatnonzero(np.isfinite(report.distances).all(axis=1))
     last = int(planned[-1]) if len(planned) else len(report.rows) - 1
     curves: Looks = {
-        REALISED: (_logs(report.distances[last, 1:]), 0, "-"),
-        BOUND: (report.distance_bounds[last, 1:], 1, "-"),
-        TRIVIAL: (_logs(np.full(report.horizon, report.diameter)), 2, "--"),
+        "realised": (_logs(report.distances[last, 1:]), 0, "-"),
+        "bound of the paper": (report.distance_bounds[last, 1:], 1, "-"),
+        "cannot be exceeded anyway": (_logs(np.full(report.horizon, report.diameter)), 2, "--"),
     }
     title = f"W1 of imagined and realised flow, along episode {last + 1}"
     return _panel(title, "units of the space", curves, x_label="step h")
@@ -96,14 +93,14 @@ def _along(report: TheoryReport) -> Panel:
 def _complexity(report: TheoryReport) -> Panel:
     rows = report.rows
     curves: Looks = {
-        REALISED: ([r.complexity for r in rows], 0, "-"),
+        "realised": ([r.complexity for r in rows], 0, "-"),
         "at the tracked agents' points": ([r.observed_complexity for r in rows], 3, "-"),
     }
     if rows[0].complexity_bound is not None:
         stale, bound = [r.stale_complexity for r in rows], [r.complexity_bound for r in rows]
         curves["the same under the last kernel alone"] = (stale, 4, "--")
-        curves[f"{BOUND}, for that"] = (bound, 1, "--")
-    return _panel("complexity I", "sum of squared doubts", curves, least=0.0)
+        curves["bound of the paper, for that"] = (bound, 1, "--")
+    return _panel("complexity I", "sum of squared deviations", curves, least=0.0)
 
 
 def _information(report: TheoryReport) -> Panel:
@@ -111,7 +108,7 @@ def _information(report: TheoryReport) -> Panel:
     if rows[0].information is None:
         return _panel("information: not defined without noise", "nats", {}, least=0.0)
     curves: Looks = {
-        REALISED: ([r.information for r in rows], 0, "-"),
+        "realised": ([r.information for r in rows], 0, "-"),
         "greatest possible, at least": ([r.least_capacity for r in rows], 2, "-."),
         "greatest possible among the candidates, at most": ([r.capacity for r in rows], 1, "-."),
     }

@@ -15,9 +15,6 @@ from ..errors import UserError
 from ..problem import Problem
 from .tables import Table, read_table
 
-PAIRS = {"state": ("longitude", "latitude"), "next": ("next_longitude", "next_latitude")}
-"""Columns that may stand in for those of positions."""
-
 
 def read_plane(path: Path, problem: Problem) -> tuple[Table, tuple[str, ...]]:
     """Reads a table; coordinates in it become positions on the problem's map.
@@ -25,7 +22,9 @@ def read_plane(path: Path, problem: Problem) -> tuple[Table, tuple[str, ...]]:
     Also returns notes in words on what was left out.
     """
     table = read_table(path)
-    given = {name: pair for name, pair in PAIRS.items() if set(pair) & table.columns.keys()}
+    # Columns that may stand in for those of positions.
+    pairs = {"state": ("longitude", "latitude"), "next": ("next_longitude", "next_latitude")}
+    given = {name: pair for name, pair in pairs.items() if set(pair) & table.columns.keys()}
     if not given:
         return table, ()
     columns, near = dict(table.columns), np.ones(len(table), dtype=bool)

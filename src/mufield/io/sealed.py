@@ -1,5 +1,4 @@
-"""Files that are written whole or not at all and whose damage is noticed, and directories that one
-process at a time may write to.
+"""Files whose damage is noticed.
 
 A *sealed* file holds arrays and a JSON document about them. It is a safetensors file: 8 bytes with
 the length of the header (little-endian), the header in JSON, then the arrays' bytes. The header's
@@ -10,12 +9,7 @@ text, and ``sha256``, the `digest` of both and of the arrays. Equal contents giv
 import hashlib
 import json
 import math
-import os
-import secrets
-import socket
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,29 +17,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from .errors import UserError
+from ..errors import UserError
+from .atomic import write_bytes, write_changed
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Number format and shape of each array, as in ``{"mass": ("float32", (21, 104))}``."""
 
-FSYNC = "MUFIELD_FSYNC"
-"""Environment variable; at 0, writers do not wait for the disk, which is faster: files then survive
-a crash of the program, but perhaps not one of the computer. Tests set it."""
-
 MOST_BYTES, MOST_TEXT = 1 << 30, 1 << 26
 """Larger files are refused, so that a file from a stranger cannot fill the memory: sealed ones and
 tables, and JSON, which takes many times its size in memory."""
-
-MOST = 2**63 - 1
-"""The largest whole number that is read where a number is expected."""
-
-_ENTRY = "mufield"
-_TEMPORARY = ".mufield-*.tmp"
-_DTYPES = {"BOOL": "bool", "F32": "float32", "F64": "float64"} | {
-    f"{letter}{bits}": f"{name}{bits}"
-    for letter, name in (("I", "int"), ("U", "uint"))
-    for bits in (8, 16, 32, 64)
-}
 
 
 class Sealed(NamedTuple):
@@ -53,75 +33,6 @@ class Sealed(NamedTuple):
 
     document: dict[str, Any]
     arrays: dict[str, np.ndarray]
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file atomically: after a crash there is the old file or the new one."""
-    with replacing(path) as temporary, temporary.open("xb") as file:
-        file.write(data)
-        file.flush()
-        if os.environ.get(FSYNC) != "0":
-            os.fsync(file.fileno())
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yields where to write a file; if that succeeds, it is put in the place of ``path``.
-
-    A symbolic link of that name is replaced, and what it points to is left alone.
-    """
-    with _writing_in(path.parent) as handle:
-        # In the same directory, because `os.replace` is atomic only within one file system.
-        temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        if os.environ.get(FSYNC) != "0" and handle is not None:
-            os.fsync(handle)  # so that the new name survives a power failure as well
-
-
-def open_new(path: Path) -> int:
-    """Opens a new file for writing and returns its handle; what had its name is removed.
-
-    So a symbolic link is never followed.
-    """
-    path.unlink(missing_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-
-
-def check_own(directory: Path, *parts: str) -> None:
-    """Raises if there are symbolic links to directories, which would lead writers elsewhere.
-
-    Looks at everything in the directory, or only at these parts of it. The directory itself may
-    be a link: it is what the user named.
-    """
-    for place, inner, _ in os.walk(directory):
-        if parts and Path(place) == directory:
-            inner[:] = [name for name in inner if name in parts]
-        for name in inner:
-            path = Path(place, name)
-            if path.is_symlink():
-                raise UserError(
-                    f"cannot write to {directory}: {path} is a symbolic link, which may lead "
-                    "anywhere; put the directory itself in its place"
-                )
-
-
-def write_changed(path: Path, data: bytes) -> None:
-    """Writes a file unless it already holds these bytes; a pipe of that name is replaced."""
-    # Sizes first: what stands there may be of any size.
-    same = path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
-    if not same:
-        write_bytes(path, data)
-
-
-def remove_leftovers(directory: Path, pattern: str = "**/" + _TEMPORARY) -> None:
-    """Removes temporary files of writers that were killed; call it only while nobody writes."""
-    for left in directory.glob(pattern):
-        left.unlink(missing_ok=True)
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -196,7 +107,7 @@ def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind
         raise UserError(
             f"expected a {kind} of at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller"
         )
-    data = to_safetensors(plain, metadata={_ENTRY: json.dumps(entry)})
+    data = to_safetensors(plain, metadata={"mufield": json.dumps(entry)})
     # The order of safetensors' header differs from process to process, so it is sorted here.
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":"))
@@ -219,9 +130,14 @@ def read_sealed(
         UserError: If the file is missing, damaged or of another kind; the message names it.
     """
     check_file(path, MOST_BYTES)
+    dtypes = {"BOOL": "bool", "F32": "float32", "F64": "float64"} | {
+        f"{letter}{bits}": f"{name}{bits}"
+        for letter, name in (("I", "int"), ("U", "uint"))
+        for bits in (8, 16, 32, 64)
+    }
     try:
         with safe_open(path, framework="np") as file:
-            entry = _parse((file.metadata() or {})[_ENTRY])
+            entry = _parse((file.metadata() or {})["mufield"])
             text = str(entry["document"])
             document = _parse(text)
             if not isinstance(document, dict):
@@ -231,7 +147,7 @@ def read_sealed(
             found: dict[str, tuple[str, tuple[int, ...]]] = {}
             for name in file.keys():  # noqa: SIM118 (it is no dictionary)
                 part = file.get_slice(name)
-                found[name] = (_DTYPES[part.get_dtype()], tuple(part.get_shape()))
+                found[name] = (dtypes[part.get_dtype()], tuple(part.get_shape()))
             if layout is not None:
                 _check_layout(path, layout(document), found)
             arrays = {name: file.get_tensor(name) for name in found}
@@ -263,7 +179,9 @@ def is_a(value: Any, kind: type) -> bool:
         return isinstance(value, kind)
     if isinstance(value, float):
         return kind is float
-    return isinstance(value, int) and not isinstance(value, bool) and -MOST <= value <= MOST
+    # The largest whole number that is read where a number is expected.
+    most = 2**63 - 1
+    return isinstance(value, int) and not isinstance(value, bool) and -most <= value <= most
 
 
 def _check_layout(path: Path, expected: Layout, found: Layout) -> None:
@@ -309,79 +227,3 @@ def check_file(path: Path, most: int = MOST_BYTES) -> None:
 def unusable(path: Path, what: str) -> UserError:
     """The error for a file that cannot be used."""
     return UserError(f"cannot use {path}: {what}; restore it from a copy, or make it anew")
-
-
-class DirectoryInUse(UserError):
-    """Another process holds the directory's lock."""
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
-
-    The operating system drops the lock when the process ends, even if it is killed. Nothing else
-    is written to, even if somebody put a link in the lock's place.
-    """
-    path = directory / "lock"
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"cannot lock with {path}: it is a link, directory or device; remove it")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
-    try:
-        if os.fstat(handle).st_nlink > 1:
-            raise UserError(f"cannot lock with {path}: it has another name, too; remove it")
-        if not _acquire(handle):
-            holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
-            raise DirectoryInUse(
-                f"{directory} is in use by {holder}; wait until it ends, or stop it"
-            )
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
-    finally:
-        os.close(handle)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _acquire(handle: int) -> bool:
-        try:
-            # A byte far behind the text, because locked bytes cannot be read.
-            os.lseek(handle, 1 << 20, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-            os.lseek(handle, 0, os.SEEK_SET)
-        except OSError:
-            return False
-        return True
-
-    @contextmanager
-    def _writing_in(directory: Path) -> Iterator[int | None]:
-        yield None  # directories cannot be opened
-
-else:
-    import fcntl
-
-    def _acquire(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    @contextmanager
-    def _writing_in(directory: Path) -> Iterator[int | None]:
-        """Yields a handle of the directory, rid of what writers left who were killed in it.
-
-        All writers share a lock on the directory itself, so nobody writes while it can be had
-        alone. Where the file system has no such locks, leftovers stay.
-        """
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_leftovers(directory, _TEMPORARY)
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_SH)
-            yield handle
-        finally:
-            os.close(handle)

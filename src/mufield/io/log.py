@@ -43,19 +43,10 @@ from .episode import (
 )
 from .tables import Rows, Table, read_table
 
-ENOUGH_AGENTS = 10
-"""With fewer agents at a time, their histogram says little about the population."""
-
-UNEVEN = 0.01
-"""Distances of times that differ by this share are equal."""
-
-GROUPS, CLOCKS = ("run", "episode"), ("time", "step")
-"""Columns that say when a row was seen: all of the first, one of the second."""
-
 
 @dataclass(frozen=True)
 class Log:
-    """What a log taught.
+    """What was read from a log.
 
     Attributes:
         data: Its transitions, in an order that does not depend on that of the rows.
@@ -112,13 +103,15 @@ def read_log(
     table.require(names["next"] if gives_next else [])
     check_sizes(table, problem)
     check_rewards(table, problem, end=False)
-    clock = next((name for name in CLOCKS if name in table.columns), "")
+    # Columns that say when a row was seen: all of the first, one of the second.
+    groups, clocks = ("run", "episode"), ("time", "step")
+    clock = next((name for name in clocks if name in table.columns), "")
     if not clock:
         raise UserError(
             f"{table.path}: expected a column time or step, got {', '.join(table.columns)}; say "
             "when each row was seen"
         )
-    times = _times(table, [*(name for name in GROUPS if name in table.columns), clock])
+    times = _times(table, [*(name for name in groups if name in table.columns), clock])
     labels = table.labels("agent")
     who = sorted(set(labels), key=by_number)
     index = {name: i for i, name in enumerate(who)}
@@ -220,7 +213,9 @@ def _pairs(
         sizes, counts = np.unique(np.array([f"{each:.6g}" for each in apart]), return_counts=True)
         step = float(sizes[np.argmax(counts)])
         notes.append(f"a step is {step:g} of the column time, the most common distance of rows")
-    near = np.abs(apart - step) <= UNEVEN * step
+    # Distances of times that differ by this share are equal.
+    uneven = 0.01
+    near = np.abs(apart - step) <= uneven * step
     if not near.any():
         raise UserError(
             f"{table.path}: no agent has two rows one step apart, so there is no move to learn "
@@ -242,7 +237,9 @@ def _from_agents(
     grid = problem.grid
     counts = np.bincount(times.moment)
     used = np.unique(times.moment[start])
-    enough = used[counts[used] >= ENOUGH_AGENTS]
+    # With fewer agents at a time, their histogram says little about the population.
+    enough_agents = 10
+    enough = used[counts[used] >= enough_agents]
     number = np.full(len(counts), len(enough))
     number[enough] = np.arange(len(enough))
     rows = np.flatnonzero(number[times.moment] < len(enough))
@@ -251,7 +248,7 @@ def _from_agents(
     if few:
         mass = np.concatenate([mass, np.full((1, grid.n_cells), 1.0 / grid.n_cells)])
         notes.append(
-            f"at {few:,} of {len(used):,} times fewer than {ENOUGH_AGENTS} agents have a row, so "
+            f"at {few:,} of {len(used):,} times fewer than {enough_agents} agents have a row, so "
             "the population is taken to be spread evenly then; give its distributions with --mass "
             "if the motion depends on mu"
         )

@@ -10,20 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
 
-from .._files import check_file
 from ..errors import UserError
-
-LARGEST = float(np.finfo(np.float32).max)
-MOST = 2.0**53
-"""Beyond it, double precision skips whole numbers."""
-
-MOST_VALUES, MOST_TEXT = 20_000_000, 1 << 26
-"""Larger tables would take gigabytes: values, and bytes of the different texts of a column."""
+from .sealed import check_file
 
 Rows = Int[np.ndarray, "_rows"]
 """Numbers of rows, or one number for each of some rows."""
@@ -40,6 +33,10 @@ class Table:
         shown: What errors call columns that the file has under another name.
         kept: Numbers of the rows in the file, if some were left out.
     """
+
+    most_values: ClassVar[int] = 20_000_000
+    most_text: ClassVar[int] = 1 << 26
+    """Larger tables would take gigabytes: values, and bytes of the different texts of a column."""
 
     path: Path
     columns: dict[str, list[Any]]
@@ -82,7 +79,8 @@ class Table:
         stored = self.columns[column]
         chosen = np.arange(len(stored)) if rows is None else rows
         values = np.array([_number(stored[row]) for row in chosen.tolist()])
-        bad = ~(np.abs(values) <= LARGEST)
+        largest = float(np.finfo(np.float32).max)
+        bad = ~(np.abs(values) <= largest)
         if bad.any():
             row = int(chosen[np.argmax(bad)])
             raise UserError(
@@ -107,7 +105,9 @@ class Table:
     def integers(self, column: str) -> np.ndarray:
         """A column of whole numbers."""
         values = self.numbers(column)
-        odd = (values != np.round(values)) | (np.abs(values) > MOST)
+        # Beyond it, double precision skips whole numbers.
+        most = 2.0**53
+        odd = (values != np.round(values)) | (np.abs(values) > most)
         if odd.any():
             row = int(np.argmax(odd))
             raise UserError(
@@ -257,10 +257,10 @@ def _values(path: Path, column: Any) -> list[Any]:
         if not isinstance(chunk, DictionaryArray):
             values += chunk.to_pylist()
             continue
-        if chunk.dictionary.nbytes > MOST_TEXT:
+        if chunk.dictionary.nbytes > Table.most_text:
             raise UserError(
-                f"{path}: expected names of at most {MOST_TEXT:,} bytes in all, got more; tell the "
-                "columns of an episode only"
+                f"{path}: expected names of at most {Table.most_text:,} bytes in all, got more; "
+                "tell the columns of an episode only"
             )
         words = chunk.dictionary.to_pylist()
         values += [None if i is None else words[i] for i in chunk.indices.to_pylist()]
@@ -268,8 +268,8 @@ def _values(path: Path, column: Any) -> list[Any]:
 
 
 def _check_values(path: Path, count: int) -> None:
-    if count > MOST_VALUES:
+    if count > Table.most_values:
         raise UserError(
-            f"{path}: expected at most {MOST_VALUES:,} values, got more; tell a sample of the "
-            "agents, with --mass where everybody was, or leave out columns that are not needed"
+            f"{path}: expected at most {Table.most_values:,} values, got more; tell a sample of "
+            "the agents, with --mass where everybody was, or leave out columns that are not needed"
         )

@@ -12,9 +12,6 @@ from ..space.contact import CONTACT
 from ..space.grid import Grid
 from .tables import Table
 
-LEAST_PRESENT = 0.1
-"""With a smaller share of an episode's rows nobody can say what it was worth."""
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -108,10 +105,12 @@ def check_present(
 ) -> None:
     """Raises if hardly any moves were seen, or with ``every_step`` if nobody was at some step."""
     remedy = "tell the rows as data, which are no episode, with --log"
-    if present.mean() < LEAST_PRESENT:
+    # With a smaller share of an episode's rows nobody can say what it was worth.
+    least_present = 0.1
+    if present.mean() < least_present:
         raise UserError(
             f"{table.path}: expected a row for each of the {len(present):,} agents and "
-            f"{present.shape[1]} steps, or at least {LEAST_PRESENT:.0%} of them, got "
+            f"{present.shape[1]} steps, or at least {least_present:.0%} of them, got "
             f"{int(present.sum()):,} of {present.size:,}; {remedy}"
         )
     empty = ~present.any(axis=0)

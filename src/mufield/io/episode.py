@@ -34,25 +34,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
-from .. import _types
-from .._types import Action, Mass, Scalar, State
+from .._types import Mass
+from ..checks import MASS_TOLERANCE
 from ..episode import Episode
 from ..errors import UserError
-from ..flow.flow import end_reward, integrated_reward
 from ..models.rows import check_actions, check_moves, checked_positions, stopped_axes
-from ..policies.base import Profile
 from ..problem import Problem
 from ..space.grid import Grid
-from ..space.measure import MASS_TOLERANCE, histogram, mean_field_at
+from ..space.measure import histogram
 from .checks import Asked, check_answer, check_continuity, check_present, places_by_agent
 from .coordinates import read_plane
-from .doubts import doubts_of_mass, doubts_of_rewards, doubts_of_start, doubts_of_stops
+from .plausibility import notes_on_mass, notes_on_rewards, notes_on_start, notes_on_stops
+from .rewards import integrated_rewards, mean_rewards
 from .tables import Rows, Table, label, read_table
 
 
@@ -73,7 +70,7 @@ def read_episode(
         agents: The agents to learn from; by default all.
         notes: A list to which sentences are added on what can hardly be.
     """
-    problem, doubts = asked.problem, [] if notes is None else notes
+    problem, notes = asked.problem, [] if notes is None else notes
     grid, dtype = problem.grid, problem.initial.dtype
     table, _ = read_plane(path, problem)  # rows that are left out count as not seen
     names = {
@@ -128,29 +125,29 @@ def read_episode(
     mass = jnp.stack(moments).astype(dtype)
     if mass_path is not None:
         found = read_mass(mass_path, problem)
-        doubts += doubts_of_mass(np.asarray(mass), found)
+        notes += notes_on_mass(np.asarray(mass), found)
         mass = jnp.asarray(found, dtype=dtype)
     count = int(known[:, 0].sum()) if mass_path is None else None
-    doubts += doubts_of_start(asked.start, np.asarray(mass[0], dtype=float), count)
+    notes += notes_on_start(asked.start, np.asarray(mass[0], dtype=float), count)
     if problem.hides_reward and paid is not None:
         rewards = jnp.asarray(_mean(paid, present), dtype=dtype)
         if problem.pay_end:
             at_end = by_agent(table.numbers("end_reward"), 0.0)[:, -1:]
             rewards = jnp.append(rewards, jnp.asarray(_mean(at_end, present[:, -1:]), dtype=dtype))
     elif integrated:
-        rewards = _integrated_rewards(problem, asked.profile, mass)
+        rewards = integrated_rewards(problem, asked.profile, mass)
     else:
         counted = jnp.asarray(np.concatenate([present, present[:, -1:]], axis=1))
         inputs = (jnp.asarray(places), jnp.asarray(actions), counted)
-        rewards = _mean_rewards(problem, *inputs, mass)
+        rewards = mean_rewards(problem, *inputs, mass)
         if paid is not None:
             was_paid = _mean(paid, present)
-            doubts += doubts_of_rewards(np.asarray(rewards[: problem.horizon]), was_paid)
+            notes += notes_on_rewards(np.asarray(rewards[: problem.horizon]), was_paid)
             rewards = rewards.at[: problem.horizon].set(was_paid)
     stopped = given_stops(table, grid)
     if stopped is None:
         stopped = stopped_axes(problem, start, end)
-    doubts += doubts_of_stops(problem, start[own], end[own], stopped[own])
+    notes += notes_on_stops(problem, start[own], end[own], stopped[own])
     seen = present[tracked]
     earned = None if paid is None or not problem.hides_reward else paid[tracked].astype(dtype)
     return Episode(
@@ -290,44 +287,3 @@ def chosen_agents(path: Path, who: list[str], agents: Sequence[str]) -> np.ndarr
             + (f" and {len(who) - 10} others" if len(who) > 10 else "")
         )
     return np.array([who.index(agent) for agent in wanted])
-
-
-@eqx.filter_jit
-def _integrated_rewards(
-    problem: Problem, profile: Profile, mass: _types.Masses
-) -> Float[Array, "paid_steps"]:
-    """r-hat(mu_h, pi_h) (eq. integratedReward) of observed distributions under a known policy."""
-
-    def step(_: None, inputs: Any) -> tuple[None, Scalar]:
-        part, now, number = inputs
-        law = profile.join(part).at_cells(problem.grid, now)
-        return None, integrated_reward(problem, now, law, number)
-
-    _, rewards = jax.lax.scan(step, None, (profile.per_step, mass[:-1], problem.steps))
-    return jnp.append(rewards, end_reward(problem, mass[-1])) if problem.pay_end else rewards
-
-
-@eqx.filter_jit
-def _mean_rewards(
-    problem: Problem, places: Array, actions: Array, counted: Array, mass: _types.Masses
-) -> Float[Array, "paid_steps"]:
-    """The mean over observed agents of what the known reward pays them; at the end they rest.
-
-    Axes of ``places`` and ``counted``, which include the end: (agents, steps + 1, ...); of
-    ``actions``: (agents, steps, action_dim).
-    """
-    rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
-    resting = jnp.broadcast_to(rest, (len(actions), 1, len(rest)))
-    inputs = (places, jnp.concatenate([actions, resting], axis=1), counted)
-
-    def step(_: None, now: Any) -> tuple[None, Scalar]:
-        number, mass, states, done, counts = now
-
-        def one(state: State, action: Action) -> Scalar:
-            return problem.reward(state, action, mean_field_at(problem.grid, mass, state, number))
-
-        return None, jnp.mean(jax.vmap(one)(states, done), where=counts)
-
-    numbers = jnp.arange(problem.horizon + 1, dtype=jnp.int32)
-    by_step = (numbers, mass, *(jnp.swapaxes(values, 0, 1) for values in inputs))
-    return jax.lax.scan(step, None, by_step)[1][: problem.paid_steps]

@@ -5,15 +5,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..learning.luck import share_beyond_chance
+from ..learning.best_episode import share_beyond_chance
 from ..models.rows import stopped_axes
 from ..problem import Problem
 
-OFF = 0.1
-"""Rewards that differ by this share of the largest known one are noted."""
 
-
-def doubts_of_start(
+def notes_on_start(
     planned: Float[np.ndarray, "cells"] | None,
     observed: Float[np.ndarray, "cells"],
     agents: int | None,
@@ -31,7 +28,7 @@ def doubts_of_start(
     return [f"{apart:.0%} of the population started elsewhere than the plan expected; {remedy}"]
 
 
-def doubts_of_mass(
+def notes_on_mass(
     histograms: Float[np.ndarray, "moments cells"], mass: Float[np.ndarray, "moments cells"]
 ) -> list[str]:
     """Notes on agents where the file of masses says that nobody is."""
@@ -45,7 +42,7 @@ def doubts_of_mass(
     ]
 
 
-def doubts_of_stops(
+def notes_on_stops(
     problem: Problem, start: Any, end: Any, stopped: Bool[np.ndarray, "rows dim"]
 ) -> list[str]:
     """Notes on moves that are said to have been stopped in the open, or not to have been at walls.
@@ -70,12 +67,13 @@ def doubts_of_stops(
     return notes
 
 
-def doubts_of_rewards(
+def notes_on_rewards(
     known: Float[np.ndarray, "steps"], paid: Float[np.ndarray, "steps"]
 ) -> list[str]:
     """Notes on rewards of the file that are not those of the problem's known reward."""
     off = np.abs(paid - known)
-    if not (off > OFF * np.abs(known).max() + 1e-6).any():
+    # Differences of a tenth of the largest known reward are noted.
+    if not (off > 0.1 * np.abs(known).max() + 1e-6).any():
         return []
     step = int(np.argmax(off))
     return [

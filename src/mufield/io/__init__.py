@@ -1,0 +1,1 @@
+"""Files: sealed containers, policies, and tables of observed episodes and logs."""

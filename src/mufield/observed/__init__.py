@@ -1,1 +1,0 @@
-"""What a fleet reports of an episode: tables from files, checked before anybody learns from it."""

@@ -1,0 +1,221 @@
+"""A run, read from its files. Nothing is written here; no JAX."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..io.sealed import Sealed, digest, read_sealed, require, unusable
+from ..learning.best_episode import Earned, best_episode
+from .config import RunConfig, read_config
+from .layout import (
+    LAYOUT,
+    EpisodeRecord,
+    LogRecord,
+    ReplanRecord,
+    check_parts,
+    part_path,
+    policy_path,
+    read_record,
+    replan_paths,
+)
+
+
+class RunFiles:
+    """A run, read from its files; `records` are its episodes so far, `logs` its further data."""
+
+    def __init__(self, directory: Path):
+        """Reads a run; raises if a file is missing or damaged, and names it."""
+        self.directory = directory
+        self.config: RunConfig = read_config(directory)
+        self.logs = self._read_logs()
+        self.records: list[EpisodeRecord] = []
+        for number in check_parts(directory)["episodes"]:
+            path = self.path("episodes", number)
+            document, record = read_record(path)
+            self._check_owner(path, document, number)
+            self.records.append(record)
+            self._check_replans(path, document, number)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes so far."""
+        return len(self.records)
+
+    @property
+    def historical(self) -> int:
+        """Number of transitions from logs."""
+        return sum(map(len, self.logs))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all episodes."""
+        return [record.row for record in self.records]
+
+    @property
+    def earned(self) -> list[Earned]:
+        """What the episodes earned, and which of them began elsewhere than the problem says."""
+        return [Earned(row["value"], row.get("elsewhere")) for row in self.rows]
+
+    @property
+    def best_episode(self) -> int:
+        """Number of the best episode: the one with the highest J of those that compare."""
+        return best_episode(self.earned) + 1
+
+    @property
+    def asked(self) -> bool:
+        """Whether the next episode is planned, but not observed yet."""
+        return self.path("plans", self.episodes + 1).exists()
+
+    def path(self, part: str, number: int) -> Path:
+        """The file of an episode."""
+        return part_path(self.directory, part, number)
+
+    def episode_number(self, which: str, *, planned: bool = False) -> int:
+        """The episode that a user means by ``"best-episode"``, ``"last"`` or a number.
+
+        With ``planned``, one that is planned but not observed yet counts, too, as ``"asked"``.
+        """
+        count, asked = self.episodes, planned and self.asked
+        if count and which in ("best-episode", "last"):
+            return self.best_episode if which == "best-episode" else count
+        if asked and which == "asked":
+            return count + 1
+        if which.isdecimal() and 1 <= int(which) <= count + asked:
+            return int(which)
+        there = ["asked"] if asked else []
+        there += ["best-episode", "last", f"a number from 1 to {count}"] if count else []
+        raise UserError(
+            f"{self.directory} has no episode {which!r}: expected "
+            + (" or ".join(there) or "an episode first; `mufield ask` plans one")
+        )
+
+    def plan_id(self, number: int) -> str:
+        """Names an episode's plan, as it was before any change within the day."""
+        if number <= self.episodes:
+            return self.records[number - 1].plan
+        return str(self.read_plan_file(number).document["id"])
+
+    def new_plan_id(self, number: int, policy: str, mass: np.ndarray) -> str:
+        """Names a plan by what it is: its policy's digest, where it leads, and what it knew."""
+        text = "\n".join([self.data_id(number), policy, digest("", {"mass": mass})])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def data_id(self, number: int) -> str:
+        """Names what an episode's plan knew: a digest of the run and of all that it observed."""
+        before = [record.content for record in self.records[: number - 1]]
+        before += [f"log {log.since} {log.content}" for log in self.logs if log.since <= number]
+        text = "\n".join([self.config.identity, str(number), *before])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def replans(self, number: int) -> list[ReplanRecord]:
+        """The changes of an episode's plan within the day, in their order."""
+        found: list[ReplanRecord] = []
+        for path in replan_paths(self.directory, number):
+            document, arrays = sealed = read_sealed(path, LAYOUT.replan_kind)
+            require(
+                path, sealed, {"step": int, "options": dict, **LAYOUT.policy_of}, LAYOUT.planned
+            )
+            step = document["step"]
+            if not 0 <= step < len(arrays["mass"]):
+                raise unusable(path, f"it has no step {step}")
+            name = self.replan_id(number, found, step, arrays["mass"], document["options"])
+            for key, value in {"run": self.config.identity, "episode": number, "id": name}.items():
+                if document.get(key) != value:
+                    raise unusable(
+                        path,
+                        f"it belongs to another run, episode or plan: expected the {key} {value}, "
+                        f"got {document.get(key)}",
+                    )
+            found.append(ReplanRecord(path, step, name, document, arrays))
+        return found
+
+    def replan_id(
+        self,
+        number: int,
+        before: list[ReplanRecord],
+        step: int,
+        mass: np.ndarray,
+        options: dict[str, Any],
+    ) -> str:
+        """Names a changed plan: by what it changes, when, from where, and for what problem."""
+        start = digest("", {"start": np.asarray(mass[step])})
+        last = before[-1].id if before else self.plan_id(number)
+        text = "\n".join([last, str(step), start, json.dumps(options, sort_keys=True)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def policy_id(self, number: int) -> str:
+        """Names the policy that an episode was ended with."""
+        changed = self.replans(number)
+        return changed[-1].id if changed else self.plan_id(number)
+
+    def policy_path(self, number: int) -> Path:
+        """The file of the policy that an episode was ended with."""
+        return policy_path(self.directory, number)
+
+    def _check_replans(self, path: Path, document: dict[str, Any], number: int) -> None:
+        told = document.get("replans", [])
+        there = [each.id for each in self.replans(number)]
+        if told != there:
+            raise unusable(
+                path,
+                f"its policy was changed {len(told)} times within the day, but {LAYOUT.replans}/ "
+                f"has {len(there)} changes for it, or others",
+            )
+
+    def best_id(self, kind: str) -> str:
+        """Names the policy of a kind that all data make best; it changes with them."""
+        # One later than the next plan, which may not know the last logs.
+        text = f"{kind} {self.data_id(self.episodes + 2)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def read_plan_file(self, number: int) -> Sealed:
+        """What a planner expected of an episode, and its memory afterwards."""
+        path = self.path("plans", number)
+        plan = read_sealed(path, LAYOUT.plan_kind)
+        require(path, plan, {"id": str, **LAYOUT.policy_of}, LAYOUT.planned)
+        self._check_owner(path, plan.document, number)
+        if number <= self.episodes and plan.document["id"] != self.records[number - 1].plan:
+            raise unusable(
+                path,
+                f"its episode belongs to another plan: expected the id "
+                f"{self.records[number - 1].plan}, got {plan.document['id']}",
+            )
+        return plan
+
+    def _read_logs(self) -> list[LogRecord]:
+        found = (self.directory / LAYOUT.logs).glob("*.safetensors")
+        numbers = sorted(int(path.stem) for path in found if path.stem.isdecimal())
+        logs = []
+        for number in range(1, max(numbers, default=0) + 1):
+            path = self.log_path(number)
+            document, arrays = sealed = read_sealed(path, LAYOUT.log_kind)
+            require(path, sealed, {"since": int, "source": dict}, LAYOUT.logged)
+            for name, value in {"run": self.config.identity, "log": number}.items():
+                if document.get(name) != value:
+                    raise unusable(
+                        path,
+                        f"it belongs to another run: expected the {name} {value}, got "
+                        f"{document.get(name)}",
+                    )
+            content = digest("", arrays)
+            logs.append(LogRecord(arrays, content, document["since"], document["source"]))
+        return logs
+
+    def log_path(self, number: int) -> Path:
+        """The file of a log."""
+        return self.directory / LAYOUT.logs / f"{number:04d}.safetensors"
+
+    def _check_owner(self, path: Path, document: dict[str, Any], number: int) -> None:
+        """Raises unless a file is of this run, this episode and these data."""
+        wanted = {"run": self.config.identity, "episode": number, "data": self.data_id(number)}
+        for name, value in wanted.items():
+            if document.get(name) != value:
+                raise unusable(
+                    path,
+                    f"it belongs to another run or episode: expected the {name} {value}, got "
+                    f"{document.get(name)}",
+                )

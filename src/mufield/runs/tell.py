@@ -1,0 +1,81 @@
+"""Episodes and logs of a real system, told from files."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import UserError
+from ..io.episode import read_episode
+from ..io.log import read_log
+from ..io.policies import read_info
+from ..io.sealed import digest, file_digest
+from ..learning.metrics import EpisodeMetrics
+from .layout import LogRecord
+from .session import Session
+from .told import logged_arrays
+
+
+def tell_episode(
+    session: Session,
+    path: Path,
+    *,
+    mass_path: Path | None = None,
+    agents: Sequence[str] = (),
+    policy_path: Path | None = None,
+    repeated: bool = False,
+) -> EpisodeMetrics:
+    """Tells an episode from a file; raises, and changes nothing, if it cannot be right.
+
+    Args:
+        session: The open run.
+        path: The file of agents.
+        mass_path: The file of distributions, if there is one.
+        agents: The agents to learn from; by default all.
+        policy_path: The policy file that was run, to check that it is the one asked for.
+        repeated: Whether the episode may equal an earlier one.
+    """
+    asked = session.asked()
+    if policy_path is not None:
+        info = read_info(policy_path)
+        last = asked.policy_at(math.inf)
+        if info.get("id") != last:
+            raise UserError(
+                f"{policy_path} is not the policy that was asked for last: expected the id "
+                f"{last} of episode {asked.episode} of the run {asked.run}, got "
+                f"{info.get('id')} of episode {info.get('episode')} of the run "
+                f"{info.get('run')}; tell the episode of that policy"
+            )
+    notes: list[str] = []
+    episode = read_episode(path, asked, mass_path=mass_path, agents=agents, notes=notes)
+    source = {"file": path.name, "sha256": file_digest(path)}
+    return session.tell(episode, source=source, repeated=repeated, notes=notes)
+
+
+def tell_log(
+    session: Session,
+    path: Path,
+    *,
+    mass_path: Path | None = None,
+    agents: Sequence[str] = (),
+    repeated: bool = False,
+) -> LogRecord:
+    """Tells transitions that belong to no episode from a file; see `read_log`.
+
+    Raises, and changes nothing, if they cannot be right. Plans know them from the next on; one
+    that was asked for already stays as it is. ``repeated`` accepts a log that equals an
+    earlier one.
+    """
+    log = read_log(path, session.setup.problem, mass_path=mass_path, agents=agents)
+    source = {"file": path.name, "sha256": file_digest(path), "notes": list(log.notes)}
+    content = digest("", logged_arrays(log.data))
+    for number, earlier in enumerate(session.store.logs, start=1):
+        same = content == earlier.content or source["sha256"] == earlier.source.get("sha256")
+        if same and not repeated:
+            raise UserError(
+                f"{path} was told already, as log {number}; tell another, or pass --repeated "
+                "if the same really happened twice"
+            )
+    record = session.store.write_log(log.data, source)
+    if record.since == session.episode:
+        session.reread()
+    return record

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mufield._files import write_sealed
-from mufield.environments.manhattan import DATA, KIND, PART_STARTS, PRIOR_TRIPS, journeys
-from mufield.passengers import NEAR, nearness
-from mufield.space.maps import CityMap
+from mufield.fleet.counts import smoothing_kernel
+from mufield.fleet.manhattan import DATA, KIND, PART_STARTS, journeys
+from mufield.fleet.maps import CityMap
+from mufield.io.sealed import write_sealed
 
 ABOUT = (
     "Taxi trips of New York, counted by cells of 500 m: public records of the city's Taxi and "
@@ -104,9 +104,9 @@ def check(city: CityMap, trips: np.ndarray) -> None:
     left_out = np.random.default_rng(0).integers(0, 5, trips.shape[1]) == 0
     counts = np.zeros((2, len(PART_STARTS), city.grid.n_cells, city.grid.n_cells))
     np.add.at(counts, tuple(trips[:, ~left_out]), 1)
-    for width in (0.25, NEAR, 0.5):
-        for prior in (10.0, PRIOR_TRIPS, 100.0):
-            found = journeys(counts, nearness(city.grid, width), prior)
+    for width in (0.25, 0.35, 0.5):
+        for prior in (10.0, 30.0, 100.0):
+            found = journeys(counts, smoothing_kernel(city.grid, width), prior)
             score = np.log(found[tuple(trips[:, left_out])]).mean()
             print(f"{width} km, {prior:g} trips: {score:.4f}")
 

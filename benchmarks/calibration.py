@@ -58,7 +58,6 @@ def families(mu: AbstractEncoder) -> dict[str, AbstractModelFamily]:
     """The models, with their default settings."""
     return {
         "ensemble": DeepEnsemble(mu=mu),
-        "recalibrated": DeepEnsemble(mu=mu, recalibrate=True),
         "GP": GaussianProcess(mu=mu),
     }
 
@@ -183,7 +182,7 @@ def draw_calibration(
     levels = np.linspace(0.05, 0.95, 19)
     curves = {}
     for name, kinds in found.items():
-        beta = default_beta(families("none")[name])
+        beta = default_beta(families(Unseen())[name])
         for kind, each in kinds.items():
             inside = np.concatenate(each)[:, None] * beta <= norm.ppf(0.5 + levels / 2)
             curves[f"{name}, {kind}"] = (levels, inside.mean(axis=0))
@@ -208,8 +207,6 @@ def draw_slice(path: Path, environment: str, world: World) -> None:
     line, asked, near = line_through(environment, world, data)
     panels = {}
     for name, family in families(ENVIRONMENTS[environment]).items():
-        if name == "recalibrated":
-            continue
         model = family.fit(data, jax.random.key(1000))
         truth, mean, spread = answers(model, system.reveal()[1], system.problem.grid, asked)
         half = float(model.beta) * np.asarray(spread)[:, 0]

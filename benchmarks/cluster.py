@@ -125,16 +125,16 @@ def losing_pool(address: str, lose: Any, jobs: list[Any], out: Path) -> Any:
 
 def contents(out: Path) -> dict[str, Any]:
     """What every file says, without seconds."""
-    from mufield._files import read_sealed
-    from mufield.jobs.job import RESULT, RESULT_KIND
+    from mufield.io.sealed import read_sealed
+    from mufield.jobs.job import JobResult
 
     found: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out).as_posix()
         if path.is_dir() or path.name in ("lock", "log.txt", "timings.jsonl"):
             continue
-        if path.name == RESULT:
-            document, arrays = read_sealed(path, RESULT_KIND)
+        if path.name == JobResult.file:
+            document, arrays = read_sealed(path, JobResult.kind)
             del document["seconds"]
             found[name] = document, {key: array.tobytes() for key, array in arrays.items()}
         elif path.name.startswith("table."):
@@ -147,7 +147,7 @@ def contents(out: Path) -> dict[str, Any]:
 
 def repeated_plans(out: Path) -> int:
     """Episodes that were planned more than once; the ones that a death interrupted may be."""
-    from mufield._files import read_lines
+    from mufield.io.sealed import read_lines
 
     again = 0
     for path in out.glob("jobs/*/run/timings.jsonl"):
@@ -160,7 +160,7 @@ def main() -> None:
     quick = parse_quick(__doc__)
     from mufield import enable_compilation_cache
     from mufield.jobs import cluster
-    from mufield.jobs.pool import LocalProcesses
+    from mufield.jobs.processes import LocalProcesses
     from mufield.paper.budget import QUICK
     from mufield.runs.surroundings import set_precision
 
@@ -169,17 +169,18 @@ def main() -> None:
     set_precision(budget.precision)
     report, jobs = Report("cluster"), jobs_of(budget, quick)
     with tempfile.TemporaryDirectory() as directory:
-        out, token = Path(directory), cluster.TOKEN
+        out, token = Path(directory), cluster.Desk.token_file
         seconds = compute_with(LocalProcesses(2), out / "local", budget, quick)
         wanted = contents(out / "local")
         report.row("two processes of this machine", duration(seconds))
         ways = {"shared directory": token, "files handed back": ".mufield-elsewhere.tmp"}
         for way, name in list(ways.items())[: 1 if quick else 2]:
-            cluster.TOKEN = name  # under another name no worker finds it, as on another machine
+            # Under another name no worker finds it, as on another machine.
+            cluster.Desk.token_file = name
             with two_nodes() as (address, lose):
                 pool = losing_pool(address, lose, jobs, out / way)
                 seconds = compute_with(pool, out / way, budget, quick)
-            cluster.TOKEN = token
+            cluster.Desk.token_file = token
             found = contents(out / way)
             names = wanted.keys() | found.keys()
             differing = [each for each in names if wanted.get(each) != found.get(each)]

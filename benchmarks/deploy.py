@@ -33,7 +33,6 @@ import onnxruntime
 from _report import Report, Timing, duration, parse_quick, time_side_by_side
 
 import mufield as mf
-from mufield.deploy.export import READER as READER_FILE
 from mufield.deploy.export import export_policy
 from mufield.deploy.reader import DeployedPolicy
 from mufield.finite.draws import drawn
@@ -44,7 +43,7 @@ DECISION = 0.020
 SAME = 1e-5
 SIZES = (1, 100, 10_000)
 STEP = 3
-ALONE = READER_FILE.removesuffix(".py")
+ALONE = "mufield_reader"
 
 READER = """
 from mufield.deploy.reader import DeployedPolicy
@@ -68,7 +67,7 @@ def profiles(problem: mf.Problem) -> dict[str, mf.Profile]:
     weights = jax.random.dirichlet(jax.random.key(0), jnp.full(len(moves), 0.1), (horizon, cells))
     return {
         "randomised": mf.Profile.stacked(mf.TablePolicy.mixing(moves, weights), horizon),
-        "network": mf.network_profile(problem, jax.random.key(1), mu=mf.Pooled()),
+        "network": mf.policies.network_profile(problem, jax.random.key(1), mu=mf.policies.Pooled()),
     }
 
 

@@ -43,15 +43,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _report import Report, names_of, parser_of_sections
+from scipy import sparse
 from scipy.stats import binom, poisson
 
 import mufield as mf
 from mufield.baselines.fleet import stay, towards_demand
 from mufield.finite.gap import population_gap
 from mufield.finite.system import FiniteSystem, Replan
-from mufield.learning.run import learn_many
-from mufield.planning import fluid
-from mufield.policies.files import load_policy, save_policy
+from mufield.fleet import fluid
 
 SECTIONS = ("plans", "loose", "clock", "learn", "population", "time")
 LOADS, HORIZONS = (0.6, 0.9), (12, 36)
@@ -154,14 +153,14 @@ class Bench:
         path = self.options.out / f"{case.name}.policy" if self.options.out else None
         system = case.system()
         if path and path.is_file():
-            profile = load_policy(path)
+            profile = mf.load_policy(path)
         else:
             moves = mf.MoveFlow(*system.reveal(), system.problem.actions.points(self.points))
             ascent = mf.MirrorAscent(sweeps=self.sweeps, bound=False)
             profile = ascent.solve(moves, progress=sys.stderr.isatty()).profile
             if path:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                save_policy(path, profile)
+                mf.save_policy(path, profile)
         return float(system.evaluate(profile).value), profile
 
     def values(self, case: Case) -> dict[str, Any]:
@@ -173,7 +172,7 @@ class Bench:
             few, tried = (
                 mf.MoveFlow(*system.reveal(), points(n)) for n in (FLUID_POINTS, self.points)
             )
-            fluid = mf.fluid_plan(few, tried=tried)
+            fluid = mf.fleet.fluid_plan(few, tried=tried)
             return {
                 "stay": float(system.evaluate(stay(problem)).value),
                 "demand": float(system.evaluate(towards_demand(problem)).value),
@@ -182,7 +181,7 @@ class Bench:
                 "upper": fluid.upper,
                 "refused": fluid.refused,
                 "known": self.known(case)[0],
-                "wanted": float(jnp.sum(problem.trips.chance.wanted)),
+                "wanted": float(jnp.sum(problem.trips.chance.demand)),
             }
 
         return self.kept(case.name, compute)
@@ -244,7 +243,7 @@ def learn(bench: Bench) -> None:
     for case in bench.cases:
 
         def compute(case: Case = case) -> dict[str, Any]:
-            runs = learn_many(
+            runs = mf.learn_many(
                 case.system(),
                 seeds=list(range(given.seeds)),
                 episodes=given.episodes,
@@ -283,7 +282,7 @@ def population(bench: Bench) -> None:
             usual = population_gap(system, profile, sizes, GAP_EPISODES, KEY)
             values: dict[str, list[list[float]]] = {plan: [] for plan in ways[1:]}
             for size in () if quick else sizes:
-                problem = mf.for_fleet(system.problem, size)
+                problem = mf.fleet.for_fleet(system.problem, size)
                 points = problem.actions.points(FLUID_POINTS)
                 moves = mf.MoveFlow(mf.Flow(problem), system.reveal()[1], points)
                 plan = mf.MirrorAscent(sweeps=bench.sweeps, bound=False).solve(moves)
@@ -323,7 +322,7 @@ def population(bench: Bench) -> None:
 class UntilTheEnd(eqx.Module):
     """The reward of a window of an episode: at its end, what vehicles are worth there."""
 
-    reward: mf.Earnings
+    reward: mf.fleet.Earnings
     worth: Any
     steps: int = eqx.field(static=True)
 
@@ -355,7 +354,7 @@ def dispatcher(system: mf.SimulatedSystem, size: int, plan: Any) -> Replan:
     Demand and trips of the window are cut out and the clock is put forward, so that all steps share
     one compiled program; after the end nobody waits.
     """
-    whole = mf.for_fleet(system.problem, size, seen=0)  # the first step of a window
+    whole = mf.fleet.for_fleet(system.problem, size, seen=0)  # the first step of a window
     motion = system.reveal()[1]
     ascent = mf.MirrorAscent(sweeps=WINDOW_SWEEPS, bound=False)
     points = whole.actions.points(FLUID_POINTS)
@@ -371,7 +370,7 @@ def dispatcher(system: mf.SimulatedSystem, size: int, plan: Any) -> Replan:
         initial=whole.initial,
         noise=whole.noise,
         max_move=whole.max_move,
-        trips=mf.Trips(trips.chance, np.asarray(trips.matrix)[:WINDOW]),
+        trips=mf.fleet.Trips(trips.chance, np.asarray(trips.matrix)[:WINDOW]),
         pay_end=True,
     )
     ahead = mf.Flow(window)
@@ -379,13 +378,13 @@ def dispatcher(system: mf.SimulatedSystem, size: int, plan: Any) -> Replan:
     def replan(step: int, mass: Any, profile: mf.Profile) -> mf.Profile:
         steps = np.arange(step, step + WINDOW)
         rows = np.minimum(steps, horizon - 1)
-        wanted = jnp.where((steps < horizon)[:, None], trips.chance.wanted[rows], 0.0)
+        wanted = jnp.where((steps < horizon)[:, None], trips.chance.demand[rows], 0.0)
         problem = eqx.tree_at(
             lambda p: (
                 p.initial,
                 p.trips.matrix,
-                p.trips.chance.wanted,
-                p.reward.reward.passengers.wanted,
+                p.trips.chance.demand,
+                p.reward.reward.passengers.demand,
                 p.reward.worth,
             ),
             window,
@@ -421,23 +420,27 @@ def hoped(system: mf.SimulatedSystem, profile: mf.Profile, size: int) -> dict[st
         mf.MoveFlow(flow, motion, problem.actions.points(n)) for n in (FLUID_POINTS, POINTS)
     )
     mass = np.asarray(system.evaluate(profile).mass, dtype=float)
-    empty = fluid.Programme(few, *fluid.of_fleet(problem))
-    crowded = fluid.Programme(few, *fluid.of_fleet(problem), crowds=mass)
-    wanted = empty.wanted
+    empty = fluid.Programme(few)
+    crowded = fluid.Programme(few, crowds=mass)
+    wanted = empty.demand
     chances = binom.pmf(np.arange(size + 1)[:, None], size, empty.initial)
     numbers = np.minimum(np.arange(size + 1)[:, None], size * wanted[0])
     first = (chances * numbers).sum(axis=0) / size
     variance = np.zeros_like(wanted)
     for step in range(problem.horizon - 1):
         taken = np.minimum(1.0, wanted[step] / np.maximum(mass[step], 1e-9))[:, None]
-        law = profile.at(step).at_cells(problem.grid, jnp.asarray(mass[step]))
+        law = profile.at(step).at_cells(problem.grid, jnp.asarray(mass[step]), step)
         sent = (mass[step][:, None] * np.asarray(law.weights)).reshape(-1)
         rides = taken * fluid.trip_matrix(problem.trips, step).toarray()
         landing = fluid.landings(many, step, mass[step]).toarray()
         drives = np.repeat(1 - taken, many.n_moves, axis=0) * landing
         there = np.repeat(rides, many.n_moves, axis=0) + drives
         variance[step + 1] = size * (sent @ (there * (1 - there)))
-    caps = []
+    cells, choices = empty.cells, empty.cost.size
+    one = sparse.eye_array(cells)
+    serving = sparse.hstack([sparse.csr_array((cells, choices)), one])
+    present = sparse.hstack([sparse.kron(one, np.ones((1, few.n_moves))), one])
+    slopes, heights = [], []
     for place in TANGENTS:
         mean = np.maximum(size * wanted + place * np.sqrt(variance), 0.0)
         # E[min(mean - v + X, d)] = d - E[(level - X)+] for a Poisson X of variance v.
@@ -446,10 +449,14 @@ def hoped(system: mf.SimulatedSystem, profile: mf.Profile, size: int) -> dict[st
         height = size * wanted - short * slope + variance * poisson.cdf(level - 1, variance)
         slope[0], height = 0.0, (height - slope * mean) / size
         height[0] = first
-        caps.append(fluid.Cap(slope, height))
+        # At most height + slope * mass vehicles of a cell serve.
+        lines = [serving - sparse.diags_array(row) @ present for row in slope]
+        slopes.append(sparse.block_diag(lines))
+        heights.append(height.reshape(-1))
+    caps = {"A_ub": sparse.vstack(slopes), "b_ub": np.concatenate(heights)}
     return {
-        "empty": empty.solve(caps).optimum,
-        "crowded": crowded.solve(caps).optimum,
+        "empty": empty.solve(**caps).optimum,
+        "crowded": crowded.solve(**caps).optimum,
         "sure": crowded.solve().optimum,
     }
 
@@ -458,13 +465,12 @@ def draw(found: dict[str, tuple[list[int], np.ndarray]], path: Path) -> None:
     """N against the gap."""
     from matplotlib.figure import Figure
 
-    from mufield._style import COLOURS
-    from mufield.viz.curves import MARKERS
+    from mufield._style import STYLE
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     for (name, (sizes, shares)), colour, marker in zip(
-        found.items(), COLOURS, MARKERS, strict=False
+        found.items(), STYLE.colours, STYLE.markers, strict=False
     ):
         short, spread = 100 * (1 - shares.mean(axis=1)), 100 * shares.std(axis=1, ddof=1)
         axes.errorbar(sizes, short, spread, marker=marker, color=colour, capsize=3, label=name)
@@ -518,16 +524,16 @@ def wide(side: int) -> mf.SimulatedSystem:
     grid = mf.Grid.box(0.0, float(side), (side, side))
     rng = np.random.default_rng(0)
     demand = 0.6 * rng.dirichlet(np.full(grid.n_cells, 0.3), size=12)
-    passengers = mf.Passengers(grid, demand)
+    passengers = mf.fleet.Passengers(grid, demand)
     problem = mf.Problem(
         grid=grid,
         actions=mf.Box(-1.0, 1.0, dim=2),
-        reward=mf.Earnings(passengers),
+        reward=mf.fleet.Earnings(passengers),
         horizon=12,
         initial=mf.uniform(grid),
         noise=0.25,
         max_move=2.0,
-        trips=mf.Trips(passengers, rng.dirichlet(np.ones(grid.n_cells), size=grid.n_cells)),
+        trips=mf.fleet.Trips(passengers, rng.dirichlet(np.ones(grid.n_cells), size=grid.n_cells)),
     )
     return mf.SimulatedSystem(problem, lambda s, a, mu: s + 2.0 * a / (1 + 10.0 * mu.here))
 

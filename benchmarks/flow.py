@@ -7,7 +7,7 @@ cell and step:
    the same formula: for every source cell the mass of every target cell, product of the axes'
    differences of cumulative distribution functions, added up where it lands by
    ``zeros(n).at[landing].add(mass)``. The values are equal. The reference follows its own lines
-   through the walls with `mufield.space.move.trace`, so it also checks the flow's tables.
+   through the walls with `mufield.space.wall_rule.trace`, so it also checks the flow's tables.
    It is written down three times:
 
    - *dense*: whole cells as targets, against the flow with ``subcells=1``. Each pair of source
@@ -45,7 +45,8 @@ from _report import Report, Timing, duration, parse_quick, time_side_by_side
 import mufield
 from mufield import Flow, Grid, Problem, Profile, TablePolicy
 from mufield.environments.four_rooms import avoid_crowds, walk
-from mufield.space.move import trace
+from mufield.flow import WindowSettings
+from mufield.space.wall_rule import trace
 
 FASTER_THAN_DENSE = 20.0
 COST_GROWTH = 2.0
@@ -180,11 +181,11 @@ def compare_with_plain(report: Report, quick: bool) -> None:
     problem = mufield.make("four-rooms").problem
     n = problem.grid.n_cells
     raw = jax.random.normal(jax.random.key(0), (problem.horizon, n, 2))
-    coarse, fine = Flow(problem, subcells=1), Flow(problem)
+    coarse, fine = Flow(problem, settings=WindowSettings(subcells=1)), Flow(problem)
     ours_coarse, ours_fine = our_objective(coarse), our_objective(fine)
     ratios = []
 
-    reach = coarse.fold.reach[0]
+    reach = coarse.core.landing.reach[0]
     cells = follow_lines(problem.grid, reach, 1)
     rounds = 20 if quick else 60
     references = {
@@ -201,12 +202,13 @@ def compare_with_plain(report: Report, quick: bool) -> None:
         report.row(f"plain, whole cells, {name}", f"{show(times[name])}, {ratio:.1f} x")
         check_equal(report, name, ours_coarse, objective, raw)
 
-    subcells = follow_lines(problem.grid, reach, fine.fold.subcells)
+    cut = fine.core.landing.split_shares.shape[-1]
+    subcells = follow_lines(problem.grid, reach, cut)
     reference = plain_objective(problem, subcells, add_up_lean(subcells, n))
     sides = {"flow": ours_fine, "fine": reference}
     pair = time_objectives(sides, raw, 3 if quick else 10)
     ratios.append(pair["fine"].best / pair["flow"].best)
-    report.row(f"flow, default (subcells={fine.fold.subcells})", show(pair["flow"]))
+    report.row(f"flow, default (subcells={cut})", show(pair["flow"]))
     report.row("plain, subcells, fine", f"{show(pair['fine'])}, {ratios[-1]:.1f} x")
     check_equal(report, "fine", ours_fine, reference, raw)
     # No claim: the default says more about walls' ends than whole cells can.

@@ -22,7 +22,6 @@ from _report import Report, duration, parse_quick
 
 import mufield
 from mufield import (
-    BPTT,
     M3UCRL,
     GaussianProcess,
     GradientPlanner,
@@ -34,7 +33,8 @@ from mufield import (
     Table,
 )
 from mufield.learning.run import LearnResult, learn_many
-from mufield.models.base import predict_rows
+from mufield.models.calibration import predict_rows
+from mufield.planning import BPTT
 from mufield.planning.planner import AbstractPlanner
 
 SWARM_SCALE = 0.3
@@ -48,7 +48,7 @@ def learned(
     system: SimulatedSystem, planner: AbstractPlanner, episodes: int, reference: float
 ) -> LearnResult:
     """M3-UCRL with the models of the paper's swarm figures."""
-    family = GaussianProcess(prior=mufield.Steered(), exact_points=0)
+    family = GaussianProcess(prior=mufield.models.Steered())
     optimism = Hallucinated(SWARM_SCALE)
     learner = M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
     return learn_many(system, learner, seeds=[0], episodes=episodes, reference=reference)[0]

@@ -125,7 +125,7 @@ def reproduce(place: Path, workers: int = 0) -> list[str]:
 def reproduce_here(out: Path, workers: int) -> int:
     """A few items of the paper with a tiny budget, which the command line does not have."""
     from mufield import enable_compilation_cache
-    from mufield.jobs.pool import make_pool
+    from mufield.jobs.processes import make_pool
     from mufield.paper.budget import Budget
     from mufield.paper.reproduce import reproduce as computed
     from mufield.runs.surroundings import set_precision
@@ -240,7 +240,7 @@ def outcome(place: Path) -> dict[str, Any]:
 
 
 def _contents(path: Path) -> Any:
-    from mufield._files import read_sealed
+    from mufield.io.sealed import read_sealed
 
     if path.name == "result.safetensors":
         document, arrays = read_sealed(path, "job result")

@@ -51,24 +51,23 @@ from _report import Report, Timing, duration, time_side_by_side
 
 import mufield
 from mufield import (
-    BPTT,
     Flow,
     MirrorAscent,
     MoveFlow,
     Network,
     Profile,
-    Rollout,
     SimulatedSystem,
     Table,
     certify,
-    network_profile,
     plan,
     wasserstein,
 )
 from mufield.environments.swarm import closed_form_density, closed_form_policy
-from mufield.planning.mirror import FIRST_STEP, GROWTH, SHRINKAGE, MirrorResult, MirrorState
+from mufield.flow import Rollout
+from mufield.planning import BPTT, MirrorResult, StepRule
+from mufield.planning.ascent import MirrorState
+from mufield.policies import ActionLaw, network_profile
 from mufield.problem import Motion
-from mufield.space.measure import LOG_FLOOR
 
 BEST_NETWORK, EVERY_NETWORK, TABLE = 78.2, 77.8, 78.26
 STALL, NEAR_MAXIMUM, SATURATED_FROM = (4, 5), 0.02, 15
@@ -78,6 +77,7 @@ GRADIENT_COST = 1.6
 PLAN_SECONDS, BRACKET_SECONDS = 120.0, 10.0
 FASTER_THAN_NUMPY, SWEEPS = {"float32": 8.0, "float64": 5.0}, 20
 DEFAULT_WIDTH = 32  # of Network
+LOG_FLOOR = 1e-25  # of `mufield.log_mass`
 
 SAME_VALUE = {"float32": 1e-2, "float64": 1e-4}
 POINTS = 9  # Moves on each axis of the action box.
@@ -452,7 +452,7 @@ class DenseRooms:
         def rows(action: jax.Array) -> jax.Array:
             def row(mass: jax.Array) -> jax.Array:
                 actions = jnp.broadcast_to(action, (len(cells), 1, len(action)))
-                law = mufield.ActionLaw(actions=actions, weights=jnp.ones((len(cells), 1)))
+                law = ActionLaw(actions=actions, weights=jnp.ones((len(cells), 1)))
                 return flow.step(mass, law, motion)
 
             return jax.vmap(row)(cells)
@@ -487,16 +487,21 @@ class DenseRooms:
         shape = (self.horizon, self.n_moves, self.n_cells)
         logits = np.full(shape, -math.log(self.n_moves), dtype=self.dtype)
         value, gap, by_move = self.sweep(softmax(logits))
-        upper, step = value + gap, FIRST_STEP
+        rule, velocity, gains = StepRule(), np.zeros_like(logits), 0
+        upper, step = value + gap, rule.first
         for _ in range(sweeps):
-            trial = logits + self.dtype.type(step) * (by_move - by_move.max(axis=1, keepdims=True))
+            number = self.dtype.type
+            change = number(step) * by_move + number(gains / (gains + 3)) * velocity
+            trial = logits + change
             trial -= trial.max(axis=1, keepdims=True)
             new_value, gap, new_by_move = self.sweep(softmax(trial))
             upper = min(upper, new_value + gap)
             if new_value >= value - 2 * np.finfo(self.dtype).eps * abs(value):
-                logits, value, by_move, step = trial, new_value, new_by_move, step * GROWTH
+                logits, value, by_move, velocity = trial, new_value, new_by_move, change
+                step, gains = step * rule.growth, gains + 1
             else:
-                step *= SHRINKAGE
+                step *= rule.slowing if gains else rule.shrinkage
+                velocity, gains = np.zeros_like(logits), 0
         return value, upper
 
 
@@ -613,14 +618,13 @@ def draw_curves(rewards: np.ndarray, sizes: np.ndarray) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from mufield._style import COLOURS
-    from mufield.viz.curves import MARKERS
+    from mufield._style import STYLE
 
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True)
     series = (rewards, "reward: entropy (nats)"), (sizes, "mean action size (cells)")
     for axes, (values, label), colour, marker in zip(
-        panels, series, COLOURS, MARKERS, strict=False
+        panels, series, STYLE.colours, STYLE.markers, strict=False
     ):
         axes.plot(values, color=colour, marker=marker, markersize=4)
         axes.set(ylabel=label, ylim=(0, None))

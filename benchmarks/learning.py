@@ -33,7 +33,6 @@ from _report import Report, duration
 
 import mufield
 from mufield import (
-    BPTT,
     M3UCRL,
     Bonus,
     DeepEnsemble,
@@ -47,12 +46,11 @@ from mufield import (
     Table,
     Thompson,
     Transitions,
-    Unseen,
 )
 from mufield.baselines.fleet import stay
-from mufield.learning.run import LearnResult, learn_many
-from mufield.policies.tables import random_policy
-from mufield.space.transport import wasserstein
+from mufield.learning import LearnResult, learn_many
+from mufield.planning import BPTT
+from mufield.policies import Unseen
 
 NEAR = 0.99
 """Share of the best plan from which a seed counts as having learned."""
@@ -176,7 +174,9 @@ def swarm(report: Report, options: argparse.Namespace) -> None:
         name = f"swarm {motion}, {initial}"
         report.row(f"{name}: agents at rest, known motion", f"{resting:.1f}, {known:.1f}")
         report.row(f"{name}: J", " ".join(f"{v:.0f}" for v in values))
-        w1 = float(wasserstein(system.problem.grid, system.evaluate(result.profile).mass[-1], end))
+        w1 = float(
+            mufield.wasserstein(system.problem.grid, system.evaluate(result.profile).mass[-1], end)
+        )
         report.row(f"{name}: W1 of the ends, time", f"{w1:.4f}, {duration(seconds)}")
         if not quick:
             worst = float(np.abs(values[9:] - known).max())
@@ -200,9 +200,8 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
     place-dependent drift of half the farthest move would fit the data as well.
     """
     family = GaussianProcess(
-        prior=mufield.Steered(),
-        exact_points=0,
-        mu=mufield.Here() if motion == "congested" else mufield.Unseen(),
+        prior=mufield.models.Steered(),
+        mu=mufield.policies.Here() if motion == "congested" else mufield.policies.Unseen(),
     )
     planner = GradientPlanner(Table(), steps=60)
     optimism = Hallucinated(SWARM_SCALE)
@@ -251,7 +250,7 @@ def timing(report: Report, options: argparse.Namespace) -> None:
     learner = learners["default"]
     data = Transitions.of(
         system.problem,
-        [system.run(random_policy(system.problem), jax.random.key(0), agents=FIT_AGENTS)],
+        [system.run(mufield.random_policy(system.problem), jax.random.key(0), agents=FIT_AGENTS)],
     )
     learner.family.fit(data, jax.random.key(0))
     began = time.perf_counter()

@@ -31,9 +31,9 @@ import jax.numpy as jnp
 from _report import Report
 
 import mufield
-from mufield import BPTT, Flow, MirrorAscent, MoveFlow, SimulatedSystem, Table
+from mufield import Flow, MirrorAscent, MoveFlow, SimulatedSystem, Table, as_profile
 from mufield.finite.system import FiniteSystem
-from mufield.policies.base import as_profile
+from mufield.planning import BPTT
 
 NEAR = 0.01
 """Greatest error, as a share of J's range over policies."""

@@ -37,7 +37,6 @@ from mufield.models.networks import (
     Layout,
     Member,
     Sample,
-    adversarial_inputs,
     distance_from,
     draw_members,
     negative_log_likelihood,
@@ -83,12 +82,7 @@ def step_of_one(family: DeepEnsemble, data: EnsembleInputs) -> tuple[Callable[..
     count = data.count.astype(data.inputs.dtype)
 
     def loss(member: Member, anchor: Member, sample: Sample) -> jax.Array:
-        total = negative_log_likelihood(member, sample, noise)
-        if family.adversarial > 0:
-            moved = adversarial_inputs(member, sample, noise, family.adversarial)
-            other = sample._replace(inputs=jax.lax.stop_gradient(moved))
-            total = 0.5 * (total + negative_log_likelihood(member, other, noise))
-        total = total * count / family.batch_size
+        total = negative_log_likelihood(member, sample, noise) * count / family.batch_size
         return (total + distance_from(anchor, member, family.prior)) / count
 
     def step(
@@ -180,10 +174,10 @@ def compare_training(report: Report, quick: bool) -> None:
     )
 
 
-def check_same(model: Any, rival: Callable[[], list[Member]]) -> float:
+def check_same(members: Member, rival: Callable[[], list[Member]]) -> float:
     """How far the members are apart; exits if that is more than rounding."""
     theirs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rival())
-    pairs = zip(jax.tree.leaves(model.members), jax.tree.leaves(theirs), strict=True)
+    pairs = zip(jax.tree.leaves(members), jax.tree.leaves(theirs), strict=True)
     gap = max(
         float(jnp.linalg.norm(ours - other) / (jnp.linalg.norm(other) + 1e-6))
         for ours, other in pairs

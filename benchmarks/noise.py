@@ -26,8 +26,7 @@ from _report import Report, parse_quick
 import mufield
 from mufield import MirrorAscent, MoveFlow, Network, plan
 from mufield.environments.four_rooms import four_rooms
-from mufield.paper.catalogue import FULL_ENTROPY_AT, KNOWN
-from mufield.paper.numbers import MOST_ENTROPY, NEAR_MAXIMUM
+from mufield.paper.catalogue import PAPER
 
 DEFAULT = float(inspect.signature(four_rooms).parameters["noise_std"].default)
 NOISES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.5)
@@ -48,7 +47,7 @@ def describe(report: Report, noise: float) -> None:
     table = plan(flow, motion)
     entropy = np.asarray(system.evaluate(networks.profile).rewards)
     gains = np.diff(entropy)[STALL - 1 : STALL + 2]
-    full = 1 + int(np.flatnonzero(entropy < MOST_ENTROPY - NEAR_MAXIMUM)[-1])
+    full = 1 + int(np.flatnonzero(entropy < PAPER.most_entropy - PAPER.near_maximum)[-1])
     values = [networks.value, random.value, table.value, best.value]
     report.row(
         f"{noise:g}: networks, from random weights, table, optimum",
@@ -60,10 +59,12 @@ def describe(report: Report, noise: float) -> None:
     )
     if math.isclose(noise, DEFAULT):
         report.claim(f"{noise:g}: gain of entropy, h = 4 to 5", gains[1], 0.02, side="at most")
-        late = abs(full - FULL_ENTROPY_AT)
+        late = abs(full - PAPER.full_entropy_at)
         report.claim(f"{noise:g}: greatest entropy, steps from h = 14", late, 1, side="at most")
-        report.claim(f"{noise:g}: networks", float(networks.value), KNOWN, side="at least")
-        report.claim(f"{noise:g}: from random weights", float(random.value), KNOWN, side="at most")
+        report.claim(f"{noise:g}: networks", float(networks.value), PAPER.known, side="at least")
+        report.claim(
+            f"{noise:g}: from random weights", float(random.value), PAPER.known, side="at most"
+        )
 
 
 def main() -> None:

@@ -33,8 +33,9 @@ from open_spiel.python.mfg.games import factory
 from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield
-from mufield import MoveFlow, Rollout
+from mufield import MoveFlow
 from mufield.environments.discrete_rooms import uniform_legal
+from mufield.flow import Rollout
 
 FASTER_THAN_OPEN_SPIEL = 1000.0
 FASTER_THAN_MFGLIB = 20.0

@@ -44,7 +44,7 @@ def planners(system: mf.SimulatedSystem) -> dict[str, Callable[[int, int], mf.Pr
 
     def table(scatter: int, steps: int) -> mf.Profile:
         kind = mf.Table(scatter=scatter)
-        ascent = mf.BPTT(steps=steps, learning_rate=kind.learning_rate)
+        ascent = mf.planning.BPTT(steps=steps, learning_rate=kind.learning_rate)
         return mf.plan(flow, motion, kind, ascent=ascent).profile
 
     return {

@@ -1,11 +1,11 @@
 """Seconds of a plan with models that see mu, against evaluating the model in every sweep.
 
 The city of the suite: 15 by 12 cells, 16 steps, 81 actions with five hallucinated controls each, 60
-sweeps of mirror ascent. A model that sees the mass of the agent's own cell goes by a table of
-kernels; of one that sees more, kernels are kept for some sweeps. The other side evaluates the
-model for every move in every sweep. Two steps of one of its sweeps are timed, as a plan would take
-minutes; all take equally long. Times are after compilation. Last, the four rooms with a model
-without mu.
+sweeps of mirror ascent. A model that sees the mass of the agent's own cell goes by a bank of
+kernels; one that sees more is evaluated once for all controls of an action. The other side
+evaluates the model for every move in every sweep. Two steps of one of its sweeps are timed, as a
+plan would take minutes; all take equally long. Times are after compilation. Last, the four rooms
+with a model without mu.
 
 Run ``python benchmarks/plans.py``, or with ``--quick`` for one model and fewer transitions.
 """
@@ -13,17 +13,15 @@ Run ``python benchmarks/plans.py``, or with ``--quick`` for one model and fewer 
 import time
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import equinox as eqx
 import jax
 from _report import Report, duration, parse_quick
 
 import mufield as mf
-from mufield.flow import kernels
-from mufield.learning.m3ucrl import LearnerState
-from mufield.models.base import AbstractModelFamily
-from mufield.planning.mirror import MirrorPlanner, regular_moves
+from mufield.learning import LearnerState
+from mufield.models import AbstractModelFamily
+from mufield.planning.mirror import regular_moves
 from mufield.problem import Motion
 
 KEY = jax.random.key(0)
@@ -35,9 +33,9 @@ STEPS_TIMED = 2
 """Steps of an episode that are timed with the model in every sweep."""
 
 FAMILIES: dict[str, AbstractModelFamily] = {
-    "Gaussian process, mu=Here()": mf.GaussianProcess(mu=mf.Here()),
-    "ensemble, mu=Here()": mf.DeepEnsemble(mu=mf.Here()),
-    "ensemble, mu=Pooled()": mf.DeepEnsemble(mu=mf.Pooled()),
+    "Gaussian process, mu=Here()": mf.GaussianProcess(mu=mf.policies.Here()),
+    "ensemble, mu=Here()": mf.DeepEnsemble(mu=mf.policies.Here()),
+    "ensemble, mu=Pooled()": mf.DeepEnsemble(mu=mf.policies.Pooled()),
 }
 
 
@@ -61,19 +59,21 @@ def seconds(function: Callable[[], Any]) -> float:
 
 def in_every_sweep(learner: mf.M3UCRL, state: LearnerState) -> float:
     """Seconds of a plan that evaluates the model for every move in every sweep."""
-    planner = MirrorPlanner()
+    planner, optimism = mf.MirrorPlanner(), learner.optimism
+    problem = mf.make("city", horizon=STEPS_TIMED).problem
+    joint_flow = learner.model_planner.flow.of_problem(optimism.joint(problem))
 
     @eqx.filter_jit
     def sweep(model: Any) -> jax.Array:
-        flow, motion = learner.optimism.imagine(learner.problem, learner.flow, model, None, KEY)
+        flow, motion = optimism.imagine(problem, joint_flow, model, None, KEY)
         # As a plain function, of which nothing is known about what moves share.
         plain: Motion = lambda state, joint, mu: motion(state, joint, mu)  # noqa: E731
-        moves = regular_moves(flow, plain, learner.problem.actions, points=planner.points)
-        return moves.sweep(moves.uniform()[:STEPS_TIMED], bound=False).action_values
+        listed = regular_moves(flow, plain, problem.actions, points=planner.points)
+        moves = mf.MoveFlow(flow, plain, listed.actions[0], group=listed.group, bank_bytes=0)
+        return moves.sweep(moves.uniform(), bound=False).action_values
 
     sweeps = (planner.sweeps + 1) * learner.problem.horizon / STEPS_TIMED
-    with patch.object(kernels, "MOST_KERNEL_BYTES", 0):  # no table
-        return seconds(lambda: sweep(state.model)) * sweeps
+    return seconds(lambda: sweep(state.model)) * sweeps
 
 
 def compare(report: Report, name: str, transitions: int) -> None:

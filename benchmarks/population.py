@@ -377,13 +377,12 @@ def draw(curves: dict[str, tuple[np.ndarray, np.ndarray]], directory: Path) -> P
     """Draws the gaps with their lines."""
     from matplotlib.figure import Figure
 
-    from mufield._style import COLOURS
-    from mufield.viz.curves import MARKERS
+    from mufield._style import STYLE
 
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
     for (name, (sizes, figures)), colour, marker in zip(
-        curves.items(), COLOURS, MARKERS, strict=False
+        curves.items(), STYLE.colours, STYLE.markers, strict=False
     ):
         law = fit_power(sizes, figures)
         label = f"{name}, slope {law.slope:.2f}"

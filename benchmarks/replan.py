@@ -26,7 +26,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from _report import Report, duration, parse_quick
@@ -49,14 +48,14 @@ def with_demand(problem: Problem, wanted: np.ndarray) -> Problem:
     """The problem with another demand."""
     new = jnp.asarray(wanted, dtype=problem.initial.dtype)
     changed: Problem = eqx.tree_at(
-        lambda p: (p.reward.passengers.wanted, p.trips.chance.wanted), problem, (new, new)
+        lambda p: (p.reward.passengers.demand, p.trips.chance.demand), problem, (new, new)
     )
     return changed
 
 
 def demand_of(problem: Problem) -> np.ndarray:
     assert problem.trips is not None
-    return np.asarray(problem.trips.chance.wanted, dtype=float)
+    return np.asarray(problem.trips.chance.demand, dtype=float)
 
 
 def days(problem: Problem, mass: np.ndarray, load: float) -> dict[str, tuple[Problem, np.ndarray]]:
@@ -89,7 +88,7 @@ _rollout = eqx.filter_jit(Flow.rollout)
 
 def rest(flow: Flow, motion: Any, day: Problem, step: int, mass: Any, profile: Profile) -> Any:
     """The course of a day from a step on."""
-    return _rollout(flow.of_problem(day).from_step(step, mass), profile.from_step(step), motion)
+    return _rollout(flow.of_problem(day).from_step(step, mass), profile, motion)
 
 
 def earned(
@@ -111,10 +110,10 @@ def earned(
         if after == first:
             continue
         course = rest(flow, motion, day, first, now, profile)
-        value += float(course.rewards[: after - first].sum())
-        masses = np.asarray(course.mass[: after - first], dtype=float)
+        value += float(course.rewards[first:after].sum())
+        masses = np.asarray(course.mass[first:after], dtype=float)
         served += float(np.minimum(masses, wanted[first:after]).sum())
-        now = course.mass[after - first]
+        now = course.mass[after]
     return value, served / float(wanted[HAPPENS:].sum())
 
 
@@ -125,11 +124,7 @@ def known_plans(system: SimulatedSystem, sweeps: int) -> tuple[Profile, Planner]
 
     def replan(problem: Problem, step: int, mass: Masses, profile: Profile) -> Profile:
         there = flow.of_problem(problem).from_step(step, mass)
-        late = ascent.solve(MoveFlow(there, motion, points)).profile
-        parts = jax.tree.map(
-            lambda a, b: jnp.concatenate([a[:step], b]), profile.per_step, late.per_step
-        )
-        return Profile(parts, late.shared, profile.horizon)
+        return ascent.solve(MoveFlow(there, motion, points)).profile
 
     return ascent.solve(MoveFlow(flow, motion, points)).profile, replan
 
@@ -137,7 +132,7 @@ def known_plans(system: SimulatedSystem, sweeps: int) -> tuple[Profile, Planner]
 def learned_plans(system: SimulatedSystem, episodes: int) -> tuple[Profile, Planner]:
     """A learner's plan of the day after some episodes with 50 tracked vehicles."""
     planner = mufield.MirrorPlanner(points=POINTS, sweeps=60)
-    family = mufield.GaussianProcess(mu=mufield.Here())
+    family = mufield.GaussianProcess(mu=mufield.policies.Here())
     learner = mufield.M3UCRL(system.problem, family, planner)
     state = mufield.learn(system, learner, episodes=episodes, agents=50).state
     plan = learner.ask(state)

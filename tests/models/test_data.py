@@ -58,14 +58,14 @@ def test_wrong_shapes_are_refused_with_the_expected_one(name, values, said):
 
 
 def test_distributions_that_do_not_sum_to_one_are_refused():
-    with pytest.raises(ValueError, match=r"sums run from 1 to 1\.5"):
+    with pytest.raises(ValueError, match=r"must sum to 1, but sums to 1\.5 at index 2"):
         Transitions.empty(PROBLEM).append(spoiled("mass", (2, 0), EPISODE.mass[2, 0] + 0.5))
 
 
 def test_negative_masses_are_refused_also_where_the_sum_is_right():
     least = EPISODE.mass[1, 0]
     shifted = EPISODE.mass.at[1, 0].set(-0.2).at[1, 1].add(0.2 + least)
-    with pytest.raises(ValueError, match="non-negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         Transitions.empty(PROBLEM).append(dataclasses.replace(EPISODE, mass=shifted))
 
 

@@ -91,6 +91,8 @@ class M3UCRL:
             safe=fitting_profile(rest if safe is None else safe, problem),
             estimate_noise=estimate_noise,
         )
+        # Built here, because `first_memory` may be traced, and a set of moves may not.
+        self._joint_flow = self.model_planner.flow.of_problem(self.optimism.joint(problem))
         self.random_first = random_first
         self.reward_family = reward_family
         if problem.hides_reward and reward_family is None:
@@ -220,8 +222,8 @@ class M3UCRL:
 
     def first_memory(self, key: Key) -> Any:
         """What the planner starts from in the first episode."""
-        flow = self.model_planner.flow.of_problem(self.optimism.joint(self.problem))
-        return self.model_planner.planner.first_memory(flow, self.problem.actions, key)
+        planner, actions = self.model_planner.planner, self.problem.actions
+        return planner.first_memory(self._joint_flow, actions, key)
 
     def usable_plans(self, states: list[LearnerState]) -> list[Plan]:
         """For each run the plan without optimism: the one that earns most under the model's mean.

@@ -8,6 +8,7 @@ PEERS ?= .venv-peers
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
+DEMO_STAMP := $(VENV)/.installed-viz
 STAMP := $(VENV)/.installed
 PEERS_STAMP := $(PEERS)/.installed
 UV := $(shell command -v uv 2>/dev/null)
@@ -23,24 +24,31 @@ export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test check lint format demo docs bench peers clean
+.PHONY: help venv test test-all lint format demo docs bench reproduce package peers clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP)  ## Create .venv with the package and all it needs for work on it
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mufield needs Python 3.11 or later, found " + sys.version.split()[0] + "; set PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+$(STAMP): $(DEMO_STAMP)
+	@echo "installing what work on mufield needs (about 2 GB: Ray, OpenSpiel, docs); two minutes"
 	$(PIP_INSTALL) -e '.[dev]' -c constraints.txt
 	@touch $@
 
-test: lint  ## Run every check: ruff, mypy, import contracts, tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+# The demonstration needs the package and its pictures alone.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mufield needs Python 3.11 or later, found " + sys.version.split()[0] + "; set PYTHON=python3.11")'
+	@echo "installing mufield and what draws its pictures into $(VENV); half a minute"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[viz]' -c constraints.txt
+	@touch $@
 
-check: lint  ## Run the static checks and the quick tests: two minutes once programs are compiled
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+test: lint  ## Run every check: ruff, mypy, import contracts, tests; ten minutes on two cores
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not nightly"
+
+test-all: lint bench  ## Run everything, as the night does: all tests at full size, all benchmarks' claims
+	MUFIELD_NIGHT=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: venv  ## Run the static checks only
 	$(BIN)/ruff check .
@@ -52,21 +60,28 @@ format: venv  ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: venv  ## Run the demonstration; its pictures go to demo/
+demo: $(DEMO_STAMP)  ## Learn the four rooms; the pictures go to demo/
 	$(BIN)/mufield demo
 
 docs: venv  ## Build the documentation into site/; warnings are errors
 	$(BIN)/python docs/commands_page.py
+	$(BIN)/python docs/reference_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# peers_*.py need the environment of `make peers`.
-BENCHMARKS = $(filter-out benchmarks/peers_% benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
-bench: venv  ## Run every benchmark in its quick form
-	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python $$script --quick; done
+bench: venv  ## Run every benchmark in its quick form; docs/benchmarks.md keeps the claims
+	$(BIN)/python benchmarks/run_all.py --quick
+
+# For example WHAT=learning-curve, or WHAT="all --quick".
+WHAT ?= all
+reproduce: venv  ## Compute the paper's figures, films and numbers into results/; an hour on two cores
+	$(BIN)/python -m reproduction $(WHAT)
+
+package: venv  ## Build wheel and sdist into dist/ and try both in clean environments
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m pytest tests/test_package.py
 
 peers: $(PEERS_STAMP)  ## Compare with MFGLib, OpenSpiel and SB3 in an environment of their own
-	$(PEERS)/bin/python benchmarks/peers_flow.py
-	$(PEERS)/bin/python benchmarks/peers_rl.py --save results
+	$(PEERS)/bin/python benchmarks/peers.py --out results
 
 # torch comes first, alone and with plain pip, so that nobody downloads CUDA by accident.
 # MFGLib 0.3 caps rich below our pin; with it, pip would quietly fall back to MFGLib 0.1.

@@ -33,15 +33,18 @@ jax.config.update("jax_enable_x64", True)
 # sees what is imported after it, so no test file may import mufield before this line.
 install_import_hook("mufield", "typechecker.checked")
 
-from mufield._runtime import enable_compilation_cache  # noqa: E402 (after the hook)
+from night import NIGHT  # noqa: E402 (after the hook)
+
+from mufield._runtime import enable_compilation_cache  # noqa: E402
 
 enable_compilation_cache()
 
 # A test that fails must fail for everybody; compilation makes first calls slow.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25)
+hypothesis.settings.register_profile("night", derandomize=True, deadline=None, max_examples=100)
 # To look for new counterexamples: HYPOTHESIS_PROFILE=search make test
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "night" if NIGHT else "ci"))
 
 
 def pytest_collection_modifyitems(items):
@@ -52,6 +55,13 @@ def pytest_collection_modifyitems(items):
 
 MOST_MAPPINGS = 20_000
 """Pieces of memory that a worker may map before it forgets its compiled programs."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_precision():
+    """Programs set JAX to the number format of their run; the next tests are not to notice."""
+    yield
+    jax.config.update("jax_enable_x64", True)
 
 
 @pytest.fixture(autouse=True, scope="module")

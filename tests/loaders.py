@@ -1,6 +1,6 @@
 """One sound file for each loader of mufield, how each of them is read, and ways to damage it.
 
-The tests and `benchmarks/fuzz.py` share them.
+The tests and `benchmarks/trust.py damage` share them.
 """
 
 import ast
@@ -21,29 +21,24 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
 import mufield as mf
-from mufield.baselines.training import train
 from mufield.deploy.export import describe, policy_bytes
 from mufield.deploy.reader import DeployedPolicy
-from mufield.environments import registry
 from mufield.fleet.records import read_trips
 from mufield.io import sealed as files
-from mufield.io.episode import read_episode, read_mass, read_positions
+from mufield.io.episode import read_episode
 from mufield.io.log import read_log
+from mufield.io.observed import read_mass, read_positions
 from mufield.io.policies import load_policy, read_info, save_policy
 from mufield.jobs.job import Job, JobResult, JobStore, write_result
-from mufield.paper.budget import QUICK
-from mufield.paper.results import Results
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
+from mufield.runs.history import logged_arrays, observed_arrays
 from mufield.runs.layout import read_versions
 from mufield.runs.overview import summarise
 from mufield.runs.session import Session
 from mufield.runs.store import RunStore
 from mufield.runs.surroundings import changes_since
-from mufield.runs.sweep import read_sweep, write_record
 from mufield.runs.tell import tell_log
-from mufield.runs.told import logged_arrays, observed_arrays
-from mufield.runs.trials import read_trials
 
 SECONDS = 10
 """What a loader may take at most; one that waits for a pipe would take for ever."""
@@ -63,12 +58,10 @@ JOB = Job("small", "random", {"steps": [1, 2]}, {"jax": "1"})
 
 TABLES = ("csv", "parquet")
 SEALED = ("network.policy", "moves.policy", "exported.safetensors", "result.safetensors")
-SEALED += ("made.safetensors", "checkpoint.safetensors")
 """Files with a checksum: changed ones are refused, or come out as if they were not."""
 
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
 NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv", "trips.csv")
-NAMES += ("sweep.toml", "sweep.json")
 """Files that are read by themselves."""
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
@@ -76,7 +69,6 @@ WHOLE += ("policies/0001.policy", "policies/0002.policy", "logs/0001.safetensors
 WHOLE += ("replans/0002-0001.safetensors", "replans/0002-0001.policy")
 DERIVED = (
     "metrics.jsonl",
-    "metrics.parquet",
     "best_episode.policy",
     "last.policy",
     "timings.jsonl",
@@ -84,13 +76,6 @@ DERIVED = (
 DERIVED += ("lock",)
 PLAIN = ("config.json", "versions.json")
 """Files of a run: sealed ones, those that are written anew, and JSON for people."""
-
-
-def _train(path):
-    """Q-learning from a checkpoint on, which is made if there is none."""
-    system = registry.make("discrete-rooms", horizon=2, drawing="..\n..")
-    found = train(system, episodes=20, evaluate_every=10, checkpoint=path, progress=False)
-    return found.state.q.tolist()
 
 
 @contextmanager
@@ -178,9 +163,6 @@ class Originals:
         store = JobStore(place)
         write_result(store.begin(JOB), JOB, {"value": 1.5, "rewards": np.arange(3.0)}, 2.0)
         shutil.copy(store.path(JOB) / JobResult.file, place / "result.safetensors")
-        record = {"made_of": {}, "files": ["a.png"], "numbers": {"J": 1.5}}
-        files.write_sealed(place / "made.safetensors", record, {}, kind=Results.kind)
-        _train(place / "checkpoint.safetensors")
         fleet.write(place / "positions.csv", fleet.rows_of(episode))
         (place / "trips.csv").write_text(
             "hour,pickup_longitude,pickup_latitude,dropoff_longitude,dropoff_latitude\n"
@@ -194,11 +176,6 @@ class Originals:
             'environment = "four-rooms"\nseed = 3\nscale = 0.5\n[model]\nname = "gp"\nbeta = 2.0\n'
             "[planner]\nname = 'mirror'\npoints = 5\n"
         )
-        (place / "sweep.toml").write_text(
-            'environment = "four-rooms"\n[grid]\nseed = [0, 1]\nmodel.beta = [1.0, 2.0]\n'
-            "[random]\ndraws = 3\nscale = {low = 0.1, high = 0.5, log = true}\n"
-        )
-        write_record(place, {"run-0123456789": {"seed": 1, "model.beta": 2.0}})
 
     def _loaders(self):
         problem, asked = self.setup.problem, self.asked
@@ -223,13 +200,6 @@ class Originals:
                 return None
             return found.figures["value"], found.figures["rewards"].tolist()
 
-        def record(path):
-            results = Results(path.parent / "store", QUICK)
-            results._made("made").parent.mkdir(parents=True, exist_ok=True)
-            results._made("made").unlink(missing_ok=True)
-            results._made("made").symlink_to(path)
-            return results.numbers("made") or None
-
         readers = {
             "episode": lambda path: files.digest("", observed_arrays(read_episode(path, asked))),
             "log": lambda path: files.digest("", logged_arrays(read_log(path, problem).data)),
@@ -241,8 +211,6 @@ class Originals:
             "moves.policy": policy,
             "exported.safetensors": exported,
             "result.safetensors": result,
-            "made.safetensors": record,
-            "checkpoint.safetensors": _train,
             "positions.csv": lambda path: read_positions(path, problem)[0].tolist(),
             "trips.csv": lambda path: read_trips(path).pickup.tolist(),
             **{
@@ -251,8 +219,6 @@ class Originals:
                 for end in TABLES
             },
             **{f"settings.{end}": settings for end in ("toml", "json")},
-            "sweep.toml": lambda path: [each.values for each in read_trials(path)],
-            "sweep.json": lambda path: [each.values for each in read_sweep(path.parent).runs],
         }
 
     def open_run(self, directory):
@@ -365,19 +331,17 @@ READERS |= {"fromfile", "memmap", "genfromtxt", "loadtxt", "mmap", "fdopen", "Fi
 """What functions read files with; whoever calls one of these is a loader."""
 
 LOADERS = {
-    "baselines/training.py:_begin": "checkpoint.safetensors",
     "deploy/reader.py:DeployedPolicy.load": "exported.safetensors",
     "jobs/compute.py:_learn": "timings.jsonl",
     "jobs/job.py:read_result": "result.safetensors",
     "jobs/job.py:JobStore.value": "metrics.jsonl",
-    "jobs/job.py:JobStore.why_anew": "result.safetensors",
     "fleet/manhattan.py:trip_table": None,
-    "io/coordinates.py:read_plane": "episode.csv",
-    "io/episode.py:read_mass": "mass.csv",
+    "io/observed.py:ObservedMoves.__init__": "episode.csv",
+    "io/observed.py:read_positions": "positions.csv",
+    "io/observed.py:read_mass": "mass.csv",
     "io/log.py:_from_file": "mass.csv",
     "fleet/records.py:read_trips": "trips.csv",
-    "io/tables.py:_read_parquet": "episode.parquet",
-    "paper/results.py:Results._record": "made.safetensors",
+    "io/table_files.py:_read_parquet": "episode.parquet",
     "io/policies.py:_read": "network.policy",
     "runs/config.py:read_settings": "settings.toml",
     "runs/config.py:read_config": "config.json",
@@ -388,38 +352,38 @@ LOADERS = {
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
     "runs/overview.py:summarise": "timings.jsonl",
-    "runs/trials.py:read_trials": "sweep.toml",
-    "runs/sweep.py:_entries": "sweep.json",
     # From the command line, which names the file, or files of the package itself.
-    "cli/settings.py:Configured.run_config": "settings.toml",
-    "cli/settings.py:defaults": "settings.toml",
+    "cli/train.py:Configured.settings": "settings.toml",
+    "cli/train.py:Train.settings": "config.json",
     "report/page.py:_asset": None,
-    "io/tables.py:_opened": "episode.csv",
-    "runs/store.py:RunStore.derive": "last.policy",
+    "io/table_files.py:_opened": "episode.csv",
+    "runs/store.py:_planned_bytes": "policies/0001.policy",
     # The readers themselves.
     "io/sealed.py:read_sealed": "network.policy",
     "io/sealed.py:read_json": "versions.json",
     "io/sealed.py:read_lines": "timings.jsonl",
     "io/atomic.py:locked": "lock",
     # They write, or copy, compare or execute what was read by one of those above.
-    "io/atomic.py:_writing_in": None,
+    "io/atomic.py:replacing": None,
     "io/sealed.py:file_digest": None,
     "io/atomic.py:open_new": None,
     "io/atomic.py:write_bytes": None,
     "io/atomic.py:write_changed": None,
     "cli/evaluate.py:Evaluate.__call__": None,
     "cli/export.py:Export.__call__": None,
-    "cli/fleet.py:_answer": None,
-    "cli/policy.py:Policy.__call__": None,
+    "cli/fleet.py:Ask.__call__": None,
     "cli/program.py:main": None,
     "deploy/check.py:reader_decides": None,
     "deploy/export.py:export_policy": None,
     "jobs/pool.py:SameProcess.run": None,
     # They pass the bytes of a job's own files on, or ask the system.
-    "jobs/desk.py:_is_shared": None,
-    "jobs/desk.py:read_files": None,
-    "jobs/processes.py:_has_quota": None,
-    "runs/surroundings.py:_find": None,
+    "jobs/cluster.py:_is_shared": None,
+    "jobs/cluster.py:read_files": None,
+    "jobs/job.py:code_digest": None,
+    # They read the user's own code, whatever it says.
+    "runs/trust.py:_Guard.find_spec": None,
+    "runs/trust.py:_import": None,
+    "runs/trust.py:_is_trusted": None,
 }
 """Every function that reads a file, and the file that is damaged above or below to try it."""
 

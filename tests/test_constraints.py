@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mufield as mf
+from mufield.constraints import Constraint
 
 GRID = mf.Grid.from_map("....\n.#..\n....")
 N = GRID.n_cells
@@ -57,15 +58,16 @@ def test_a_region_can_be_cells_truth_values_or_a_function():
 
 
 def test_limits_hold_at_the_named_steps_only():
-    limits = problem(mf.constraints.cells_at_most(GRID, 0.5, name="cap", steps=(2,))).constraints
-    margins = np.asarray(limits.worst(jnp.stack([mass_of(seed) for seed in range(4)])))
+    capped = problem(mf.constraints.cells_at_most(GRID, 0.5, name="cap", steps=(2,)))
+    along = capped.margins(jnp.stack([mass_of(seed) for seed in range(4)]))
+    margins = np.asarray(capped.constraints.worst(along))
     assert margins.shape == (3, 1)
     assert np.isinf(margins[[0, 2]]).all()
     assert np.isfinite(margins[1]).all()
 
 
-def test_a_plain_function_is_a_constraint():
-    limits = problem(lambda mass: 0.9 - mass[3]).constraints
+def test_any_function_is_a_constraint():
+    limits = problem(Constraint(lambda mass: 0.9 - mass[3])).constraints
     assert limits.names == ("constraint 1",)
     assert float(limits(mass_of(0))[0]) == pytest.approx(0.9 - float(mass_of(0)[3]), rel=1e-5)
 
@@ -73,21 +75,27 @@ def test_a_plain_function_is_a_constraint():
 @pytest.mark.parametrize(
     ("constraint", "words"),
     [
-        (lambda mass: mass[:4].reshape(2, 2), "one number, or a vector"),
-        (lambda mass: jnp.sum(mass * jnp.nan), "NaN or infinite"),
-        (lambda mass: jnp.sum(jnp.sqrt(mass - 1.0)), "NaN or infinite"),
-        (lambda mass: jnp.max(mass) - 0.1, "not concave"),
-        (lambda mass: jnp.sum(mass**2) - 0.1, "not concave"),
-        (lambda mass: mass["here"], "could not be evaluated"),
-        (3.0, "must be a function"),
-        (mf.constraints.Constraint(lambda mass: mass[0], steps=(0,)), "steps run from 1"),
-        (mf.constraints.Constraint(lambda mass: mass[0], steps=(4,)), "steps run from 1"),
-        (mf.constraints.Constraint(lambda mass: mass[0], steps=()), "at no step"),
+        (Constraint(lambda mass: mass[:4].reshape(2, 2)), "one number, or a vector"),
+        (Constraint(lambda mass: jnp.sum(mass * jnp.nan)), "NaN or infinite"),
+        (Constraint(lambda mass: jnp.sum(jnp.sqrt(mass - 1.0))), "NaN or infinite"),
+        (Constraint(lambda mass: jnp.max(mass) - 0.1), "not concave"),
+        (Constraint(lambda mass: jnp.sum(mass**2) - 0.1), "not concave"),
+        (Constraint(lambda mass: mass["here"]), "could not be evaluated"),
+        (Constraint(lambda mass: mass[0], steps=(0,)), "steps run from 1"),
+        (Constraint(lambda mass: mass[0], steps=(4,)), "steps run from 1"),
+        (Constraint(lambda mass: mass[0], steps=()), "at no step"),
+        (lambda mass: mass[0], r"give .* Constraint\(function\)"),
+        (3.0, "must be of type Constraint"),
     ],
 )
 def test_what_cannot_be_a_limit_is_refused(constraint, words):
     with pytest.raises(mf.UserError, match=words):
         problem(constraint)
+
+
+def test_a_constraint_must_be_a_function():
+    with pytest.raises(mf.UserError, match="must be a function"):
+        Constraint(3.0)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,6 @@ def test_what_cannot_be_a_limit_is_refused(constraint, words):
             lambda: mf.constraints.entropy_at_least(GRID, 1.0, weights=[1.0]),
             "one for each free cell",
         ),
-        (lambda: mf.constraints.cells_at_most(GRID, 0.5, colour="red"), "no option colour"),
     ],
 )
 def test_helpers_say_what_is_wrong(make, words):

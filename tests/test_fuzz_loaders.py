@@ -8,7 +8,6 @@ What follows from other files (metrics, copies of policies, the lock) is written
 
 import io
 import json
-import os
 import pickle
 import random
 import shutil
@@ -35,13 +34,14 @@ from loaders import (
     readers,
     refused,
 )
+from night import at_night
 
 from mufield.io import sealed as files
 
 pytestmark = pytest.mark.slow
 
-MUTATIONS = int(os.environ.get("MUFIELD_FUZZ", "25"))
-"""Random mutations of each file that is read by itself; `benchmarks/fuzz.py` tries 10,000."""
+MUTATIONS = at_night(25, 5)
+"""Random mutations of each file that is read by itself; the benchmark tries 10,000."""
 
 MOST_MEGABYTES = 2000
 """What reading any file may take beyond what the tests need."""
@@ -75,7 +75,8 @@ class Bomb:
 def truncations(data):
     """The file cut at many places."""
     places = {0, 1, 7, 8, 9, len(data) // 2, len(data) - 1, len(data) - 9}
-    places |= {round(share * len(data) / 23) for share in range(23)}
+    shares = at_night(23, 4)
+    places |= {round(share * len(data) / shares) for share in range(shares)}
     return [data[:place] for place in sorted(places) if 0 <= place < len(data)]
 
 
@@ -136,13 +137,14 @@ def test_a_file_that_was_cut_short_is_refused(name, loaders, originals, tmp_path
 def test_a_flipped_bit_is_found_or_changes_nothing(name, loaders, originals, tmp_path):
     path, whole = tmp_path / name, (originals / name).read_bytes()
     sound, count = loaders[name](originals / name), 0
-    for data in flips(whole, 150):
+    many = at_night(150, 30)
+    for data in flips(whole, many):
         path.write_bytes(data)
         found = refused(loaders[name], path)
         count += found is None
         if name in SEALED:
             assert found in (None, sound)
-    assert count > 10
+    assert count > many / 15
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -170,7 +172,7 @@ def test_the_bomb_goes_off_where_pickles_are_read(tmp_path):
 @pytest.mark.parametrize("name", SEALED)
 def test_a_file_with_a_forged_checksum_is_refused_or_read(name, loaders, originals, tmp_path):
     path = tmp_path / name
-    for data in list(forged(originals / name, forgeries))[::2]:
+    for data in list(forged(originals / name, forgeries))[:: at_night(2, 10)]:
         path.write_bytes(data)
         refused(loaders[name], path)
 
@@ -210,8 +212,8 @@ def copied(zoo, tmp_path):
 def test_a_damaged_run_is_refused_by_name_or_mended(name, zoo, copied, tmp_path):
     open_run, path, sentinel = zoo.open_run, copied / name, tmp_path / "executed"
     sound, whole = open_run(copied), path.read_bytes()
-    damaged = {f"cut to {len(data)}": data for data in truncations(whole)[::6]}
-    damaged |= {f"flip {i}": data for i, data in enumerate(flips(whole or b"\0", 10))}
+    damaged = {f"cut to {len(data)}": data for data in truncations(whole)[:: at_night(6, 4)]}
+    damaged |= {f"flip {i}": data for i, data in enumerate(flips(whole or b"\0", at_night(10, 3)))}
     others = foreign(sentinel)
     # Files of one format share their reader, so one of each format meets all foreign files.
     damaged |= others if name in THOROUGH else {what: others[what] for what in FEW}

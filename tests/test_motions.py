@@ -5,7 +5,7 @@ import pytest
 
 from mufield import make
 from mufield.environments.registry import SUITE
-from mufield.flow.dependence import depends_on_mu
+from mufield.flow.motions import dependence
 from mufield.space.measure import at_all_cells
 
 pytestmark = pytest.mark.slow
@@ -25,4 +25,4 @@ def test_the_farthest_move_of_a_motion_is_the_problems_and_only_crowds_see_mu(na
     farthest = np.abs(grid.displacement(grid.centres[:, None], np.asarray(aims))).max(axis=(0, 1))
     assert (farthest <= np.asarray(problem.max_move) * (1 + 1e-6)).all()
     assert farthest.max() > 0.95 * max(problem.max_move)
-    assert depends_on_mu(problem, motion) == (name in SEES_MU)
+    assert dependence(problem, motion).mu == (name in SEES_MU)

@@ -5,7 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mufield import Box, Grid, MoveSet, Problem, SimulatedSystem, log_mass, point_mass, uniform
+from mufield import (
+    Box,
+    Grid,
+    MoveSet,
+    Problem,
+    SimulatedSystem,
+    as_profile,
+    log_mass,
+    point_mass,
+    random_policy,
+    uniform,
+)
+from mufield.constraints import mass_at_most
+from mufield.finite.system import FiniteSystem
+from mufield.fleet import Trips
 from mufield.space.move import GaussianNoise, NeighbourNoise
 
 GRID = Grid.from_map("...\n.#.\n...")
@@ -32,6 +46,25 @@ def problem(**changes):
     return Problem(**(arguments | changes))
 
 
+def test_what_users_print_fits_on_a_screen():
+    limits = mass_at_most(GRID, [(0, 2), (1, 2)], 0.5, name="north")
+    given = problem(constraints=limits, trips=Trips(lambda state, mu: 0.1, np.eye(8)))
+    system = SimulatedSystem(given, walk)
+    shown = {
+        "8 of them free": GRID,
+        "reward=<function crowd>": given,
+        "name='north'": given,
+        "Flow(transition=Windows, problem=Problem(": system.reveal()[0],
+        "Profile.stationary(TablePolicy(": as_profile(random_policy(given), 3),
+        "_motion=<function walk>": system,
+        "agents=9": FiniteSystem.of(system, 9),
+    }
+    for part, value in shown.items():
+        assert part in repr(value)
+        assert len(repr(value).splitlines()) <= 45
+    assert "trips" not in repr(problem())
+
+
 def test_a_good_problem_is_accepted():
     assert problem().paid_steps == 3
     assert problem(pay_end=True).paid_steps == 4
@@ -54,7 +87,7 @@ def test_a_good_problem_is_accepted():
         ({"initial": np.ones((3, 3)) / 9}, "inside walls"),
         ({"max_move": 0.0}, "max_move must be positive"),
         ({"reward": lambda s, a, mu: jnp.zeros(2)}, r"reward must return the shape \(\).*\(2,\)"),
-        ({"reward": lambda s, a, mu: jnp.log(-1.0 - mu.here)}, "reward returned NaN"),
+        ({"reward": lambda s, a, mu: jnp.log(-1.0 - mu.here)}, "reward must be finite"),
         ({"reward": lambda s, a: 0.0}, "reward could not be evaluated"),
         ({"reward": lambda s, a, mu: s[7:8].sum() / 0}, "reward"),
     ],
@@ -68,8 +101,8 @@ def test_bad_problems_are_refused(changes, message):
     ("motion", "message"),
     [
         (lambda s, a, mu: s[0], r"motion must return the shape \(2,\) for one agent, got \(\)"),
-        (lambda s, a, mu: s + jnp.nan, "motion returned NaN"),
-        (lambda s, a, mu: s + jnp.sqrt(a), "NaN or infinity for the state.*action"),
+        (lambda s, a, mu: s + jnp.nan, "motion must be finite"),
+        (lambda s, a, mu: s + jnp.sqrt(a), "NaN or infinite for the state.*action"),
         (lambda s, a, mu: s + 3.0 * a, "up to .*3.* max_move"),
         (lambda s: s, "motion could not be evaluated"),
     ],
@@ -134,7 +167,7 @@ def test_drawn_actions_are_possible_ones(actions):
 
 
 def test_moves_that_are_no_numbers_are_refused_with_an_example():
-    with pytest.raises(ValueError, match=r"rows of finite numbers.*such as \[\[0, 0\].*'N'"):
+    with pytest.raises(ValueError, match=r"real numbers, got \['N'.*such as \[\[0, 0\]"):
         MoveSet(["N", "S"])
 
 

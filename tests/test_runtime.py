@@ -154,3 +154,19 @@ def test_programs_that_were_not_used_for_longest_are_removed(tmp_path):
     shrink_cache(tmp_path, most=800)
     left = {int(path.name.partition("-")[0]) for path in tmp_path.glob("*/*")}
     assert left == {4, 5, 6, 7, 8, 9}
+
+
+def test_learning_and_planning_keep_programs_also_after_others_were_compiled(tmp_path):
+    script = """
+import json
+import mufield as mf
+rooms = mf.make("four-rooms", horizon=2)
+import jax
+jax.jit(lambda x: 3 * x)(1.0)
+mf.learn(rooms, episodes=1, progress=False)
+print(json.dumps({"configured": jax.config.jax_compilation_cache_dir}))
+"""
+    report = run(script, tmp_path)
+    assert Path(report["configured"]).is_relative_to(tmp_path)
+    assert len(files_below(tmp_path)) > 10
+    assert run(script, tmp_path / "off", MUFIELD_COMPILATION_CACHE="off") == {"configured": None}

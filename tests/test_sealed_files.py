@@ -13,7 +13,7 @@ from safetensors.numpy import save as to_safetensors
 
 from mufield import UserError
 from mufield.io import sealed
-from mufield.io.atomic import check_own, locked, open_new, replacing, write_bytes
+from mufield.io.atomic import check_own, locked, open_new, write_bytes
 from mufield.io.sealed import digest, read_sealed, sealed_bytes, write_sealed
 from mufield.jobs.job import JobStore
 
@@ -179,15 +179,3 @@ def test_directories_that_lead_elsewhere_are_refused(precious, tmp_path):
             check_own(sent, *parts)
     with pytest.raises(UserError, match="symbolic link"), JobStore(sent).writing():
         pass
-
-
-def test_what_a_killed_writer_left_is_removed_by_the_next_unless_somebody_writes(tmp_path):
-    left = tmp_path / ".mufield-dead.tmp"
-    left.touch()
-    write_bytes(tmp_path / "one", b"1")
-    assert not left.exists()
-    with replacing(tmp_path / "slow") as draft:
-        draft.write_bytes(b"2")
-        write_bytes(tmp_path / "quick", b"3")
-        assert draft.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "quick", "slow"]

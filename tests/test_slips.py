@@ -46,6 +46,12 @@ SLIPS = {
     "mf.make('four-rooms', drawing=3)": "a drawing of '#' and '.'",
     "mf.make('swarm', cells='a')": "shape must be real numbers",
     "mf.make('discrete-rooms', actions=[1])": "actions must be one of",
+    "mf.GaussianProcess(prior='structured')": "AbstractPrior or AbstractKernel, got 'structured'",
+    "mf.GaussianProcess(beta='empirical')": "beta must be real numbers, got 'empirical'",
+    "mf.GaussianProcess(mu='local')": "mu must be one of Unseen()",
+    "mf.DeepEnsemble(beta='theory')": "beta must be real numbers, got 'theory'",
+    "mf.DeepEnsemble(mu='local')": "mu must be one of Unseen()",
+    "mf.DeepEnsemble(members='many')": "members must be a whole number of at least 2",
     "mf.register(3, 'a number')": "the name of a system must be of type str",
     "mf.register('mine', 'no function')(3)": "register decorates a function, got int",
 }

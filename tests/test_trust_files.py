@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from mufield import Grid, UserError
-from mufield.environments.registry import make_known
+from mufield.environments.registry import make_system_or_problem
 from mufield.io import sealed, tables
 from mufield.io.sealed import check_file, read_json, read_lines, read_sealed, write_sealed
-from mufield.io.tables import read_table
+from mufield.io.table_files import read_table
 from mufield.jobs.job import Job, JobResult, JobStore, write_result
-from mufield.paper.budget import QUICK
-from mufield.paper.results import Results
 from mufield.report.data import RunReader
 from mufield.report.server import Watcher
 from mufield.runs.build import build, resolve
@@ -45,20 +43,6 @@ def test_a_result_counts_only_for_its_own_job_and_unchanged(store):
     path.write_bytes(data.replace(b"1.5", b"9.5"))
     assert b"9.5" in path.read_bytes()
     assert store.find(JOB) is None
-    assert "is damaged" in store.why_anew(other)
-
-
-def test_numbers_of_a_reproduction_are_sealed(tmp_path):
-    results = Results(tmp_path, QUICK)
-    (tmp_path / "made").mkdir()
-    path = tmp_path / "made" / "rooms.safetensors"
-    record = {"made_of": {}, "files": ["a.png"], "numbers": {"J": 1.5}}
-    write_sealed(path, record, {}, kind=Results.kind)
-    assert results.numbers("rooms") == {"J": 1.5}
-    path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5"))
-    assert results.numbers("rooms") == {}
-    write_sealed(path, record | {"files": [3]}, {}, kind=Results.kind)
-    assert results.numbers("rooms") == {}
 
 
 def test_huge_files_are_refused_before_they_are_read(tmp_path):
@@ -98,7 +82,7 @@ def test_small_tables_that_unfold_to_large_ones_are_refused(tmp_path, monkeypatc
     parquet.write_table(pyarrow.table({"agent": ["a", None], "lists": [[1], [2]]}), path)
     assert read_table(path).columns == {"agent": ["a", None]}
     monkeypatch.setattr(tables.Table, "most_values", 5)
-    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n5,6\n")
     with pytest.raises(UserError, match="at most 5 values"):
         read_table(tmp_path / "t.csv")
 
@@ -139,7 +123,7 @@ def test_wrong_settings_are_refused_by_name(name, value, tmp_path):
 
 def test_options_that_a_system_cannot_have_are_named():
     with pytest.raises(UserError, match=r"'four-rooms' cannot be built with the options"):
-        make_known("four-rooms", horizon=[1])
+        make_system_or_problem("four-rooms", horizon=[1])
 
 
 def test_columns_that_appear_twice_are_named(tmp_path):

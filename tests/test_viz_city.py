@@ -14,14 +14,12 @@ CITY = mf.fleet.CityMap(-73.98, 40.75, 29.0, GRID)
 
 def test_maps_share_their_colours_and_show_walls(tmp_path):
     shares = [np.full(GRID.n_cells, 0.01), np.full(GRID.n_cells, 0.04)]
-    places = {"middle": tuple(CITY.to_earth([[0.7, 1.0]])[0]), "elsewhere": (0.0, 0.0)}
     panels = [viz.MapPanel("few", shares[0]), viz.MapPanel("many", shares[1])]
-    figure = viz.map_figure(CITY, panels, title="both", places=places)
+    figure = viz.map_figure(CITY, panels, title="both")
     figure.savefig(tmp_path / "map.png")
     first, second, bar = figure.axes
     assert [each.get_title() for each in (first, second)] == ["few", "many"]
-    assert [text.get_text() for text in first.texts] == ["middle"]
-    assert bar.get_ylabel() == "number in a cell of 500 m, for a fleet of 1,000 vehicles"
+    assert bar.get_ylabel() == "number in a cell of 500 m, of 1,000 vehicles"
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["water, or no trips"]
     assert first.get_ylabel() == "km (up is 29° from north)"
@@ -31,9 +29,8 @@ def test_maps_share_their_colours_and_show_walls(tmp_path):
     np.testing.assert_allclose(picture[3, 2], 10.0)
     assert image.norm.vmax == pytest.approx(40.0)
     moving = viz.MapPanel("many", shares[1], np.ones((GRID.n_cells, 2)))
-    beside = viz.map_figure(CITY, [panels[0], moving], places=places).axes
-    assert [len(each.texts) for each in beside[:2]] == [1, 0]
-    assert len(viz.map_figure(CITY, [moving], places=places).axes[0].texts) == 1
+    (legend,) = viz.map_figure(CITY, [panels[0], moving]).legends
+    assert legend.get_texts()[-1].get_text() == "mean drive of empty vehicles"
     with pytest.raises(mf.UserError, match="at least one map"):
         viz.map_figure(CITY, [])
 
@@ -41,7 +38,7 @@ def test_maps_share_their_colours_and_show_walls(tmp_path):
 def test_served_shares_by_the_clock():
     figure = viz.served_figure([7.0, 7.5], {"stay": np.array([0.5, 0.4])}, title="a day")
     (axes,) = figure.axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["stay"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["stay"]
     assert axes.xaxis.get_major_formatter()(7.5, 0) == "7:30"
     assert [viz.clock(hour) for hour in (0.0, 7 + 1 / 6, 23.999)] == ["0:00", "7:10", "0:00"]
 

@@ -7,4 +7,4 @@ The public names stand in ``__init__.pyi``. They are loaded when they are first 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__version__ = "0.1.0"
+__version__ = "0.2.0"

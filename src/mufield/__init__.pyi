@@ -22,6 +22,7 @@ from .flow.moves import MoveFlow as MoveFlow
 from .io.log import read_log as read_log
 from .io.policies import load_policy as load_policy
 from .io.policies import save_policy as save_policy
+from .io.rows import as_transitions as as_transitions
 from .learning.m3ucrl import M3UCRL as M3UCRL
 from .learning.optimism import Bonus as Bonus
 from .learning.optimism import Greedy as Greedy
@@ -29,16 +30,15 @@ from .learning.optimism import Hallucinated as Hallucinated
 from .learning.optimism import Thompson as Thompson
 from .learning.run import learn as learn
 from .learning.run import learn_many as learn_many
-from .models.data import Transitions as Transitions
 from .models.ensemble import DeepEnsemble as DeepEnsemble
 from .models.gp import GaussianProcess as GaussianProcess
 from .planning.certificate import certify as certify
+from .planning.gradient import GradientPlanner as GradientPlanner
+from .planning.gradient import plan as plan
+from .planning.kinds import Network as Network
+from .planning.kinds import Table as Table
 from .planning.mirror import MirrorAscent as MirrorAscent
 from .planning.mirror import MirrorPlanner as MirrorPlanner
-from .planning.plan import GradientPlanner as GradientPlanner
-from .planning.plan import plan as plan
-from .planning.starts import Network as Network
-from .planning.starts import Table as Table
 from .policies.base import Profile as Profile
 from .policies.base import as_profile as as_profile
 from .policies.tables import TablePolicy as TablePolicy
@@ -47,7 +47,6 @@ from .policies.tables import uniform_policy as uniform_policy
 from .problem import Problem as Problem
 from .space.grid import Grid as Grid
 from .space.measure import MeanField as MeanField
-from .space.measure import density as density
 from .space.measure import entropy as entropy
 from .space.measure import from_density as from_density
 from .space.measure import histogram as histogram
@@ -57,8 +56,8 @@ from .space.measure import sample as sample
 from .space.measure import uniform as uniform
 from .space.move import GaussianNoise as GaussianNoise
 from .space.move import NeighbourNoise as NeighbourNoise
+from .space.move import move as move
 from .space.transport import wasserstein as wasserstein
-from .space.wall_rule import move as move
 from .systems import SimulatedSystem as SimulatedSystem
 
 # isort: split

@@ -1,4 +1,4 @@
-"""Progress of long computations: a bar on a terminal, elsewhere a line of text now and then."""
+"""Progress of long computations: a bar on a terminal, elsewhere a line when something changed."""
 
 import sys
 import threading
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -50,12 +50,12 @@ class Progress:
     """What this process does now, and how it shows that.
 
     Attributes:
-        line_seconds: How often a line is printed where there is no terminal.
+        line_seconds: Least seconds between lines where there is no terminal.
         most_parts: Parts that are shown one by one.
         shortest_total: Seconds from which on it is worth saying how long something will take.
         stages: What is being done now; the innermost stage comes last.
         took: Seconds that each stage took the last time.
-        displays: Titles of what shows stages at the moment.
+        displays: Number of bars and spinners that show stages at the moment.
     """
 
     line_seconds: float = 5.0
@@ -63,7 +63,7 @@ class Progress:
     shortest_total: float = 5.0
     stages: list[Stage] = field(default_factory=list)
     took: dict[str, float] = field(default_factory=dict)
-    displays: list[str] = field(default_factory=list)
+    displays: int = 0
 
 
 PROGRESS = Progress()
@@ -104,13 +104,13 @@ def stage_text() -> str:
 
 
 @contextmanager
-def displaying(title: str) -> Iterator[None]:
+def displaying() -> Iterator[None]:
     """While the block runs, stages are shown by something else."""
-    PROGRESS.displays.append(title)
+    PROGRESS.displays += 1
     try:
         yield
     finally:
-        PROGRESS.displays.remove(title)
+        PROGRESS.displays -= 1
 
 
 class Part(NamedTuple):
@@ -121,26 +121,20 @@ class Part(NamedTuple):
     figures: Mapping[str, float]
 
 
-@runtime_checkable
-class Report(Protocol):
-    """Shows the number of finished steps with figures beside it, and parts that are at work."""
-
-    def __call__(self, done: int, parts: Sequence[Part] = (), /, **figures: float) -> None: ...
+Report = Callable[..., None]
+"""``report(done, parts=(), **figures)`` shows the number of finished steps, the parts that are at
+work, and figures."""
 
 
 @contextmanager
 def progress_bar(title: str, total: int, *, shown: bool) -> Iterator[Report]:
     """Yields a function that reports progress; it does nothing unless ``shown``."""
     if not shown:
-        yield _silent
+        yield lambda *_, **__: None
     else:
         shape = _terminal_bar if sys.stderr.isatty() else _line_printer
-        with displaying(title), shape(title, total) as report:
+        with displaying(), shape(title, total) as report:
             yield report
-
-
-def _silent(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
-    pass
 
 
 def _text(figures: Mapping[str, float]) -> str:
@@ -194,25 +188,27 @@ def _terminal_bar(title: str, total: int) -> Iterator[Report]:
 
 @contextmanager
 def _line_printer(title: str, total: int) -> Iterator[Report]:
-    last, finished = time.monotonic(), 0
+    """A line when something changed, at most one in `Progress.line_seconds`, and at the end."""
+    last, finished, said = time.monotonic(), 0, ""
+
+    def say(what: str, text: str, *, now: bool = False) -> None:
+        nonlocal last, said
+        if what != said and (now or time.monotonic() - last > PROGRESS.line_seconds):
+            last, said = time.monotonic(), what
+            sys.stderr.write(f"{title} {finished}/{total}  {text}\n")
 
     def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
         nonlocal finished
         ended, finished = done == total and finished < total, done
-        if ended or time.monotonic() - last > PROGRESS.line_seconds:
-            now = [f"{each.name} {each.share:.0%} {_text(each.figures)}" for each in parts]
-            write(
-                " | ".join([_text(figures), *(text.strip() for text in now[: PROGRESS.most_parts])])
-            )
-
-    def write(text: str) -> None:
-        nonlocal last
-        last = time.monotonic()
-        sys.stderr.write(f"{title} {finished}/{total}  {text}\n")
+        now = [f"{each.name} {each.share:.0%} {_text(each.figures)}" for each in parts]
+        shown = (text.strip() for text in now[: PROGRESS.most_parts])
+        text = " | ".join([_text(figures), *shown])
+        say(f"{done} {text}", text, now=ended)
 
     def tick() -> None:
-        if time.monotonic() - last > PROGRESS.line_seconds and (text := stage_text()):
-            write(text)
+        # That the seconds of a stage changed is not worth a line.
+        if stages := list(PROGRESS.stages):
+            say(f"{finished} {stages[-1].name}", stages[-1].text)
 
     with every(PROGRESS.line_seconds, tick):
         yield report

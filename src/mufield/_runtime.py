@@ -7,23 +7,29 @@ import sys
 import tempfile
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 
 def enable_compilation_cache() -> Path | None:
     """Keep compiled programs on disk, so that later starts need not compile them again.
 
-    The cache lies in the user's cache directory. The environment variable
-    ``MUFIELD_COMPILATION_CACHE`` chooses another directory, or none if it is ``off``. A cache
-    that the user configured in JAX is left alone. A directory that cannot be written is no error,
-    only a slower start. When the process ends, programs that were not used for longest are removed
-    if all together take more than 500 MB.
+    `learn`, `plan` and all commands call this. The cache lies in the user's cache directory. The
+    environment variable ``MUFIELD_COMPILATION_CACHE`` chooses another directory, or none if it is
+    ``off``. A cache that the user configured in JAX is left alone. A directory that cannot be
+    written is no error, only a slower start. When the process ends, programs that were not used for
+    longest are removed if all together take more than 500 MB.
 
     JAX is not imported for this, so that commands which compute nothing start at once.
 
     Returns:
         The directory, or None when JAX's configuration was left as it was.
     """
-    directory = _cache_directory()
-    if directory is None or not _jax_allows(directory) or not _is_writable(directory):
+    directory, (chosen, enabled) = _cache_directory(), _jax_settings()
+    if directory is None or not enabled or chosen not in (None, str(directory)):
+        return None
+    if chosen is not None:
+        return directory
+    if not _is_writable(directory):
         return None
     _configure(
         {
@@ -41,7 +47,9 @@ def enable_compilation_cache() -> Path | None:
 def shrink_cache(root: Path, most: int = 500 << 20) -> None:
     """Removes the programs that were not used for longest, of all versions of jaxlib.
 
-    If there are too many, a quarter more is removed, so that it need not be done every time.
+    If there are too many, a quarter more is removed, so that it need not be done every time. JAX's
+    own limit looks at all files whenever it writes one, under a lock that other processes wait for,
+    and knows nothing of other versions' programs.
     """
     if "jax" not in sys.modules:  # then there is nothing new
         return
@@ -60,40 +68,37 @@ def shrink_cache(root: Path, most: int = 500 << 20) -> None:
         total -= size
 
 
+def chosen_directory(variable: str, usual: Path) -> Path | None:
+    """The directory that an environment variable names, or the usual one.
+
+    None if the variable is ``off`` or there is no home directory.
+    """
+    chosen = os.environ.get(variable, "")
+    if chosen.strip().lower() == "off":
+        return None
+    if chosen:
+        with contextlib.suppress(RuntimeError):  # no home directory
+            return Path(chosen).expanduser()
+        return None
+    return usual if usual.is_absolute() else None  # else it begins with ~
+
+
 def _cache_directory() -> Path | None:
-    """The directory to use; None if the cache is switched off or there is no home directory."""
-    switch = os.environ.get("MUFIELD_COMPILATION_CACHE", "")
-    if switch.strip().lower() == "off":
-        return None
-    try:
-        root = Path(switch).expanduser() if switch else _user_cache() / "mufield"
-    except RuntimeError:  # no home directory
-        return None
+    root = chosen_directory("MUFIELD_COMPILATION_CACHE", user_cache_path("mufield", False))
     # Programs compiled by one jaxlib are of no use to another.
     from jaxlib.version import __version__ as jaxlib_version
 
-    return root / f"jaxlib-{jaxlib_version}"
+    return root and root / f"jaxlib-{jaxlib_version}"
 
 
-def _user_cache() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-
-
-def _jax_allows(directory: Path) -> bool:
-    """Whether the user left the choice of a cache to us."""
+def _jax_settings() -> tuple[str | None, bool]:
+    """The directory that is configured in JAX, and whether JAX keeps programs at all."""
     if "jax" in sys.modules:
         import jax
 
-        chosen = jax.config.values["jax_compilation_cache_dir"]
-        enabled = jax.config.values["jax_enable_compilation_cache"]
-    else:
-        chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-        enabled = True  # JAX reads its own off switch
-    return bool(enabled) and chosen in (None, str(directory))
+        values = jax.config.values
+        return values["jax_compilation_cache_dir"], bool(values["jax_enable_compilation_cache"])
+    return os.environ.get("JAX_COMPILATION_CACHE_DIR"), True  # JAX reads its own off switch
 
 
 def _is_writable(directory: Path) -> bool:
@@ -117,3 +122,8 @@ def _configure(settings: dict[str, str | float | int]) -> None:
             jax.config.update(name, value)
         else:
             os.environ[name.upper()] = str(value)
+    if "jax" in sys.modules:
+        with contextlib.suppress(ImportError):  # then JAX compiles again what it could have kept
+            from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+            reset_cache()  # what was compiled before made JAX decide against a cache

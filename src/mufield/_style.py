@@ -66,7 +66,7 @@ DIAGNOSTICS = (
     Diagnostic(
         "Imagined to realised flow",
         "W1, in units of the space",
-        {"w1_end": "at the end", "w1_middle": "half-way"},
+        {"w1_end": ""},
     ),
     Diagnostic("Confidence band", "β, in standard deviations", {"beta": ""}),
     Diagnostic(

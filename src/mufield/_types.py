@@ -17,3 +17,6 @@ Masses = Float[Array, "steps_and_end cells"]
 Stopped = Bool[Array, "dim"]
 CellIndex = Int[Array, ""]
 Step = Int[ArrayLike, ""]
+
+Margins = Float[Array, "steps margins"]
+"""How far inside its constraints the population is after each move, as a share of each limit."""

@@ -1,6 +1,5 @@
 """What agents can do: a box of continuous actions, or a finite set of moves."""
 
-import math
 import reprlib
 from typing import Any
 
@@ -10,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ._arrays import device_array
 from ._types import Key
-from .checks import distribution
+from .checks import PerAxis, bounds, distribution, finite, numbers, per_axis
 from .errors import UserError
-from .space.grid import PerAxis, per_axis
 
 
 class Box(eqx.Module):
@@ -28,12 +27,7 @@ class Box(eqx.Module):
         dim = dim if dim is not None else (sizes[0] if sizes else 1)
         self.lower = per_axis(lower, dim, float)
         self.upper = per_axis(upper, dim, float)
-        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise UserError(
-                    f"axis {axis} of the action box must run from a lower to a higher finite "
-                    f"bound, got {low} to {high}"
-                )
+        bounds(self.lower, self.upper, "the action box")
 
     @property
     def dim(self) -> int:
@@ -58,7 +52,7 @@ class Box(eqx.Module):
         ticks = np.linspace(0.0, 1.0, n) if border and n > 1 else (np.arange(n) + 0.5) / n
         axes = [lo + (hi - lo) * ticks for lo, hi in zip(self.lower, self.upper, strict=True)]
         table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, self.dim)
-        return jnp.asarray(table, dtype=jnp.result_type(float))
+        return device_array(table)
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*shape action_dim"]:
         """Actions drawn uniformly."""
@@ -69,12 +63,14 @@ class Box(eqx.Module):
         """The box of all pairs of an action and a point of another box; ``n`` is not used."""
         return Box((*self.lower, *other.lower), (*self.upper, *other.upper))
 
-    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
+    def contains(
+        self, actions: Float[Array | np.ndarray, "... action_dim"]
+    ) -> Bool[Array | np.ndarray, "..."]:
         """Which actions lie in the box, up to rounding."""
-        slack = 1e-5 * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
-        above = actions >= jnp.asarray(self.lower) - slack
-        below = actions <= jnp.asarray(self.upper) + slack
-        return jnp.all(above & below, axis=-1)
+        lower, upper = (np.asarray(end, dtype=actions.dtype) for end in (self.lower, self.upper))
+        slack = np.asarray(1e-5, dtype=actions.dtype) * (upper - lower)
+        inside: Array = (actions >= lower - slack) & (actions <= upper + slack)
+        return inside.all(axis=-1)
 
     def describe(self) -> str:
         """The box in words, for error messages."""
@@ -101,15 +97,11 @@ class MoveSet(eqx.Module):
 
     def __init__(self, moves: Any, options: Any = None):
         """Builds a set of moves; by default the options are the moves themselves."""
-        try:
-            points = np.asarray(moves, dtype=float)
-        except ValueError:
-            points = np.zeros(0)
-        if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
-            raise UserError(
-                "moves must be rows of finite numbers, one row for each move, such as "
-                f"[[0, 0], [1, 0], [0, 1]]; got {reprlib.repr(moves)}"
-            )
+        remedy = "give one row for each move, such as [[0, 0], [1, 0], [0, 1]]"
+        points = numbers(moves, "moves", remedy).astype(float)
+        finite(points, "moves", remedy)
+        if points.ndim != 2 or len(points) == 0:
+            raise UserError(f"moves must be rows, got {reprlib.repr(moves)}; {remedy}")
         self.moves = jnp.asarray(points)
         self.rest = tuple(points[np.argmin(np.linalg.norm(points, axis=1))].tolist())
         self.lower = tuple(points.min(axis=0).tolist())
@@ -142,7 +134,9 @@ class MoveSet(eqx.Module):
         left, right = np.repeat(many, len(few), axis=0), np.tile(few, (len(many), 1))
         return MoveSet(np.concatenate([left, right], axis=1))
 
-    def contains(self, actions: Float[Array, "... action_dim"]) -> Bool[Array, "..."]:
+    def contains(
+        self, actions: Float[Array | np.ndarray, "... action_dim"]
+    ) -> Bool[Array | np.ndarray, "..."]:
         """Which actions are moves of the set, up to rounding."""
         distance = jnp.max(jnp.abs(actions[..., None, :] - self.moves), axis=-1)
         return jnp.min(distance, axis=-1) < 1e-5

@@ -7,7 +7,7 @@ entry at fault into words.
 
 import math
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +20,10 @@ MASS_TOLERANCE = 1e-4
 
 Place = Callable[[tuple[int, ...]], str]
 T = TypeVar("T")
+Kind = TypeVar("Kind", float, bool)
+
+PerAxis = float | Sequence[float] | np.ndarray
+"""One number for all axes, or one for each."""
 
 
 def _at_index(index: tuple[int, ...]) -> str:
@@ -79,6 +83,26 @@ def numbers(values: Any, name: str, remedy: str = "") -> Shaped[np.ndarray, "...
         got = f"{reprlib.repr(values)} of type {type(values).__name__}"
         raise UserError(f"{name} must be real numbers, got {got}" + (remedy and f"; {remedy}"))
     return array
+
+
+def per_axis(value: Any, dim: int, kind: type[Kind], name: str = "the value") -> tuple[Kind, ...]:
+    """One value for each axis, from one value or a sequence of them."""
+    found = numbers(value, name, f"give one value, or one for each of the {dim} axes")
+    if found.ndim == 0:
+        found = np.broadcast_to(found, (dim,))
+    if found.shape != (dim,):
+        raise UserError(f"{name} must have one value for each of the {dim} axes, got {value}")
+    return tuple(kind(each) for each in found)
+
+
+def bounds(lower: Sequence[float], upper: Sequence[float], name: str) -> None:
+    """Raises unless each axis of a box runs from a lower to a higher finite bound."""
+    for axis, (low, high) in enumerate(zip(lower, upper, strict=True)):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise UserError(
+                f"axis {axis} of {name} must run from a lower to a higher finite bound, "
+                f"got {low} to {high}"
+            )
 
 
 def finite(values: Any, name: str, remedy: str = "", place: Place = _at_index) -> None:

@@ -5,10 +5,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import _types
 from ._types import Key, Scalar
+from .checks import distribution, finite
+from .errors import UserError
 from .problem import Problem
 
 
@@ -45,6 +48,55 @@ class Episode(eqx.Module):
         """The episode's total reward J."""
         return jnp.sum(self.rewards)
 
+    def check(self, problem: Problem) -> None:
+        """Raises if the episode does not fit the problem, or holds NaN or infinity."""
+        grid = problem.grid
+        agents, steps = self.states.shape[:2]
+        if steps != problem.horizon:
+            raise UserError(
+                f"the episode has {steps} steps, but the problem's horizon is {problem.horizon}; "
+                "tell episodes of this problem only"
+            )
+        if problem.hides_reward and self.earned is None:
+            raise UserError(
+                "the problem's reward is hidden, but the episode does not say what agents were "
+                "paid; give it earned, one number for each agent and step"
+            )
+        if self.present is not None and not np.any(self.present):
+            raise UserError("no agent is present at any step of the episode; leave it out")
+        by_agent: dict[str, tuple[int, ...]] = {
+            "states": (grid.dim,),
+            "actions": (problem.actions.dim,),
+            "next_states": (grid.dim,),
+            "stopped": (grid.dim,),
+            "earned": (),
+            "present": (),
+            "carried": (),
+        }
+        remedy = "leave the episode out or repair it before it is told"
+
+        def at_agent(index: tuple[int, ...]) -> str:
+            return f"at agent {index[0]}, step {index[1]}"
+
+        def at_row(index: tuple[int, ...]) -> str:
+            return f"at row {index[0]}"
+
+        shapes = {name: (agents, steps, *shape) for name, shape in by_agent.items()}
+        shapes |= {"mass": (steps + 1, grid.n_cells), "rewards": (problem.paid_steps,)}
+        for name, shape in shapes.items():
+            if getattr(self, name) is None or (name == "earned" and not problem.hides_reward):
+                continue
+            values = np.array(getattr(self, name))
+            if values.shape != shape:
+                raise UserError(
+                    f"the episode's {name} must have the shape {shape}, got {values.shape}"
+                )
+            if name in by_agent and self.present is not None:
+                values[~np.asarray(self.present)] = 0  # what is there does not count
+            place = at_agent if name in by_agent else at_row
+            finite(values, f"the episode's {name}", remedy, place)
+        distribution(self.mass, "every distribution of the episode")
+
 
 class AbstractSystem(eqx.Module):
     """A population that can be run for one episode under a policy profile.
@@ -66,5 +118,5 @@ class AbstractSystem(eqx.Module):
         """
 
 
-Known = AbstractSystem | Problem
+SystemOrProblem = AbstractSystem | Problem
 """A system that can be run here, or the problem of a real fleet, which cannot."""

@@ -9,21 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from . import _types
 from ._types import Action, Key, Mass, Scalar, State, Step
-from .checks import MASS_TOLERANCE
+from .checks import MASS_TOLERANCE, whole_number
 from .episode import AbstractSystem, Episode
 from .errors import UserError
-from .fleet.trips import Ride
-from .flow.diagnose import diagnose
 from .flow.flow import Flow
 from .flow.rollout import PolicyCheck, Rollout, if_begun
-from .policies.base import AbstractPolicy, Profile, fitting_profile
+from .policies.base import AbstractPolicy, Profile, checked_profile
 from .problem import Motion, Problem, Reward, check_function
-from .space.grid import Grid
 from .space.measure import MeanField, mean_field_at
-from .space.move import Noise
-from .space.wall_rule import Move
+from .space.move import Move
 
 
 class SimulatedSystem(AbstractSystem):
@@ -36,7 +31,7 @@ class SimulatedSystem(AbstractSystem):
 
     problem: Problem
     _motion: Motion
-    _flow: Flow
+    _flow: Flow = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -58,7 +53,7 @@ class SimulatedSystem(AbstractSystem):
         check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
-        self._flow = Flow(rewarded(problem, reward), within_cells=within_cells)
+        self._flow = Flow(with_true_reward(problem, reward), within_cells=within_cells)
 
     def reveal(self) -> tuple[Flow, Motion]:
         """The flow with the true reward, and the true motion, to evaluate learners and for tests.
@@ -67,30 +62,24 @@ class SimulatedSystem(AbstractSystem):
         """
         return self._flow, self._motion
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1, initial: Any = None) -> Episode:
-        """Runs one episode; raises if an action is outside the box or a result is not finite.
-
-        ``initial`` is where the population starts, if not from the problem's distribution.
-        """
-        if agents < 1:
-            raise UserError(f"at least one agent must be tracked, got {agents}")
-        if initial is not None:
-            return self.starting_from(initial).run(policy, key, agents=agents)
-        profile = fitting_profile(policy, self.problem)
+    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
+        """Runs one episode; raises if an action is outside the box or a result is not finite."""
+        agents = whole_number(agents, "the number of tracked agents")
+        profile = checked_profile(policy, self.problem)
         rollout = self.evaluate(profile)
         episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
-        _check_agents(self.problem, profile, episode)
+        check_moves(self.problem, episode, profile.by_cell)
         if self.problem.hides_reward:
             episode = with_earnings(self._flow.problem, episode, key)
         return episode
 
-    def starting_from(self, initial: Any) -> "SimulatedSystem":
-        """The same system with episodes that start from another distribution."""
-        return self._with(self.problem.starting_from(initial), self._flow.starting_from(initial))
-
     def from_step(self, step: int, mass: Any) -> "SimulatedSystem":
         """The system for the rest of an episode; see `Problem.from_step`."""
         return self._with(self.problem.from_step(step, mass), self._flow.from_step(step, mass))
+
+    def within_cells(self) -> "SimulatedSystem":
+        """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
+        return self._with(self.problem, Flow(self._flow.problem, within_cells=True))
 
     def _with(self, problem: Problem, flow: Flow) -> "SimulatedSystem":
         changed: SimulatedSystem = eqx.tree_at(
@@ -100,23 +89,13 @@ class SimulatedSystem(AbstractSystem):
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents."""
-        profile = fitting_profile(policy, self.problem)
+        profile = checked_profile(policy, self.problem)
         rollout, check = _inspect(self._flow, profile, self._motion)
         _check_rollout(self._flow.problem, self._motion, profile, rollout, check)
         return rollout
 
-    def within_cells(self) -> "SimulatedSystem":
-        """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
-        return self._with(self.problem, Flow(self._flow.problem, within_cells=True))
 
-    def mean_actions(
-        self, policy: Any, mass: _types.Masses
-    ) -> Float[Array, "steps cells action_dim"]:
-        """Average action in every cell at each step, given the distributions of an episode."""
-        return self._flow.mean_actions(policy, mass)
-
-
-def rewarded(problem: Problem, reward: Reward | None) -> Problem:
+def with_true_reward(problem: Problem, reward: Reward | None) -> Problem:
     """The problem with its true reward, which is ``reward`` if the problem hides it.
 
     Raises if there are two rewards or none.
@@ -131,7 +110,7 @@ def rewarded(problem: Problem, reward: Reward | None) -> Problem:
     if reward is None:
         return problem
     check_function(problem, reward, "the reward", ())
-    return problem.with_reward(reward)
+    return problem.replace(reward=reward)
 
 
 def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
@@ -167,50 +146,24 @@ def agent_step(
     step: Step,
 ) -> tuple[Array, Move, Any]:
     """One agent's action, where it comes to rest, and whether it was carried off by a trip."""
-    grid = problem.grid
+    grid, noise = problem.grid, problem.noise
     action_key, noise_key = jax.random.split(key)
     mu = mean_field_at(grid, mass, state, step)
     action = policy.law(state, mu).sample(action_key)
-    draws = problem.noise.draws(grid, noise_key, (), state.dtype)
-    moved = agent_move(grid, problem.noise, motion, state, action, mu, draws)
+    target = agent_target(motion, state, action, mu)
+    moved = noise.move(grid, state, target, noise.draws(grid, noise_key, state.dtype))
     if problem.trips is None:
         return action, moved, jnp.zeros((), dtype=bool)
-    trips, cell = problem.trips, grid.index_of(state)
-    chance = trips.chances(grid, mass, step)[cell]
     uniforms = jax.random.uniform(jax.random.fold_in(key, 2), (2 + grid.dim,), dtype=state.dtype)
-    ride = Ride.of(grid, trips.landings(step), cell, chance, uniforms)
-    return action, carried_off(problem, moved, ride), ride.taken
+    where = (grid, mass, step, grid.index_of(state))
+    return action, *problem.trips.carry(*where, moved, uniforms, centred=noise.centred)
 
 
-def carried_off(problem: Problem, moved: Move, ride: Ride) -> Move:
-    """Where an agent comes to rest: by its own move, or where its trip ends."""
-    centre = jnp.asarray(problem.grid.centres, dtype=ride.position.dtype)[ride.index]
-    end = centre if problem.noise.centred else ride.position
-    return Move(
-        position=jnp.where(ride.taken, end, moved.position),
-        stopped=moved.stopped & ~ride.taken,
-        index=jnp.where(ride.taken, ride.index, moved.index),
-    )
-
-
-def agent_move(
-    grid: Grid,
-    noise: Noise,
-    motion: Motion,
-    state: State,
-    action: Action,
-    mu: MeanField,
-    draws: Float[Array, "draws"],
-) -> Move:
-    """One agent's move, given its action and the random numbers of the noise."""
-    return noise.move(grid, state, agent_aim(grid, motion, state, action, mu), draws)
-
-
-def agent_aim(grid: Grid, motion: Motion, state: State, action: Action, mu: MeanField) -> State:
+def agent_target(motion: Motion, state: State, action: Action, mu: MeanField) -> State:
     """Where one agent would be without noise and walls."""
     # The shorter way round on periodic axes, as in the flow.
     wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
-    return state + grid.displacement(state, wanted)
+    return state + mu.grid.displacement(state, wanted)
 
 
 _inspect = eqx.filter_jit(Flow.inspect)
@@ -257,7 +210,7 @@ def _check_rollout(
     problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, check: PolicyCheck
 ) -> None:
     """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
-    allowed = np.asarray(check.allowed | ~problem.begun)
+    allowed = np.asarray(check.allowed) | (np.arange(problem.horizon) < problem.first_step)
     if not allowed.all():
         step = int(np.argmin(allowed))
         mass = rollout.mass[step]
@@ -266,44 +219,54 @@ def _check_rollout(
         outside = np.argwhere(~np.asarray(problem.actions.contains(law.actions) | ~used))
         cell, choice = (int(i) for i in outside[0])
         where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
-        action = law.actions[cell, choice]
-        raise outside_actions(problem, action, step, where, table=profile.by_cell)
-    finite = jnp.all(jnp.isfinite(rollout.mass)) & jnp.all(jnp.isfinite(rollout.rewards))
-    if bool(finite) and not bool(jnp.isfinite(rollout.value)):
-        raise UserError(
-            f"the sum of the rewards overflows, as each is as large as "
-            f"{float(jnp.max(jnp.abs(rollout.rewards))):.3g}; divide the reward by a constant"
+        raise _outside_actions(problem, law.actions[cell, choice], step, where, profile.by_cell)
+    if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
+        from .flow.diagnose import diagnose  # only needed here
+
+        why = diagnose(problem, motion, rollout.mass) or (
+            "the motion or the reward returned NaN or infinity, or rewards too large to be added "
+            "up, for a state, action or distribution that the policy led to"
         )
-    if not bool(finite):
+        raise UserError(f"the episode is not finite: {why}")
+    error = float(np.asarray(check.weight_error).max())
+    least = float(np.asarray(check.least_weight).min())
+    if not (error <= MASS_TOLERANCE and least >= 0):
         raise UserError(
-            "the episode is not finite: "
-            + (
-                diagnose(problem, motion, rollout.mass)
-                or "the motion or the reward returned NaN or infinity for a state, action or "
-                "distribution that the policy led to"
-            )
+            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
+            f"the sums are off by up to {error:.3g}, the least weight is {least:.3g}; "
+            "normalise them"
         )
-    check_weights(float(jnp.max(check.weight_error)), float(jnp.min(check.least_weight)))
-    _check_farthest(problem, np.asarray(jnp.max(check.farthest, axis=0)))
+    _check_farthest(problem, np.asarray(check.farthest).max(axis=0))
 
 
-def _check_agents(problem: Problem, profile: Profile, episode: Episode) -> None:
-    """Raises if a tracked agent's action was not allowed or its position is not finite."""
-    if not bool(jnp.all(jnp.isfinite(episode.next_states))):
-        raise UserError(
-            "a tracked agent's position is not finite: the motion returned NaN or infinity for a "
-            "state that is no cell centre"
-        )
-    inside = np.asarray(problem.actions.contains(episode.actions) | ~problem.begun)
-    if not inside.all():
-        agent, step = (int(i) for i in np.argwhere(~inside)[0])
-        where = f"state {np.asarray(episode.states[agent, step])}"
-        action = episode.actions[agent, step]
-        raise outside_actions(problem, action, step, where, table=profile.by_cell)
+def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = None) -> None:
+    """Raises if an agent's action is not allowed or its position is not finite.
+
+    Args:
+        problem: The problem.
+        moves: ``states``, ``actions`` and ``next_states`` of an `Episode`, or of one step of it.
+        table: Whether the policy is a table, for the advice.
+        step: Number of the step, if there is one only.
+    """
+    outside = ~np.asarray(problem.actions.contains(np.asarray(moves.actions)))
+    if step is None:
+        outside &= np.arange(problem.horizon) >= problem.first_step
+    broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)
+    if not (outside | broken).any():
+        return
+    index = tuple(int(i) for i in np.argwhere(outside | broken)[0])
+    number = index[1] if step is None else step
+    state, action = np.asarray(moves.states[index]), np.asarray(moves.actions[index])
+    if outside[index]:
+        raise _outside_actions(problem, action, number, f"state {state}", table)
+    raise UserError(
+        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
+        f"{state} and the action {action} at step {number}"
+    )
 
 
-def outside_actions(
-    problem: Problem, action: Action, step: int, where: str, *, table: bool
+def _outside_actions(
+    problem: Problem, action: Any, step: int, where: str, table: bool
 ) -> UserError:
     """The error for an action that is not in the action space.
 
@@ -318,24 +281,11 @@ def outside_actions(
     )
 
 
-def check_weights(error: float, least: float) -> None:
-    """Raises unless a randomised policy's weights are distributions.
-
-    ``error`` is the largest difference of a cell's sum from 1, ``least`` the smallest weight.
-    """
-    if not (error <= MASS_TOLERANCE and least >= 0):
-        raise UserError(
-            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
-            f"the sums are off by up to {error:.3g}, the least weight is {least:.3g}; "
-            "normalise them"
-        )
-
-
 def check_motion(problem: Problem, motion: Motion) -> None:
     """Raises if the motion has the wrong shape, is not finite, or goes beyond ``max_move``."""
     grid = problem.grid
-    aims = check_function(problem, motion, "the motion", (grid.dim,), problem.actions.points(3))
-    moved = np.abs(grid.displacement(grid.centres[:, None], aims))
+    targets = check_function(problem, motion, "the motion", (grid.dim,), problem.actions.points(3))
+    moved = np.abs(grid.displacement(grid.centres[:, None], targets))
     _check_farthest(problem, moved.max(axis=(0, 1)))
 
 

@@ -21,7 +21,6 @@ from mufield import (
 )
 from mufield.adapters.lifted import LiftedEnv, register_environments
 from mufield.adapters.policy_code import interpolation
-from mufield.adapters.shared import picture
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +56,7 @@ def episode(env, seed=0):
 )
 def test_gymnasium_finds_nothing_wrong(name, system):
     assert name in register_environments()
-    env = gymnasium.make(name, render_mode="rgb_array", **SMALL[system])
+    env = gymnasium.make(name, **SMALL[system])
     check_env(env.unwrapped)
     env.close()
 
@@ -183,7 +182,6 @@ def test_mistakes_in_the_construction_are_named():
         ({"policy": "fine"}, "'cells' or 'coarse', got 'fine'"),
         ({"policy": "coarse", "resolution": 0}, "at least 1, got 0"),
         ({"policy": "coarse", "resolution": True}, "at least 1, got True"),
-        ({"render_mode": "human"}, "'rgb_array', got 'human'"),
         ({"horizon": 3}, "horizon are for systems given by name"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -205,20 +203,6 @@ def test_a_reward_that_is_not_finite_is_reported():
     env.reset()
     with pytest.raises(ValueError, match="expected a finite reward"):
         env.step(np.ones(2))
-
-
-def test_pictures_show_walls_and_put_the_first_axis_to_the_right():
-    grid = Grid.from_map("..\n#.")
-    image = picture(grid, np.array([0.0, 0.0, 1.0]))
-    cell = image.shape[0] // 2
-    assert image.shape == (2 * cell, 2 * cell, 3)
-    assert np.all(image[-1, 0] == 128)  # the drawing's last line is the lowest
-    brightness = image.sum(axis=2)
-    full = tuple(grid.free_cells[2])
-    assert brightness[(1 - full[1]) * cell, full[0] * cell] == brightness.max()
-    assert picture(Grid.box(0.0, 1.0, 3), np.ones(3) / 3).shape[1] == 240
-    assert picture(Grid.box(0.0, 1.0, (3, 2, 2)), np.ones(12) / 12).shape == (160, 240, 3)
-    assert LiftedEnv("four-rooms", horizon=1).render() is None
 
 
 def test_importing_mufield_brings_neither_library_and_their_lack_is_explained():

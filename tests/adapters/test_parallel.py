@@ -165,16 +165,6 @@ def test_mistakes_in_the_construction_are_named():
     for options, message in (
         ({"agents": 0}, "at least 1, got 0"),
         ({"observe": "all"}, "'local' or 'position', got 'all'"),
-        ({"render_mode": "human"}, "'rgb_array', got 'human'"),
     ):
         with pytest.raises(ValueError, match=message):
             PopulationEnv("four-rooms", **options)
-
-
-def test_pictures_are_images():
-    env = PopulationEnv("four-rooms", agents=2, horizon=1, render_mode="rgb_array")
-    before = env.render()
-    env.reset()
-    assert env.render().shape == before.shape
-    assert env.render().dtype == np.uint8
-    assert env.render().shape[2] == 3

@@ -25,10 +25,9 @@ from mufield import (
     uniform,
 )
 from mufield.baselines import q_learning
-from mufield.baselines.q_learning import QLearning, QState
+from mufield.baselines.q_learning import QLearning
 from mufield.baselines.training import train
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
-from mufield.io.sealed import read_sealed, sealed_bytes, write_sealed
 from mufield.policies import option_policy
 
 pytestmark = pytest.mark.slow
@@ -293,12 +292,6 @@ def test_two_threads_learn_as_one_after_the_other():
 # Training and its files.
 
 
-def assert_same_result(got, wanted):
-    assert_same_state(got.state, wanted.state)
-    for name in ("episodes", "training", "estimate", "evaluation"):
-        assert np.array_equal(getattr(got.curve, name), getattr(wanted.curve, name)), name
-
-
 def test_the_curve_says_what_was_seen_since_the_entry_before():
     system = rooms()
     result = train(system, episodes=600, evaluate_every=200, seed=4, progress=False)
@@ -317,113 +310,11 @@ def test_the_curve_says_what_was_seen_since_the_entry_before():
     assert value == float(system.evaluate(result.profile).value)
 
 
-def test_a_resumed_training_ends_as_one_that_was_not_stopped(tmp_path, monkeypatch):
-    system, file = rooms(noise_intensity=0.2), tmp_path / "q.safetensors"
-    whole = train(system, episodes=900, evaluate_every=300, seed=5, progress=False)
-    first = train(system, episodes=300, evaluate_every=300, seed=5, checkpoint=file, progress=False)
-    assert len(first.curve.episodes) == 1
-    monkeypatch.setattr(QLearning, "episodes_at_once", 70)
-    for episodes in (600, 900, 900):
-        resumed = train(
-            system, episodes=episodes, evaluate_every=300, seed=5, checkpoint=file, progress=False
-        )
-    assert_same_result(resumed, whole)
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
-
-
-def test_a_training_that_is_interrupted_goes_on_from_its_last_evaluation(tmp_path, monkeypatch):
-    system, file = rooms(), tmp_path / "q.safetensors"
-    options = {"episodes": 400, "evaluate_every": 100, "progress": False}
-    whole = train(system, **options)
-    advance = QLearning.advance
-
-    def interrupted(self, state, episodes):
-        if state.episodes >= 200 and episodes:
-            raise KeyboardInterrupt
-        return advance(self, state, episodes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(QLearning, "advance", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(system, checkpoint=file, **options)
-    calls = []
-    monkeypatch.setattr(
-        QLearning,
-        "advance",
-        lambda self, state, episodes: calls.append(episodes) or advance(self, state, episodes),
-    )
-    assert_same_result(train(system, checkpoint=file, **options), whole)
-    assert sum(calls) == 200
-
-
 def test_progress_is_shown_where_asked_for(capsys):
     train(rooms(), episodes=200, evaluate_every=100, progress=False)
     assert capsys.readouterr().err == ""
     train(rooms(), episodes=200, evaluate_every=100)
     assert "Q-learning 200/200" in capsys.readouterr().err
-
-
-@pytest.fixture
-def saved(tmp_path):
-    file = tmp_path / "q.safetensors"
-    train(rooms(), **SMALL, checkpoint=file)
-    return file
-
-
-SMALL = {"episodes": 200, "evaluate_every": 100, "progress": False}
-
-
-@pytest.mark.parametrize(
-    ("system", "changed", "message"),
-    [
-        ({}, {"omega_q": 0.6}, r"expected omega_q = 0\.6, got a checkpoint of omega_q = 0\.7"),
-        ({}, {"omega_nu": 0.5}, r"expected omega_nu = 0\.5, got a checkpoint of omega_nu = 0\.05"),
-        ({}, {"epsilon": 0.2}, r"expected epsilon = 0\.2, got a checkpoint of epsilon = 0\.15"),
-        ({}, {"seed": 1}, "expected seed = 1, got a checkpoint of seed = 0"),
-        ({}, {"evaluate_every": 50}, "expected evaluate_every = 50, got a checkpoint of .* 100"),
-        ({}, {"episodes": 100}, "expected a checkpoint of at most 100 episodes, got one of 200"),
-        ({"actions": "standard"}, {}, "expected options = 5, got a checkpoint of options = 9"),
-        ({"pay_end": False}, {}, "expected pay_end = False, got a checkpoint of pay_end = True"),
-        ({"noise_intensity": 0.2}, {}, "expected tables = .*, got a checkpoint of tables = "),
-    ],
-)
-def test_a_checkpoint_of_something_else_is_refused(saved, system, changed, message):
-    data = saved.read_bytes()
-    with pytest.raises(ValueError, match=message):
-        train(rooms(**system), checkpoint=saved, **{**SMALL, **changed})
-    assert saved.read_bytes() == data
-
-
-def test_a_damaged_or_foreign_file_is_refused(saved):
-    data = saved.read_bytes()
-    size = 8 + int.from_bytes(data[:8], "little")
-    flipped = bytearray(data)
-    flipped[size + 100] ^= 1
-    foreign = sealed_bytes({}, {"q": np.zeros(3)}, kind="policy")
-    for content in (b"", data[: size - 5], data[:-1], data + b"1", bytes(flipped), foreign):
-        saved.write_bytes(content)
-        with pytest.raises(ValueError, match=str(saved)):
-            train(rooms(), **SMALL, checkpoint=saved)
-
-
-def test_a_checkpoint_of_another_layout_is_refused(saved):
-    document, arrays = read_sealed(saved, QState.kind)
-    broken = {
-        "q: expected float64": {**arrays, "q": arrays["q"].astype(np.float32)},
-        "weights: expected float64": {n: a for n, a in arrays.items() if n != "weights"},
-        "curve: expected float64": {**arrays, "curve": np.zeros((3, 5))},
-    }
-    for message, changed in broken.items():
-        write_sealed(saved, document, changed, kind=QState.kind)
-        with pytest.raises(ValueError, match=message):
-            train(rooms(), **SMALL, checkpoint=saved)
-
-
-def test_a_place_that_cannot_be_written_is_found_out_before_the_first_episode(tmp_path):
-    with pytest.raises(ValueError, match="a directory or device, not a file"):
-        train(rooms(), **SMALL, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="there is no directory"):
-        train(rooms(), **SMALL, checkpoint=tmp_path / "nowhere" / "q.safetensors")
 
 
 # Mistakes.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mufield.compare.config import ComparisonConfig, contenders_of
+from mufield.compare.config import ComparisonConfig
 from mufield.jobs import compute
 
 SEEDS, EPISODES, HORIZON, Q_EPISODES = (0, 1), 7, 3, 1000
@@ -14,9 +14,13 @@ TINY = {
     "model_options": {"inducing": 8, "fit_kernel": False},
     "planner_options": {"points": 3, "sweeps": 2},
 }
-ALL = tuple(contenders_of("learner", "reference", "q-learner"))
-SMALL = ComparisonConfig("four-rooms", ALL, options={"horizon": HORIZON, "drawing": ROOMS}, **TINY)
-LEARNERS, Q_LEARNERS = ALL[:4], ALL[-2:]
+LEARNERS, Q_LEARNERS = ("m3ucrl", "greedy", "thompson", "bonus"), ("u2mfqlfh",)
+ALL = (*LEARNERS, "random", "known", *Q_LEARNERS)
+GAME = {"horizon": HORIZON, "drawing": ROOMS, "noise_intensity": 0.2}
+SMALL = ComparisonConfig("discrete-rooms", ALL, options=GAME, **TINY)
+CONTINUOUS = ComparisonConfig(
+    "four-rooms", ALL[:-1], options={"horizon": HORIZON, "drawing": ROOMS}, **TINY
+)
 LIMITED = ComparisonConfig(
     "swarm-spread", ("safe", "unsafe", "random"), options={"horizon": 4, "cells": 6}, **TINY
 )

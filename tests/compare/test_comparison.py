@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from contest import (
     ALL,
+    CONTINUOUS,
     EPISODES,
     HORIZON,
     LEARNERS,
@@ -37,13 +38,17 @@ from mufield import (
     random_policy,
     register,
 )
+from mufield.compare import contenders as contenders_module
 from mufield.compare.config import ComparisonConfig
-from mufield.compare.result import Comparison, Result
+from mufield.compare.contenders import contender, enter
+from mufield.compare.result import Comparison, Look, Result
 from mufield.compare.run import compare
 from mufield.environments import registry
 from mufield.episode import AbstractSystem
 from mufield.errors import UserError
 from mufield.jobs import compute
+from mufield.jobs.processes import make_pool
+from mufield.learning.metrics import interval_of
 from mufield.viz import comparison_figure
 
 pytestmark = pytest.mark.slow
@@ -83,8 +88,12 @@ def players(monkeypatch):
 def test_the_table_has_a_row_for_each_contender_in_their_order(found):
     rows = {row["contender"]: row for row in found.rows()}
     assert tuple(rows) == ALL
-    for row in rows.values():
-        assert row["min"] <= row["mean"] <= row["max"]
+    for name, row in rows.items():
+        if name in (*LEARNERS, *Q_LEARNERS):
+            assert row["low"] <= row["mean"] <= row["high"]
+            assert row["seeds"] == len(SEEDS)
+        else:
+            assert (row["low"], row["high"], row["seeds"]) == (None, None, 1)
         assert row["seconds"] >= 0
     for name in LEARNERS:
         assert (rows[name]["episodes"], rows[name]["transitions"]) == (EPISODES, EPISODES * HORIZON)
@@ -95,17 +104,13 @@ def test_the_table_has_a_row_for_each_contender_in_their_order(found):
         assert (rows[name]["episodes"], rows[name]["transitions"]) == (0, 0)
 
 
-def test_only_q_learning_plays_another_game_in_the_four_rooms(found):
-    for result in found.results:
-        q_learning = result.name in Q_LEARNERS
-        assert result.comparable == (not q_learning)
-        if not q_learning:
-            assert (result.plays, result.label) == ("four-rooms", result.name)
-        else:
-            extended = "-extended" if result.name.endswith("-extended") else ""
-            assert result.plays == f"discrete-rooms{extended}"
-            assert result.label == f"{result.name}*"
-            assert result.note == "not comparable: discrete rooms, other moves and noise"
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_the_interval_of_a_mean_covers_the_truth_as_often_as_it_says(count):
+    rng = np.random.default_rng(0)
+    intervals = [interval_of(row) for row in rng.normal(3.0, 2.0, size=(4000, count)).tolist()]
+    covered = np.mean([low <= 3.0 <= high for _, low, high in intervals])
+    assert covered == pytest.approx(0.95, abs=0.015)
+    assert interval_of([1.5]) == (1.5, None, None)
 
 
 def last(count):
@@ -120,7 +125,7 @@ def test_curves_have_a_value_for_each_seed_and_entry(found):
         np.testing.assert_array_equal(results[name].curves, wanted)
         # A third of seven episodes.
         np.testing.assert_allclose(results[name].finals, np.mean(wanted, axis=1, where=last(2)))
-        assert results[name].last == 2
+        assert results[name].counted == "J of a learner is its mean over episodes 6 to 7"
     for name in Q_LEARNERS:
         tenth = HORIZON * Q_EPISODES // 10
         assert results[name].transitions == tuple(tenth * (i + 1) for i in range(10))
@@ -128,31 +133,32 @@ def test_curves_have_a_value_for_each_seed_and_entry(found):
         assert results[name].finals == tuple(curve[-1] for curve in results[name].curves)
 
 
-@pytest.mark.parametrize("environment", ["four-rooms", "discrete-rooms"])
-def test_q_learning_follows_one_agent_however_many_the_others_track(monkeypatch, environment):
+def test_q_learning_follows_one_agent_however_many_the_others_track(monkeypatch):
     pretend(monkeypatch)
-    config = replace(
-        SMALL, environment=environment, contenders=("m3ucrl", "u2mfqlfh"), seeds=(0,), agents=3
-    )
+    config = replace(SMALL, contenders=("m3ucrl", "u2mfqlfh"), seeds=(0,), agents=3)
     rows = {row["contender"]: row for row in compare(config, progress=False).rows()}
     assert rows["m3ucrl"]["transitions"] == EPISODES * HORIZON * 3
     assert rows["u2mfqlfh"]["transitions"] == Q_EPISODES * HORIZON
 
 
-def test_single_moves_without_noise_never_spread_a_population(found):
+def test_single_moves_without_noise_never_spread_a_population():
     """As the whole population goes from cell to cell, J is zero; splits earn more."""
-    rows = {row["contender"]: row for row in found.rows()}
-    assert rows["u2mfqlfh"]["max"] == pytest.approx(0.0, abs=1e-9)
-    assert rows["u2mfqlfh-extended"]["min"] > 0.1
+    still = {"horizon": HORIZON, "drawing": ROOMS}
+    config = replace(SMALL, contenders=("u2mfqlfh",), options=still)
+    (single,) = compare(config, progress=False).results
+    extended = replace(config, environment="discrete-rooms-extended")
+    (mixed,) = compare(extended, progress=False).results
+    assert max(single.finals) == pytest.approx(0.0, abs=1e-9)
+    assert min(mixed.finals) > 0.1
 
 
 def test_known_motion_is_certified_and_beats_chance(found):
     results = {result.name: result for result in found.results}
     known, drawn = results["known"], results["random"]
     assert drawn.finals[0] < known.finals[0] <= known.upper + 1e-9
-    said = float(known.note.rpartition(" ")[2])
+    said = float(known.remark.rpartition(" ")[2])
     assert known.upper <= said <= known.upper + 0.01  # rounded up
-    system = make("four-rooms", **SMALL.options)
+    system = make(SMALL.environment, **SMALL.options)
     exact = float(system.evaluate(random_policy(system.problem)).value)
     assert drawn.finals == (pytest.approx(exact),)
     assert [name for name in results if results[name].upper is not None] == ["known"]
@@ -169,14 +175,19 @@ def test_files_hold_the_curves_the_table_and_what_they_depend_on(small):
         for job in kept["jobs"]:
             assert job["versions"].keys() >= {"mufield", "jax", "numpy"}
     known = document["contenders"]["known"]["jobs"][0]["settings"]
-    assert known["options"]["noise_std"] == 0.25  # a default, written out
+    assert known["options"]["actions"] == "standard"  # a default, written out
     run = document["contenders"]["thompson"]["jobs"][1]["settings"]
     assert (run["optimism"], run["seed"], run["model_options"]["inducing"]) == ("thompson", 1, 8)
     with (directory / "comparison.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["contender"] for row in rows] == list(ALL)
     assert [float(row["mean"]) for row in rows] == [row["mean"] for row in found.rows()]
-    assert rows[-1]["note"].startswith("not comparable")
+    with (directory / "curves.csv").open(newline="") as file:
+        tidy = list(csv.DictReader(file))
+    assert list(tidy[0]) == ["contender", "seed", "transitions", "J"]
+    assert len(tidy) == len(SEEDS) * (4 * EPISODES + 10) + 2
+    greedy = [row for row in tidy if row["contender"] == "greedy" and row["seed"] == "1"]
+    assert [float(row["J"]) for row in greedy] == [pretended(1, i) for i in range(EPISODES)]
 
 
 # Results are used again.
@@ -190,11 +201,9 @@ def test_the_same_comparison_computes_nothing_again(small, players):
 
 
 def test_changed_settings_compute_anew_what_they_change(kept, players):
-    lines = []
     twice = replace(QUICK, q_episodes=2 * Q_EPISODES, episodes=EPISODES + 1)
-    compare(twice, kept, progress=False, say=lines.append)
+    compare(twice, kept, progress=False)
     assert players == ["qlearning", "qlearning"]
-    assert lines[0] == "u2mfqlfh-0 is computed anew: episodes was 1000 and is 2000 now"
     players.clear()
     compare(replace(QUICK, seeds=(0, 2)), kept, progress=False)
     assert players == ["qlearning"]
@@ -278,6 +287,7 @@ def test_a_plan_with_known_motion_is_bounded_among_those_that_keep_the_limits():
     assert known.finals[0] <= known.upper + 1e-6
 
 
+@pytest.mark.nightly
 def test_an_unsafe_learner_notes_its_margins():
     config = replace(LIMITED, contenders=("unsafe",), seeds=(0,), episodes=2)
     (unsafe,) = compare(config, progress=False).results
@@ -286,7 +296,7 @@ def test_an_unsafe_learner_notes_its_margins():
 
 @pytest.mark.parametrize("name", ["safe", "unsafe"])
 def test_pessimists_need_limits(tmp_path, name):
-    message = f"{name} needs a system with constraints, but four-rooms has none; leave {name} out"
+    message = f"{name} needs a system with constraints, but discrete-rooms has none; leave"
     with pytest.raises(UserError, match=message):
         compare(replace(QUICK, contenders=(name,)), tmp_path / "out", progress=False)
     assert not list(tmp_path.iterdir())
@@ -294,8 +304,8 @@ def test_pessimists_need_limits(tmp_path, name):
 
 def test_the_safe_learner_is_m3ucrl_by_another_name():
     with pytest.raises(UserError, match="leave one of them out"):
-        replace(LIMITED, contenders=("m3ucrl:gp", "safe:gp"))
-    assert replace(LIMITED, contenders=("m3ucrl:gp", "safe")).contenders[1] == "safe"
+        enter(("m3ucrl:gp", "safe:gp"))
+    assert enter(("m3ucrl:gp", "safe"))[1].name == "safe"
 
 
 # Other games.
@@ -309,19 +319,18 @@ DISCRETE = ComparisonConfig(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
         DISCRETE,
-        replace(SMALL, contenders=(*LEARNERS, "known"), episodes=2),
+        replace(CONTINUOUS, contenders=(*LEARNERS, "known"), episodes=2),
     ],
     ids=["finite", "continuous"],
 )
 def test_nobody_who_plays_the_same_game_earns_more_than_the_certified_bound(config):
     results = compare(config, progress=False).results
-    assert {result.plays for result in results} == {config.environment}
-    assert all(result.comparable for result in results)
     highest = results[-1].upper + 1e-9
     for result in results:
         assert max(result.finals) <= highest
@@ -379,6 +388,7 @@ def test_outside_the_class_of_certificates_known_motion_has_no_bound(
     assert known.finals[0] >= drawn.finals[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_where_the_motion_depends_on_mu_the_better_of_two_plans_counts(monkeypatch):
     options = {"horizon": 2, "cells": 6}
@@ -409,7 +419,57 @@ def test_families_of_models_play_side_by_side(monkeypatch):
     comparison_figure(comparison)
     for wrong in ("m3ucrl:forest", "random:gp"):
         with pytest.raises(UserError, match=f"no contender is named '{wrong}'"):
-            replace(SMALL, contenders=(wrong,))
+            enter((wrong,))
+
+
+# Learners of the user's own.
+
+
+MINE = """
+import jax
+from mufield import random_policy
+from mufield.compare import contender
+
+@contender("mine")
+def mine(system, *, episodes, agents, seed):
+    keys = jax.random.split(jax.random.key(seed), episodes)
+    policy = random_policy(system.problem)
+    return [float(system.run(policy, key, agents=agents).value) for key in keys]
+"""
+
+
+@pytest.fixture
+def own_learners(monkeypatch):
+    monkeypatch.setattr(contenders_module, "CONTENDERS", dict(contenders_module.CONTENDERS))
+    monkeypatch.setattr(contenders_module, "OWN_LEARNERS", compute.OWN_LEARNERS)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_learner_of_ones_own_is_a_contender_wherever_it_is_computed(
+    own_learners, tmp_path, workers
+):
+    (tmp_path / "mine.py").write_text(MINE)
+    config = replace(
+        SMALL, contenders=("mine", "random"), imports=str(tmp_path / "mine.py"), episodes=3
+    )
+    comparison = compare(config, progress=False, pool=make_pool(workers=workers))
+    assert comparison.problems == ()
+    mine, drawn = comparison.results
+    assert np.shape(mine.curves) == (len(SEEDS), 3)
+    assert mine.finals == pytest.approx(drawn.finals * len(SEEDS))
+    assert mine.transitions == (HORIZON, 2 * HORIZON, 3 * HORIZON)
+    comparison_figure(comparison)
+
+
+def test_a_learner_must_return_a_value_for_each_episode(own_learners):
+    @contender("lazy")
+    def lazy(system, *, episodes, agents, seed):
+        return [1.0]
+
+    (problem, _) = compare(replace(SMALL, contenders=("lazy",)), progress=False).problems
+    assert "expected of lazy a finite J for each of 7 episodes, got the shape (1,)" in problem
+    with pytest.raises(UserError, match="'greedy' is mufield's own"):
+        contender("greedy")
 
 
 # Mistakes.
@@ -442,12 +502,6 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, changes, messag
     assert not list(tmp_path.iterdir())
 
 
-def test_extended_options_are_those_of_the_discrete_rooms(own_games):
-    config = ComparisonConfig("herd", ("u2mfqlfh-extended",), **TINY)
-    with pytest.raises(ValueError, match=r"discrete rooms only.*is herd; use u2mfqlfh"):
-        compare(config, progress=False)
-
-
 def test_a_system_without_a_flow_has_no_reference(monkeypatch):
     class Fleet(AbstractSystem):
         problem: Problem
@@ -456,7 +510,7 @@ def test_a_system_without_a_flow_has_no_reference(monkeypatch):
             raise NotImplementedError
 
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-    problem = make("four-rooms", **SMALL.options).problem
+    problem = make("four-rooms", **CONTINUOUS.options).problem
     register("fleet", "a fleet")(lambda: Fleet(problem))
     with pytest.raises(ValueError, match=r"fleet is a Fleet; leave known out"):
         compare(ComparisonConfig("fleet", ("known",), **TINY), progress=False)
@@ -468,11 +522,10 @@ def test_a_system_without_a_flow_has_no_reference(monkeypatch):
 def made_up():
     """A comparison that nobody had to play."""
     x = (10, 20, 40)
-    learner = Result("m3ucrl", "four-rooms", True, "", 1.0, (3, 5), x, ((1, 2, 3), (3, 4, 5)), 3)
-    known = Result("known", "four-rooms", True, "", 1.0, (6.0,), upper=6.5)
-    other = replace(
-        learner, name="u2mfqlfh", plays="discrete-rooms", comparable=False, remark="other moves"
-    )
+    curves = ((1, 2, 3), (3, 4, 5))
+    learner = Result("m3ucrl", Look(), 1.0, (3, 5), transitions=x, curves=curves, episodes=3)
+    known = Result("known", Look("-", "black"), 1.0, (6.0,), upper=6.5)
+    other = replace(learner, name="u2mfqlfh", look=Look(place=4))
     results = (learner, replace(known, name="random", finals=(0.5,), upper=None), known, other)
     names = tuple(result.name for result in results)
     config = ComparisonConfig("four-rooms", names, seeds=(0, 1))
@@ -487,8 +540,7 @@ def test_the_figure_has_labels_a_log_axis_and_all_contenders():
     assert axes.get_xscale() == "log"
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["m3ucrl", "random", "known", "known, upper bound", "u2mfqlfh*"]
-    assert figure.get_supxlabel() == "* not comparable: other moves"
+    assert labels == ["m3ucrl", "random", "known", "known, upper bound", "u2mfqlfh"]
     lines = dict(zip(labels, axes.lines, strict=True))
     np.testing.assert_array_equal(lines["m3ucrl"].get_xdata(), [10, 20, 40])
     np.testing.assert_array_equal(lines["m3ucrl"].get_ydata(), [2, 3, 4])
@@ -497,9 +549,9 @@ def test_the_figure_has_labels_a_log_axis_and_all_contenders():
     dashes = {name: line.get_linestyle() for name, line in lines.items()}
     assert dashes["m3ucrl"] == "-"
     assert dashes["known, upper bound"] == ":"
-    assert [name for name, style in dashes.items() if style == "--"] == ["u2mfqlfh*"]
     band = axes.collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == (1, 5)
+    low, high = interval_of((1, 3)).low, interval_of((3, 5)).high
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((low, high))
 
 
 def test_every_contender_has_a_look_of_its_own(found):
@@ -512,7 +564,6 @@ def test_references_alone_make_a_figure_too():
     whole = made_up()
     figure = comparison_figure(replace(whole, results=whole.results[1:3]))
     assert figure.axes[0].get_xscale() == "log"
-    assert figure.get_supxlabel() == ""
 
 
 def test_without_a_directory_nothing_is_kept(tmp_path, monkeypatch, players):

@@ -1,5 +1,6 @@
 """`mufield export`: from a run or a policy file to files for elsewhere."""
 
+import importlib.util
 import json
 import os
 import sys
@@ -13,7 +14,8 @@ from mufield import load_policy, make, save_policy
 from mufield.cli import main
 from mufield.deploy import export
 from mufield.deploy.reader import DeployedPolicy
-from mufield.policies import network_profile, read_info
+from mufield.io.policies import read_info
+from mufield.policies import network_profile
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +52,8 @@ def exported(capsys, *arguments):
 
 
 def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsys):
-    answer = exported(capsys, run, "--out", tmp_path / "robot", "--units", "state=m,action=m/s")
+    flags = ("--format", "safetensors,onnx", "--units", "state=m,action=m/s")
+    answer = exported(capsys, run, "--out", tmp_path / "robot", *flags)
     names = ["policy.safetensors", "mufield_reader.py", "policy.onnx"]
     assert [row["file"] for row in answer["files"]] == [str(tmp_path / "robot" / n) for n in names]
     assert sorted(os.listdir(tmp_path / "robot")) == sorted(names)
@@ -80,9 +83,8 @@ def test_any_episodes_policy_can_be_chosen(run, tmp_path, capsys):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     best = 1 + int(np.argmax([row["value"] for row in rows]))
     for which, number in (("1", 1), ("2", 2), ("last", 2), ("best-episode", best)):
-        answer = exported(
-            capsys, run, "--out", tmp_path, "--episode", which, "--format", "safetensors"
-        )
+        chosen = ("--episode", which, "--format", "safetensors")
+        answer = exported(capsys, run, "--out", tmp_path, *chosen)
         assert answer["identity"]["episode"] == number
         found = DeployedPolicy.load(tmp_path / "policy.safetensors")
         weights = load_policy(run / f"policies/000{number}.policy").per_step.weights
@@ -134,14 +136,26 @@ def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_without_the_extra_it_is_named_and_arrays_work(run, tmp_path, capsys, monkeypatch):
+def test_without_the_extra_there_is_a_note_and_arrays_work(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    assert main(["export", str(run), "--out", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'mufield[deploy]'" in error
-    assert "safetensors" in error
+    assert main(["export", str(run), "--out", str(tmp_path), "--format", "onnx"]) == 2
+    assert "pip install 'mufield[deploy]'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    assert main(["export", str(run), "--out", str(tmp_path), "--format", "safetensors"]) == 0
+    assert main(["export", str(run), "--out", str(tmp_path)]) == 0
+    assert "pip install 'mufield[deploy]'" in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["mufield_reader.py", "policy.safetensors"]
+
+
+def test_a_policy_file_is_for_mufield_itself(run, tmp_path, capsys):
+    out = tmp_path / "use.policy"
+    answer = exported(capsys, run, "--episode", "2", "--out", out)
+    assert answer["files"] == [{"file": str(out), "difference": None}]
+    assert out.read_bytes() == (run / "policies" / "0002.policy").read_bytes()
+    assert main(["export", str(run), "--out", str(out), "--units", "state=m"]) == 2
+    assert "are for a directory, got the file" in capsys.readouterr().err
+    assert main(["export", "random", "four-rooms", "--out", str(out)]) == 2
+    assert "export it to a directory" in capsys.readouterr().err
 
 
 def test_a_file_that_decides_otherwise_is_not_left(tmp_path, monkeypatch):

@@ -50,14 +50,10 @@ def test_periodic_axes_wrap_and_others_do_not():
 
 def test_the_reader_refuses_what_is_no_distribution():
     policy, good = deployed(SEEING), inputs(SEEING)
-    cells, shape = policy.space.n_cells, policy.space.shape
-    decided = policy.act(good.states, good.mass, step=1)
-    np.testing.assert_allclose(
-        policy.act(good.states, good.mass.reshape(shape), step=1), decided, atol=1e-6
-    )
+    cells = policy.space.n_cells
     for mass, message in (
         (None, f"share in each of {cells} free cells, got none"),
-        (good.mass[:-1], rf"each of the {cells} free cells .* got the shape \({cells - 1},\)"),
+        (good.mass[:-1], rf"each of the {cells} free cells, got the shape \({cells - 1},\)"),
         (good.mass * 0.9, "sums to 1, got 0.9"),
         (good.mass - good.mass[0] - 1e-3, "of 0 or more"),
         (np.full(cells, np.nan), "finite"),
@@ -65,10 +61,6 @@ def test_the_reader_refuses_what_is_no_distribution():
     ):
         with pytest.raises(ValueError, match=message):
             policy.act(good.states, mass, step=1)
-    walled = deployed("network of every cell")
-    whole = np.full(walled.space.shape, 1 / walled.space.walls.size)
-    with pytest.raises(ValueError, match="0 in walls"):
-        walled.act(inputs("network of every cell").states, whole, step=0)
     # A mass that is not needed is looked at all the same.
     with pytest.raises(ValueError, match="sums to 1"):
         deployed("table by step").act(inputs("table by step").states, np.ones(11), step=0)
@@ -138,7 +130,7 @@ class Unknown(AbstractPolicy):
 def test_policies_that_cannot_be_exported_are_refused_by_name():
     problem = rooms()
     for policy in (Unknown(), lambda state, mu, step: state):
-        with pytest.raises(ValueError, match="expected a TablePolicy, or a NetworkPolicy"):
+        with pytest.raises(ValueError, match="expected a TablePolicy, a NetworkPolicy"):
             describe(as_profile(policy, HORIZON), problem)
     with pytest.raises(ValueError, match="the grid has 11"):
         describe(stationary(table(ring(), ())), problem)

@@ -5,14 +5,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mufield.finite.draws import normal, random_bits, uniform
+from mufield import GaussianNoise
+from mufield.finite.draws import random_bits, uniform
 
+NOISE = GaussianNoise(1.0)
 SEED = np.asarray([3, 7], dtype=np.uint32)
 
 
 def test_numbers_have_their_distributions_and_agents_do_not_share_them():
     bits = jnp.asarray(random_bits(SEED, 0, 50_000, 3))
-    chances, draws = uniform(bits[0], float), normal(bits[1:3].T, float)
+    chances, draws = uniform(bits[0], float), NOISE.from_uniform(uniform(bits[1:3].T, float))
     assert stats.kstest(np.asarray(chances), "uniform").pvalue > 0.01
     for axis in range(2):
         assert stats.kstest(np.asarray(draws[:, axis]), "norm").pvalue > 0.01
@@ -27,7 +29,7 @@ def test_no_number_is_infinite_or_leaves_the_interval(dtype):
     low, high = np.asarray(uniform(ends, dtype), dtype=float)
     assert 0 < low < 1e-6
     assert 1 - 1e-6 < high < 1
-    below, above = np.asarray(normal(ends, dtype), dtype=float)
+    below, above = np.asarray(NOISE.from_uniform(uniform(ends, dtype)), dtype=float)
     assert below == -above
     assert 5 < above < 6
 

@@ -132,10 +132,10 @@ def test_with_a_plans_own_crowds_the_programme_earns_at_least_as_much():
     moves = moves_of(system)
     plan = mf.MirrorAscent(sweeps=40, bound=False).solve(moves)
     mass = np.asarray(moves.rollout(plan.weights).mass, dtype=float)
-    usual, slow = Programme(moves), Programme(moves, crowds=mass)
+    usual, slow = Programme(moves), Programme(moves, seen=mass)
     # Probabilities of landing below a thousandth are left out.
     assert slow.solve().optimum >= float(plan.value) - 2e-3
-    jam = Programme(moves, crowds=np.full_like(mass, 1e6))
+    jam = Programme(moves, seen=np.full_like(mass, 1e6))
     assert jam.solve().optimum < slow.solve().optimum < usual.solve().optimum
 
 
@@ -213,7 +213,7 @@ def test_more_moves_can_only_raise_the_bound():
 def test_other_problems_are_refused():
     system = fleet(0)
     problem = system.problem
-    paid = problem.with_reward(lambda state, action, mu: jnp.ones(()))
+    paid = problem.replace(reward=lambda state, action, mu: jnp.ones(()))
     hedged = mf.fleet.for_fleet(problem, 100)
     sees_all = mf.MoveFlow(
         mf.Flow(problem), lambda s, a, mu: s + 0.9 * a * mu.mass[0], problem.actions.points(3)

@@ -50,7 +50,7 @@ def test_options_change_what_they_name():
         ({"reward": "tips"}, "reward must be one of served, fares"),
         ({"load": 0.0}, "load must be positive"),
         ({"start": 24}, "an hour from 0 to 24"),
-        ({"crowds": -1.0}, "crowds not negative"),
+        ({"congestion": -1.0}, "congestion not negative"),
         ({"horizon": 0}, "horizon must be a whole number"),
     ],
 )

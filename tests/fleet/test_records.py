@@ -109,8 +109,10 @@ def test_omissions_are_counted_by_reason(tmp_path):
     assert [note.partition(":")[0] for note in records.notes] == [
         "2 of 40 trips were left out, because a coordinate is missing or no number",
         "2 of 40 trips were left out, because a coordinate is none of the earth, or 0, 0",
-        "1 of 40 trips were left out, because the time is missing or cannot be read",
-        "1 of 40 trips were left out, because the hour is not from 0 to below 24",
+        "1 of 40 trips were left out, because the time is neither an hour of the day "
+        "such as 7.25 nor a date and time such as 2026-03-01T08",
+        "1 of 40 trips were left out, because the hour is not from 0 to below 24 (in place "
+        "of Unix seconds write dates)",
         "1 of 40 trips were left out, because the weekday is missing or no number",
         "1 of 40 trips were left out, because the fare is missing, no number or negative",
     ]

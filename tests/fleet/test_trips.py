@@ -1,5 +1,7 @@
 """Trips: agents that are carried off instead of making their own move."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ from scipy.stats import chisquare
 
 import mufield as mf
 from mufield.finite.system import FiniteSystem
-from mufield.fleet.trips import SparseMatrix, chance_violation, refuse_chance
+from mufield.fleet.trips import SparseMatrix
 from mufield.flow.phi import displacements
 
 KEY = jax.random.key(0)
@@ -103,9 +105,9 @@ def test_a_matrix_may_be_sparse_or_change_with_the_step(sparse):
     found = mf.Flow(problem_with(trips)).rollout(policy, walk)
     dense = mf.Flow(problem_with(mf.fleet.Trips(finds_passenger, few))).rollout(policy, walk)
     np.testing.assert_allclose(found.mass, dense.mass, atol=1e-12)
-    landings = trips.landings(jnp.asarray(1))
+    sampler = trips.sampler(jnp.asarray(1))
     cells = [
-        jax.vmap(lambda u, cell=cell: landings.draw(jnp.asarray(cell), u))(
+        jax.vmap(lambda u, cell=cell: sampler.draw(jnp.asarray(cell), u))(
             jnp.linspace(0.0005, 0.9995, 1000)
         )
         for cell in (0, 7, 21)
@@ -125,10 +127,10 @@ def test_in_32_bits_draws_from_the_last_of_many_sparse_rows_follow_that_row():
         lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf,
         mf.fleet.Trips(half, matrix),
     )
-    landings = trips.landings(0)
+    sampler = trips.sampler(0)
     uniforms = (jnp.arange(50_000, dtype=jnp.float32) + 0.5) / 50_000
     for cell in (0, cells // 2, cells - 1):
-        drawn = jax.vmap(lambda u, cell=cell: landings.draw(jnp.asarray(cell), u))(uniforms)
+        drawn = jax.vmap(lambda u, cell=cell: sampler.draw(jnp.asarray(cell), u))(uniforms)
         counts = np.bincount(np.asarray(drawn), minlength=cells) / len(uniforms)
         row = matrix[[cell]].toarray()[0]
         assert 0.5 * np.abs(counts - row).sum() < 1e-3
@@ -151,14 +153,21 @@ def test_the_rest_of_an_episode_has_the_matrices_of_its_own_steps():
     assert (GRID.index_of(np.asarray(episode.next_states[:, -1])) == 5).all()
 
 
-def test_how_far_chances_are_outside_0_to_1():
-    inside = jnp.zeros(GRID.n_cells).at[3].set(1.0)
-    assert float(chance_violation(inside)) == 0.0
-    assert float(chance_violation(inside.at[4].set(1.3))) == pytest.approx(0.3)
-    assert float(chance_violation(inside.at[4].set(1.3).at[5].set(-0.4))) == pytest.approx(0.4)
-    assert float(chance_violation(inside.at[4].set(jnp.nan))) == np.inf
-    with pytest.raises(mf.UserError, match=r"got -0\.4 in cell 5, .* at step 2; .*jnp\.clip"):
-        refuse_chance(GRID, inside.at[4].set(1.3).at[5].set(-0.4), 2)
+@pytest.mark.parametrize(
+    ("chances", "words"),
+    [
+        ({4: 1.0 + 1e-7}, None),
+        ({4: 1.3}, r"got 1\.3 in cell 4, .* at step 2; .*jnp\.clip"),
+        ({4: 1.3, 5: -0.4}, r"got -0\.4 in cell 5"),
+        ({4: np.nan}, "got nan in cell 4"),
+    ],
+)
+def test_the_worst_chance_outside_0_to_1_is_named(chances, words):
+    table = np.zeros(GRID.n_cells)
+    table[list(chances)] = list(chances.values())
+    trips = mf.fleet.Trips(lambda s, mu: jnp.asarray(table)[GRID.index_of(s)], MATRIX)
+    found = trips.wrong_chance(GRID, mf.uniform(GRID), 2)
+    assert re.search(words, found) if words else found == ""
 
 
 @pytest.mark.parametrize("motion", [walk, crowded])
@@ -216,7 +225,7 @@ def test_tracked_agents_know_who_was_carried_and_models_learn_from_the_others():
     episode = system.run(policy, KEY, agents=200)
     share = float(jnp.sum(system.evaluate(policy).rewards + 0.0)) / 4
     assert float(jnp.mean(episode.carried)) == pytest.approx(share, abs=0.08)
-    data = mf.Transitions.of(TAXIS, [episode])
+    data = mf.models.Transitions.of(TAXIS, [episode])
     assert len(data) == int(jnp.sum(~episode.carried))
     assert np.abs(data.next_states - data.states).max() < 0.9 + 5 * 0.2
     learned = mf.learn(

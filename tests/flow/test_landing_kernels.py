@@ -10,16 +10,15 @@ import pytest
 from helpers import walk, walking_problem
 
 from mufield import Box, Flow, Grid, Hallucinated, MirrorAscent, MoveFlow, point_mass
-from mufield.flow.bank import ListedMotion, kernel_bank, kernel_bytes, kernels_of
-from mufield.flow.dependence import dependence
-from mufield.flow.motion_table import crowd_mass
-from mufield.flow.motion_table import tabulated as motion_table
-from mufield.problem import AbstractJointMotion
+from mufield.flow.motions import AbstractJointMotion, crowd_mass, dependence
+from mufield.flow.motions import tabulated as motion_table
+from mufield.flow.moves import ListedMotion
 
 pytestmark = pytest.mark.slow
 
 GRID = Grid.from_map("....\n.#..\n....")
 ACTIONS = Box(-1.0, 1.0, 2).points(3)
+STEP = jnp.zeros(1, dtype=jnp.int32)
 
 
 def crowded_walk(state, action, mu):
@@ -58,15 +57,17 @@ def random_weights(seed):
 
 def test_what_a_motion_sees_is_read_off_its_program():
     problem = flow().problem
-    assert dependence(problem, walk) == "nothing"
-    assert dependence(problem, lambda s, a, mu: jnp.ones(2)) == "nothing"
-    assert dependence(problem, crowded_walk) == "here"
-    assert dependence(problem, lambda s, a, mu: s + jax.jit(jnp.sin)(mu.density_here)) == "here"
-    assert dependence(problem, far_sighted_walk) == "more"
-    assert dependence(problem, lambda s, a, mu: s + mu.here * mu.at(s)) == "more"
-    # A false "more" is allowed, a false "here" is not.
+    nothing, here, more = (False, False, False), (False, True, False), (True, True, False)
+    assert dependence(problem, walk) == nothing
+    assert dependence(problem, lambda s, a, mu: jnp.ones(2)) == nothing
+    assert dependence(problem, crowded_walk) == here
+    assert dependence(problem, lambda s, a, mu: s + jax.jit(jnp.sin)(mu.density_here)) == here
+    assert dependence(problem, far_sighted_walk) == (True, False, False)
+    assert dependence(problem, lambda s, a, mu: s + mu.here * mu.at(s)) == more
+    assert dependence(problem, lambda s, a, mu: s + a * mu.step) == (False, False, True)
+    # To say too much is allowed, to say too little is not.
     both = jax.jit(lambda mass, here: (jnp.sum(mass), here))
-    assert dependence(problem, lambda s, a, mu: s + both(mu.mass, mu.here)[0]) == "more"
+    assert dependence(problem, lambda s, a, mu: s + both(mu.mass, mu.here)[0]).mass
 
 
 def bank_of(motion, **options):
@@ -79,13 +80,14 @@ def test_kernels_are_computed_ahead_for_motions_that_see_no_more_than_their_cell
     by_step = bank_of(lambda s, a, mu: s + a * jnp.cos(mu.step))
     assert by_step.kernels.shape[:3] == (4, GRID.n_cells, 1)
     assert bank_of(far_sighted_walk) is None
-    size = kernel_bytes(flow().core, 9)
+    size = flow().windows.kernel_bytes(9)
     assert bank_of(crowded_walk, bank_bytes=12 * size - 1) is None
     assert bank_of(walk, bank_bytes=size - 1) is None
 
 
 def landing_kernel(flow, motion, actions, mass, group=1):
-    return ListedMotion(motion, actions, group).kernel(flow.core, mass)
+    moved = ListedMotion(motion, actions, group).displacements(GRID, mass, 0)
+    return flow.windows.kernel(moved)
 
 
 def test_the_bank_is_exact_at_its_knots():
@@ -118,8 +120,8 @@ def test_more_knots_come_nearer():
     true = swept(exact(), weights).rollout.value
     errors = []
     for knots in (12, 24, 48):
-        found = exact().listed.kernels(flow().core, jnp.zeros(1, dtype=jnp.int32), knots)
-        bank = kernel_bank(flow().core, found)
+        found = exact().listed.kernels(flow().windows, STEP, knots)
+        bank = flow().windows.with_kernels(found)
         moves = eqx.tree_at(lambda m: m.bank, tabulated(), bank)
         errors.append(abs(float(swept(moves, weights).rollout.value - true)))
     # Linear interpolation: a quarter of the error for twice the knots.
@@ -151,11 +153,11 @@ class Banded(AbstractJointMotion):
 
     action_dim: int = 2
 
-    def believe(self, state, action, mu):
+    def predict(self, state, action, mu):
         return crowded_walk(state, action, mu), 0.2 + 0.1 * jnp.sin(state)
 
-    def steer(self, state, belief, eta):
-        return belief[0] + belief[1] * eta
+    def hallucinate(self, state, prediction, eta):
+        return prediction[0] + prediction[1] * eta
 
 
 @pytest.mark.parametrize("motion", ["joint", "plain"])
@@ -174,25 +176,12 @@ def test_moves_computed_together_lead_to_the_same_place_as_one_by_one(motion):
     assert np.asarray(kernel) == pytest.approx(np.asarray(wanted), abs=1e-12)
 
 
-def test_kernels_of_several_motions_are_those_of_each():
-    mass = jnp.linspace(1.0, 2.0, GRID.n_cells)
-    mass = mass / jnp.sum(mass)
-    found = kernels_of(
-        flow().core, lambda *agent: jnp.stack([walk(*agent), crowded_walk(*agent)]), ACTIONS, mass
-    )
-    everywhere = jnp.broadcast_to(ACTIONS, (GRID.n_cells, *ACTIONS.shape))
-    for kernel, motion in zip(found, (walk, crowded_walk), strict=True):
-        wanted = landing_kernel(flow(), motion, everywhere, mass)
-        assert np.asarray(kernel) == pytest.approx(np.asarray(wanted), abs=1e-12)
-    assert np.abs(found[0] - found[1]).max() > 0.1
-
-
 def test_a_model_asked_at_few_masses_has_nearly_the_kernels_of_one_asked_at_all():
     banded = Banded()
     etas = jnp.asarray([[0.0, 0.0], [1.0, -1.0]])
     joint = jnp.concatenate([jnp.repeat(ACTIONS, 2, axis=0), jnp.tile(etas, (9, 1))], axis=1)
     actions = jnp.broadcast_to(joint, (GRID.n_cells, 18, 4))
     table = motion_table(Hallucinated().joint(flow().problem), banded, ACTIONS)
-    few = ListedMotion(table, actions, 2).kernels(flow().core, jnp.zeros(1, dtype=jnp.int32), 16)
-    plain = ListedMotion(banded, actions, 2).kernels(flow().core, jnp.zeros(1, dtype=jnp.int32), 16)
+    few = ListedMotion(table, actions, 2).kernels(flow().windows, STEP, 16)
+    plain = ListedMotion(banded, actions, 2).kernels(flow().windows, STEP, 16)
     assert np.abs(few - plain).max() < 5e-3

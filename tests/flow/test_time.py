@@ -153,7 +153,7 @@ def test_models_can_look_at_the_clock():
     problem = problem_with()
     system = mf.SimulatedSystem(problem, paced)
     episode = system.run(mf.random_policy(problem), KEY, agents=60)
-    data = mf.Transitions.of(problem, [episode])
+    data = mf.models.Transitions.of(problem, [episode])
     np.testing.assert_array_equal(data.step[:5], [0, 1, 2, 3, 0])
     clock = mf.policies.Seen(lambda state, mu: jax.nn.one_hot(mu.step, 4))
 
@@ -179,8 +179,8 @@ def test_models_can_look_at_the_clock():
 def test_loose_rows_name_their_steps():
     rows = (np.full((3, 2), 1.5), np.zeros((3, 2)), np.full((3, 2), 1.5))
     problem = problem_with()
-    data = mf.Transitions.from_rows(problem, *rows, mass="unknown", step=[0, 3, 1])
+    data = mf.as_transitions(problem, *rows, mass="unknown", step=[0, 3, 1])
     np.testing.assert_array_equal(data.step, [0, 3, 1])
     for wrong in ([0, 4, 1], [0, 0.5, 1]):
         with pytest.raises(mf.UserError, match="row 1 of step must be a whole number from 0 to 3"):
-            mf.Transitions.from_rows(problem, *rows, mass="unknown", step=wrong)
+            mf.as_transitions(problem, *rows, mass="unknown", step=wrong)

@@ -19,7 +19,7 @@ from mufield import (
     uniform,
 )
 from mufield.finite.system import FiniteSystem
-from mufield.flow.within import Spread, Starts
+from mufield.flow.moments import Origins, Spread
 
 PLAZA = Grid.from_map("""
     ......
@@ -74,7 +74,7 @@ def test_without_the_option_the_flow_is_from_cell_centres_bit_for_bit():
     problem = plaza()
     plain, within = Flow(problem), Flow(problem, within_cells=True)
     assert plain.centred is plain
-    assert not within.moves.centred
+    assert not within.transition.centred
     masses = [rollout(flow, table(), walk).mass for flow in (plain, within.centred, within)]
     assert np.array_equal(masses[0], masses[1])
     assert not np.allclose(masses[0], masses[2], atol=1e-3)
@@ -128,7 +128,7 @@ def test_agents_that_a_wall_stops_stand_at_it():
     flow = Flow(problem, within_cells=True)
     spread = Spread.even(problem.initial, 1)
     places, shares = spread.points()
-    right = Starts(jnp.full((4, 1, 1), 2.5), places[:, None], shares[:, None])
+    right = Origins(jnp.full((4, 1, 1), 2.5), places[:, None], shares[:, None])
     after = eqx.filter_jit(flow.phi.push)(problem.initial[:, None], right, problem.initial, 0)
     assert np.asarray(after.mass) == pytest.approx([0, 0, 0, 1])
     assert np.asarray(after.moments[3, 0]) == pytest.approx([0.5, 0.0, 0.0], abs=1e-6)
@@ -136,7 +136,10 @@ def test_agents_that_a_wall_stops_stand_at_it():
 
 def test_two_points_have_the_moments():
     moments = jnp.array([[[0.1, 0.05, 0.004]], [[-0.3, 0.01, -0.0005]], [[0.0, 1 / 12, 0.0]]])
-    places, shares = Spread(uniform(Grid.box(0.0, 3.0, 3)), moments).points()
+    mean, variance, third = moments[:, 0].T
+    second = variance + mean**2
+    powers = [jnp.ones(3), mean, second, third + 3 * mean * second - 2 * mean**3]
+    places, shares = Spread(jnp.stack(powers, axis=1) / 3).points()
     mean = jnp.sum(places * shares, axis=-1)
     apart = places - mean[..., None]
     found = [mean, jnp.sum(apart**2 * shares, axis=-1), jnp.sum(apart**3 * shares, axis=-1)]
@@ -156,7 +159,7 @@ def test_what_it_cannot_do_is_refused():
 
 def test_agents_of_the_discrete_rooms_stand_in_the_middle_anyway():
     rooms = make("discrete-rooms", horizon=2)
-    assert rooms.within_cells().reveal()[0].moves.centred
+    assert rooms.within_cells().reveal()[0].transition.centred
 
 
 def test_rewards_are_taken_where_agents_stand():

@@ -17,8 +17,8 @@ from mufield.jobs import cluster  # noqa: E402
 from mufield.jobs.job import Job, JobResult, JobStore, system_job  # noqa: E402
 from mufield.jobs.pool import POOL, Task, Working, compute_missing  # noqa: E402
 from mufield.jobs.processes import LocalProcesses, make_pool  # noqa: E402
-from mufield.paper.budget import Budget  # noqa: E402
-from mufield.paper.workload import rooms_runs  # noqa: E402
+from reproduction.paper import Budget  # noqa: E402
+from reproduction.workload import rooms_runs  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,6 +71,7 @@ def contents(store, job):
     return found, document, {name: array.tobytes() for name, array in arrays.items()}
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_lost_changes_no_bit(nodes, tmp_path, monkeypatch):
     """What the learning curve's seeds leave behind; the lost one goes on from its last episode."""
     jobs = rooms_runs(TINY, "mirror")
@@ -81,14 +82,14 @@ def test_a_node_that_is_lost_changes_no_bit(nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(POOL, "look", 0.05)  # on a fast machine these jobs take a second
     pool = cluster.RayWorkers(nodes.address)
     begun, left, problems = [], {}, []
-    hire = pool._hire
+    begin = pool._begin
 
-    def count():
-        worker = hire()
-        begun.extend([worker] if worker else [])
-        return worker
+    def count(task):
+        future = begin(task)
+        begun.extend([future] if future else [])
+        return future
 
-    pool._hire = count
+    pool._begin = count
     with store.writing():
         for news in pool.run([Task(job, store.begin(job)) for job in jobs]):
             if not isinstance(news, Working):
@@ -107,14 +108,14 @@ def test_a_node_that_is_lost_changes_no_bit(nodes, tmp_path, monkeypatch):
 
 
 def test_a_client_whose_directory_nobody_shares_gets_everything_handed_back(
-    nodes, tmp_path, monkeypatch, random_job
+    nodes, tmp_path, random_job
 ):
     """And failures are told by name, with a log, and take no other job along."""
-    monkeypatch.setattr(cluster.Desk, "token_file", ".mufield-elsewhere.tmp")
     store = JobStore(tmp_path)
     bad = Job("bad", "random", random_job.settings | {"environment": "nowhere"})
     old = replace(random_job, name="old", versions=random_job.versions | {"jax": "0.0"})
     pool = make_pool(f"ray://127.0.0.1:{CLIENT_PORT}", 2)
+    pool.token_file = ".mufield-elsewhere.tmp"  # no worker finds it, as on another machine
     ended = compute_missing([bad, old, random_job], store, pool, progress=False)
     problems = {one.job.name: one.problem for one in ended}
     log = store.path(bad) / "log.txt"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import threading
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from helpers import closed_while_it_works
 
 from mufield.errors import UserError
 from mufield.io.atomic import locked
+from mufield.jobs import compute
+from mufield.jobs import job as job_module
 from mufield.jobs import pool as pool_module
 from mufield.jobs.job import Job, JobStore, learning_job, system_job, write_result
 from mufield.jobs.pool import SameProcess, compute_missing
@@ -45,22 +48,53 @@ def test_defaults_are_written_out_so_that_a_changed_one_is_another_job(job):
         {"kind": "mirror"},
         {"settings": {"precision": "float32"}},
         {"versions": {"jax": "0.0"}},
+        {"versions": {"code": "0"}},
     ],
 )
 def test_what_a_result_depends_on_is_its_identity(job, change):
     assert replace(job, **change).identity != job.identity
-    assert replace(job, seconds=7.0).identity == job.identity
+
+
+def test_code_that_may_change_a_result_changes_the_identity_of_jobs(tmp_path, monkeypatch):
+    package = tmp_path / "mufield"
+    for name in ("jobs/job.py", "flow/phi.py", "viz/curves.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("x = 1\n")
+    monkeypatch.setattr(job_module, "__file__", str(package / "jobs" / "job.py"))
+    digest = job_module.code_digest.__wrapped__
+    first = digest()
+    (package / "viz" / "curves.py").write_text("x = 2\n")  # pictures change no figure
+    assert digest() == first
+    (package / "flow" / "phi.py").write_text("x = 2\n")
+    assert digest() != first
+    assert job_module.versions_that_matter()["code"] == job_module.code_digest()
+
+
+def test_what_others_print_meanwhile_stays_out_of_the_log(job, tmp_path, monkeypatch, capsys):
+    """A progress bar has a thread of its own, which prints while a job is computed."""
+
+    def slow(settings, directory):
+        thread = threading.Thread(target=sys.stderr.write, args=("half done\n",))
+        thread.start()
+        thread.join()
+        raise FloatingPointError("too much")
+
+    monkeypatch.setitem(compute.KINDS, "random", slow)
+    store = JobStore(tmp_path)
+    (ended,) = compute_missing([job], store, SameProcess(), progress=False)
+    log = (store.path(job) / "log.txt").read_text()
+    assert ended.problem.startswith("random failed: FloatingPointError: too much")
+    assert "Traceback" in log
+    assert "half done" not in log
+    assert capsys.readouterr().err == "half done\n"
 
 
 def test_a_job_is_done_exactly_if_its_own_result_is_there_and_whole(job, tmp_path):
     store, other = JobStore(tmp_path), replace(job, versions={"jax": "0.0"})
-    assert store.state(job) == "missing"
     directory = store.begin(job)
-    assert store.state(job) == "partly"
+    assert store.find(job) is None
     write_result(directory, job, {"value": 1.5, "rewards": np.arange(3.0)}, 2.0)
-    assert store.state(job) == "done"
-    assert store.state(other) == "missing"
-    assert store.why_anew(other).startswith("jax was ")
+    assert store.find(other) is None
     found = store.find(job)
     assert (found.figures["value"], found.seconds) == (1.5, 2.0)
     np.testing.assert_array_equal(found.figures["rewards"], np.arange(3.0))
@@ -95,7 +129,7 @@ def test_a_run_that_was_interrupted_goes_on_from_its_last_episode(tmp_path):
     config = parse_config(job.settings, "the test")
     learn_run(run, 1, setup=new_run(run, config), progress=False)
     first = (run / "episodes" / "0001.safetensors").stat().st_mtime_ns
-    assert (store.state(job), store.progress(job)) == ("partly", 0.5)
+    assert store.progress(job) == 0.5
 
     (ended,) = compute_missing([job], store, SameProcess(), progress=False)
 
@@ -114,9 +148,8 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
     told = tmp_path / "told.json"
     deadly.write_text(
         "import json, os, pathlib\n"
-        "cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1\n"
         "names = ('OPENBLAS_NUM_THREADS', 'PJRT_NPROC')\n"
-        "found = {name: os.environ[name] for name in names} | {'cores': cores}\n"
+        "found = {name: os.environ[name] for name in names}\n"
         f"pathlib.Path({str(told)!r}).write_text(json.dumps(found))\n"
         "os._exit(3)\n"
     )
@@ -129,12 +162,11 @@ def test_processes_report_failures_by_name_and_go_on(job, tmp_path):
     assert problems["bad"].startswith("bad failed: no system is named 'nowhere'")
     assert problems["bad"].endswith(f"see {log}")
     assert "Traceback" in log.read_text()
-    assert problems["dying"].startswith("dying failed: its process died; see ")
+    assert problems["dying"].startswith("dying failed: its worker died (")
     assert problems["random"] == ""
     found = json.loads(told.read_text())  # threads are limited before JAX begins
     assert (found["OPENBLAS_NUM_THREADS"], found["PJRT_NPROC"]) == ("1", "1")
-    assert found["cores"] in (1, os.cpu_count())  # all, where others have claimed each
-    assert [store.state(one) for one in (bad, dying, job)] == ["partly", "partly", "done"]
+    assert [store.find(one) is None for one in (bad, dying, job)] == [True, True, False]
 
 
 def test_closing_a_pool_ends_its_processes_at_once(job, tmp_path):
@@ -161,7 +193,7 @@ def test_another_process_goes_on_where_one_died_until_none_gets_further(job, tmp
     pool = LocalProcesses(1)
     pool.tries = 2
     (ended,) = compute_missing([dying], store, pool, progress=False)
-    assert ended.problem.startswith("dying failed: its process died 2 times in a row; see ")
+    assert ended.problem.startswith("dying failed: its worker died 2 times in a row (")
     assert len(tally.read_text()) == 3  # twice it got further, and then no more
 
 

@@ -16,18 +16,15 @@ from mufield import (
     TablePolicy,
     Thompson,
     UserError,
-    _progress,
     as_profile,
     random_policy,
 )
-from mufield.flow.motion_table import MotionTable
-from mufield.learning.forecast import Forecast, UncertaintyPenalty
+from mufield.learning.best import Forecast, UncertaintyPenalty
 from mufield.learning.m3ucrl import M3UCRL
-from mufield.learning.optimism import MeanMotion, within_reach
+from mufield.learning.optimism import MeanMotion, draw_width, within_reach
 from mufield.learning.run import learn, learn_many
 from mufield.learning.state import Use
 from mufield.models.base import Prediction
-from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +130,7 @@ class Slowed(Sure):
         return Sure.predict(slower, state, action, mu)
 
 
+@pytest.mark.nightly
 def test_models_that_see_mu_give_nearly_the_same_interval_for_any_form_of_a_policy(unsure):
     learner, state = unsure
     slowed = eqx.tree_at(lambda s: s.model, state, Slowed(*map(jnp.asarray, (2.0, 0.9, 0.2))))
@@ -143,7 +141,7 @@ def test_models_that_see_mu_give_nearly_the_same_interval_for_any_form_of_a_poli
     shape = (*policy.weights.shape, policy.actions.shape[-1])
     table = TablePolicy(jnp.broadcast_to(policy.actions, shape), policy.weights)
     keys = jax.random.split(slowed.key_for(Use.DRAW), 19)
-    forecast = Forecast(PROBLEM, Flow(PROBLEM), slowed.model, None, keys)
+    forecast = Forecast(Flow(PROBLEM), slowed.model, None, keys)
     other = forecast.judge(Profile.stacked(table, PROBLEM.horizon), "by polynomials")
     assert other.expected == pytest.approx(best.expected)
     assert other.upper - other.lower == pytest.approx(best.upper - best.lower, rel=1e-4)
@@ -152,7 +150,7 @@ def test_models_that_see_mu_give_nearly_the_same_interval_for_any_form_of_a_poli
     @jax.jit
     @jax.vmap
     def drawn(key):
-        world = Thompson(widened=True)
+        world = Thompson(draw_width(slowed.model))
         flow, motion = world.imagine(PROBLEM, Flow(PROBLEM), slowed.model, None, key)
         return flow.value(best.profile, motion)
 
@@ -160,6 +158,7 @@ def test_models_that_see_mu_give_nearly_the_same_interval_for_any_form_of_a_poli
     assert best.upper - best.expected == pytest.approx(width, rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_the_interval_holds_what_learned_policies_earn():
     learner = M3UCRL(PROBLEM, GaussianProcess(), MIRROR)
     results = learn_many(corridor(), learner, seeds=range(6), episodes=2, progress=False)
@@ -185,8 +184,7 @@ def test_the_cautious_policy_keeps_away_from_a_cliff():
     def cliff(state, action, mu):
         return jnp.where(state[0] < 4.0, jnp.where(state[0] > 3.0, 1.2, 1.0), -10.0)
 
-    problem = PROBLEM.with_reward(cliff)
-    learner = M3UCRL(problem, SureFamily(), MIRROR)
+    learner = M3UCRL(PROBLEM.replace(reward=cliff), SureFamily(), MIRROR)
     state = eqx.tree_at(lambda s: s.model, learner.init(KEY), PATCHY)
     expected, cautious = (learner.best(state, cautious=c) for c in (False, True))
     assert cautious.lower > expected.lower
@@ -194,69 +192,34 @@ def test_the_cautious_policy_keeps_away_from_a_cliff():
     assert cautious.how == "planned with a penalty on uncertainty"
     # What was earned is certain, so it is worth more than a promise with doubt.
     ran = (RANDOM, cautious.lower + 0.1)
-    known = learner.best(state, cautious=True, ran=ran)
+    known = learner.best(state, cautious=True, best_run=ran)
     assert known.how == "the best episode's policy, by what it earned"
     assert known.lower == known.expected == known.upper == ran[1]
     worse = (RANDOM, cautious.lower - 0.1)
-    assert eqx.tree_equal(learner.best(state, cautious=True, ran=worse), cautious)
+    assert eqx.tree_equal(learner.best(state, cautious=True, best_run=worse), cautious)
 
 
 def test_a_penalty_on_uncertainty_keeps_agents_where_the_model_is_sure(unsure):
     learner, state = unsure
-    free = learner.model_planner.usable_plan(state, UncertaintyPenalty(jnp.asarray(0.0)))
-    dear = learner.model_planner.usable_plan(state, UncertaintyPenalty(jnp.asarray(1.0)))
-    greedy = learner.usable_plans([state])[0]
-    assert float(free.value) == pytest.approx(float(greedy.value))
-    # The doubt is the same everywhere: beta sigma is 0.4 farthest moves, at 4 moves and the end.
-    assert float(dear.value) == pytest.approx(float(greedy.value) - 5 * 0.4)
+
+    def planned(state, weight):
+        penalty = UncertaintyPenalty(jnp.asarray(weight))
+        return learner.greedy_plan(state, penalty)
+
+    greedy = learner.greedy_plan(state)
+    assert float(planned(state, 0.0).value) == pytest.approx(float(greedy.value))
+    # The same everywhere: beta sigma is 0.4 farthest moves, at 4 moves and the end.
+    assert float(planned(state, 1.0).value) == pytest.approx(float(greedy.value) - 5 * 0.4)
     patchy = eqx.tree_at(lambda s: s.model, state, PATCHY)
-    beyond = [
-        learner.model_planner.usable_plan(patchy, UncertaintyPenalty(jnp.asarray(price)))
-        for price in (0.0, 0.5, 5.0)
-    ]
-    masses = [float(plan.mass[:, 3:].sum()) for plan in beyond]
+    masses = [float(planned(patchy, weight).mass[:, 3:].sum()) for weight in (0.0, 0.5, 5.0)]
     assert masses[0] > masses[1] > masses[2]
-
-
-def test_a_model_is_asked_for_its_doubt_once_and_not_in_every_sweep(unsure):
-    penalty = UncertaintyPenalty(jnp.asarray(0.5))
-    reward = penalty.reward(PROBLEM, PATCHY, None, unsure[1].key)
-    assert isinstance(reward.width, MotionTable)
-    mass = jnp.full_like(PROBLEM.initial, 1 / PROBLEM.grid.n_cells)
-    for centre in jnp.asarray(PROBLEM.grid.centres):
-        mu = mean_field_at(PROBLEM.grid, mass, centre)
-        for action in (jnp.asarray([-0.37]), jnp.asarray([1.0])):
-            doubt = PATCHY.beta * PATCHY.predict(centre, action, mu).epistemic / PROBLEM.max_move[0]
-            paid = PROBLEM.reward(centre, action, mu) - 0.5 * float(doubt[0])
-            assert float(reward(centre, action, mu)) == pytest.approx(float(paid), abs=1e-6)
-
-
-@pytest.mark.parametrize("cautious", [False, True])
-def test_choosing_says_how_far_it_is(unsure, cautious, monkeypatch):
-    learner, state = unsure
-    shares, judge = [], Forecast.judge
-
-    def watched(forecast, *arguments, **settings):
-        now = _progress.PROGRESS.stages[-1]
-        shares.append((now.name, now.share))
-        return judge(forecast, *arguments, **settings)
-
-    monkeypatch.setattr(Forecast, "judge", watched)
-    learner.best(state, cautious=cautious, ran=(RANDOM, None))
-    assert {name for name, _ in shares} == {
-        "choosing a cautious policy" if cautious else "choosing a policy"
-    }
-    parts = [share for _, share in shares]
-    assert parts == sorted(parts)
-    assert parts[0] > 0.3
-    assert len(parts) >= 3
 
 
 def test_a_better_policy_that_is_at_hand_is_taken(unsure):
     state = unsure[1]
     poor = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=0.2), MirrorPlanner(points=3, sweeps=1))
-    good = unsure[0].usable_plans([state])[0]
-    best = poor.best(state, ran=(good.profile, 0.0))
+    good = unsure[0].greedy_plan(state)
+    best = poor.best(state, best_run=(good.profile, 0.0))
     assert best.how == "the best episode's policy"
     assert best.expected == pytest.approx(float(good.value))
 
@@ -267,11 +230,11 @@ def test_judging_adds_two_figures_and_changes_no_other():
     result = learn(corridor(), learner, episodes=2, judge=True, progress=False)
     assert result.metrics[0] == plain.metrics[0]  # without data there is nothing to judge
     state = after_an_episode(learner)
-    greedy = learner.usable_plans([state])[0]
+    greedy = learner.greedy_plan(state)
     row = result.metrics[1].row()
     earned = float(corridor().evaluate(greedy.profile).value)
-    assert row.pop("usable") == pytest.approx(earned)
-    assert row.pop("usable_expected") == pytest.approx(float(greedy.value))
+    assert row.pop("greedy") == pytest.approx(earned)
+    assert row.pop("greedy_expected") == pytest.approx(float(greedy.value))
     assert row == plain.metrics[1].row()
 
 

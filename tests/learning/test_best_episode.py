@@ -8,7 +8,7 @@ import pytest
 from small import FAMILY, MIRROR, corridor
 
 from mufield import M3UCRL, AbstractSystem, Problem, SimulatedSystem, learn, point_mass
-from mufield.learning.best_episode import Earned, began_elsewhere, best_episode
+from mufield.learning.metrics import Earned, began_elsewhere, best_episode
 
 
 def test_only_episodes_that_began_as_the_problem_says_compare():
@@ -50,7 +50,7 @@ class FirstElsewhere(AbstractSystem):
             return self.system.run(policy, key, agents=agents)
         self.first.pop()
         end = point_mass(self.problem.grid, self.problem.grid.n_cells - 1)
-        episode = self.system.run(policy, key, agents=agents, initial=end)
+        episode = self.system.from_step(0, end).run(policy, key, agents=agents)
         return replace(episode, rewards=episode.rewards + 10.0)
 
 

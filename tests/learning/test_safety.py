@@ -10,10 +10,9 @@ from helpers import walking_problem
 from small import SureFamily
 
 import mufield as mf
-from mufield.constraints import ModelSamples
-from mufield.constraints.model_samples import LastEpisode, Outcomes, episode
+from mufield.constraints.outcomes import Outcomes, episode
 from mufield.learning.optimism import MeanMotion
-from mufield.learning.safety import sampled_outcomes, weights_of
+from mufield.learning.safety import ModelSamples, sampled_outcomes, weights_of
 
 GRID = mf.Grid.from_map(".....\n..#..\n.....")
 DOOR = [(2, 2)]
@@ -45,6 +44,7 @@ def learned():
     return mf.learn(CAPPED, learner, episodes=4, agents=10, progress=False)
 
 
+@pytest.mark.nightly
 def test_the_first_episode_runs_the_safe_policy_and_says_so(learned):
     first = learned.metrics[0]
     assert "running the safe policy" in first.notes[0]
@@ -52,6 +52,7 @@ def test_the_first_episode_runs_the_safe_policy_and_says_so(learned):
     assert first.value == pytest.approx(float(rest.value), rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_later_episodes_leave_rest_and_keep_the_limit(learned):
     assert learned.metrics[-1].value > learned.metrics[0].value + 1.0
     for row in learned.metrics:
@@ -60,7 +61,7 @@ def test_later_episodes_leave_rest_and_keep_the_limit(learned):
         assert min(row.margins["door"]) == row.margin
 
 
-def test_a_given_safe_policy_is_the_first(learned):
+def test_a_given_safe_policy_is_the_first():
     safe = mf.TablePolicy.deterministic(jnp.asarray([[0.0, 0.5]]))
     learner = mf.M3UCRL(CAPPED.problem, planner=FAST, safe=safe)
     plan = learner.ask(learner.init(jax.random.key(0)))
@@ -68,6 +69,7 @@ def test_a_given_safe_policy_is_the_first(learned):
     np.testing.assert_array_equal(plan.profile.at(0).actions, safe.actions)
 
 
+@pytest.mark.nightly
 def test_a_safe_policy_that_breaks_a_limit_is_left_and_the_note_says_what_to_do():
     home = mf.constraints.mass_at_most(GRID, [(0, 0)], 0.5, steps=[3, 4, 5], name="home")
     crowded = system(home)
@@ -81,6 +83,7 @@ def test_a_safe_policy_that_breaks_a_limit_is_left_and_the_note_says_what_to_do(
     assert rows[2].margin > 0
 
 
+@pytest.mark.nightly
 def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
     problem, flow = CAPPED.problem, CAPPED.reveal()[0]
     model, key, own = learned.state.model, jax.random.key(1), problem.actions.points(3)
@@ -93,13 +96,10 @@ def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
     random = mf.as_profile(mf.random_policy(problem), problem.horizon)
     weights, _ = weights_of(problem, own, random)
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
-    limits = problem.constraints
-    sure = limits.along(episode(flow, found[0].kernels[0], weights))
+    sure = problem.margins(episode(flow, found[0].kernels[0], weights))
     np.testing.assert_allclose(found[0].least(weights), sure, atol=1e-5)
     assert float(jnp.min(found[1].least(weights) - sure)) < -1e-4
     assert float(jnp.max(found[1].least(weights) - sure)) <= 1e-6
-    trusting = ModelSamples(draws=0)
-    assert sampled_outcomes(trusting, flow, model, problem.initial, own, key, None) is None
 
 
 def test_weights_on_moves_are_those_of_the_nearest_actions():
@@ -156,18 +156,20 @@ def test_models_are_held_against_the_last_episode(bold):
         FLOW, lambda s, a, mu: s + jnp.clip(2 * a + 0.3, -1, 1), MOVES.actions[0]
     ).bank.kernels[0, :, 0]
     true = MOVES.rollout(bold.weights).mass
-    was, limits = CAPPED.problem.constraints.along(true), CAPPED.problem.constraints
-    unaware, aware = sampled(wrong), sampled(wrong, LastEpisode(true[:-1], bold.weights))
-    expected = limits.along(episode(FLOW, wrong, bold.weights))
+    margins = CAPPED.problem.margins
+    was = margins(true)
+    unaware, aware = sampled(wrong), sampled(wrong, (true[:-1], bold.weights))
+    expected = margins(episode(FLOW, wrong, bold.weights))
     assert float(jnp.max(jnp.abs(expected - was)[:-1])) > 0.1  # else it would not be wrong
     np.testing.assert_allclose(unaware.checked(bold.weights), expected, atol=1e-6)
     np.testing.assert_allclose(
         aware.checked(bold.weights)[:-1], jnp.maximum(was, expected)[:-1], atol=1e-5
     )
-    right = sampled(MOVES.bank.kernels[0, :, 0], LastEpisode(true[:-1], bold.weights))
+    right = sampled(MOVES.bank.kernels[0, :, 0], (true[:-1], bold.weights))
     np.testing.assert_allclose(right.errors, 0.0, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_only_what_was_run_is_held_against_models(learned):
     learner, state = learned.learner, learned.state
     mass, profile = state.last_mass, state.profile
@@ -181,7 +183,7 @@ def test_only_what_was_run_is_held_against_models(learned):
 
 
 def test_pessimism_needs_limits():
-    with pytest.raises(mf.UserError, match="no limits"):
+    with pytest.raises(mf.UserError, match="no constraints"):
         mf.M3UCRL(system().problem, pessimism=ModelSamples())
     with pytest.raises(mf.UserError, match="safe policy"):
         mf.M3UCRL(CAPPED.problem, random_first=True)
@@ -189,6 +191,7 @@ def test_pessimism_needs_limits():
         ModelSamples(draws=-1)
 
 
+@pytest.mark.nightly
 def test_plans_with_limits_repeat(learned):
     learner = learned.learner
     again = [learner.ask(learned.state).profile for _ in range(2)]
@@ -197,19 +200,22 @@ def test_plans_with_limits_repeat(learned):
     assert dataclasses.is_dataclass(learned.metrics[0])
 
 
+@pytest.mark.nightly
 def test_the_policy_to_use_keeps_the_limit_too(learned):
     best = learned.best()
-    margins = CAPPED.problem.constraints.worst(CAPPED.evaluate(best.profile).mass)
+    margins = CAPPED.problem.margins(CAPPED.evaluate(best.profile).mass)
     assert float(jnp.min(margins)) > -0.01
     assert best.how not in ("the best episode's policy", "the last policy")
 
 
+@pytest.mark.nightly
 def test_a_mixture_has_no_planned_value(learned):
     first = learned.metrics[0]
     assert first.optimistic is None
     assert first.w1_end == pytest.approx(first.w1_end)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_plan_that_was_rounded_to_moves_is_judged_as_it_is_run():
     loose = system(mf.constraints.mass_at_most(GRID, DOOR, 0.95, name="door"))
@@ -225,6 +231,7 @@ def test_a_plan_that_was_rounded_to_moves_is_judged_as_it_is_run():
     assert {tuple(move) for move in np.asarray(plan.profile.at(0).actions[0]).tolist()} <= moves
 
 
+@pytest.mark.nightly
 def test_the_last_episode_is_known_even_if_no_move_of_it_was_seen():
     grid = mf.Grid.box(0.0, 6.0, 6)
     problem = walking_problem(
@@ -234,7 +241,7 @@ def test_the_last_episode_is_known_even_if_no_move_of_it_was_seen():
     learner = mf.M3UCRL(problem, SureFamily(), mf.MirrorPlanner(points=3, sweeps=3))
     state = learner.init(jax.random.key(0))
     plan = learner.ask(state)
-    log = mf.Transitions.from_rows(
+    log = mf.as_transitions(
         problem,
         np.full((5, 1), 2.5),
         np.zeros((5, 1)),
@@ -244,7 +251,7 @@ def test_the_last_episode_is_known_even_if_no_move_of_it_was_seen():
     )
     state = learner.add(state, log)
     start = mf.point_mass(grid, 4)
-    episode = carried.run(plan.profile, jax.random.key(1), agents=2, initial=start)
+    episode = carried.from_step(0, start).run(plan.profile, jax.random.key(1), agents=2)
     state = learner.tell(state, episode, plan)
     assert len(state.data) == 5
     np.testing.assert_allclose(state.last_mass, episode.mass[:-1])

@@ -28,10 +28,10 @@ def test_a_plan_from_today_is_for_today():
     usual, fresh = learner.ask(state), learner.ask(state, initial=today)
     np.testing.assert_allclose(usual.mass[0], problem.initial)
     np.testing.assert_allclose(fresh.mass[0], today)
-    there = system.starting_from(today)
+    there = system.from_step(0, today)
     assert float(there.evaluate(fresh.profile).value) > float(there.evaluate(usual.profile).value)
     # What is learned there is learned.
-    episode = system.run(fresh.profile, KEY, agents=3, initial=today)
+    episode = there.run(fresh.profile, KEY, agents=3)
     np.testing.assert_allclose(episode.mass[0], today)
     assert problem.grid.index_of(np.asarray(episode.states[:, 0])).tolist() == [cells - 1] * 3
     after = learner.tell(state, episode, fresh)
@@ -65,6 +65,6 @@ def test_files_say_who_was_carried(tmp_path):
     found = read_episode(path, asked)
     np.testing.assert_array_equal(found.carried, episode.carried)
     logged = read_log(path, problem).data
-    data = mf.Transitions.of(problem, [found])
+    data = mf.models.Transitions.of(problem, [found])
     assert len(logged) == len(data) == int((~episode.carried).sum())
     assert sorted(logged.step.tolist()) == sorted(data.step.tolist())

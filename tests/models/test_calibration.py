@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from toy import LINE, RING, toy_episode, toy_problem
 
-from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction
-from mufield.models.calibration import (
-    EmpiricalBeta,
-    HeldOut,
-    held_out,
+from mufield.models.base import (
+    AbstractModel,
+    AbstractModelFamily,
+    Prediction,
+    Residuals,
     predict_rows,
-    widening,
 )
+from mufield.models.calibration import EmpiricalBeta, coverage, held_out, widening
 from mufield.models.data import Transitions
 
 KEY = jax.random.key(0)
@@ -30,7 +30,7 @@ def synthetic(claimed, true, *, noise=0.1, rows=20_000, seed=0):
     claimed, true = np.atleast_1d(claimed), np.atleast_1d(true)
     shape = (rows, len(claimed))
     error = rng.normal(size=shape) * np.sqrt(true**2 + noise**2)
-    return HeldOut(
+    return Residuals(
         error=error,
         epistemic=np.broadcast_to(claimed, shape).astype(float),
         aleatoric=np.full(shape, noise),
@@ -42,7 +42,7 @@ def synthetic(claimed, true, *, noise=0.1, rows=20_000, seed=0):
 def any_held_out(draw):
     shape = (draw(st.integers(1, 30)), draw(st.integers(1, 2)))
     size = st.floats(0, 10, allow_subnormal=False)
-    return HeldOut(
+    return Residuals(
         error=draw(arrays(float, shape, elements=st.floats(-10, 10))),
         epistemic=draw(arrays(float, shape, elements=size)),
         aleatoric=draw(arrays(float, shape, elements=size)),
@@ -56,26 +56,26 @@ def test_quantiles_of_a_perfect_model_are_uniform():
     even = (np.arange(len(quantiles)) + 0.5) / len(quantiles)
     # Kolmogorov's distance; 1.63 / sqrt(n) is passed once in a hundred times.
     assert np.abs(quantiles - even[:, None]).max() < 1.63 / np.sqrt(len(quantiles))
-    assert held.coverage(LEVELS) == pytest.approx(np.stack([LEVELS, LEVELS]), abs=0.01)
+    assert coverage(held, LEVELS) == pytest.approx(np.stack([LEVELS, LEVELS]), abs=0.01)
 
 
 def test_overconfidence_shows_in_the_coverage():
-    coverage = synthetic([0.1, 0.5], [0.5, 0.5]).coverage(LEVELS)
-    assert (coverage[0] < LEVELS - 0.2).all()
-    assert coverage[1] == pytest.approx(LEVELS, abs=0.01)
+    found = coverage(synthetic([0.1, 0.5], [0.5, 0.5]), LEVELS)
+    assert (found[0] < LEVELS - 0.2).all()
+    assert found[1] == pytest.approx(LEVELS, abs=0.01)
 
 
 def test_censored_axes_do_not_count():
     held = synthetic(0.5, 0.5)
     observed = np.random.default_rng(1).random(held.error.shape) < 0.7
-    spoiled = HeldOut(
+    spoiled = Residuals(
         error=np.where(observed, held.error, 100.0),
         epistemic=held.epistemic,
         aleatoric=held.aleatoric,
         observed=observed,
     )
-    assert spoiled.coverage(LEVELS)[0] == pytest.approx(LEVELS, abs=0.015)
-    assert spoiled.coverage(np.ones(1))[0, 0] == 1.0
+    assert coverage(spoiled, LEVELS)[0] == pytest.approx(LEVELS, abs=0.015)
+    assert coverage(spoiled, np.ones(1))[0, 0] == 1.0
 
 
 @pytest.mark.parametrize("factor", [1.5, 3.0, 6.0])
@@ -98,7 +98,7 @@ def test_noise_is_not_blamed_on_the_model():
 def test_widening_brings_the_coverage_to_its_level():
     held = synthetic([0.2], [0.6])
     found = float(widening(held)[0])
-    assert held.coverage(LEVELS, found)[0] == pytest.approx(LEVELS, abs=0.03)
+    assert coverage(held, LEVELS, found)[0] == pytest.approx(LEVELS, abs=0.03)
 
 
 @given(any_held_out())
@@ -167,7 +167,7 @@ def test_a_move_across_the_seam_of_a_ring_is_a_short_one():
     data = line_data(200, RING, max_move=0.2, noise=0.01)
     across = np.abs(data.next_states - data.states) > 0.5
     assert across.sum() > 5
-    # The guess believes in moves of 0.8 times the action; here a fifth of it.
+    # The guess is of moves of 0.8 times the action; here a fifth of it.
     model = Guess(0.1, 0.0, jnp.asarray(1.0))
     moved = predict_rows(model, data).error + 0.8 * data.actions
     assert moved == pytest.approx(0.16 * data.actions, abs=0.05)
@@ -178,15 +178,19 @@ def test_too_few_moves_for_folds_are_refused():
         held_out(Guesses(0.1, 0.0), line_data(9), KEY)
 
 
+def beta_of(family, data):
+    return EmpiricalBeta().of_fit(family, Guess(0.1, 0.4, jnp.asarray(1.0)), data, KEY)
+
+
 def test_the_empirical_beta_grows_with_overconfidence():
     data = line_data(400)
-    honest = EmpiricalBeta()(Guesses(0.4, 0.4), data, KEY)
-    overconfident = EmpiricalBeta()(Guesses(0.1, 0.4), data, KEY)
+    honest = beta_of(Guesses(0.4, 0.4), data)
+    overconfident = beta_of(Guesses(0.1, 0.4), data)
     assert honest == pytest.approx(2.0, rel=0.15)
     assert overconfident == pytest.approx(8.0, rel=0.25)
 
 
 def test_the_empirical_beta_without_data_is_two_standard_deviations():
     family = Guesses(0.1, 0.4)
-    assert EmpiricalBeta()(family, line_data(9), KEY) == 2.0
+    assert beta_of(family, line_data(9)) == 2.0
     assert family.seen == []

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
-from toy import LINE, toy_episode, toy_problem
+from toy import LINE, left_out, toy_episode, toy_problem
 
-from mufield.models.calibration import predict_rows
+from mufield.models.base import predict_rows
 from mufield.models.data import Transitions
 from mufield.models.features import Rows
 from mufield.models.gp import GaussianProcess
@@ -20,15 +20,13 @@ from mufield.models.likelihood import with_stopped_moves
 NUMBERS = st.floats(-2.0, 2.0)
 
 
-def one_row(value, weight, phi=1.0):
-    return Rows(np.array([[phi]]), np.array([[value]]), np.array([[weight]]))
+def one_row(value, side):
+    return Rows(*(np.array([[each]]) for each in (1.0, value, 0.0, float(side))))
 
 
 @given(wall=NUMBERS, side=st.sampled_from([-1, 1]), noise=st.floats(0.05, 4.0))
 def test_one_stopped_move_has_the_moments_of_the_integral(wall, side, noise):
-    found = with_stopped_moves(
-        one_row(wall, 0.0), np.array([[side]]), np.array([[1.0]]), np.array([noise])
-    )
+    found = with_stopped_moves(one_row(wall, side), np.array([[1.0]]), np.array([noise]))
     precision = found.weight[0, 0] / noise
     variance = 1 / (1 + precision)
     mean = variance * precision * found.targets[0, 0]
@@ -42,10 +40,10 @@ def test_one_stopped_move_has_the_moments_of_the_integral(wall, side, noise):
 
 def test_observed_moves_stay_as_they_are():
     rng = np.random.default_rng(0)
-    rows = Rows(rng.normal(size=(6, 2)), rng.normal(size=(6, 2)), np.ones((6, 2)))
-    side = np.zeros((6, 2), dtype=int)
+    side = np.zeros((6, 2))
     side[1, 0] = side[4, 1] = 1
-    found = with_stopped_moves(rows, side, rng.normal(size=(6, 3)), np.array([0.1, 0.2]))
+    rows = Rows(rng.normal(size=(6, 2)), rng.normal(size=(6, 2)), np.ones((6, 2)), side)
+    found = with_stopped_moves(rows, rng.normal(size=(6, 3)), np.array([0.1, 0.2]))
     np.testing.assert_array_equal(found.targets[side == 0], rows.targets[side == 0])
     np.testing.assert_array_equal(found.weight[side == 0], 1.0)
     assert (found.weight[side != 0] > 0).all()
@@ -61,7 +59,7 @@ def test_walls_do_not_push():
     family = GaussianProcess(prior=Linear(1.0, 1.0), fit_kernel=False)
     off = {}
     for censored in (False, True):
-        model = dataclasses.replace(family, censored=censored).fit(towards, jax.random.key(0))
+        model = family.fit(towards if censored else left_out(towards), jax.random.key(0))
         # The noiseless truth at the same places.
         truth = dataclasses.replace(
             towards,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,11 +24,15 @@ def spoiled(name, where, value):
 @pytest.mark.parametrize(
     ("name", "where", "said"),
     [
-        ("states", (1, 3, 0), "states hold NaN or infinity at agent 1, step 3"),
-        ("actions", (0, 4, 1), "actions hold NaN or infinity at agent 0, step 4"),
-        ("next_states", (1, 0, 1), "next_states hold NaN or infinity at agent 1, step 0"),
-        ("mass", (2, 7), "mass hold NaN or infinity at row 2"),
-        ("rewards", (4,), "rewards hold NaN or infinity at row 4"),
+        ("states", (1, 3, 0), "states must be finite, but is NaN or infinite at agent 1, step 3"),
+        ("actions", (0, 4, 1), "actions must be finite, but is NaN or infinite at agent 0, step 4"),
+        (
+            "next_states",
+            (1, 0, 1),
+            "next_states must be finite, but is NaN or infinite at agent 1, step 0",
+        ),
+        ("mass", (2, 7), "mass must be finite, but is NaN or infinite at row 2"),
+        ("rewards", (4,), "rewards must be finite, but is NaN or infinite at row 4"),
     ],
 )
 def test_numbers_that_are_not_finite_are_refused_and_their_row_is_named(name, where, said, value):
@@ -129,20 +134,34 @@ def test_a_buffer_holds_its_rows_and_is_never_more_than_half_empty(count):
     assert size == 256 or size < 2 * count
 
 
-def test_padding_is_legal_and_marked():
+def test_a_function_of_one_agent_is_mapped_over_all_rows_with_their_mu_and_step():
     data = Transitions.of(PROBLEM, [EPISODE])
-    padded = data.padded()
-    assert padded.states.shape == (256, 2)
-    assert np.array_equal(padded.states[:10], data.states)
-    assert np.array_equal(padded.mass[padded.moment[:10]], data.mass[data.moment])
-    assert np.array_equal(padded.observed[:10], data.observed)
-    assert not padded.observed[10:].any()
-    assert (PLANE.index_of(padded.states[10:]) >= 0).all()
-    assert PROBLEM.actions.contains(padded.actions[10:]).all()
-    assert np.allclose(padded.mass.sum(axis=1), 1.0)
+    found = data.map(lambda state, action, mu: (state + action, mu.mass, mu.here, mu.step))
+    assert found[0] == pytest.approx(data.states + data.actions)
+    assert found[1] == pytest.approx(data.mass[data.moment])
+    cells = PLANE.index_of(data.states)
+    assert found[2] == pytest.approx(data.mass[data.moment, cells])
+    assert np.array_equal(found[3], data.step)
+    assert all(isinstance(part, np.ndarray) and part.dtype == float for part in found)
 
 
-def test_no_transitions_fill_the_smallest_buffer():
-    padded = Transitions.empty(PROBLEM).padded()
-    assert padded.states.shape == (256, 2)
-    assert not padded.observed.any()
+def test_padding_is_legal_and_no_transitions_give_no_rows():
+    seen = []
+
+    def note(state, action, mu):
+        jax.debug.callback(lambda *each: seen.append(each), state, action, mu.mass)
+        return state
+
+    assert Transitions.empty(PROBLEM).map(note).shape == (0, 2)
+    jax.effects_barrier()
+    assert len(seen) == 256
+    for state, action, mass in seen:
+        assert PLANE.index_of(np.asarray(state)) >= 0
+        assert PROBLEM.actions.contains(action)
+        assert mass.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("noise", [0.1, (0.1, 0.3)])
+def test_the_noise_is_what_the_problem_says(noise):
+    problem = toy_problem(PLANE, noise=noise)
+    assert np.array_equal(Transitions.empty(problem).noise_std, np.broadcast_to(noise, 2))

@@ -13,7 +13,6 @@ from mufield.policies.encoders import (
     ENCODERS,
     Here,
     LogHere,
-    MeanEmbedding,
     Pooled,
     Seen,
     Unseen,
@@ -118,53 +117,16 @@ def test_features_of_mu_that_are_no_vector_are_refused():
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"MeanEmbedding\(\).*got 'global'"):
+    with pytest.raises(ValueError, match=r"Pooled\(\).*got 'global'"):
         check_encoder("global")
-
-
-def mean_embedding_distance(grid, first, second):
-    """Distance in the space of the Gaussian kernel, wrapped on rings, from its definition."""
-    gram = np.ones((grid.n_cells, grid.n_cells))
-    for axis, extent in enumerate(grid.extent):
-        apart = grid.centres[:, None, axis] - grid.centres[None, :, axis]
-        turns = range(-4, 5) if grid.periodic[axis] else (0,)
-        gram *= sum(np.exp(-0.5 * ((apart + k * extent) / (0.25 * extent)) ** 2) for k in turns)
-    difference = first - second
-    return np.sqrt(difference @ gram @ difference)
-
-
-# On a plane, eight numbers say less.
-@pytest.mark.parametrize(
-    ("grid", "tolerance"),
-    [(LINE, 1e-7), (PLANE, 0.2), (Grid.box(0.0, 1.0, 40), 1e-2), (RING, 1e-2)],
-    ids=["line, not truncated", "plane", "fine line", "ring"],
-)
-def test_distances_of_embeddings_are_those_of_kernel_mean_embeddings(grid, tolerance):
-    problem = toy_problem(grid)
-    state = grid.centres[0]
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        first, second = rng.dirichlet(np.ones(grid.n_cells), size=2)
-        apart = features_at(problem, MeanEmbedding(), state, mass=first) - features_at(
-            problem, MeanEmbedding(), state, mass=second
-        )
-        expected = mean_embedding_distance(grid, first, second)
-        assert np.linalg.norm(apart) == pytest.approx(expected, rel=tolerance)
-
-
-def test_an_embedding_is_short_however_many_cells_there_are():
-    problem = toy_problem(Grid.box(0.0, 1.0, (9, 9)))
-    features = FeatureMap(problem, MeanEmbedding())
-    assert features.size - features.own_size == MeanEmbedding.length
 
 
 @pytest.mark.parametrize("mu", [kind() for kind in ENCODERS.values()], ids=list(ENCODERS))
 def test_rows_of_data_get_the_features_of_their_own_moment(mu):
     problem = toy_problem(PLANE, horizon=3)
     data = Transitions.of(problem, [toy_episode(problem, seed, agents=2) for seed in range(2)])
-    rows = np.asarray(FeatureMap(problem, mu).rows(data.padded()))
-    assert rows.shape[0] > len(data)
-    assert np.isfinite(rows).all()
+    rows = data.map(FeatureMap(problem, mu))
+    assert rows.shape[0] == len(data)
     for row in range(len(data)):
         mass = data.mass[data.moment[row]]
         alone = features_at(problem, mu, data.states[row], data.actions[row], mass)

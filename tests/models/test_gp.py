@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import LINE, PLANE, RING, Smooth, toy_episode, toy_problem
+from toy import LINE, PLANE, RING, Smooth, left_out, toy_episode, toy_problem
 
 import mufield
-from mufield.models.data import LearnedNoise, Transitions
-from mufield.models.gp import GaussianProcess, TheoryBeta, TheoryNoise
+from mufield.models.data import Transitions
+from mufield.models.gp import GaussianProcess, TheoryBeta
 from mufield.models.kernels import Linear, SquaredExponential
-from mufield.policies.encoders import MeanEmbedding
+from mufield.policies.encoders import Pooled
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
@@ -71,12 +71,12 @@ def test_few_points_are_used_where_they_say_the_same_and_more_elsewhere():
     data = toy_data(agents=4)
     bland, rough = (SquaredExponential(scale, 0.5) for scale in (8.0, 0.05))
     family = smooth(prior=bland, fit_kernel=False, inducing=64)
-    assert len(family.settled(data, KEY)[1].chosen) < 64
+    assert len(family.factorised(data, KEY)[1].chosen) < 64
     family = dataclasses.replace(family, prior=rough)
-    assert len(family.settled(data, KEY)[1].chosen) == 64
+    assert len(family.factorised(data, KEY)[1].chosen) == 64
     for most in (0, 100):
         family = dataclasses.replace(family, inducing=most)
-        assert len(family.settled(data, KEY)[1].chosen) == len(data) == 80
+        assert len(family.factorised(data, KEY)[1].chosen) == len(data) == 80
 
 
 def test_both_posteriors_say_the_same_of_the_same_data():
@@ -99,30 +99,29 @@ def test_the_shorter_way_round_a_ring_is_learned():
     assert float(jnp.max(jnp.abs(found.mean - states - 0.08 * actions))) < 0.03
 
 
-def test_stopped_moves_that_are_left_out_have_no_influence():
-    data = toy_data(agents=3)
+def test_stopped_moves_of_an_unknown_side_have_no_influence():
+    data = left_out(toy_data(agents=3))
     assert not data.observed.all()
+    assert not data.side.any()
     # Another end of a censored move, with the flags kept.
-    moved = np.where(data.observed, data.next_states, data.next_states + 0.7)
+    moved = np.where(data.observed, data.next_states, data.next_states + 0.1)
     other = dataclasses.replace(data, next_states=moved)
     where = everywhere(data.problem)
     for inducing in (0, 256):
-        family = smooth(inducing=inducing, censored=False)
+        family = smooth(inducing=inducing)
         one, two = (predictions(family.fit(d, KEY), *where) for d in (data, other))
         np.testing.assert_array_equal(one.mean, two.mean)
         np.testing.assert_array_equal(one.epistemic, two.epistemic)
 
 
-def test_noise_comes_from_the_problem_the_data_or_the_user():
+def test_noise_comes_from_the_problem_or_the_data():
     data = toy_data(agents=10, noise=(0.1, 0.3))
     known = smooth().fit(data, KEY)
     where = everywhere(data.problem)
     np.testing.assert_allclose(predictions(known, *where).aleatoric[0], [0.1, 0.3])
-    learned = smooth(noise=LearnedNoise()).fit(data, KEY)
+    learned = smooth(learn_noise=True).fit(data, KEY)
     np.testing.assert_allclose(predictions(learned, *where).aleatoric[0], [0.1, 0.3], rtol=0.2)
-    given = smooth(noise=(0.2, 0.4)).fit(data, KEY)
-    np.testing.assert_allclose(predictions(given, *where).aleatoric[0], [0.2, 0.4])
-    fixed = smooth(noise=LearnedNoise(), fit_kernel=False).settled(data, KEY)[1]
+    fixed = smooth(learn_noise=True, fit_kernel=False).factorised(data, KEY)[1]
     np.testing.assert_allclose(np.sqrt(fixed.noise), [0.1, 0.3], rtol=0.25)
     np.testing.assert_array_equal(fixed.kernel.length_scale, 2.0)
 
@@ -132,13 +131,7 @@ def test_noise_of_the_discrete_rooms_is_learned():
     policy = mufield.random_policy(system.problem)
     data = Transitions.of(system.problem, [system.run(policy, KEY, agents=10)])
     # A push comes with probability 0.3 and is one of up to five moves, two of them on an axis.
-    np.testing.assert_allclose(smooth().settled(data, KEY)[1].noise, 0.12, rtol=0.4)
-
-
-def test_theory_sets_lambda_to_outputs_times_horizon():
-    data = toy_data(horizon=20)
-    factor = smooth(noise=TheoryNoise()).settled(data, KEY)[1]
-    np.testing.assert_array_equal(factor.noise, [40.0, 40.0])
+    np.testing.assert_allclose(smooth().factorised(data, KEY)[1].noise, 0.12, rtol=0.4)
 
 
 def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
@@ -146,20 +139,18 @@ def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
     family = smooth(
         prior=kernel,
         fit_kernel=False,
-        noise=TheoryNoise(),
-        censored=False,
         beta=TheoryBeta(norm_bound=1.5, delta=0.05),
         inducing=0,
     )
     betas = []
     for count in range(3):
-        data = toy_data(LINE, agents=1, seeds=range(count), noise=0.2, max_move=0.5)
+        data = left_out(toy_data(LINE, agents=1, seeds=range(count), noise=0.2, max_move=0.5))
         model = family.fit(data, KEY)
         rows = family.rows(data)
         seen = rows.observed[:, 0]
         gram = kernel.matrix(jnp.asarray(rows.inputs[seen]), jnp.asarray(rows.inputs[seen]))
-        gain = 0.5 * np.linalg.slogdet(np.eye(seen.sum()) + np.asarray(gram) / 20)[1]
-        expected = 1.5 + 0.4 / math.sqrt(20) * math.sqrt(2 * (math.log(20) + gain))
+        gain = 0.5 * np.linalg.slogdet(np.eye(seen.sum()) + np.asarray(gram) / 0.4**2)[1]
+        expected = 1.5 + math.sqrt(2 * (math.log(20) + gain))
         assert float(model.beta) == pytest.approx(expected, rel=1e-12)
         assert float(model.information_gain) == pytest.approx(gain, rel=1e-9)
         betas.append(float(model.beta))
@@ -170,7 +161,7 @@ def test_beta_of_the_theory_equals_a_hand_computation_and_never_falls():
 @pytest.mark.parametrize("inducing", [0, 256])
 def test_predictions_have_the_slopes_of_finite_differences(inducing):
     data = toy_data()
-    model = smooth(inducing=inducing, mu=MeanEmbedding()).fit(data, KEY)
+    model = smooth(inducing=inducing, mu=Pooled(2)).fit(data, KEY)
     grid = data.problem.grid
 
     @jax.jit
@@ -194,25 +185,25 @@ def test_predictions_have_the_slopes_of_finite_differences(inducing):
 def test_parameters_stay_within_their_bounds():
     data = toy_data(LINE, agents=10, noise=0.02)
     family = smooth(length_scales=(1.9, 2.1), variances=(0.9, 1.1))
-    kernel = family.settled(data, KEY)[1].kernel
+    kernel = family.factorised(data, KEY)[1].kernel
     slack = 1e-9
     assert np.all(kernel.length_scale >= 1.9 - slack)
     assert np.all(kernel.length_scale <= 2.1 + slack)
     assert 0.45 - slack <= float(kernel.variance) <= 0.55 + slack
     # The bounds bind: freed, the parameters go farther.
-    free = smooth().settled(data, KEY)[1].kernel
+    free = smooth().factorised(data, KEY)[1].kernel
     assert np.any((free.length_scale < 1.9) | (free.length_scale > 2.1))
 
 
 def test_the_prior_does_not_collapse_when_noise_hides_the_motion():
     data = toy_data(RING, agents=1, max_move=0.05, noise=0.2)
-    kernel = smooth().settled(data, KEY)[1].kernel
+    kernel = smooth().factorised(data, KEY)[1].kernel
     assert float(kernel.variance) >= 0.25 * 0.5
 
 
 def test_a_product_trades_no_variances():
     data = toy_data()
-    kernel = smooth(mu=MeanEmbedding()).settled(data, KEY)[1].kernel
+    kernel = smooth(mu=Pooled(2)).factorised(data, KEY)[1].kernel
     assert float(kernel.second.kernel.variance) == 1.0
     assert float(kernel.first.kernel.variance) != 0.5
 
@@ -251,7 +242,7 @@ def test_predictions_in_single_precision_are_near_those_in_double():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"noise": -0.1}, "noise"),
+        ({"beta": -0.1}, "beta must be"),
         ({"length_scales": (2.0, 1.0)}, "length_scales must be"),
     ],
 )

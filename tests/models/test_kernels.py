@@ -10,13 +10,14 @@ from helpers import walking_problem
 from mufield import Grid
 from mufield.models.features import FeatureMap
 from mufield.models.kernels import (
+    Additive,
+    ControlAffine,
     Linear,
     Matern32,
     Matern52,
     Select,
     SquaredExponential,
 )
-from mufield.models.priors import Additive, Steered
 from mufield.policies.encoders import Here, LogHere
 
 SCALES = jnp.array([0.7, 1.5, 3.0])
@@ -95,11 +96,11 @@ def test_parameters_must_be_positive(build, value):
         build(value)
 
 
-def test_a_steered_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
+def test_a_control_affine_agent_moves_in_proportion_to_its_action_and_hardly_drifts():
     problem = walking_problem(Grid.box((0.0, 0.0), (4.0, 3.0), (4, 3), periodic=(True, False)))
     features = FeatureMap(problem, Here())
     gain, variation, drift = 1.0, 0.01, 1e-4
-    kernel = Steered(gain, variation, drift)(features)
+    kernel = ControlAffine(gain, variation, drift)(features)
     rng = np.random.default_rng(1)
     z = jnp.asarray(rng.normal(size=features.size))
     # Features: cosine and sine of the periodic axis, the other axis, two actions, mu.

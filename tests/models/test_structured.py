@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from toy import PLANE, toy_episode, toy_problem
 
-from mufield.models.calibration import predict_rows
+from mufield.models.base import predict_rows
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
 from mufield.models.gp import GaussianProcess
-from mufield.models.kernels import Sum
-from mufield.models.priors import Structured
+from mufield.models.kernels import Structured, Sum
 from mufield.policies.encoders import Here, Unseen
 from mufield.space.measure import MeanField
 

@@ -10,8 +10,9 @@ import mufield as mf
 from mufield.deploy.export import describe, policy_bytes
 from mufield.deploy.reader import DeployedPolicy
 from mufield.io.checks import Asked
-from mufield.io.episode import read_episode, read_positions
+from mufield.io.episode import read_episode
 from mufield.io.log import read_log
+from mufield.io.observed import read_positions
 
 KEY = jax.random.key(0)
 STEPS = 3
@@ -58,6 +59,18 @@ def test_a_problem_knows_its_map(town):
     assert problem.city.grid == problem.grid
     assert problem.from_step(1, problem.initial).city is problem.city
     assert hash(problem.city) == hash(problem.city)
+
+
+def test_vehicles_off_the_map_are_left_out_with_a_note(town, tmp_path):
+    problem, policy = town.problem, mf.random_policy(town.problem, 3)
+    rows = on_earth(rows_of(town.run(policy, KEY, agents=20)), problem.city)
+    for row in rows[-STEPS:]:  # the last vehicle is in another town
+        row |= {"longitude": -75.0, "next_longitude": -75.0}
+    asked = Asked(problem, mf.as_profile(policy, STEPS), run="abc", episode=1, policy="def")
+    notes = []
+    found = read_episode(write(tmp_path / "earth.csv", rows), asked, notes=notes)
+    assert len(found.states) == 19
+    assert notes[0] == "3 of 60 rows were left out, because they are not on the map"
 
 
 def test_episodes_and_logs_in_coordinates_are_those_in_kilometres(town, tmp_path):
@@ -138,11 +151,15 @@ def test_the_reader_drives_on_the_map(town, tmp_path):
     np.testing.assert_allclose(found, wanted, atol=1e-9)
     free = np.asarray(grid.index_of(city.to_plane(*found.T)))
     assert (free >= 0).all()
-    # In a wall it counts for the nearest cell; far from all it is refused, by its row.
+    # In a wall it counts for the nearest cell; far from all it gets no destination.
     near = city.to_earth([[0.75, 0.7]])
     assert policy.destinations(*near.T, step=0).shape == (1, 2)
-    with pytest.raises(ValueError, match=r"row 1: .* is not on the map or near it \(1 of 2\)"):
-        policy.destinations([earth[0, 0], -74.5], [earth[0, 1], 40.75], step=0)
+    batch = ([earth[0, 0], -74.5, earth[1, 0]], [earth[0, 1], 40.75, earth[1, 1]])
+    first, lost, second = policy.destinations(*batch, step=1, chance=[0.1, 0.2, 0.3])
+    np.testing.assert_allclose([first, second], wanted[:2], atol=1e-9)
+    assert np.isnan(lost).all()
+    with pytest.raises(ValueError, match=r"row 1: .* is not on the map or near it \(1 of 3\)"):
+        policy.positions(*batch)
     with pytest.raises(ValueError, match="latitude, row 0: expected degrees"):
         policy.positions([0.0], [float("nan")])
     bare = mf.make("four-rooms", horizon=2).problem

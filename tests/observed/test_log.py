@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from fleet import mass_rows, rows_of, write
 
-from mufield import Transitions, UserError, make, random_policy, read_log
+from mufield import UserError, make, random_policy, read_log
 from mufield.io.checks import Asked
 from mufield.io.episode import read_episode
+from mufield.models.data import Transitions
 from mufield.policies.base import as_profile
 
 pytestmark = pytest.mark.slow

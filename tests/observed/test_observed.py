@@ -20,11 +20,11 @@ from mufield import (
     make,
     random_policy,
 )
-from mufield.io.checks import Asked, check_present
+from mufield.io.checks import Asked, check_present, notes_on_sample
+from mufield.io.contact import settle, touching, unmoved_at_walls
 from mufield.io.episode import read_episode
 from mufield.io.tables import Table
 from mufield.policies.base import as_profile
-from mufield.space.contact import settle, touching, unmoved_at_walls
 
 pytestmark = pytest.mark.slow
 
@@ -220,7 +220,7 @@ def test_parquet_rows_are_counted_from_one_and_may_lack_values(tmp_path, asked, 
 def test_files_that_are_no_tables_are_refused(tmp_path, asked):
     path = tmp_path / "e.csv"
     for text, message in (
-        ("", "got an empty file"),
+        ("", "got an empty file or line"),
         ("agent,step,agent\n", "agent appears more than once"),
         ("agent,step\n1,2\n3\n", "line 3: expected 2 values"),
     ):
@@ -307,9 +307,29 @@ def with_start(asked, start=None):
 
 
 def notes_of(path, asked, **options):
+    """Notes on an episode, without the one on agents that may be a sample."""
     notes = []
     read_episode(path, asked, notes=notes, **options)
-    return notes
+    return [note for note in notes if "stand for the whole population" not in note]
+
+
+def test_agents_that_may_be_a_sample_are_noted_with_their_standard_error(
+    tmp_path, asked, episode, rows
+):
+    told, notes = write(tmp_path / "e.csv", rows), []
+    found = read_episode(told, asked, notes=notes)
+    agents = len(episode.states)
+    shares = np.asarray(found.mass, dtype=float)
+    errors = np.sqrt(shares * (1 - shares) / agents)
+    (note,) = notes
+    assert note.startswith(f"the {agents} agents of the file stand for the whole population")
+    assert f"standard errors of up to {errors.max():.1%}" in note
+    notes.clear()
+    mass = write(tmp_path / "mass.csv", mass_rows(asked.problem.grid, episode.mass))
+    read_episode(told, asked, mass_path=mass, notes=notes)
+    assert notes == []
+    # Nothing to note about a million agents.
+    assert notes_on_sample(np.full((4, 2), 0.5), np.full(4, 1_000_000)) == []
 
 
 def with_stops(rows, stopped):

@@ -7,10 +7,8 @@ import pytest
 from helpers import walk, walking_problem
 
 from mufield import Box, Flow, GradientPlanner, Grid, Hallucinated, Table
-from mufield.flow.dependence import depends_on_mu
-from mufield.flow.motion_table import MotionTable, tabulated
-from mufield.planning.starts import AtUniformMu
-from mufield.problem import AbstractJointMotion
+from mufield.flow.motions import AbstractJointMotion, MotionTable, dependence, tabulated
+from mufield.planning.gradient import AtUniformMu
 from mufield.space.measure import mean_field_at
 
 GRID = Grid.from_map("..\n.#")
@@ -19,15 +17,15 @@ BOX = Box((-0.5, 0.0), (1.0, 2.0))
 
 
 class Curved(AbstractJointMotion):
-    """Turns actions by place, believes two things, and steers beyond what polynomials can."""
+    """Turns actions by place, predicts two things; what eta does is beyond polynomials."""
 
     action_dim: int = 2
 
-    def believe(self, state, action, mu):
+    def predict(self, state, action, mu):
         return {"mean": state + jnp.sin(state[0] + action), "doubt": jnp.cos(action * state[1])}
 
-    def steer(self, state, belief, eta):
-        return belief["mean"] + jnp.sign(eta) * belief["doubt"]
+    def hallucinate(self, state, prediction, eta):
+        return prediction["mean"] + jnp.sign(eta) * prediction["doubt"]
 
 
 def plain(state, action, mu):
@@ -79,7 +77,7 @@ def test_at_uniform_mu_is_the_motion_where_agents_are_spread_evenly(motion):
     found = AtUniformMu(motion=motion, action_dim=2)
     wanted = motion(state, action, mean_field_at(GRID, even, state))
     np.testing.assert_allclose(found(state, action, mean_field_at(GRID, alone, state)), wanted)
-    assert not depends_on_mu(PROBLEM, found)
+    assert not dependence(PROBLEM, found).mu
 
 
 def test_a_table_moves_agents_from_where_they_stand():
@@ -90,6 +88,7 @@ def test_a_table_moves_agents_from_where_they_stand():
     np.testing.assert_allclose(quick(state, action, mu), walk(state, action, mu), atol=1e-12)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_plans_by_tables_are_right_where_agents_stand_anywhere_in_their_cells():
     problem = walking_problem(Grid.box(0.0, 6.0, 6), horizon=4, noise=0.1, pay_end=True)

@@ -6,8 +6,8 @@ import pytest
 
 import mufield as mf
 from mufield.finite.system import FiniteSystem
-from mufield.planning.mirror import regular_moves
-from mufield.planning.starts import table_start
+from mufield.planning.ascent import regular_moves
+from mufield.planning.gradient import table_start
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +29,7 @@ def start_of(flow, motion):
     return table_start(flow, actions, 3, moves, sweeps=20)[0]
 
 
+@pytest.mark.nightly
 def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):
     system, flow, motion, upper = rooms
     table = mf.plan(flow, motion)
@@ -51,6 +52,7 @@ def test_scattered_actions_pass_tables_and_comes_near_the_optimum(rooms):
     assert float(again.value) > 0.97 * upper
 
 
+@pytest.mark.nightly
 def test_networks_start_where_the_table_ended(rooms):
     _, flow, motion, upper = rooms
     short = mf.planning.BPTT(steps=30, learning_rate=3e-3)

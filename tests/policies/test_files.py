@@ -20,7 +20,7 @@ from mufield import Box, Grid, Profile, TablePolicy, as_profile, uniform_policy
 from mufield.errors import UserError
 from mufield.io.policies import load_policy, read_info, save_policy
 from mufield.io.sealed import read_sealed, write_sealed
-from mufield.policies.encoders import MeanEmbedding, Pooled, Seen, Unseen
+from mufield.policies.encoders import Here, Pooled, Seen, Unseen
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.space.measure import mean_field_at
 
@@ -68,7 +68,7 @@ POLICIES = {
     "network that sees all": network(Pooled(1)),
     "network that sees blocks": network(Pooled(2), depth=3),
     "one step's network": network(Pooled(1), depth=1).at(0),
-    "network that sees the mean embedding": network(MeanEmbedding()),
+    "network that sees its own cell": network(Here()),
     "network that scatters": network(Pooled(2), points=4),
     "own moves for each step": Profile.stacked(own_moves(STEPS), STEPS),
     "stationary network": Profile.stationary(network(Pooled(2)).at(1), 7),
@@ -222,7 +222,7 @@ def seen_as(mu):
         (None, "expected a TablePolicy, .*got NoneType"),
         (OwnPolicy(table(3, 1, 2), jnp.ones((1, 1))), "got OwnPolicy; code is never stored"),
         (seen_as(Seen(lambda state, mu: mu.here)), "mufield's own encoders"),
-        (seen_as(MeanEmbedding()), "from_mu: expected float64 of the shape"),
+        (seen_as(Here()), "from_mu: expected float64 of the shape"),
         (cast(POLICIES["table"], "float16"), "dtypes.actions .*'float64'.*'float16'"),
         (deterministic(STEPS), r"expected float64 of the shape \(\d+, 1, 2\), got"),
         (TablePolicy.deterministic(table(3, 2).at[0, 0].set(jnp.nan)), "must be finite"),
@@ -256,13 +256,17 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     save_policy(path, POLICIES["table"])
     old = path.read_bytes()
 
-    def fail(*args):
-        raise OSError("disk full")
+    for error in (OSError(28, "disk full", "temporary", None, path), OSError("disk full")):
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="disk full"):
-            save_policy(path, POLICIES["uniform"])
+        def fail(*args, error=error):
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fail)
+            with pytest.raises(OSError, match="disk full") as caught:
+                save_policy(path, POLICIES["uniform"])
+        assert caught.value.filename == (error.errno and str(path))
+        assert "None" not in str(caught.value)
     with pytest.raises(UserError, match="code"):
         save_policy(path, lambda state, mu, step: state)
     assert os.listdir(tmp_path) == ["policy"]
@@ -354,7 +358,7 @@ NETWORK = "network that sees blocks"
         (NETWORK, set_to("policy", "grid", "walls", value="zz"), "walls is wrong"),
         (NETWORK, set_to("policy", "grid", "walls", value="ffffff"), "no free cell"),
         (NETWORK, set_to("policy", "grid", "walls", value="ff0000"), "from_mu: expected"),
-        (NETWORK, set_to("policy", "grid", "lower", value=[0.0]), "lower must have one entry"),
+        (NETWORK, set_to("policy", "grid", "lower", value=[0.0]), "lower must have one value"),
         (NETWORK, set_to("policy", "grid", "upper", value=[-2.0, 1.0]), "lower to a higher"),
         (NETWORK, set_to("policy", "grid", "periodic", value=[1, 0]), "grid.periodic.0 is wrong"),
         (NETWORK, set_to("policy", "grid", "periodic", value=[True, True]), "from_state: expected"),

@@ -21,7 +21,7 @@ from mufield.deploy.export import describe
 from mufield.finite.system import FiniteSystem
 from mufield.flow.moves import MoveFlow
 from mufield.policies import Pooled, network_profile
-from mufield.policies.base import fitting_profile
+from mufield.policies.base import checked_profile
 
 WIDE, HIGH = Grid.box(0.0, (6.0, 2.0), (6, 2)), Grid.box(0.0, (4.0, 3.0), (4, 3))
 
@@ -70,7 +70,7 @@ def test_a_policy_for_another_map_of_as_many_cells_is_refused(use, policy):
 def test_maps_that_differ_only_in_their_walls_are_told_apart_in_words():
     one, other = (Grid.from_map(drawing) for drawing in ("..#\n...", "#..\n..."))
     with pytest.raises(UserError, match=r"both have 3 x 2 .* walls differ in 2 cells, first in \("):
-        fitting_profile(table(problem_on(one)), problem_on(other))
+        checked_profile(table(problem_on(one)), problem_on(other))
 
 
 @pytest.mark.parametrize("use", ["evaluate", "run", "finite"])
@@ -88,13 +88,13 @@ def test_a_table_for_a_wider_box_is_not_told_to_clip(use):
 def test_a_policy_for_other_actions_is_refused():
     problem = problem_on(WIDE)
     made = network_profile(problem, jax.random.key(0), width=3, depth=1)
-    assert fitting_profile(made, problem) is made
+    assert checked_profile(made, problem) is made
     for actions, policy, message in (
         (Box(-2.0, 2.0, dim=2), made, "made for other actions"),
         (Box(-1.0, 1.0, dim=1), table(problem), "actions have 2 axes, and the problem's 1"),
     ):
         with pytest.raises(UserError, match=message):
-            fitting_profile(policy, eqx.tree_at(lambda p: p.actions, problem, actions))
+            checked_profile(policy, eqx.tree_at(lambda p: p.actions, problem, actions))
 
 
 def test_files_of_the_first_version_have_no_grid_and_are_read(tmp_path):
@@ -104,4 +104,4 @@ def test_files_of_the_first_version_have_no_grid_and_are_read(tmp_path):
     save_policy(tmp_path / "old.policy", Profile.stacked(old, 2))
     found = load_policy(tmp_path / "old.policy")
     assert found.shared.grid is None
-    assert fitting_profile(found, problem) is found
+    assert checked_profile(found, problem) is found

@@ -8,8 +8,7 @@ from helpers import walking_problem
 
 import mufield as mf
 from mufield.policies.network import network_profile
-from mufield.policies.squash import normal_scores, scattered, unspread, unsquash
-from mufield.policies.squashed import SquashedTable
+from mufield.policies.squash import SquashedTable, normal_scores, scattered, unspread, unsquash
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow

@@ -75,7 +75,6 @@ def metrics(number, **changes):
         "beta": 3.0,
         "spread": 1.0 / number,
         "control": 0.5,
-        "w1_middle": 1.0 / number,
         "w1_end": 2.0 / number,
         "coverage": 1.0,
         "transitions": 20 * (number - 1),
@@ -85,9 +84,9 @@ def metrics(number, **changes):
 
 
 @contextmanager
-def serving(*directories, port=0):
+def serving(*directories, host="127.0.0.1", port=0):
     """A server of the live page, for as long as the block lasts."""
-    server = PageServer(directories, "127.0.0.1", port, None)
+    server = PageServer(directories, host, port, None)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

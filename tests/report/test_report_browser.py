@@ -108,7 +108,7 @@ def test_a_judged_run_has_a_second_curve(chromium, tmp_path, rooms, judged):
     run = begin(tmp_path / "run", ROOMS)
     add_episode(run, rooms, 1)
     for number in (2, 3):
-        figures = {"usable": 79.0, "usable_expected": 79.5} if judged else {}
+        figures = {"greedy": 79.0, "greedy_expected": 79.5} if judged else {}
         add_episode(run, rooms, number, **figures)
     page = tmp_path / "page.html"
     page.write_text(build_page(collect([RunReader(run)])), encoding="utf-8")
@@ -119,7 +119,7 @@ def test_a_judged_run_has_a_second_curve(chromium, tmp_path, rooms, judged):
     boxes = chromium.find_elements("css selector", "#quantities input")
     assert len(boxes) == (4 if judged else 3)
     heads = chromium.execute_script(TEXT, "rows")
-    assert ("usable expected" in heads) == judged
+    assert ("greedy expected" in heads) == judged
     assert errors(chromium) == []
 
 

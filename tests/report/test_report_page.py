@@ -1,6 +1,7 @@
 """The page as a file, and the command that writes it."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -80,14 +81,23 @@ def test_thirty_episodes_of_the_four_rooms_make_a_small_file(tmp_path, rooms):
 
 def test_the_command_writes_the_file(tmp_path, run, capsys):
     out = tmp_path / "new" / "page.html"
-    assert cli.main(["report", str(run), "--out", str(out)]) == 0
+    assert cli.main(["show", str(run), "--out", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     assert len(json.loads(parse(out.read_text()).data)["runs"]) == 1
 
 
+def test_the_name_of_a_run_may_be_no_utf8(tmp_path, run):
+    named = run.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    out = tmp_path / "page.html"
+    assert cli.main(["show", str(named), "--out", str(out)]) == 0
+    page = parse(out.read_text(encoding="utf-8"))
+    assert json.loads(page.data)["runs"][0]["name"] == named.name
+    assert "caf? – mufield" in out.read_text(encoding="utf-8")
+
+
 def test_a_run_without_episodes_says_so_on_the_page(tmp_path, run, capsys):
     empty, out = begin(tmp_path / "empty", SMALL), tmp_path / "page.html"
-    assert cli.main(["report", str(run), str(empty), "--out", str(out)]) == 0
+    assert cli.main(["show", str(run), str(empty), "--out", str(out)]) == 0
     runs = json.loads(parse(out.read_text()).data)["runs"]
     assert [r["message"] for r in runs] == ["", "There is no episode yet."]
 
@@ -95,8 +105,8 @@ def test_a_run_without_episodes_says_so_on_the_page(tmp_path, run, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("report", "nowhere"), "there is no run in nowhere"),
-        (("report",), "at least one run"),
+        (("show", "nowhere", "--out", "a.html"), "there is no run in nowhere"),
+        (("show", "--out", "a.html"), "expected the directory of a run"),
         (("watch",), "at least one run"),
         (("watch", "nowhere", "--port", "99999"), "choose another with --port"),
     ],

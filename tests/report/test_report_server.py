@@ -1,13 +1,19 @@
 """The server of the live page: what it answers, what it refuses, and news in time."""
 
+import errno
 import http.client
 import json
+import os
 import shutil
-from contextlib import closing, contextmanager
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from report_runs import SMALL, add_episode, begin, serving
 
+from mufield.report.data import RunReader
 from mufield.report.server import PageServer, Watcher
 
 
@@ -86,3 +92,62 @@ def test_a_run_may_begin_later_and_begin_anew(tmp_path, small_rooms):
 def test_a_port_that_is_taken_is_said(run):
     with serving(run) as server, pytest.raises(ValueError, match="choose another with --port"):
         PageServer([run], "127.0.0.1", server.server_address[1], None)
+
+
+def test_a_broken_host_is_refused_without_a_traceback(run, capfd):
+    with serving(run) as server:
+        assert ask(server, "/", Host="[::1")[0] == 403
+    assert capfd.readouterr().err == ""
+
+
+def test_every_loopback_address_checks_the_host(run):
+    with serving(run, host="127.0.0.2") as server:
+        assert ask(server, "/", Host="elsewhere.example")[0] == 403
+        assert ask(server, "/", Host="127.0.0.2:1")[0] == 200
+
+
+def _drip(connection):
+    for _ in range(100):
+        connection.sendall(b"G")
+        time.sleep(0.1)
+
+
+def test_half_sent_requests_are_ended_however_slowly_they_drip(run, monkeypatch):
+    monkeypatch.setattr(PageServer, "patience", 0.5)
+    with serving(run) as server, socket.create_connection(server.server_address, 30) as slow:
+        with pytest.raises(ConnectionError):
+            _drip(slow)
+        assert ask(server, "/")[0] == 200
+
+
+def test_many_half_sent_requests_leave_the_watcher_its_files(run, small_rooms):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(run) as server, listening(server) as stream, ExitStack() as slow:
+        assert len(next(stream)["runs"][0]["rows"]) == 2
+        json.loads(ask(server, "/flow/0/2")[2])  # waits until all is compiled
+        both_ends = 66 + PageServer.most_connections
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + both_ends + 10, before[1]))
+        slow.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        for _ in range(66):
+            slow.enter_context(socket.create_connection(server.server_address)).sendall(b"GET /")
+        time.sleep(2 * Watcher.interval)
+        add_episode(run, small_rooms, 3)
+        assert len(next(stream)["runs"][0]["rows"]) == 3
+
+
+def test_a_look_that_fails_is_not_the_last(run, small_rooms, monkeypatch):
+    with serving(run) as server, listening(server) as stream:
+        assert len(next(stream)["runs"][0]["rows"]) == 2
+        failed = threading.Event()
+
+        def fail(reader):
+            failed.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunReader, "fingerprint", fail)
+            assert failed.wait(30)
+        add_episode(run, small_rooms, 3)
+        assert len(next(stream)["runs"][0]["rows"]) == 3

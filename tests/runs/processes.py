@@ -21,8 +21,10 @@ def flags(config):
 
 def start(*arguments):
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    # Ctrl-C between `open` and its `with` leaves a file to the collector, in any program.
+    warnings = ("-W", "error", "-W", "ignore::ResourceWarning")
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, arguments)],
+        [sys.executable, *warnings, "-c", PROGRAM, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,

@@ -7,7 +7,7 @@ import pytest
 
 from mufield import Problem, make
 from mufield.environments import registry
-from mufield.environments.registry import find, make_known
+from mufield.environments.registry import find, make_system_or_problem
 from mufield.errors import UserError
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config
@@ -43,16 +43,15 @@ def test_all_defaults_are_written_out_and_can_be_read(model, planner):
         ("mu", "none", "none"),
         ("mu", "pooled", {"name": "pooled", "cells": 4}),
         ("mu", {"name": "pooled", "cells": 6}, {"name": "pooled", "cells": 6}),
-        ("noise", "learned", "learned"),
-        ("noise", 0.3, 0.3),
+        ("learn_noise", True, True),
         ("beta", "empirical", {"name": "empirical", "folds": 5}),
         ("beta", 2.0, 2.0),
         ("fit_kernel", False, False),
         (
             "prior",
-            {"name": "steered", "gain": 2.0},
+            {"name": "control affine", "gain": 2.0},
             {
-                "name": "steered",
+                "name": "control affine",
                 "gain": 2.0,
                 "variation": 0.01,
                 "drift": 1e-4,
@@ -98,7 +97,7 @@ def test_a_users_file_registers_the_problem_of_a_real_fleet(tmp_path, monkeypatc
         imports=str(path),
         options={"horizon": 5},
     )
-    problem = make_known("fleet-of-test-build", **resolve(config).options)
+    problem = make_system_or_problem("fleet-of-test-build", **resolve(config).options)
     assert isinstance(problem, Problem)
     assert problem.horizon == 5
     assert find("fleet-of-test-build").options == {"horizon": 3}

@@ -12,6 +12,7 @@ from processes import flags
 
 from mufield import cli, load_policy
 from mufield.environments import registry
+from mufield.io import atomic
 from mufield.learning.state import Use, key_after
 from mufield.runs import learn, session
 from mufield.runs.build import build
@@ -82,7 +83,7 @@ def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
             row |= {name: asked[name] for name in ("run", "episode", "policy")}
         path = write(tmp_path / f"{number}{suffix}", rows)
         mass = write(tmp_path / f"m{number}{suffix}", mass_rows(small.problem.grid, episode.mass))
-        told = mufield("tell", run, path, "--mass", mass, "--policy", tmp_path / "next.policy")
+        told = mufield("tell", run, path, "--mass", mass)
         for name in ("value", "optimistic", "spread", "w1_end", "coverage", "best"):
             assert told[name] == pytest.approx(wanted.rows[number - 1][name], rel=1e-6)
     found = RunFiles(run)
@@ -115,7 +116,6 @@ def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(mufield, tmp_path
     rows = rows_of(small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0)))
     other = write(tmp_path / "other.csv", [row | {"run": "other"} for row in rows])
     assert "belong to another run" in refused(other)
-    assert "is not the policy" in refused(first, "--policy", old_policy(tmp_path, small))
     assert "no agent 9" in refused(first, "--learn-from", "9")
     assert "there is no file" in refused(tmp_path / "none.csv")
     rows[0]["state_0"], rows[0]["state_1"] = 1.5, 1.5
@@ -128,22 +128,42 @@ def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(mufield, tmp_path
     assert mufield("tell", run, first, "--repeated")["episode"] == 2
 
 
-def old_policy(tmp_path, small):
-    from mufield import random_policy, save_policy
+def test_a_disk_that_is_full_after_the_episode_was_kept_is_no_failure(
+    mufield, tmp_path, small, monkeypatch, capsys
+):
+    run = tmp_path / "run"
+    mufield("new", *flags(small.config), "--out", run)
+    mufield("ask", run)
+    first = write(
+        tmp_path / "1.csv",
+        rows_of(small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))),
+    )
+    write_bytes = atomic.os.replace
 
-    path = tmp_path / "old.policy"
-    save_policy(path, random_policy(small.problem), info={"id": "old"})
-    return path
+    def full(source, target):
+        if str(target).endswith("metrics.jsonl") and (run / "episodes/0001.safetensors").exists():
+            raise OSError(28, "No space left on device")
+        write_bytes(source, target)
+
+    monkeypatch.setattr(atomic.os, "replace", full)
+    assert cli.main(["tell", str(run), str(first), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["episode"] == 1
+    assert "note: episode 1 is part of the run" in printed.err
+    assert f"No space left on device: '{run}/metrics.jsonl'" in printed.err
+    monkeypatch.undo()
+    assert len(mufield("show", run)) == 1
 
 
-def test_train_resume_and_show(mufield, tmp_path, small, capsys):
+def test_train_goes_on_where_it_stopped(mufield, tmp_path, small, capsys):
     run = tmp_path / "run"
     rows = mufield("train", *flags(small.config), "--out", run, "--episodes", 1)
     assert [row["episode"] for row in rows] == [1]
-    assert mufield("resume", run) == rows
-    rows = mufield("resume", run, "--episodes", 2)
+    assert mufield("train", "--out", run) == rows
+    rows = mufield("train", "--out", run, "--episodes", 2)
     assert [row["episode"] for row in rows] == [1, 2]
-    assert cli.main(["resume", str(run)]) == 0
+    assert mufield("train", *flags(small.config), "--out", run, "--episodes", 2) == rows
+    assert cli.main(["train", "--out", str(run)]) == 0
     assert "complete already, with 2 episodes" in capsys.readouterr().err
     assert cli.main(["show", str(run)]) == 0
     table = capsys.readouterr().out
@@ -155,8 +175,12 @@ def test_train_resume_and_show(mufield, tmp_path, small, capsys):
         f"{rows[1]['value']:.5g}",
     ):
         assert word in table
-    message = mufield("train", *flags(small.config), "--out", run, fails=True)
-    assert "holds a run already; go on with `mufield resume" in message
+    message = mufield("train", "--out", run, "--seed", 7, fails=True)
+    assert "other settings: seed is 0 there, got 7; leave the setting out" in message
+    message = mufield("train", "--out", run, "--planner-options", "sweeps=9", fails=True)
+    assert "other settings: planner_options is" in message
+    message = mufield("new", *flags(small.config), "--out", run, fails=True)
+    assert "holds a run already; go on with `mufield train --out" in message
 
 
 def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeypatch):
@@ -171,7 +195,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
     mufield("new", "--out", run, "--config", tmp_path / "settings.toml", "--first", "random")
     assert json.loads((run / "config.json").read_text())["label"]
     assert mufield("ask", run)["note"] == "the uniform random policy"
-    assert "is of a real system" in mufield("resume", run, fails=True)
+    assert "is of a real system" in mufield("train", "--out", run, fails=True)
     rows = [
         {"agent": name, "step": step, "state_0": at, "action_0": 0.5, "next_0": at + 0.5}
         for name, start in (("red", 0.2), ("blue", 2.2))
@@ -195,11 +219,13 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         (("train", "swarm", "--out", "x", "--config", "no.toml"), "no file of settings no.toml"),
         (("ask", "nowhere"), "there is no run in nowhere"),
         (("tell", "nowhere", "e.csv"), "there is no run in nowhere"),
-        (("resume", "nowhere"), "there is no run in nowhere"),
         (("show", "nowhere"), "there is no run in nowhere"),
-        (("plot", "nowhere"), "there is no run in nowhere"),
-        (("plot",), "expected the directory of a run"),
-        (("animate", "nowhere"), "there is no run in nowhere"),
+        (("show", "nowhere", "--out", "a.png"), "there is no run in nowhere"),
+        (("show", "--out", "a.png"), "expected the directory of a run"),
+        (("show",), "expected one run to show the metrics of, got 0"),
+        (("show", "nowhere", "--out", "a.gif"), "there is no run in nowhere"),
+        (("ask", "nowhere", "--step", "1"), "name it with --start"),
+        (("ask", "nowhere", "--options", "load=1"), "name its next step with --step"),
         (("runs", "nowhere"), "there is no directory nowhere"),
         (("runs", "--where", "sed=1"), "no setting sed; there are environment"),
         (("list", "--import", "none.py"), "there is no such file"),

@@ -26,26 +26,17 @@ SYSTEM = ("four-rooms", "--options", 'horizon=3,drawing="...\\n.#.\\n..."')
 
 WORDS = {
     "list": (),
-    "simulate": SYSTEM,
     "demo": (),
     "train": ("FLAGS", "--out", "new/trained", "--episodes", "1"),
-    "resume": ("run",),
     "runs": ("run",),
     "show": ("run",),
-    "plot": ("run",),
-    "animate": ("run", "--out", "film.gif"),
-    "report": ("run",),
     "watch": ("run", "--port", "0"),
-    "policy": ("run",),
     "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
     "theory": ("run",),
-    "export": ("run", "--format", "safetensors"),
+    "export": ("run",),
     "compare": (*SYSTEM, "--contenders", "random", "--out", "compared", "--workers", "0"),
-    "sweep": ("sweep.json", "--out", "swept", "--workers", "0"),
-    "reproduce": (),
     "new": ("FLAGS", "--out", "new/begun"),
     "ask": ("asked",),
-    "replan": ("changed", "positions.csv", "--step", "1"),
     "tell": ("told", "episode.csv"),
 }
 """The rest of a command line for each command."""
@@ -69,10 +60,6 @@ def place(tmp_path_factory, small, finished):
         begun = replace(small, config=replace(small.config, label=name))
         with open_run(place / name, begun) as opened:
             opened.ask()
-    shared = small.config.document()
-    del shared["imports"]
-    shared |= {"episodes": 1, "grid": {"seed": [0]}}
-    (place / "sweep.json").write_text(json.dumps(shared))
     resting = small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0))
     for name in ("episode", "positions"):
         write(place / f"{name}.csv", rows_of(resting))

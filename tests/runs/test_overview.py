@@ -74,11 +74,10 @@ def test_all_runs_are_found_with_their_figures_and_states(listed):
         (("--where", "seed=7"), {"half"}),
         (("--where", "model=gp"), {"fleet"}),
         (("--where", "environment=swarm"), set()),
-        (("--where", "planner=mirror", "--unfinished"), {"half", "fleet", "new"}),
+        (("--where", "planner=mirror,state=unfinished"), {"half", "new"}),
         (("--where", "optimism=greedy"), {"new"}),
         (("--where", "options.horizon=3,model_options.beta=2.0"), {"fleet"}),
         (("--where", "options.horizon.x=3"), set()),
-        (("--depth", "1"), {"done", "new"}),
     ],
 )
 def test_filters(listed, words, names):
@@ -136,6 +135,25 @@ def test_the_table_names_all(runs, capsys, monkeypatch):
     table = capsys.readouterr().out
     for words in ("directory", "best J", "waiting for tell", "deep/half", "1/2", "hallucinated"):
         assert words in table
+
+
+@pytest.mark.parametrize("label", ["12345678", "1234e567", "007", "true"])
+def test_a_label_that_looks_like_a_number_is_found(runs, listed, small, label):
+    write(runs / "labelled", replace(small.config, label=label))
+    assert set(listed("--where", f"label={label}")) == {"labelled"}
+
+
+def test_names_of_directories_cannot_command_the_terminal(tmp_path, small, capsys):
+    name = b"evil\x1b[2J\x9b\xff\xe2\x80\xae\n"
+    write(tmp_path / os.fsdecode(name), small.config)
+    for words in ((), ("--json",)):
+        assert cli.main(["runs", str(tmp_path), *words]) == 0
+        printed = capsys.readouterr().out
+        assert printed.encode()  # it is UTF-8
+        assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
+    assert os.fsencode(json.loads(printed)[0]["directory"]) == os.fsencode(tmp_path) + b"/" + name
+    assert cli.main(["show", os.fsdecode(name)]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_no_runs_is_no_mistake(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""`mufield plot` and `mufield animate`: what they draw of runs."""
+"""`mufield show --out`: the pictures and films of runs."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ from PIL import Image
 from mufield import cli
 from mufield._style import DIAGNOSTICS
 from mufield.runs.files import RunFiles
-from mufield.runs.overview import RunMetrics, group_runs
+from mufield.viz.groups import RunMetrics, group_runs
 from mufield.viz.runs import diagnostics_figure, flow_figure, learning_figure, run_flow
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_seeds_share_a_curve_as_far_as_all_of_them_go(small):
 def test_runs_that_were_judged_have_a_second_curve(small):
     def judged(seed):
         run = metrics(small.config, (1.0, 2.0, 3.0), seed=seed)
-        later = [row | {"usable": row["value"] + 0.5} for row in run.rows[1:]]
+        later = [row | {"greedy": row["value"] + 0.5} for row in run.rows[1:]]
         return replace(run, rows=[run.rows[0], *later])
 
     alone = learning_figure(group_runs([judged(0)]))
@@ -87,7 +87,7 @@ def test_groups_are_called_by_what_differs(small):
     more = small.config.model_options | {"beta": 9.0}
     assert called({}, {"model": "gp", "model_options": {}}) == ["ensemble", "gp"]
     assert called({}, {"model_options": more}) == ["beta = 4.0", "beta = 9.0"]
-    many = {"optimism": "bonus", "scale": 1.0, "first": "random", "estimate_noise": True}
+    many = {"optimism": "bonus", "scale": 1.0, "first": "random", "agents": 5}
     assert called({}, many) == ["elsewhere"] * 2
 
 
@@ -98,7 +98,6 @@ def test_diagnostics_have_the_panels_of_the_page_with_units(small):
         assert (axes.get_title(), axes.get_ylabel()) == (diagnostic.title, diagnostic.unit)
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [1.0, 1.0])
     assert names(figure)[0] == "four-rooms"
-    assert {"four-rooms, at the end", "four-rooms, half-way"} < set(names(figure))
 
 
 def test_limits_have_a_panel_with_a_line_at_zero_if_a_run_has_them(small):
@@ -118,7 +117,7 @@ def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
     store = RunFiles(run)
     flow = run_flow(store, small.problem, 2)
     np.testing.assert_array_equal(flow.masses, store.records[1].arrays["mass"])
-    figure = flow_figure(flow)
+    figure = flow_figure(small.problem.grid, flow)
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in panels] == ["h = 0 of 3", "h = 1 of 3", "h = 3 of 3"]
     assert f"episode 2, J = {store.rows[1]['value']:.4g}" in figure.get_suptitle()
@@ -127,23 +126,25 @@ def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
     assert flow.arrows.shape == (3, small.problem.grid.n_cells, 2)
 
 
-def test_plot_writes_the_pictures_that_it_names(run, tmp_path, capsys):
-    out = tmp_path / "p"
-    words = ["plot", str(run), "--out", str(out), "--format", "png,pdf", "--json"]
-    assert cli.main(words) == 0
+@pytest.mark.parametrize("kind", ["png", "pdf"])
+def test_pictures_are_those_that_are_named(run, tmp_path, capsys, kind):
+    out = tmp_path / "p" / f"mine.{kind}"
+    assert cli.main(["show", str(run), "--out", str(out), "--json"]) == 0
     paths = json.loads(capsys.readouterr().out)["files"]
-    assert sorted(paths) == sorted(str(path) for path in out.iterdir())
-    assert {"learning.png", "diagnostics.pdf", "fields.png"} <= {p.name for p in out.iterdir()}
-    for path in out.glob("*.png"):
+    assert sorted(paths) == sorted(str(path) for path in out.parent.iterdir())
+    names = ("learning", "diagnostics", "population")
+    assert {path.name for path in out.parent.iterdir()} == {f"mine-{n}.{kind}" for n in names}
+    for path in out.parent.iterdir():
+        if kind == "pdf":
+            assert path.read_bytes().startswith(b"%PDF")
+            continue
         with Image.open(path) as picture:
             picture.verify()
-    for path in out.glob("*.pdf"):
-        assert path.read_bytes().startswith(b"%PDF")
 
 
-def test_animate_writes_a_frame_for_each_step(run, small, tmp_path, capsys):
+def test_a_film_has_a_frame_for_each_step(run, small, tmp_path, capsys):
     out = tmp_path / "flow.gif"
-    assert cli.main(["animate", str(run), "--episode", "1", "--out", str(out)]) == 0
+    assert cli.main(["show", str(run), "--episode", "1", "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"wrote {out}\n"
     with Image.open(out) as film:
         assert film.n_frames == small.problem.horizon + 1
@@ -151,8 +152,13 @@ def test_animate_writes_a_frame_for_each_step(run, small, tmp_path, capsys):
 
 def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
     begin(tmp_path / "new")
-    assert cli.main(["animate", str(tmp_path / "new")]) == 2
+    out = ("--out", str(tmp_path / "a.gif"))
+    assert cli.main(["show", str(tmp_path / "new"), *out]) == 2
     assert "has no episode yet" in capsys.readouterr().err
+    assert cli.main(["show", str(run), str(run), *out]) == 2
+    assert "expected one run to show the film of, got 2" in capsys.readouterr().err
+    assert cli.main(["show", str(run), "--out", "a.svg"]) == 2
+    assert "expected a file .html, .mp4, .gif, .png, .pdf, got a.svg" in capsys.readouterr().err
     for which in ("9", "0", "first"):
-        assert cli.main(["animate", str(run), "--episode", which]) == 2
+        assert cli.main(["show", str(run), "--episode", which, *out]) == 2
         assert "best-episode or last or a number from 1 to 2" in capsys.readouterr().err

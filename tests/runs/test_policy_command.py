@@ -1,4 +1,4 @@
-"""`mufield policy`: the policy to use; and runs that are judged while they learn."""
+"""The policy to use, as `mufield export` writes it; and runs that are judged while they learn."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ import equinox as eqx
 import pytest
 
 from mufield import cli, load_policy
+from mufield.io.policies import read_info
 from mufield.learning.m3ucrl import M3UCRL
 from mufield.learning.run import learn
-from mufield.policies import read_info
 from mufield.runs import session
 from mufield.runs.files import RunFiles
 from mufield.runs.learn import learn_run
@@ -21,36 +21,35 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def policy(monkeypatch, small, capsys):
-    """Runs the command with the learner that is built already; returns what it prints as JSON."""
+def policy(monkeypatch, small, capsys, tmp_path):
+    """Exports the policy of a run, with the learner that is built already; says what it is."""
     monkeypatch.setattr(
         session, "build", lambda config, imports=None: replace(small, config=config)
     )
 
-    def policy(*words, code=0):
+    def policy(run, which="best", code=0):
         capsys.readouterr()
-        assert cli.main(["policy", *map(str, words), "--json"]) == code
+        words = [str(run), "--out", str(tmp_path / "use.policy"), "--episode", which]
+        assert cli.main(["export", *words, "--json"]) == code
         printed = capsys.readouterr()
-        return json.loads(printed.out) if code == 0 else printed.err
+        return json.loads(printed.out)["identity"] if code == 0 else printed.err
 
     return policy
 
 
 def test_the_file_holds_what_the_learner_recommends(policy, run, small, tmp_path):
-    found = policy(run, "--out", tmp_path / "use.policy")
+    found = policy(run)
     files = RunFiles(run)
     with open_run(run, small) as opened:
         state = opened.state
         ran = (load_policy(files.path("policies", files.best_episode)), max_value(files))
-        best = small.learner.best(state, ran=ran)
+        best = small.learner.best(state, best_run=ran)
     assert eqx.tree_equal(load_policy(tmp_path / "use.policy"), best.profile)
     assert (tmp_path / "use.policy").read_bytes() == (run / "best.policy").read_bytes()
     for name in ("expected", "lower", "upper", "transitions", "how"):
         assert found[name] == getattr(best, name)
     assert found["transitions"] == 6
     assert found["level"] == pytest.approx(0.95)
-    assert found["last"] == files.rows[-1]["value"]
-    assert found["best_episode_value"] == max_value(files)
     info = read_info(run / "best.policy")
     assert (info["run"], info["id"]) == (found["run"], found["policy"])
 
@@ -61,14 +60,14 @@ def max_value(files):
 
 def test_it_is_planned_once_for_the_same_data(policy, run, small, monkeypatch):
     first = policy(run)
-    cautious = policy(run, "--cautious")
+    cautious = policy(run, "cautious")
     assert cautious["lower"] >= first["lower"]
-    assert cautious["file"].endswith("cautious.policy")
+    assert cautious["file"] == "cautious.policy"
     before = (run / "best.policy").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(M3UCRL, "best", lambda *_, **__: pytest.fail("planned again"))
         assert policy(run) == first
-        assert policy(run, "--cautious") == cautious
+        assert policy(run, "cautious") == cautious
     # A lost or damaged file is made again, the same.
     (run / "best.policy").write_bytes(before[:-5])
     assert policy(run) == first
@@ -79,11 +78,17 @@ def test_it_is_planned_once_for_the_same_data(policy, run, small, monkeypatch):
     assert later["episodes"] == 3
 
 
-def test_what_people_read(policy, run, capsys):
+def test_what_people_read(policy, run, tmp_path, capsys):
     policy(run)
-    assert cli.main(["policy", str(run)]) == 0
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "use.policy")]) == 0
     text = capsys.readouterr().out
-    for words in ("best.policy: ", "expected J: ", "95% interval", "6 transitions, 2 episodes"):
+    for words in (
+        "use.policy",
+        "the policy: ",
+        "expected J: ",
+        "95% interval",
+        "6 transitions, 2 episodes",
+    ):
         assert words in text
 
 
@@ -103,13 +108,13 @@ def test_a_judged_run_notes_what_plans_without_optimism_earn(small, tmp_path, fi
     again = learn_run(tmp_path / "copy", 2, setup=judged, progress=False)
     assert rows == again
     wanted = learn(small.system, small.learner, episodes=2, judge=True, progress=False).metrics[1]
-    assert rows[1]["usable"] == pytest.approx(wanted.usable)
-    assert rows[1]["usable_expected"] == pytest.approx(wanted.usable_expected)
+    assert rows[1]["greedy"] == pytest.approx(wanted.greedy)
+    assert rows[1]["greedy_expected"] == pytest.approx(wanted.greedy_expected)
     # All else is as without.
     plain = RunFiles(finished).rows
     assert rows[0] == plain[0]
     assert {name: rows[1][name] for name in plain[1]} == plain[1]
     assert cli.main(["show", str(run)]) == 0
-    assert "usable" in capsys.readouterr().out
+    assert "greedy" in capsys.readouterr().out
     assert cli.main(["show", str(finished)]) == 0
-    assert "usable" not in capsys.readouterr().out.replace("policy to use", "")
+    assert "greedy" not in capsys.readouterr().out

@@ -29,7 +29,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    assert errors.decode().splitlines()[-1] == f"stopped; go on with: mufield resume '{run}'"
+    assert errors.decode().splitlines()[-1] == f"stopped; go on with: mufield train --out '{run}'"
     assert b"Traceback" not in errors
     found = summarise(run)
     assert (found.state, found.reason) == ("unfinished", "")
@@ -39,7 +39,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_pat
     printed, errors = beside.communicate(timeout=240)
     assert beside.returncode == 0, errors
     assert [row["episode"] for row in json.loads(printed)] == [1, 2]
-    for name in ("metrics.jsonl", "metrics.parquet", "best_episode.policy"):
+    for name in ("metrics.jsonl", "best_episode.policy"):
         assert (other / name).read_bytes() == (finished / name).read_bytes()
 
 
@@ -62,7 +62,7 @@ def test_an_interrupt_that_a_library_swallows_is_not_lost(small, tmp_path, begin
     begin(tmp_path / "run")
     monkeypatch.setattr(Session, "step", step)
     monkeypatch.setattr(session, "build", lambda config, imports: small)
-    assert cli.main(["resume", str(tmp_path / "run")]) == 130
+    assert cli.main(["train", "--out", str(tmp_path / "run")]) == 130
     assert RunFiles(tmp_path / "run").episodes == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -77,7 +77,7 @@ def test_a_copy_elsewhere_opens_and_goes_on(small, tmp_path, begin, monkeypatch,
     monkeypatch.chdir(tmp_path / "there")
     assert cli.main(["show", "copy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == wanted[:1]
-    assert cli.main(["resume", "copy", "--episodes", "2", "--json"]) == 0
+    assert cli.main(["train", "--out", "copy", "--episodes", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == wanted
 
 
@@ -96,7 +96,7 @@ def test_completion_for_the_shell_names_commands_and_flags(tmp_path):
     process.communicate(timeout=120)
     assert process.returncode == 0
     script = path.read_text()
-    for word in ("train", "animate", "--unfinished", "hallucinated"):
+    for word in ("train", "export", "--where", "hallucinated"):
         assert word in script
     if shutil.which("bash"):
         subprocess.run(["bash", "-n", os.fspath(path)], check=True, timeout=60)

@@ -10,15 +10,15 @@ import pytest
 
 from mufield import UserError, load_policy
 from mufield.io.atomic import DirectoryInUse, locked
-from mufield.policies import read_info
+from mufield.io.policies import read_info
 from mufield.runs.config import RunConfig, parse_config, read_settings
 from mufield.runs.files import RunFiles
+from mufield.runs.history import to_episode
 from mufield.runs.layout import read_versions
 from mufield.runs.learn import learn_run
 from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
 from mufield.runs.surroundings import changes_since
-from mufield.runs.told import to_episode
 
 
 def test_a_run_holds_what_its_listing_says(run):
@@ -32,7 +32,7 @@ def test_a_run_holds_what_its_listing_says(run):
             ("episodes", "safetensors"),
         )
     }
-    others = {"config.json", "versions.json", "metrics.jsonl", "metrics.parquet", "timings.jsonl"}
+    others = {"config.json", "versions.json", "metrics.jsonl", "timings.jsonl"}
     assert names == each | others | {"last.policy", "best_episode.policy", "lock"}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["episode"] for row in rows] == [1, 2]

@@ -8,7 +8,7 @@ import numpy as np
 from fleet import rows_of, write
 
 from mufield import cli
-from mufield.io.episode import read_positions
+from mufield.io.observed import read_positions
 from mufield.io.policies import read_info
 from mufield.runs.files import RunFiles
 from mufield.runs.overview import summarise
@@ -39,7 +39,7 @@ def test_an_episode_from_today_is_told(begin, small, tmp_path, capsys):
     assert cli.main(["ask", str(run), "--start", str(places)]) == 0, capsys.readouterr().err
     with open_run(run, small) as session:
         profile, today = session.ask().profile, session.ask().mass[0]
-    episode = small.system.run(profile, jax.random.key(0), agents=4, initial=today)
+    episode = small.system.from_step(0, today).run(profile, jax.random.key(0), agents=4)
     assert cli.main(["tell", str(run), str(write(told, rows_of(episode)))]) == 0
     with open_run(run, small) as session:
         first = session.store.records[0].arrays["mass"][0]
@@ -61,7 +61,7 @@ def tell_a_day(run, small, directory, start=None, key=0):
     with open_run(run, small) as session:
         plan = session.ask()
     today = plan.mass[0]
-    episode = small.system.run(plan.profile, jax.random.key(key), agents=4, initial=today)
+    episode = small.system.from_step(0, today).run(plan.profile, jax.random.key(key), agents=4)
     rows = rows_of(episode)
     for row in rows:  # so that a day from elsewhere is the best by far
         row["reward"] = -5.0 if start is None else -1.0
@@ -113,9 +113,9 @@ def test_plans_from_different_starts_have_different_ids(begin, small, tmp_path, 
     assert names[0] != names[1]
     with open_run(runs[0], small) as session:
         episode = small.system.run(session.ask().profile, jax.random.key(0), agents=2)
-    told = write(tmp_path / "day.csv", rows_of(episode))
-    wrong = ["tell", str(runs[0]), str(told), "--policy", str(policies[1])]
+    rows = [row | {"policy": names[0]} for row in rows_of(episode)]
+    wrong = write(tmp_path / "wrong.csv", [row | {"policy": names[1]} for row in rows])
     capsys.readouterr()
-    assert cli.main(wrong) == 2
-    assert "is not the policy that was asked for last" in " ".join(capsys.readouterr().err.split())
-    assert cli.main(["tell", str(runs[0]), str(told), "--policy", str(policies[0])]) == 0
+    assert cli.main(["tell", str(runs[0]), str(wrong)]) == 2
+    assert f"expected {names[0]}, got {names[1]}" in " ".join(capsys.readouterr().err.split())
+    assert cli.main(["tell", str(runs[0]), str(write(tmp_path / "day.csv", rows))]) == 0

@@ -10,10 +10,9 @@ import pytest
 
 from mufield import UserError, cli
 from mufield.environments import registry
-from mufield.runs import surroundings
 from mufield.runs.config import RunConfig
 from mufield.runs.layout import LAYOUT
-from mufield.runs.surroundings import import_named, import_users
+from mufield.runs.trust import import_named, import_users, needs_consent
 
 CODE = """
 from pathlib import Path
@@ -61,21 +60,29 @@ def executed(code):
 
 
 @pytest.mark.parametrize(
-    "command", [("ask",), ("resume",), ("policy",), ("report",), ("theory",), ("export", "--out")]
+    ("words", "exit_code"),
+    [
+        (("ask", "RUN"), 2),
+        (("train", "--out", "RUN"), 2),
+        (("theory", "RUN"), 2),
+        (("export", "RUN", "--out", "use.policy"), 2),
+        (("show", "RUN", "--out", "page.html"), 0),
+    ],
 )
-def test_commands_execute_nothing_that_nobody_asked_for(command, run, code, tmp_path, capsys):
-    place = ["--out", str(tmp_path / "page.html")] if command == ("report",) else []
-    place = [str(tmp_path / "out")] if command[-1] == "--out" else place
-    assert cli.main([command[0], str(run), *command[1:], *place]) == (command != ("report",)) * 2
+def test_commands_execute_nothing_that_nobody_asked_for(
+    words, exit_code, run, code, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([str(run) if word == "RUN" else word for word in words]) == exit_code
     assert not executed(code)
-    if command in (("ask",), ("resume",)):
+    if words[0] in ("ask", "train"):
         message = capsys.readouterr().err.splitlines()[-1]
         assert f"names the Python code {code}" in message
         assert f"add --import {code}" in message
 
 
 def test_what_was_asked_for_once_is_trusted_until_it_changes(code, monkeypatch):
-    with pytest.raises(UserError, match="have not asked to execute"):
+    with pytest.raises(UserError, match="have not asked"):
         import_named(str(code))
     assert not executed(code)
     import_users(str(code))
@@ -83,7 +90,7 @@ def test_what_was_asked_for_once_is_trusted_until_it_changes(code, monkeypatch):
     import_named(str(code))
     assert executed(code)
     code.write_text(CODE + "# and more\n")
-    with pytest.raises(UserError, match="have not asked to execute"):
+    with pytest.raises(UserError, match="have not asked"):
         import_named(str(code))
     assert not executed(code)
     code.write_text(CODE)
@@ -129,6 +136,78 @@ def test_at_a_terminal_the_user_is_asked(answer, run, code, monkeypatch, capsys,
 
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    cli.main(["report", str(run), "--out", str(tmp_path / "page.html")])
+    cli.main(["show", str(run), "--out", str(tmp_path / "page.html")])
     assert f"{run} needs the Python code {code}" in capsys.readouterr().err
-    assert surroundings.needs_consent(str(code)) == (answer == "\n")
+    assert needs_consent(str(code)) == (answer == "\n")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of the user's, of which `env` was asked for; each module notes that it ran."""
+    top = tmp_path / "goodpkg"
+    top.mkdir()
+    (top / "__init__.py").write_text("ran = []\n")
+    for name in ("helper", "other"):
+        (top / f"{name}.py").write_text(f"from . import ran\nran.append({name!r})\n")
+    (top / "env.py").write_text("from . import ran, helper\nran.append('env')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_users("goodpkg.env")
+    yield top
+    leave()
+
+
+def leave():
+    """As another process would: nothing of the package is imported yet; returns what ran."""
+    found = sys.modules.get("goodpkg")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "goodpkg"]:
+        del sys.modules[name]
+    return getattr(found, "ran", [])
+
+
+def test_a_module_that_was_asked_for_is_trusted_with_all_that_it_executed(package):
+    assert leave() == ["helper", "env"]
+    import_named("goodpkg.env")
+    assert leave() == ["helper", "env"]
+
+
+@pytest.mark.parametrize("edited", ["env", "helper", "__init__"])
+def test_an_edited_module_of_a_package_is_not_executed(package, edited):
+    leave()
+    path = package / f"{edited}.py"
+    path.write_text(path.read_text() + "ran.append('evil')\n")
+    with pytest.raises(UserError, match=rf"have not asked to execute .*{edited}\.py as it is now"):
+        import_named("goodpkg.env")
+    assert "evil" not in leave()
+    assert needs_consent("goodpkg.env") == (edited != "helper")  # which only env names
+
+
+def test_another_module_of_a_package_is_refused_before_anything_runs(package):
+    leave()
+    with pytest.raises(UserError, match=r"goodpkg.other, and you have not asked"):
+        import_named("goodpkg.other")
+    assert "goodpkg" not in sys.modules
+
+
+def test_bytecode_of_a_package_is_ignored(package):
+    leave()
+    evil = package / "evil.py"
+    evil.write_text("from . import ran\nran.append('evil')\n")
+    cached = py_compile.compile(str(evil), invalidation_mode=py_compile.PycInvalidationMode(2))
+    for name in ("env", "helper"):
+        place = package / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.pyc"
+        place.write_bytes(Path(cached).read_bytes())
+    import_named("goodpkg.env")
+    assert leave() == ["helper", "env"]
+
+
+def test_files_beside_the_named_one_are_compared_too(code):
+    beside = code.with_name("beside_it.py")
+    beside.write_text("")
+    code.write_text("import beside_it\n" + CODE)
+    import_users(str(code))
+    assert executed(code)
+    beside.write_text("print('evil')\n")
+    del sys.modules["beside_it"]
+    with pytest.raises(UserError, match=r"have not asked to execute .*beside_it\.py"):
+        import_named(str(code))
+    assert not executed(code)

@@ -79,7 +79,7 @@ def test_equal_grids_are_equal_and_hash_alike():
         ("...\n..", "line 2 has 2"),
         ("..x", "unknown character 'x' at line 1, column 3"),
         ("", "empty"),
-        ([], "at least one floor"),
+        ([], "one for each floor"),
         (["..", "..."], "same width"),
     ],
 )

@@ -8,7 +8,6 @@ from mufield import (
     FOUR_ROOMS,
     Grid,
     UserError,
-    density,
     entropy,
     from_density,
     histogram,
@@ -27,10 +26,10 @@ def test_entropy_is_zero_for_a_point_and_log_n_for_uniform():
     assert float(entropy(uniform(ROOMS))) == pytest.approx(np.log(104))
 
 
-def test_density_integrates_to_one():
+def test_densities_integrate_to_one():
     grid = Grid.box(0.0, 2.0, 8)
-    assert float(jnp.sum(density(grid, uniform(grid))) * grid.cell_volume) == pytest.approx(1.0)
-    assert float(density(grid, uniform(grid))[0]) == pytest.approx(0.5)
+    seen = mean_field_at(grid, uniform(grid), jnp.array([0.3]))
+    assert float(seen.density_here) == pytest.approx(0.5)
 
 
 def test_logarithm_is_finite_in_empty_cells_and_keeps_entropy_concave():

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mufield import Grid, move
-from mufield.space.wall_bits import short_reach
-from mufield.space.wall_rule import move_many
+from mufield.space.move import move_many
+from mufield.space.walls import short_reach
 
 AGENTS = 200
 

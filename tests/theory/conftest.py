@@ -11,7 +11,8 @@ import pytest
 from mufield import M3UCRL, Grid, MoveSet, Problem, SimulatedSystem, register, uniform
 from mufield.models.features import FeatureMap
 from mufield.models.gp import GaussianProcess
-from mufield.models.kernels import SquaredExponential, covariances
+from mufield.models.kernels import SquaredExponential
+from mufield.models.posterior import covariances
 from mufield.policies import ActionLaw
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
@@ -25,6 +26,12 @@ NORM = 1.0
 KERNEL = SquaredExponential(np.full(3, 2.0), 0.5)
 CELLS = 12
 MOVES = (-1.0, 0.0, 1.0)
+
+# L_d, the slope of the kernel's metric: the root of its variance over its length scale, times the
+# slope of the sine and cosine. Then L_f <= 1 + m B_f L_d, and L_sigma <= m L_d. The table of a
+# policy may change from one end to the other between two cells.
+SLOPE = np.sqrt(0.5) / 2 * 2 * np.pi
+KNOWN = {"L_f": 1 + 0.25 * NORM * SLOPE, "L_sigma": 0.25 * SLOPE, "L_pi": 24.0, "L_r": 1.0}
 
 
 class KernelMotion:
@@ -92,9 +99,7 @@ class Run:
         self.directory, self.best, self.setup = directory, best, build(resolve(config))
         if family is not None:  # one that no configuration can say
             known = self.setup.learner
-            learner = M3UCRL(
-                known.problem, family, known.model_planner.planner, optimism=known.optimism
-            )
+            learner = M3UCRL(known.problem, family, known.planner, optimism=known.optimism)
             self.setup = dataclasses.replace(self.setup, learner=learner)
         RunStore.create(directory, self.setup.config)
         learn_run(directory, setup=self.setup, progress=False)
@@ -108,7 +113,7 @@ class Run:
         return list(episodes_of(self.data))
 
     def report(self, **options):
-        return make_report(self.data, evidence=self.evidence, **options)
+        return make_report(self.data, self.evidence, **options)
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +139,7 @@ def ring(tmp_path_factory):
 @pytest.fixture(scope="session")
 def report(ring):
     """The ring's report with all that is known of it."""
-    return ring.report(given={"B_f": NORM, "L_r": 1.0}, reference=ring.best)
+    return ring.report(given=KNOWN, reference=ring.best)
 
 
 @pytest.fixture(scope="session")

@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from theory_worlds import RING, constants, flow_on, jumping, shifted
 
-from mufield import Grid, Problem
+from mufield import Grid
 from mufield.policies import ActionLaw
 from mufield.space.transport import wasserstein
 from mufield.theory.bounds import (
-    Constant,
+    Constants,
     episode_bound,
     flow_bound,
     gap_bound,
+    grid_stretch,
     logs,
+    power,
     regret_bound,
 )
-from mufield.theory.constants import axis_stretch, grid_stretch
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ SLACK = 1e-6
 def stated(known, beta, deviations):
     """Lemma MFFlowW1Bound as the paper states it, for h = 1, ..., H."""
     powers = known.growth(beta) ** np.arange(len(deviations))
-    return 2 * known.stretch.value * beta * powers * np.cumsum(deviations)
+    return 2 * known.stretch * beta * powers * np.cumsum(deviations)
 
 
 @given(seed=st.integers(0, 10**6), beta=st.floats(0.1, 3.0))
@@ -66,8 +67,8 @@ def test_with_any_constant_a_tenth_smaller_the_lemma_would_be_false(name):
     twin = shifted()
     distances, deviations, _ = twin.played()
     known = twin.known()
-    small = Constant(0.9 * getattr(known, name).value, "given")
-    bound = flow_bound(dataclasses.replace(known, **{name: small}), float(twin.beta), deviations)
+    smaller = dataclasses.replace(known, **{name: 0.9 * getattr(known, name)})
+    bound = flow_bound(smaller, float(twin.beta), deviations)
     assert np.any(logs(distances) > bound + 10 * SLACK)
 
 
@@ -153,7 +154,7 @@ def test_the_grid_stretches_landings_by_kappa_at_most(ratio):
     mass = jnp.zeros(30).at[15].set(1.0)
     land = jax.jit(jax.vmap(lambda x: flow.step(mass, law, lambda s, a, mu: s + x)))
     starts = np.linspace(0.0, 1.0, 21)
-    kappa = axis_stretch(ratio, 1.0)
+    kappa = grid_stretch([ratio], [1.0])
     worst = {}
     for shift in (0.01, 0.3, 1.0):
         pairs = zip(
@@ -164,28 +165,36 @@ def test_the_grid_stretches_landings_by_kappa_at_most(ratio):
     assert worst[0.01] >= 0.99 * kappa
 
 
-def test_kappa_is_one_for_wide_noise_and_no_bound_at_walls_or_without_noise():
-    assert axis_stretch(1.0, 1.0) == pytest.approx(1.0, abs=1e-8)
-    assert axis_stretch(0.25, 1.0) == pytest.approx(1.597, abs=1e-3)
-    assert axis_stretch(1.0, 0.01) == 1.0
+def test_kappa_is_one_for_wide_noise_and_infinite_without_noise():
+    assert grid_stretch([1.0], [1.0]) == pytest.approx(1.0, abs=1e-8)
+    assert grid_stretch([0.25], [1.0]) == pytest.approx(1.597, abs=1e-3)
+    assert grid_stretch([1.0], [0.01]) == 1.0
+    assert grid_stretch([1.0, 1.0], [1.0, 1.0]) == pytest.approx(math.sqrt(2), abs=1e-6)
+    assert grid_stretch([1.0, 0.0], [1.0, 1.0]) == math.inf
 
-    def problem(grid, noise):
-        base = flow_on(RING, 4, 0.06, 0.15).problem
-        return Problem(
-            grid=grid,
-            actions=base.actions,
-            reward=base.reward,
-            horizon=2,
-            initial=np.full(grid.n_cells, 1 / grid.n_cells),
-            noise=noise,
-        )
 
-    plane = Grid.box(0.0, 3.0, (3, 3))
-    assert grid_stretch(problem(plane, 1.0)).value == pytest.approx(math.sqrt(2), abs=1e-6)
-    walled = Grid.from_map("...\n.#.\n...")
-    assert grid_stretch(problem(walled, 1.0)).source == "estimate"
-    assert grid_stretch(problem(plane, 0.0)).value == math.inf
-    assert grid_stretch(problem(plane, 1.0)).source == "bound"
+def test_after_one_step_only_kappa_is_needed():
+    bound = flow_bound(Constants(stretch=1.2), 2.0, np.array([0.2, 0.1]))
+    assert math.exp(bound[1]) == pytest.approx(2 * 1.2 * 2.0 * 0.2)
+    assert bound[2] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"L_x": 1.0}, "no constant 'L_x'; there are L_f"),
+        ({"L_f": "much"}, "L_f must be .*number.*, got .*much"),
+        ({"L_r": -1.0}, "L_r must be one finite number from 0 to inf, got -1.0"),
+    ],
+)
+def test_senseless_constants_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        Constants.given(given, 1.0)
+
+
+def test_powers_of_ten():
+    found = [power(x) for x in (math.inf, -math.inf, 0.0, 1000.0)]
+    assert found == ["infinite", "0", "1", "10^434.3"]
 
 
 def test_bounds_beyond_all_numbers_stay_logarithms():

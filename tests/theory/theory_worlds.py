@@ -11,16 +11,14 @@ from mufield import Box, Flow, Grid, Problem, from_density
 from mufield.policies import ActionLaw
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
-from mufield.theory.bounds import Constant, Constants
-from mufield.theory.constants import grid_stretch
+from mufield.theory.bounds import Constants, grid_stretch
 
 RING = Grid.box(0.0, 1.0, 24, periodic=True)
 LINE = Grid.box(-5.0, 5.0, 100)
 
 
 def constants(motion=1.0, spread=0.0, policy=0.0, reward=1.0, stretch=1.0):
-    values = (motion, spread, policy, reward, stretch)
-    return Constants(*(Constant(float(v), "given") for v in values))
+    return Constants(motion, spread, policy, reward, stretch)
 
 
 @lru_cache
@@ -54,7 +52,9 @@ class Twin(eqx.Module):
 
     def known(self):
         """The constants, with kappa of the grid."""
-        return Constants(*self.lipschitz(), grid_stretch(self.flow().problem))
+        problem = self.flow().problem
+        stretch = grid_stretch(problem.noise.std, problem.grid.cell_size)
+        return Constants(*self.lipschitz(), stretch)
 
 
 @eqx.filter_jit
@@ -103,7 +103,7 @@ class Shifted(Twin):
         return flow_on(LINE, 3, 0.1, 0.1)
 
     def lipschitz(self):
-        return tuple(Constant(float(v), "given") for v in self.slopes)
+        return tuple(float(v) for v in self.slopes)
 
     def total(self, s, a, mu):
         return s + a + jnp.vdot(mu.mass, jnp.asarray(mu.grid.centres[:, 0]))
@@ -144,7 +144,7 @@ class Jumping(Twin):
 
     def lipschitz(self):
         parts = [[1 + self.g[0], self.g[1], self.g[2]], self.c, self.p, self.r]
-        return tuple(Constant(float(max(part)), "given") for part in parts)
+        return tuple(float(max(part)) for part in parts)
 
     def bump(self, s):
         return jnp.sin(2 * jnp.pi * s + self.phase) / (2 * jnp.pi)

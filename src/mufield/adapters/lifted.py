@@ -10,17 +10,18 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, UInt8
+from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Mass, Scalar, Step
 from ..environments.registry import catalogue
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..flow.flow import Flow
+from ..flow.rollout import end_reward
 from ..policies.base import Profile
 from ..problem import Motion
 from .policy_code import PolicyCode
-from .shared import as_simulated, compile_with, picture
+from .shared import as_simulated, compile_with
 
 try:
     import gymnasium
@@ -51,7 +52,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
     the last step, so that the sum of the rewards is J. Episodes end after the problem's horizon.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's type)
+    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's type)
 
     def __init__(
         self,
@@ -59,7 +60,6 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
         *,
         policy: str = "cells",
         resolution: int = 4,
-        render_mode: str | None = None,
         **options: Any,
     ):
         """Builds the environment.
@@ -69,16 +69,14 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
             policy: ``"cells"`` has an action for every cell; ``"coarse"`` interpolates between a
                 few points, which is far less to learn.
             resolution: Points on each axis, for ``"coarse"``.
-            render_mode: ``"rgb_array"`` for pictures from `render`.
             **options: Options of a system that is given by name.
         """
-        self.system = as_simulated(system, options, render_mode)
-        self.render_mode = render_mode
+        self.system = as_simulated(system, options)
         self._problem = self.system.problem
         self.code = PolicyCode(self._problem, policy, resolution)
         flow, motion = self.system.reveal()
         self._advance = compile_with(_advance, flow, motion, self.code)
-        self._end_reward = compile_with(Flow.end_reward, flow)
+        self._end_reward = compile_with(end_reward, flow.problem)
         cells = self._problem.grid.n_cells
         self.observation_space = spaces.Box(0.0, 1.0, (cells + 1,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (self.code.size,), np.float32)
@@ -111,10 +109,6 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
                 f"reward for the distribution after step {self._step}"
             )
         return self._observation(self._mass, self._step), reward, over, False, {}
-
-    def render(self) -> UInt8[np.ndarray, "height width 3"] | None:
-        """The current distribution as an image, with ``render_mode="rgb_array"``."""
-        return None if self.render_mode is None else picture(self._problem.grid, self._mass)
 
     def profile(self, actions: ArrayLike) -> Profile:
         """The profile of an episode's actions, one action of this environment for each step."""

@@ -11,17 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..actions import Box
+from ..checks import whole_number
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from ..space.measure import histogram, mean_field_at
 from ..systems import agent_step
-from .shared import as_simulated, at_least_one, compile_with, picture
+from .shared import as_simulated, compile_with
 
 try:
     from gymnasium import spaces
@@ -47,8 +48,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     metadata = {  # noqa: RUF012 (PettingZoo's type)
         "name": "mufield_population_v0",
-        "render_modes": ["rgb_array"],
-        "render_fps": 4,
+        "render_modes": [],
         "is_parallelizable": True,
     }
 
@@ -58,7 +58,6 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         *,
         agents: int = 100,
         observe: str = "mu",
-        render_mode: str | None = None,
         **options: Any,
     ):
         """Builds the environment.
@@ -68,14 +67,12 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
             agents: Number of agents.
             observe: What agents see of mu: ``"mu"`` is the mass of every free cell, ``"local"``
                 that of the agent's own, ``"position"`` nothing.
-            render_mode: ``"rgb_array"`` for pictures from `render`.
             **options: Options of a system that is given by name.
         """
-        agents = at_least_one("agents", agents)
+        agents = whole_number(agents, "agents")
         if observe not in ("mu", "local", "position"):
             raise UserError(f"observe must be 'mu', 'local' or 'position', got {observe!r}")
-        self.system = as_simulated(system, options, render_mode)
-        self.render_mode = render_mode
+        self.system = as_simulated(system, options)
         self._observe = observe
         # Agents are paid the true reward, even if the problem hides it from learners.
         flow, motion = self.system.reveal()
@@ -161,10 +158,6 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
     def state(self) -> Numbers:
         """What a central critic may see: the mass of every free cell and the time."""
         return np.append(np.asarray(self._mass), self._time).astype(np.float32)
-
-    def render(self) -> UInt8[np.ndarray, "height width 3"] | None:
-        """The agents' distribution as an image, with ``render_mode="rgb_array"``."""
-        return None if self.render_mode is None else picture(self._problem.grid, self._mass)
 
     @property
     def _time(self) -> float:

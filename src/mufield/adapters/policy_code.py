@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..actions import Box, MoveSet
+from ..checks import whole_number
 from ..errors import UserError
 from ..policies.tables import TablePolicy
 from ..problem import Problem
 from ..space.grid import Grid
-from .shared import at_least_one
 
 
 class PolicyCode(eqx.Module):
@@ -44,7 +44,7 @@ class PolicyCode(eqx.Module):
         self.blend = None
         self.points = problem.grid.n_cells
         if policy == "coarse":
-            blend = interpolation(problem.grid, at_least_one("resolution", resolution))
+            blend = interpolation(problem.grid, whole_number(resolution, "resolution"))
             self.blend = jnp.asarray(blend, dtype=problem.initial.dtype)
             self.points = blend.shape[1]
 

@@ -32,7 +32,7 @@ def towards_demand(problem: Problem, cells: int = 2) -> Profile:
         cells: How many cells away a vehicle looks, on each axis.
     """
     grid, actions = problem.grid, problem.actions
-    chance = None if problem.trips is None else problem.trips.chance
+    chance = getattr(problem.trips, "chance", None)
     if not isinstance(chance, Passengers) or actions.dim != grid.dim:
         raise UserError(
             "to go towards demand, a problem needs trips=Trips(Passengers(...), matrix) of "

@@ -29,7 +29,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,10 +72,6 @@ class QState:
     episodes: int
     earned: float
     generator: dict[str, Any]
-
-    kind: ClassVar[str] = "checkpoint of Q-learning"
-    arrays: ClassVar[tuple[str, ...]] = ("q", "visits", "weights")
-    numbers: ClassVar[tuple[str, ...]] = ("scale", "episodes", "earned", "generator")
 
     @property
     def nu(self) -> Float[np.ndarray, "steps_and_end cells"]:
@@ -171,18 +167,6 @@ class QLearning:
         """J according to the Q-table: max Q_0(x, .) averaged over the initial distribution."""
         initial = np.asarray(self.system.problem.initial, dtype=float)
         return float(initial @ state.q[0].max(axis=-1))
-
-    def settings(self) -> dict[str, Any]:
-        """What identifies the system and the parameters, to be kept with a checkpoint."""
-        steps, cells, options = self.tables.shape
-        return {
-            "steps": steps,
-            "cells": cells,
-            "options": options,
-            "pay_end": self.tables.pay_end,
-            **self.rates._asdict(),
-            "tables": self.tables.fingerprint(),
-        }
 
 
 @cache

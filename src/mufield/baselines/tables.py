@@ -10,12 +10,11 @@ from jaxtyping import Array, Float, Int
 
 from ..actions import MoveSet
 from ..errors import UserError
-from ..flow.dependence import depends_on_mu
 from ..flow.flow import Flow
-from ..io.sealed import digest
+from ..flow.motions import dependence
 from ..policies.base import ActionLaw
 from ..problem import Motion, Problem
-from ..space.measure import density, log_mass
+from ..space.measure import log_mass
 from ..systems import SimulatedSystem
 
 
@@ -41,10 +40,6 @@ class Tables(NamedTuple):
         """Numbers of steps, cells and options: the shape of a table of Q-values."""
         return self.horizon, self.ends.shape[0], self.ends.shape[1]
 
-    def fingerprint(self) -> str:
-        """A checksum, by which a checkpoint recognises its system."""
-        return digest("", {name: np.asarray(part) for name, part in self._asdict().items()})
-
 
 def tabulate(system: SimulatedSystem) -> Tables:
     """Tabulates the distribution of the next cell for every cell and option.
@@ -63,7 +58,7 @@ def tabulate(system: SimulatedSystem) -> Tables:
             "tabular Q-learning needs finitely many options, a MoveSet, got "
             f"{problem.actions.describe()}; use a discrete system, for example discrete-rooms"
         )
-    if depends_on_mu(problem, motion):
+    if dependence(problem, motion).mu:
         raise UserError(
             "expected a motion that does not depend on mu, got one that does; its next cell "
             "cannot be tabulated"
@@ -140,7 +135,7 @@ def _check_reward(flow: Flow, actions: MoveSet) -> None:
         drawn = rng.dirichlet(np.full(grid.n_cells, concentration))
         mass = jnp.asarray(drawn, dtype=problem.initial.dtype)
         got = np.asarray(rewards(mass, law))
-        wanted = -np.asarray(log_mass(density(grid, mass)))[:, None]
+        wanted = -np.asarray(log_mass(mass / grid.cell_volume))[:, None]
         wrong = np.argwhere(~(np.abs(got - wanted) <= reward_tolerance))
         if len(wrong):
             cell, move = (int(i) for i in wrong[0])

@@ -1,11 +1,10 @@
 """``compare``: learners and references side by side."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..compare.config import ComparisonConfig, contenders_of, split
-from ..compare.result import Comparison, Result
+from ..compare.config import ComparisonConfig
+from ..compare.result import Comparison
 from .flags import EnvironmentArgument, ImportFlag, Jobs
 from .output import Answer, ExitCode, Table, in_percent, say
 
@@ -22,7 +21,7 @@ class Compare(Jobs, ComparisonConfig):
     imports: ImportFlag = None
 
     out: Path = Path("comparison")
-    """Directory for comparison.json (all curves), .csv (the table), .png, .pdf and the jobs."""
+    """Directory for comparison.json, .csv (the table), .png and .pdf, curves.csv and the jobs."""
 
     def __post_init__(self) -> None:
         """Leaves the checks to `ComparisonConfig`, so that errors are one line for people."""
@@ -50,27 +49,15 @@ class Compare(Jobs, ComparisonConfig):
         return Answer(comparison.rows(), shown, ExitCode.FAULT if comparison.problems else 0)
 
 
-def _counted(results: Sequence[Result]) -> list[str]:
-    """Which episodes of those that learn a model count; they all have as many."""
-    learners = contenders_of("learner", "constrained")
-    models = [each for each in results if split(each.name)[0] in learners]
-    last = {result.last: result.episodes for result in models}
-    return [
-        f"J of a learner is its mean over episodes {episodes - count + 1} to {episodes}"
-        if count > 1
-        else f"J of a learner is that of its last episode, {episodes}"
-        for count, episodes in last.items()
-    ]
-
-
 def _shown(comparison: Comparison, directory: Path) -> list[Table | str]:
     results, rows = comparison.results, comparison.rows()
-    labels = [row | {"contender": each.label} for row, each in zip(rows, results, strict=True)]
     # Notes are too long for a column and stand below the table.
-    columns = {"J mean" if name == "mean" else name: name for name in rows[0] if name != "note"}
+    titles = {"mean": "J mean", "low": "95% from", "high": "to"}
+    columns = {titles.get(name, name): name for name in rows[0] if name not in ("seeds", "note")}
     return [
-        Table(in_percent(labels, "violated"), columns, texts=("contender",)),
-        *(f"{result.label}: {result.note}" for result in results if result.remark),
-        *_counted(results),
-        f"curves, table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf",
+        Table(in_percent(rows, "violated"), columns, texts=("contender",)),
+        *(f"{result.name}: {result.remark}" for result in results if result.remark),
+        *dict.fromkeys(result.counted for result in results if result.counted),
+        f"table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf; tidy rows: "
+        f"{directory / 'curves.csv'}",
     ]

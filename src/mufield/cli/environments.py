@@ -1,10 +1,13 @@
-"""``list`` and ``simulate``: which environments there are, and one episode of one."""
+"""``list`` and ``demo``: which environments there are, and what the library does with two."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
-from .flags import Command, EnvironmentArgument, ImportFlag
-from .output import Answer, Table
+import tyro
+
+from .flags import Command, ImportFlag
+from .output import Answer, Table, paths_answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +19,7 @@ class List(Command):
 
     def __call__(self) -> Answer:
         from ..environments.registry import catalogue
-        from ..runs.surroundings import import_users
+        from ..runs.trust import import_users
 
         import_users(self.imports)
         rows = [{"name": entry.name, "summary": entry.summary} for entry in catalogue()]
@@ -24,44 +27,22 @@ class List(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulate(Command):
-    """Run one episode of an environment under the uniform random policy."""
+class Demo(Command):
+    """Learn how a population moves through four rooms, or a fleet of taxis, and draw it."""
 
-    environment: EnvironmentArgument
-    """Name of the environment; `mufield list` shows them."""
+    what: Annotated[
+        Literal["rooms", "fleet"], tyro.conf.Positional, tyro.conf.arg(metavar="[{rooms,fleet}]")
+    ] = "rooms"
+    """The four rooms, or Manhattan's taxis on a morning."""
 
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, such as horizon=10."""
-
-    imports: ImportFlag = None
-    """Python file or module to import first, which registers your own environment."""
-
-    seed: int = 0
-    """Seed of the tracked agents."""
-
-    agents: int = 1
-    """Number of tracked agents."""
+    out: Path | None = None
+    """Directory for the pictures; made if it does not exist. By default demo, for the fleet
+    demo-fleet."""
 
     def __call__(self) -> Answer:
-        import jax
+        from rich.console import Console
 
-        from mufield import entropy, make, random_policy
+        from ..demo import run
 
-        from ..runs.surroundings import import_users
-
-        import_users(self.imports)
-        system = make(self.environment, **self.options)
-        policy, key = random_policy(system.problem), jax.random.key(self.seed)
-        episode = system.run(policy, key, agents=self.agents)
-        return Answer(
-            {
-                "environment": self.environment,
-                "value": float(episode.value),
-                "moves": system.problem.horizon,
-                "cells": system.problem.grid.n_cells,
-                "entropy_at_the_end": float(entropy(episode.mass[-1])),
-                "share_of_tracked_moves_stopped_by_walls": float(
-                    episode.stopped.any(axis=-1).mean()
-                ),
-            }
-        )
+        out = self.out or Path({"rooms": "demo", "fleet": "demo-fleet"}[self.what])
+        return paths_answer(run(self.what, out, console=Console(stderr=self.json)))

@@ -84,7 +84,8 @@ REGISTRY = ConstructorRegistry()
 def _pairs(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
     if info.type_origin is not dict:
         return None
-    return _one_word("NAME=VALUE,...", read_pairs, _write_pairs)
+    read = split_pairs if get_args(info.type) == (str, str) else read_pairs
+    return _one_word("NAME=VALUE,...", read, _write_pairs)
 
 
 @REGISTRY.primitive_rule
@@ -147,15 +148,23 @@ def _one_word(
 def read_pairs(text: str) -> dict[str, Any]:
     """Reads ``a=1,b=[2,3],c=word``: values are JSON if possible, else text."""
     pairs: dict[str, Any] = {}
+    for name, value in split_pairs(text).items():
+        try:
+            pairs[name] = json.loads(value)
+        except ValueError:
+            pairs[name] = value
+    return pairs
+
+
+def split_pairs(text: str) -> dict[str, str]:
+    """Reads ``a=1,b=[2,3],c=word`` as texts by name."""
+    pairs: dict[str, str] = {}
     # Commas inside values, such as JSON lists, are not followed by NAME=.
     for part in re.split(r",(?=[\w.-]+=)", text):
         name, sign, value = part.partition("=")
         if not sign or not name:
             raise ValueError(f"expected NAME=VALUE such as horizon=10, got {part!r}")
-        try:
-            pairs[name.replace("-", "_")] = json.loads(value)
-        except ValueError:
-            pairs[name.replace("-", "_")] = value
+        pairs[name.replace("-", "_")] = value
     return pairs
 
 

@@ -1,119 +1,78 @@
-"""``new``, ``ask`` and ``tell``: runs of real systems, which act between ask and tell."""
+"""``ask`` and ``tell``: runs of real systems, which act between the two."""
 
 import math
-import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
 from ..errors import UserError
 from .flags import Switch
-from .output import Answer, metrics_answer, print_notes, waiting
-from .settings import Configured
-from .sources import OfRun, prepare
-
-if TYPE_CHECKING:
-    from ..planning.planner import Plan
-    from ..runs.session import Session
-
-
-@dataclass(frozen=True, kw_only=True)
-class New(Configured):
-    """Begin a run of a real system; then ask for a policy and tell what happened, in turn."""
-
-    def __call__(self) -> Answer:
-        run, config = self.directory(), self.run_config()
-        config = replace(config, label=config.label or secrets.token_hex(4))
-        from ..runs.learn import new_run
-
-        setup = new_run(run, config)
-        return Answer({"run": setup.config.identity, "directory": str(run)})
+from .output import Answer, metrics_answer, print_notes
+from .sources import OfRun
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(OfRun):
-    """Write the next policy to a file; the same one until its episode is told."""
+    """Write the next policy to a file; the same one until its episode is told.
+
+    With --step, plan the rest of an episode anew that has begun: the file is again a policy for the
+    whole episode; until the step it is the one that was run. Tell the episode as ever when it is
+    over.
+    """
 
     out: Path | None = None
     """File to copy the policy to; it is in the run's directory in any case."""
 
     start: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where the agents are today, .csv or .parquet, with the columns state_0, state_1, ... (on a
+    """Where the agents are now, .csv or .parquet, with the columns state_0, state_1, ... (on a
     city's map longitude and latitude) and one row for each agent; by default the problem's initial
     distribution."""
 
-    def __call__(self) -> Answer:
-        prepare(self.run)
-        from ..io.episode import read_positions
-        from ..runs.layout import read_versions
-        from ..runs.session import open_run
-        from ..runs.surroundings import changes_since
-
-        with waiting("planning"), open_run(self.run, imports=self.imports) as session:
-            print_notes(changes_since(read_versions(self.run)))
-            today = None
-            if self.start is not None:
-                today, notes = read_positions(self.start, session.setup.problem)
-                print_notes(notes)
-            return _answer(session, session.ask(today), self.out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replan(OfRun):
-    """Plan the rest of an episode anew, from where the agents are now; asked for before it began.
-
-    The file is a policy for the whole episode; until the step it is the one that was run. Tell the
-    episode as ever when it is over.
-    """
-
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """Where the agents are now, .csv or .parquet: as of `mufield ask --start`."""
-
-    step: Annotated[int, tyro.conf.arg(metavar="H")]
-    """Number of the step that comes next, from 0; later than that of an earlier replan."""
-
-    out: Path | None = None
-    """File to copy the policy to; it is in the run's directory in any case."""
+    step: Annotated[int | None, tyro.conf.arg(metavar="H")] = None
+    """Number of the step that comes next in the episode, from 0; needs --start."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment that are others for the rest of this day, such as load=0.9 after
-    vehicles were lost."""
+    """With --step: options of the environment that are others for the rest of this episode, such as
+    load=0.9 after vehicles were lost."""
 
     def __call__(self) -> Answer:
-        prepare(self.run)
-        from ..io.episode import read_positions
-        from ..runs.layout import read_versions
-        from ..runs.session import open_run
-        from ..runs.surroundings import changes_since
+        if self.step is None and self.options:
+            raise UserError(
+                "--options are for the rest of an episode; name its next step with --step"
+            )
+        if self.step is not None and self.start is None:
+            raise UserError(
+                "expected the file of where the agents are now, got none; name it with --start"
+            )
+        from ..io.atomic import write_bytes
+        from ..io.observed import read_positions
 
-        with waiting("planning"), open_run(self.run, imports=self.imports) as session:
-            print_notes(changes_since(read_versions(self.run)))
-            now, notes = read_positions(self.file, session.setup.problem)
-            print_notes(notes)
-            return _answer(session, session.replan(now, self.step, self.options), self.out)
-
-
-def _answer(session: "Session", plan: "Plan", out: Path | None) -> Answer:
-    """What is said of the policy to run, which is copied to ``out``."""
-    from ..io.atomic import write_bytes
-
-    asked, value = session.asked(), float(plan.value)
-    path = session.store.policy_path(asked.episode)
-    if out is not None:
-        write_bytes(out, path.read_bytes())
-    return Answer(
-        {
-            "episode": asked.episode,
-            **({"from_step": asked.changes[-1][0]} if asked.changes else {}),
-            "file": str(out or path),
-            "run": asked.run,
-            "policy": asked.policy_at(math.inf),
-            "optimistic": None if math.isnan(value) else value,
-            "note": plan.note,
-        }
-    )
+        with self.session("planning") as session:
+            now = None
+            if self.start is not None:
+                now, notes = read_positions(self.start, session.setup.problem)
+                print_notes(notes)
+            if now is not None and self.step is not None:
+                plan = session.replan(now, self.step, self.options)
+            else:
+                plan = session.ask(now)
+            asked, value = session.asked(), float(plan.value)
+            path = session.store.policy_path(asked.episode)
+            if self.out is not None:
+                write_bytes(self.out, path.read_bytes())
+        return Answer(
+            {
+                "episode": asked.episode,
+                **({"from_step": asked.changes[-1][0]} if asked.changes else {}),
+                "file": str(self.out or path),
+                "run": asked.run,
+                "policy": asked.policy_at(math.inf),
+                "optimistic": None if math.isnan(value) else value,
+                "note": plan.note,
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +104,6 @@ class Tell(OfRun):
     learn_from: tuple[str, ...] = ()
     """Names of the agents to learn from, such as 0,3; by default all."""
 
-    policy: Path | None = None
-    """The policy file that was run, to check that it is the one that was asked for."""
-
     repeated: Switch = False
     """Accept an episode or a log that equals an earlier one."""
 
@@ -157,21 +113,14 @@ class Tell(OfRun):
                 f"expected the file of an episode or --log, got {'both' if self.log else 'none'}; "
                 "tell one at a time"
             )
-        if self.log is not None and self.policy is not None:
-            raise UserError("--policy is for episodes; rows of a log belong to no policy")
-        prepare(self.run)
-        from ..runs.layout import read_versions
-        from ..runs.session import open_run
-        from ..runs.surroundings import changes_since
-        from ..runs.tell import tell_episode, tell_log
+        given: Any = {
+            "mass_path": self.mass,
+            "agents": list(self.learn_from),
+            "repeated": self.repeated,
+        }
+        with self.session("checking") as session:
+            from ..runs.tell import tell_episode, tell_log
 
-        with waiting("checking"), open_run(self.run, imports=self.imports) as session:
-            print_notes(changes_since(read_versions(self.run)))
-            given: Any = {
-                "mass_path": self.mass,
-                "agents": list(self.learn_from),
-                "repeated": self.repeated,
-            }
             if self.log is not None:
                 told = tell_log(session, self.log, **given)
                 return Answer(
@@ -184,6 +133,6 @@ class Tell(OfRun):
                     }
                 )
             assert self.file is not None
-            tell_episode(session, self.file, policy_path=self.policy, **given)
+            tell_episode(session, self.file, **given)
             rows = session.store.rows
         return replace(metrics_answer(rows, self.run), document=rows[-1])

@@ -13,6 +13,21 @@ from typing import Any, ClassVar
 from .._progress import PROGRESS, displaying, every, stage_text
 
 
+def printable(text: str) -> str:
+    """Text that cannot command a terminal, whatever directories and columns are called.
+
+    Control characters, marks that turn the direction of writing, and bytes that are no UTF-8 are
+    written as in JSON, so that JSON stays the same.
+    """
+    orders = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F))
+    return text.translate(
+        {
+            each: f"\\u{each:04x}"
+            for each in (*orders, *range(0x2066, 0x206A), *range(0xD800, 0xE000))
+        }
+    )
+
+
 class ExitCode(IntEnum):
     """How a command ended."""
 
@@ -50,7 +65,13 @@ class Table:
 
         console = Console(width=None if sys.stdout.isatty() else self.piped_width)
         keys = self.columns or {name: name for name in self.rows[0]}
-        cells = [{head: _cell(row.get(key)) for head, key in keys.items()} for row in self.rows]
+        cells = [
+            {
+                head: printable(_cell(row.get(key))).replace("\n", "\\n")
+                for head, key in keys.items()
+            }
+            for row in self.rows
+        ]
         columns = self._fitting(cells, console.width)
         table = RichTable(box=None, pad_edge=False)
         for name in columns:
@@ -100,13 +121,14 @@ class Answer:
     def show(self, *, as_json: bool) -> None:
         """Prints it."""
         if as_json:
-            print(json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False))
+            text = json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
+            print(printable(text))
             return
         for part in self._lines() if self.shown is None else self.shown:
             if isinstance(part, Table):
                 part.show()
             else:
-                print(part)
+                print(printable(part))
 
     def _lines(self) -> list[str]:
         known = {k: v for k, v in self.document.items() if v is not None and v != ""}
@@ -123,33 +145,23 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
-    # Heads of the table of a run's metrics, with the names of their values.
-    metrics = {
-        "episode": "episode",
-        "J": "value",
-        "optimistic": "optimistic",
-        "usable": "usable",
-        "beta": "beta",
-        "spread": "spread",
-        "W1 end": "w1_end",
-        "W1 off by": "w1_error",
-        "coverage": "coverage",
-        "margin": "margin",
-        "best": "best",
-        "elsewhere": "elsewhere",
-        "regret": "regret",
-        "notes": "notes",
-    }
-    # Metrics that have no column if no episode has them.
-    rare = ("usable", "margin", "w1_error", "elsewhere", "regret")
+    names = (
+        *("episode", "value", "optimistic", "greedy", "beta", "spread", "w1_end", "coverage"),
+        *("margin", "best", "elsewhere", "regret", "notes"),
+    )
+    heads = {"value": "J", "w1_end": "W1 end"}
+    # These have no column if no episode has them.
+    rare = ("greedy", "margin", "elsewhere", "regret")
     columns = {
-        head: name
-        for head, name in metrics.items()
+        heads.get(name, name): name
+        for name in names
         if name not in rare or any(row.get(name) is not None for row in rows)
     }
     best, last = run / "best_episode.policy", run / "last.policy"
-    policies = f"`mufield policy {run}` writes the policy to use; {best} is the one with the "
-    policies += f"highest J, {last} the last one"
+    policies = (
+        f"`mufield export {run} --out use.policy` writes the policy to use; {best} is the one "
+        f"with the highest J, {last} the last one"
+    )
     if "elsewhere" in columns:
         policies += "; episodes that began elsewhere than the problem says do not compare"
     shown = in_percent(rows, "margin", "elsewhere")
@@ -166,7 +178,7 @@ def in_percent(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, An
 
 def say(line: str) -> None:
     """Prints a line to standard error; standard output is for the result alone."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -183,7 +195,7 @@ def waiting(title: str) -> Iterator[None]:
     def text() -> str:
         return stage_text() or f"{title} {time.monotonic() - began:.0f} s"
 
-    with displaying(title):
+    with displaying():
         if not sys.stderr.isatty():
             with every(PROGRESS.line_seconds, lambda: say(text())):
                 yield

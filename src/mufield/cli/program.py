@@ -21,31 +21,22 @@ import tyro
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
 from .compare import Compare
-from .demo import Demo
-from .environments import List, Simulate
+from .environments import Demo, List
 from .evaluate import Evaluate
 from .export import Export
 from .flags import REGISTRY, Command
-from .fleet import Ask, New, Replan, Tell
-from .output import ExitCode
-from .pictures import Animate, Plot
-from .policy import Policy
-from .report import Report, Watch
-from .reproduce import Reproduce
-from .runs import Runs, Show
-from .settings import Configured, defaults
+from .fleet import Ask, Tell
+from .output import ExitCode, say
+from .runs import Runs, Show, Watch
 from .sources import confirm
-from .sweep import Sweep
 from .theory import Theory
-from .train import Resume, Train
+from .train import Configured, New, Train
 
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        *(List, Simulate, Demo),
-        *(Train, Resume, Runs, Show, Plot, Animate, Report, Watch),
-        *(Policy, Evaluate, Theory, Export, Compare, Sweep, Reproduce),
-        *(New, Ask, Replan, Tell),
+        *(List, Demo, Train, Runs, Show, Watch, Export, Evaluate, Theory, Compare),
+        *(New, Ask, Tell),
     )
 }
 """All commands by name, in the order of the help."""
@@ -89,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = _explain(error)
         if message is None or "--debug" in arguments:
             traceback.print_exception(error)
-        print(message or _fault(arguments), file=sys.stderr)
+        say(message or _fault(arguments))
         return ExitCode.FAULT if message is None else ExitCode.MISTAKE
 
 
@@ -106,8 +97,8 @@ def _run(arguments: list[str]) -> int:
     if "--version" in arguments:  # the parser would ask for a command first
         print(_version())
         return 0
-    configured = arguments and issubclass(COMMANDS.get(arguments[0], Command), Configured)
-    command = _parse(arguments, defaults(arguments) if configured else {})
+    kind = COMMANDS.get(arguments[0], Command) if arguments else Command
+    command = _parse(arguments, kind.defaults(arguments) if issubclass(kind, Configured) else {})
     if getattr(command, "imports", None) is None:
         confirm(command.named_runs())
     answer = command()
@@ -122,7 +113,10 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
     kinds: list[Any] = []
     for name, kind in COMMANDS.items():
         default = kind(**settings) if issubclass(kind, Configured) else tyro.MISSING_NONPROP
-        kinds.append(Annotated[kind, tyro.conf.subcommand(name, default=default)])
+        # In the list of all commands one sentence on each is enough.
+        summary = None if name in arguments[:1] else (kind.__doc__ or "").partition("\n")[0]
+        about = tyro.conf.subcommand(name, default=default, description=summary)
+        kinds.append(Annotated[kind, about])
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     any_kind: Any = reduce(or_, kinds)
     command: Command = tyro.cli(
@@ -148,7 +142,6 @@ def _explain(error: Exception) -> str | None:
     extras = {
         "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
         "parquet": ("pyarrow",),
-        "tensorboard": ("tensorboardX",),
         "qlearning": ("numba",),
         "gymnasium": ("gymnasium",),
         "pettingzoo": ("pettingzoo",),

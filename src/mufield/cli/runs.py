@@ -1,66 +1,55 @@
-"""``runs`` and ``show``: which runs there are, and what one of them learned."""
+"""``runs``, ``show`` and ``watch``: which runs there are, and what they learned."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from ..errors import UserError
-from ..runs.config import RunConfig
-from ..runs.sweep import is_sweep, read_sweep
-from .flags import Command, Switch
-from .output import Answer, Table, metrics_answer
-from .sources import RunArgument
-from .sweep import sweep_answer
+from ..runs.config import RunConfig, read_config
+from .flags import Command, EpisodeFlag
+from .output import Answer, Table, metrics_answer, paths_answer, print_notes, waiting
+from .sources import OfRuns, prepare, read_run
+
+if TYPE_CHECKING:
+    from ..runs.files import RunFiles
 
 Order = Literal["directory", "best", "last", "episodes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
-    """List runs: what they are, how far they have come and what they earned.
-
-    Of a sweep, the runs that earned most come first, and below them stands which setting matters.
-    """
+    """List runs: what they are, how far they have come and what they earned."""
 
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = (
         Path("."),
         Path("runs"),
     )
-    """Directories to look in and below; or the directory of a sweep."""
+    """Directories to look in and below."""
 
-    where: dict[str, Any] = field(default_factory=dict)
-    """Only runs with these settings, such as model=gp,seed=3,options.horizon=10."""
-
-    unfinished: Switch = False
-    """Only runs with episodes left to run, or that wait for an episode to be told."""
+    where: dict[str, str] = field(default_factory=dict)
+    """Only runs with these settings, such as model=gp,seed=3,options.horizon=10, or in a state:
+    state=unfinished."""
 
     sort: Order = "directory"
     """What to sort by; numbers begin with the highest."""
 
-    depth: int = 5
-    """How many directories deep to look."""
-
     def __call__(self) -> Answer:
         from ..runs.overview import find_runs, matches, summarise
 
-        known = [each.name for each in fields(RunConfig)]
+        known = [*(each.name for each in fields(RunConfig)), "state"]
         for name in self.where:
             if name.partition(".")[0] not in known:
                 raise UserError(f"--where: no setting {name}; there are {', '.join(known)}")
         places = self.directories
-        plain = replace(self, directories=(), json=False, debug=False) == Runs(directories=())
-        if plain and len(places) == 1 and is_sweep(places[0]):
-            return sweep_answer(read_sweep(places[0]))
         for directory in places if places != Runs.directories else ():  # those need not exist
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
-        runs = [summarise(run) for run in find_runs(places, depth=self.depth)]
-        runs = [run for run in runs if matches(run.config, self.where)]
-        if self.unfinished:
-            runs = [run for run in runs if run.state in ("unfinished", "waiting for tell")]
-        rows = _sorted([run.row() for run in runs], self.sort)
+        runs = [summarise(run) for run in find_runs(places)]
+        rows = _sorted([run.row() for run in runs if matches(run, self.where)], self.sort)
         if not rows:
             return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
         texts = ("directory", "environment", "model", "planner", "optimism", "state", "began")
@@ -69,22 +58,151 @@ class Runs(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show(Command):
-    """Show the metrics of a run."""
+class Show(OfRuns):
+    """Show what runs learned: the metrics of one as a table, or a page, pictures or a film.
 
-    run: RunArgument
-    """Directory of the run."""
+    The page has curves, flows, calibration, diagnostics and settings; it needs no network and
+    nothing beside it, so it can be sent to others. The film is of the population in one episode,
+    with the policy as arrows. Runs that differ only in their seed share a curve.
+    """
+
+    out: Path | None = None
+    """File to write: .html for the page; .mp4 or .gif for the film of one run; .png or .pdf for
+    pictures, whose names begin with this one: of J, of diagnostics, and of the population."""
+
+    episode: EpisodeFlag = "best-episode"
+    """Episode of the film and of the population's pictures."""
+
+    def named_runs(self) -> Sequence[Path]:
+        """The runs, unless their metrics are all that is wanted."""
+        return self.runs if self.out else ()
 
     def __call__(self) -> Answer:
-        from ..runs.files import RunFiles
+        out = self.out
+        if out is None:
+            return _metrics(self._one("metrics"))
+        for run in self.runs:
+            read_config(run)  # raises if there is no run, before anything slow is imported
+        ways = {".html": self._page, ".mp4": self._film, ".gif": self._film}
+        ways |= {".png": self._pictures, ".pdf": self._pictures}
+        if out.suffix not in ways:
+            raise UserError(f"--out: expected a file {', '.join(ways)}, got {out}")
+        if not self.runs:
+            raise UserError("expected the directory of a run, got none; `mufield runs` lists them")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return paths_answer(ways[out.suffix](out))
 
-        files = RunFiles(self.run)
-        answer = metrics_answer(files.rows, self.run)
-        if not files.logs:
-            return answer
-        logs = "a log" if len(files.logs) == 1 else f"{len(files.logs)} logs"
-        count = f"{files.historical:,} historical transitions from {logs}"
-        return replace(answer, shown=[*(answer.shown or []), count])
+    def _one(self, what: str) -> Path:
+        if len(self.runs) != 1:
+            raise UserError(
+                f"expected one run to show the {what} of, got {len(self.runs)}; name one, or "
+                "compare several with --out page.html"
+            )
+        return self.runs[0]
+
+    def _page(self, out: Path) -> list[Path]:
+        from ..io.atomic import write_bytes
+        from ..report.data import collect, make_readers
+        from ..report.page import build_page
+
+        write_bytes(out, build_page(collect(make_readers(self.runs, self.imports))).encode())
+        return [out]
+
+    def _film(self, out: Path) -> list[Path]:
+        with waiting("reading the run"):
+            from .._progress import progress_bar
+            from ..runs.build import build_problem
+            from ..viz.runs import animate_run, run_flow
+
+            run = _with_episodes(self._one("film"))
+            number = run.episode_number(self.episode)
+            problem = build_problem(run.config, self.imports)
+            flow = run_flow(run, problem, number)
+        with progress_bar("drawing", len(flow.masses), shown=True) as report:
+            path = animate_run(out, problem.grid, flow, lambda done, total: report(done))
+        if path != out:
+            print_notes([f"{path} instead of MP4, which needs imageio-ffmpeg"])
+        return [path]
+
+    def _pictures(self, out: Path) -> list[Path]:
+        with waiting("drawing"):
+            from ..viz.curves import save_figure
+            from ..viz.groups import RunMetrics, group_runs
+            from ..viz.runs import diagnostics_figure, learning_figure
+
+            runs = [_with_episodes(run) for run in self.runs]
+            groups = group_runs([RunMetrics(r.directory, r.config, r.rows) for r in runs])
+            figures: dict[str, Any] = {
+                "learning": learning_figure(groups),
+                "diagnostics": diagnostics_figure(groups),
+            }
+            for place, run in enumerate(runs, start=1):
+                name = "population" if len(runs) == 1 else f"population-{place}"
+                figures[name] = self._population(run)
+            paths: list[Path] = []
+            for name, figure in figures.items():
+                if figure is not None:
+                    stem = out.with_name(f"{out.stem}-{name}")
+                    paths += save_figure(figure, stem, [out.suffix[1:]])
+        return paths
+
+    def _population(self, run: "RunFiles") -> Any:
+        from ..runs.build import build_problem
+        from ..viz.runs import flow_figure, run_flow
+
+        number = run.episode_number(self.episode)
+        prepare(run.directory)  # runs may differ in their number format
+        problem = build_problem(run.config, self.imports)
+        if problem.grid.dim == 3:
+            print_notes([f"{run.directory} is in 3 dimensions, not drawn"])
+            return None
+        return flow_figure(problem.grid, run_flow(run, problem, number))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(OfRuns):
+    """Serve the page of runs while they learn; what is new appears within two seconds.
+
+    A run need not have begun yet. Ctrl-C ends it; the runs do not notice.
+    """
+
+    port: int = 8765
+    """Port to listen at; 0 for any that is free."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at; by default only this computer can see the page."""
+
+    def __call__(self) -> None:
+        from ..report.server import PageServer
+
+        with PageServer(self.runs, self.host, self.port, self.imports) as server:
+            line = f"watch at {server.url} (Ctrl-C ends it)"
+            Answer({"url": server.url}, [line]).show(as_json=self.json)
+            sys.stdout.flush()
+            try:
+                server.serve_forever()
+            finally:
+                server.watcher.stop()
+
+
+def _metrics(directory: Path) -> Answer:
+    from ..runs.files import RunFiles
+
+    files = RunFiles(directory)
+    answer = metrics_answer(files.rows, directory)
+    if not files.logs:
+        return answer
+    logs = "a log" if len(files.logs) == 1 else f"{len(files.logs)} logs"
+    count = f"{files.historical:,} historical transitions from {logs}"
+    return replace(answer, shown=[*(answer.shown or []), count])
+
+
+def _with_episodes(directory: Path) -> "RunFiles":
+    """Reads a run that has at least one episode."""
+    run = read_run(directory)
+    if not run.episodes:
+        raise UserError(f"{directory} has no episode yet, so there is nothing to draw")
+    return run
 
 
 def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Commands about a run, several runs or a policy: their arguments, and how these are read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,31 +12,49 @@ import tyro
 from ..errors import UserError
 from ..runs.config import read_config
 from .flags import Command, ImportFlag
-from .output import say
+from .output import print_notes, say, waiting
 
 if TYPE_CHECKING:
-    from ..episode import Known
+    from ..episode import SystemOrProblem
     from ..policies.base import Profile
     from ..problem import Problem
     from ..runs.files import RunFiles
+    from ..runs.session import Session
 
-RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+ImportAgain = Annotated[
+    str | None,
+    tyro.conf.arg(
+        name="import",
+        metavar="FILE",
+        help="Your own Python file, to be executed: where it is now, if it is not where it was "
+        "when the run began, or if you have not asked for it yet, as it is now, on this computer.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun(Command):
     """A command about one run."""
 
-    run: RunArgument
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Directory of the run."""
 
-    imports: ImportFlag = None
-    """Your own Python file, to be executed: where it is now, if it is not where it was when the run
-    began, or if you have not asked for it yet, as it is now, on this computer."""
+    imports: ImportAgain = None
 
     def named_runs(self) -> Sequence[Path]:
         """The run."""
         return (self.run,)
+
+    @contextmanager
+    def session(self, title: str) -> Iterator["Session"]:
+        """The open run, while people see that the command is at work."""
+        prepare(self.run)
+        from ..runs.session import open_run
+
+        with waiting(title), open_run(self.run, imports=self.imports) as session:
+            print_changes(self.run)
+            yield session
+            print_notes(session.store.notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +62,28 @@ class OfRuns(Command):
     """A command about several runs."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Directories of the runs, or of sweeps; several are drawn into the same curves."""
+    """Directories of the runs; several are drawn into the same curves."""
 
-    imports: ImportFlag = None
-    """Your own Python file, to be executed: where it is now, if it is not where it was when the run
-    began, or if you have not asked for it yet, as it is now, on this computer."""
+    imports: ImportAgain = None
 
     def named_runs(self) -> Sequence[Path]:
         """The runs."""
         return self.runs
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """A policy, the system or problem that it is for, and where it comes from, as JSON.
+
+    ``path`` is its file; None for the random policy.
+    """
+
+    profile: "Profile"
+    environment: str
+    known: "SystemOrProblem"
+    problem: "Problem"
+    identity: dict[str, Any]
+    path: Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +91,8 @@ class OfPolicy(Command):
     """A command about a policy and the environment that it is for."""
 
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
-    """The directory of a run, simulated or real, or a policy file."""
+    """The directory of a run, simulated or real; a policy file; or the word random, for the uniform
+    random policy."""
 
     environment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]")] = ""
     """Name of the environment; that of the run if a run is given."""
@@ -67,9 +100,12 @@ class OfPolicy(Command):
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=10; the others are the run's."""
 
-    episode: Annotated[str, tyro.conf.arg(metavar="{best,best-episode,last,asked,N}")] = "best"
-    """Which policy of a run: the one that all data make best, as `mufield policy` writes it; that
-    of an episode; or the one that was asked for, but whose episode was not told yet."""
+    episode: Annotated[str, tyro.conf.arg(metavar="{best,cautious,best-episode,last,asked,N}")] = (
+        "best"
+    )
+    """Which policy of a run: the one with the highest J that the model expects, given all data, or
+    with the highest lower end of the interval for J; that of an episode; or the one that was asked
+    for, but whose episode was not told yet."""
 
     imports: ImportFlag = None
     """Python file or module to import first, which registers your own environment; also for a run
@@ -79,79 +115,50 @@ class OfPolicy(Command):
         """The run, if it is one."""
         return (self.policy,)
 
-    def load(self) -> "PolicySource":
+    def load(self) -> PolicySource:
         """Reads the policy and builds its system; raises if the two do not fit."""
-        path, environment = self.policy, self.environment
-        options, named = self.options, None
+        path: Path | None = self.policy
+        assert path is not None
+        environment, options, named = self.environment, self.options, None
         identity: dict[str, Any] = {}
         if path.is_dir():
             run = read_run(path)
             environment = environment or run.config.environment
             options = run.config.options | options
             named = run.config.imports
-            if self.episode == "best":
-                path, identity = _best_of_run(run, self.imports)
-            else:
-                path, identity = _of_run(run, self.episode)
+            path, identity = _of_run(run, self.episode, self.imports)
         if not environment:
             raise UserError(
                 f"{path} does not say where it is to be played; name the environment after it, "
                 "`mufield list` shows them"
             )
-        from ..environments.registry import make_known
+        from ..environments.registry import make_system_or_problem
         from ..io.policies import load_policy, read_info, read_precision
         from ..io.sealed import file_digest
-        from ..policies.base import fitting_profile
-        from ..problem import Problem
-        from ..runs.surroundings import import_named, import_users, set_precision
+        from ..policies.base import checked_profile
+        from ..policies.tables import random_policy
+        from ..runs.build import problem_of
+        from ..runs.surroundings import set_precision
+        from ..runs.trust import import_named
 
-        if not identity:
+        if path == Path("random") and not path.exists():
+            path, identity = None, {"file": "random"}
+        elif not identity:
             if read_precision(path) == "float64":  # in float32 the policy would lose digits
                 set_precision("float64")
             identity = read_info(path)
-        if self.imports is None:
-            import_named(named)
-        else:
-            import_users(self.imports)
-        known = make_known(environment, **options)
-        problem = known if isinstance(known, Problem) else known.problem
+        import_named(named, self.imports)
+        known = make_system_or_problem(environment, **options)
+        problem = problem_of(known)
         try:
-            profile = fitting_profile(load_policy(path), problem)
+            policy = random_policy(problem) if path is None else load_policy(path)
+            profile = checked_profile(policy, problem)
         except UserError as error:
             raise UserError(f"{path} is no policy for {environment}: {error}") from error
         identity = identity | {"environment": environment, "options": options}
-        identity |= {"file": path.name, "sha256": file_digest(path)}
-        return PolicySource(profile, environment, known, problem, identity)
-
-
-@dataclass(frozen=True)
-class PolicySource:
-    """A policy, the system or problem that it is for, and where it comes from, as JSON."""
-
-    profile: "Profile"
-    environment: str
-    known: "Known"
-    problem: "Problem"
-    identity: dict[str, Any]
-
-
-def of_sweeps(runs: Sequence[Path], most: int) -> list[Path]:
-    """The directories of runs; in the place of a sweep's, those of its runs with the highest J."""
-    from ..runs.sweep import is_sweep, read_sweep
-
-    found: list[Path] = []
-    for directory in runs:
-        if not is_sweep(directory):
-            found.append(directory)
-            continue
-        best = [run.summary.directory for run in read_sweep(directory).complete[:most]]
-        if not best:
-            raise UserError(
-                f"the sweep {directory} has no complete run yet; `mufield runs {directory}` says "
-                "how far they are"
-            )
-        found += best
-    return found
+        if path is not None:
+            identity |= {"file": path.name, "sha256": file_digest(path)}
+        return PolicySource(profile, environment, known, problem, identity, path)
 
 
 def prepare(directory: Path) -> None:
@@ -160,6 +167,14 @@ def prepare(directory: Path) -> None:
     from ..runs.surroundings import set_precision
 
     set_precision(config.precision)
+
+
+def print_changes(directory: Path) -> None:
+    """Says which versions have changed since a run began."""
+    from ..runs.layout import read_versions
+    from ..runs.surroundings import changes_since
+
+    print_notes(changes_since(read_versions(directory)))
 
 
 def confirm(runs: Sequence[Path]) -> None:
@@ -171,14 +186,15 @@ def confirm(runs: Sequence[Path]) -> None:
         source = read_config(directory).imports if there else None
         if source is None:
             continue
-        from ..runs.surroundings import agree, needs_consent
+        from ..runs.trust import import_users, needs_consent
 
         if needs_consent(source):
             say(f"{directory} needs the Python code {source}, which can do all that you can.")
             sys.stderr.write("Execute it, now and for as long as it does not change? [y/N] ")
             sys.stderr.flush()
             if sys.stdin.readline().strip().lower() in ("y", "yes"):
-                agree(source)
+                prepare(directory)
+                import_users(source)
 
 
 def read_run(directory: Path) -> "RunFiles":
@@ -189,30 +205,19 @@ def read_run(directory: Path) -> "RunFiles":
     return RunFiles(directory)
 
 
-def _of_run(run: "RunFiles", episode: str) -> tuple[Path, dict[str, Any]]:
+def _of_run(run: "RunFiles", which: str, imports: str | None) -> tuple[Path, dict[str, Any]]:
     """The file of one of a run's policies, and what identifies it."""
-    number = run.episode_number(episode, planned=True)
-    return run.policy_path(number), _identity(run, run.policy_id(number), episode=number)
-
-
-def _best_of_run(run: "RunFiles", imports: str | None) -> tuple[Path, dict[str, Any]]:
-    """The file of the policy that all data make best, and what identifies it."""
+    config = run.config
+    about: dict[str, Any] = {"run": config.identity, "directory": run.directory.resolve().name}
+    about |= {"label": config.label, "seed": config.seed}
+    if which not in ("best", "cautious"):
+        number = run.episode_number(which, planned=True)
+        return run.policy_path(number), about | {"policy": run.policy_id(number), "episode": number}
     from ..runs.session import open_run
 
     with open_run(run.directory, imports=imports) as session:
-        plan, store = session.best(), session.store
-        facts = {"expected": plan.expected, "lower": plan.lower, "upper": plan.upper}
-        facts |= {"episodes": store.episodes, "transitions": plan.transitions}
-        return store.best_path("best"), _identity(run, store.best_id("best"), **facts)
-
-
-def _identity(run: "RunFiles", policy: str, **more: Any) -> dict[str, Any]:
-    config = run.config
-    return {
-        "run": config.identity,
-        "directory": run.directory.resolve().name,
-        "label": config.label,
-        "seed": config.seed,
-        "policy": policy,
-        **more,
-    }
+        plan, store = session.best(cautious=which == "cautious"), session.store
+        names = ("how", "expected", "lower", "upper", "transitions")
+        facts = {name: getattr(plan, name) for name in names}
+        facts |= {"level": plan.draws / (plan.draws + 1), "episodes": store.episodes}
+        return store.best_path(which), about | {"policy": store.best_id(which), **facts}

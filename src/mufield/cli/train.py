@@ -1,31 +1,135 @@
-"""``train`` and ``resume``: runs on simulators."""
+"""``train`` and ``new``: runs on simulators and of real systems, and their settings."""
 
-import importlib
+import argparse
+import os
+import secrets
 import shlex
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 
-from .flags import Switch
+from ..errors import UserError
+from ..runs.config import TABLES, RunConfig, parse_config, read_settings
+from .flags import Command, Environment, ImportFlag, Switch
 from .output import Answer, metrics_answer, print_notes, say, waiting
-from .settings import Configured, as_toml
-from .sources import OfRun, prepare
+from .sources import print_changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Command, RunConfig):
+    """A command that begins a run. The fields of `RunConfig` are its flags, two of them changed."""
+
+    example: ClassVar[str] = """\
+settings may also stand in a file, which flags override:
+
+  mufield train --config run.toml --seed 4 --out my-run
+
+  # run.toml; `mufield train four-rooms --print-config` writes all there is
+  seed = 3
+  episodes = 20
+  optimism = "hallucinated"
+
+  [environment]
+  name = "four-rooms"
+  horizon = 10
+
+  [model]
+  name = "gp"
+  beta = 2.0
+
+  [planner]
+  name = "mirror"
+  sweeps = 60
+"""
+
+    environment: Environment = ""
+    imports: ImportFlag = None
+
+    config: Path | None = None
+    """JSON or TOML file with settings; flags override it. An example stands below."""
+
+    out: Path | None = None
+    """Directory of the run; new or empty."""
+
+    def __post_init__(self) -> None:
+        """Leaves the checks to `run_config`, so that errors are one line for people."""
+
+    @classmethod
+    def settings(cls, config: Path | None, out: Path | None) -> dict[str, Any]:
+        """What stands in files about the run to be; flags override it."""
+        return {} if config is None else read_settings(config)
+
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> dict[str, Any]:
+        """The values of flags that are not given: the settings in files."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        for name in ("--config", "--out"):
+            parser.add_argument(name, type=Path, nargs="?")
+        given = parser.parse_known_args(arguments)[0]
+        settings = {"precision": _precision()} | cls.settings(given.config, given.out)
+        # The command line may name the environment, so files need not.
+        where = str(given.config or given.out)
+        config = parse_config({"environment": ""} | settings, where)
+        return {each.name: getattr(config, each.name) for each in fields(config)}
+
+    def directory(self) -> Path:
+        """The run's directory; raises if the user gave none."""
+        if self.out is None:
+            raise UserError("expected a directory for the run, got none; add --out my-run")
+        return self.out
+
+    def run_config(self) -> RunConfig:
+        """Checks the configuration, and sets JAX to its number format."""
+        values = {each.name: getattr(self, each.name) for each in fields(RunConfig)}
+        # A flag replaces single options of a file, not all of them.
+        for name, value in self.settings(self.config, self.out).items():
+            if isinstance(value, dict) and isinstance(values.get(name), dict):
+                values[name] = value | values[name]
+        if not self.environment:
+            raise UserError(
+                "expected the name of an environment, got none; `mufield list` shows them"
+            )
+        config = parse_config(values, "the command line")
+        from ..runs.surroundings import set_precision
+
+        set_precision(config.precision)
+        return config
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Configured):
-    """Learn on a simulator, episode by episode; everything is kept in the run's directory."""
+    """Learn on a simulator, episode by episode; everything is kept in the run's directory.
 
-    tensorboard: Switch = False
-    """Write the metrics as TensorBoard events, too, into the run's directory."""
+    If that holds the run already, go on with it, however it ended; the result is as if it never
+    stopped. Its settings are known then: `mufield train --out my-run` is enough, and --episodes
+    says how many there are to be in all.
+    """
+
+    out: Path | None = None
+    """Directory of the run: new, empty, or that of the run to go on with."""
 
     print_config: Switch = False
     """Only print all settings as TOML, with --json as JSON; --out is not needed."""
+
+    @classmethod
+    def settings(cls, config: Path | None, out: Path | None) -> dict[str, Any]:
+        """The settings of a run that has begun; then those of a file."""
+        begun = dict(read_settings(out / "config.json")) if _holds_run(out) and out else {}
+        begun.pop("imports", None)  # it is executed only if the user asked for that
+        for name, value in super().settings(config, out).items():
+            options = isinstance(value, dict) and isinstance(begun.get(name), dict)
+            begun[name] = begun[name] | value if options else value
+        return begun
+
+    def named_runs(self) -> Sequence[Path]:
+        """The run, if it has begun."""
+        return () if self.out is None else (self.out,)
 
     def __call__(self) -> Answer:
         if self.print_config:
@@ -35,64 +139,96 @@ class Train(Configured):
             document = resolve(config).document()
             return Answer(document, [as_toml(document)])
         run = self.directory()
-        with resumable(run) as check:
+        begun, done = _holds_run(run), None
+        with _resumable(run) as check:
             config = self.run_config()
-            _check_extra(self.tensorboard)
-            from ..runs.learn import learn_run, new_run
-
-            with waiting("preparing the run"):
-                setup = new_run(run, config, simulated=True)
-            rows = learn_run(run, setup=setup, tensorboard=self.tensorboard, check=check)
-        return metrics_answer(rows, run)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resume(OfRun):
-    """Go on with a run on a simulator, however it ended; the result is as if it never stopped."""
-
-    episodes: int | None = None
-    """Number of episodes in all; by default what the run was begun with."""
-
-    tensorboard: Switch = False
-    """Write the metrics of all episodes as TensorBoard events, too."""
-
-    def __call__(self) -> Answer:
-        with resumable(self.run) as check:
-            prepare(self.run)
-            _check_extra(self.tensorboard)
             from ..runs.files import RunFiles
-            from ..runs.layout import read_versions
-            from ..runs.learn import learn_run
-            from ..runs.surroundings import changes_since
+            from ..runs.learn import check_settings, learn_run, new_run
 
-            print_notes(changes_since(read_versions(self.run)))
-            done = RunFiles(self.run).episodes
+            setup = None
+            with waiting("preparing the run"):
+                if begun:
+                    check_settings(run, config, self.imports)
+                    print_changes(run)
+                    done = RunFiles(run).episodes
+                else:
+                    setup = new_run(run, config, simulated=True)
             rows = learn_run(
-                self.run,
-                self.episodes,
+                run,
+                config.episodes,
+                setup=setup,
                 imports=self.imports,
-                tensorboard=self.tensorboard,
                 check=check,
             )
         if len(rows) == done:
             print_notes([f"complete already, with {done} episodes; --episodes N goes on to N"])
-        return metrics_answer(rows, self.run)
+        return metrics_answer(rows, run)
 
 
-def _check_extra(tensorboard: bool) -> None:
-    """Raises if the package is not installed, before anything is computed."""
-    if tensorboard:
-        importlib.import_module("tensorboardX")
+@dataclass(frozen=True, kw_only=True)
+class New(Configured):
+    """Begin a run of a real system; then ask for a policy and tell what happened, in turn."""
+
+    def __call__(self) -> Answer:
+        run, config = self.directory(), self.run_config()
+        config = replace(config, label=config.label or secrets.token_hex(4))
+        from ..runs.learn import new_run
+
+        setup = new_run(run, config)
+        return Answer({"run": setup.config.identity, "directory": str(run)})
+
+
+def _holds_run(directory: Path | None) -> bool:
+    return directory is not None and (directory / "config.json").exists()
+
+
+def _precision() -> str:
+    """The number format that JAX computes in, or would if it were imported."""
+    if "jax" in sys.modules:
+        from ..runs.surroundings import current_precision
+
+        return current_precision()
+    wanted = os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "y", "on")
+    return "float64" if wanted else "float32"
+
+
+def as_toml(document: dict[str, Any]) -> str:
+    """The settings as TOML: the environment, the model and the planner are tables."""
+    import tomli_w
+
+    flat = {name: value for name, value in document.items() if name != "format"}
+    tables: dict[str, dict[str, Any]] = {}
+    for name, options in TABLES.items():
+        own = flat.pop(options)
+        if "name" in own:  # an option of the user's own system, which the table cannot hold
+            tables[options] = own
+        else:
+            tables[name] = {"name": flat.pop(name)} | own
+    return tomli_w.dumps(_without_null(flat | tables)).rstrip()
+
+
+def _without_null(table: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null; it is the default of all settings that can be null."""
+    return {
+        name: _without_null(value) if isinstance(value, dict) else value
+        for name, value in table.items()
+        if value is not None
+    }
 
 
 @contextmanager
-def resumable(run: Path) -> Iterator[Callable[[], None]]:
+def _resumable(run: Path) -> Iterator[Callable[[], None]]:
     """After Ctrl-C, says how to go on with the run.
 
-    Libraries that are interrupted at a bad moment may swallow the interrupt. So the block gets a
-    function to call now and then, which raises it again.
+    Libraries that are interrupted at a bad moment may swallow the interrupt, and Python reports one
+    that met a finaliser as a traceback. So the block gets a function to call now and then, which
+    raises it again, and such reports are dropped.
     """
-    asked = False
+    asked, report = False, sys.unraisablehook
+
+    def unless_interrupt(found: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(found.exc_type, KeyboardInterrupt):
+            report(found)
 
     def remember(number: int, frame: FrameType | None) -> NoReturn:
         nonlocal asked
@@ -109,11 +245,13 @@ def resumable(run: Path) -> Iterator[Callable[[], None]]:
     try:
         if ours:
             signal.signal(signal.SIGINT, remember)
+            sys.unraisablehook = unless_interrupt
         yield check
     except KeyboardInterrupt:
-        if (run / "config.json").exists():  # or else the run has not begun
-            say(f"stopped; go on with: mufield resume {shlex.quote(str(run))}")
+        if _holds_run(run):  # or else the run has not begun
+            say(f"stopped; go on with: mufield train --out {shlex.quote(str(run))}")
         raise
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = report

@@ -1,1 +1,5 @@
-"""Learners and references compared: what each earns, from how many transitions, in what time."""
+"""Learners and references side by side, in one system."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

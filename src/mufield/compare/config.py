@@ -2,36 +2,10 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 from ..errors import UserError
 from ..runs.config import ModelName
-
-Kind = Literal["learner", "constrained", "reference", "fleet", "q-learner"]
-"""What a contender is: one that learns a model; one that does so and differs in how it satisfies
-constraints; one that learns nothing; the same for fleets; Q-learning."""
-
-CONTENDERS: dict[str, tuple[Kind, str]] = {
-    "m3ucrl": ("learner", "hallucinated"),
-    "greedy": ("learner", "greedy"),
-    "thompson": ("learner", "thompson"),
-    "bonus": ("learner", "bonus"),
-    "safe": ("constrained", "samples"),
-    "unsafe": ("constrained", "none"),
-    "random": ("reference", ""),
-    "known": ("reference", ""),
-    "stay": ("fleet", ""),
-    "demand": ("fleet", ""),
-    "fluid": ("fleet", ""),
-    "u2mfqlfh": ("q-learner", "standard"),
-    "u2mfqlfh-extended": ("q-learner", "extended"),
-}
-"""All contenders, with the optimism, the pessimism or the options of those that learn."""
-
-
-def contenders_of(*kinds: Kind) -> list[str]:
-    """Names of all contenders of these kinds."""
-    return [name for name, (kind, _) in CONTENDERS.items() if kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -48,9 +22,10 @@ class ComparisonConfig:
     random draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles
     wait, demand sends them where passengers are near by, and fluid plans with the true motion by
     the fluid linear programme. Each that learns a model may name its family: m3ucrl:ensemble and
-    m3ucrl:gp, side by side; u2mfqlfh and u2mfqlfh-extended are Q-learning, which needs a finite set
-    of moves and plays the discrete rooms in place of four-rooms. usual stands for m3ucrl, greedy,
-    thompson, random and known; in manhattan for stay, demand, m3ucrl, known and fluid."""
+    m3ucrl:gp, side by side; u2mfqlfh is Q-learning, which needs a finite set of moves, as in
+    discrete-rooms. A learner of your own goes by the name that it has in the file of --import.
+    usual stands for m3ucrl, greedy, thompson, random and known; in manhattan for stay, demand,
+    m3ucrl, known and fluid."""
 
     seeds: tuple[int, ...] = tuple(range(10))
     """Seeds of all that learn."""
@@ -92,12 +67,6 @@ class ComparisonConfig:
                 usual = ("stay", "demand", "m3ucrl", "known", "fluid")
             object.__setattr__(self, "contenders", usual)
         _check_list("contender", self.contenders)
-        for name in self.contenders:
-            _check_contender(*split(name))
-            if name.startswith("safe") and name.replace("safe", "m3ucrl") in self.contenders:
-                raise UserError(
-                    "safe learns as m3ucrl does in systems with constraints; leave one of them out"
-                )
         _check_list("seed", self.seeds)
         if min(self.episodes, self.agents) < 1 or min(self.seeds) < 0:
             raise UserError(
@@ -114,23 +83,6 @@ class ComparisonConfig:
         """The configuration as JSON."""
         document: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
         return document
-
-
-def split(name: str) -> tuple[str, str]:
-    """A contender's own name and the family that it names; empty if it names none."""
-    own, _, family = name.partition(":")
-    return own, family
-
-
-def _check_contender(name: str, family: str) -> None:
-    if name not in CONTENDERS:
-        raise UserError(f"no contender is named {name!r}; there are {', '.join(CONTENDERS)}")
-    families, learners = get_args(ModelName), contenders_of("learner", "constrained")
-    if family and (family not in families or name not in learners):
-        raise UserError(
-            f"no contender is named '{name}:{family}'; {', '.join(learners)} may "
-            f"name a family of models, one of {', '.join(families)}, as in m3ucrl:ensemble"
-        )
 
 
 def _check_list(what: str, given: tuple[Any, ...]) -> None:

@@ -1,251 +1,293 @@
-"""The contenders: the jobs that each needs, and what their results say."""
+"""The contenders, one class each: the jobs that it needs, what their results say, how it looks."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from ..actions import MoveSet
 from ..errors import UserError
-from ..fleet.fluid import of_fleet
-from ..flow.dependence import depends_on_mu, trips_see_mu
-from ..jobs.compute import simulated, system_of
-from ..jobs.job import Q_RATES, Job, JobResult, learning_job, system_job
+from ..fleet.fluid import fleet_parts
+from ..flow.motions import dependence, trips_see_mu
+from ..jobs.compute import OWN_LEARNERS
+from ..jobs.job import Q_RATES, Job, JobResult, learning_job
 from ..planning.certificate import is_concave
-from ..planning.starts import Table
-from ..runs.build import resolve
-from ..runs.config import RunConfig, parse_config
-from ..runs.overview import judged
-from ..runs.surroundings import current_precision, import_users
-from .config import CONTENDERS, ComparisonConfig, split
-from .result import Result
+from ..planning.kinds import Table
+from ..runs.config import ModelName, parse_config
+from .arena import Arena
+from .result import Look, Result
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One of those who are compared.
-
-    Attributes:
-        name: Its name on the command line.
-        jobs: One for each seed, or a single one if nothing is random.
-        plays: The system that it plays in.
-        comparable: Whether the others play in the same system.
-        remark: What people should know of it.
-        horizon: Moves of an episode.
-        constrained: Whether the system has constraints.
-        agents: Agents that are tracked in an episode.
-    """
+class Contender(ABC):
+    """One of those who are compared."""
 
     name: str
-    jobs: tuple[Job, ...]
-    plays: str
-    comparable: bool
-    remark: str
-    horizon: int
-    constrained: bool = False
-    agents: int = 1
+    look: Look
 
-    def result(self, found: Sequence[JobResult]) -> Result:
+    @abstractmethod
+    def jobs(self, arena: Arena) -> list[Job]:
+        """A job for each seed, or one if nothing is random; raises if it cannot play there."""
+
+    @abstractmethod
+    def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
         """Puts the results of its jobs together."""
-        figures, kind = [each.figures for each in found], self.jobs[0].kind
-        shared: dict[str, Any] = {
-            "name": self.name,
-            "plays": self.plays,
-            "comparable": self.comparable,
-            "remark": self.remark,
-            "seconds": sum(each.seconds for each in found),
-        }
-        if kind not in ("learn", "qlearning"):
-            return self._reference(shared, **figures[0])
-        learned = kind == "learn"
-        curves = np.array([each["values" if learned else "evaluation"] for each in figures])
-        episodes = np.arange(1, curves.shape[1] + 1) if learned else figures[0]["episodes"]
-        last = judged(len(episodes)) if learned else 1
+
+    def _learned(
+        self,
+        arena: Arena,
+        found: Sequence[JobResult],
+        curves: Float[np.ndarray, "seeds entries"],
+        episodes: Int[np.ndarray, "entries"],
+        *,
+        last: int,
+        agents: int = 1,
+        **more: Any,
+    ) -> Result:
+        """The result of one who learns; a seed's J is the mean of the ``last`` entries."""
         return Result(
-            **shared,
-            transitions=tuple(int(count) * self.horizon * self.agents for count in episodes),
+            self.name,
+            self.look,
+            seconds=sum(each.seconds for each in found),
+            finals=tuple(map(float, curves[:, -last:].mean(axis=1))),
+            transitions=tuple(int(count) * arena.horizon * agents for count in episodes),
             curves=tuple(tuple(map(float, curve)) for curve in curves),
-            finals=tuple(float(value) for value in curves[:, -last:].mean(axis=1)),
-            last=last,
             episodes=int(episodes[-1]),
-            violated=_violated(figures) if learned else None,
+            **more,
         )
 
-    def _reference(
-        self, shared: dict[str, Any], *, value: float, upper: float | None = None, **more: Any
-    ) -> Result:
-        """The result of a contender that learns nothing."""
-        if upper is not None:
-            # Rounded up, so that it remains a bound.
-            bound = math.ceil(100 * upper) / 100
-            which = "that satisfies the constraints " if self.constrained else ""
-            shared |= {
-                "remark": f"no policy on the learners' moves {which}earns more than {bound:.2f}"
-            }
-        return Result(**shared, finals=(value,), upper=upper)
 
+@dataclass(frozen=True)
+class OwnLearner(Contender):
+    """A learner of the user's own; `contender` registers it."""
 
-def _violated(figures: Sequence[dict[str, Any]]) -> float | None:
-    """Share of the episodes of all seeds that violated a constraint; None if there is none."""
-    margins = [row["margin"] for each in figures for row in each["rows"] if "margin" in row]
-    return float(np.mean(np.array(margins) < -0.01)) if margins else None
-
-
-class Arena:
-    """The system that contenders share, and the learners' configuration with all defaults."""
-
-    def __init__(self, config: ComparisonConfig):
-        """Builds the system; raises if there is none of that name or with these options."""
-        import_users(config.imports)
-        self.config = config
-        settings = {
-            "environment": config.environment,
-            "options": config.options,
-            "imports": config.imports,
-            "episodes": config.episodes,
-            "agents": config.agents,
-            "judge": False,
-            "model": config.model,
-            "model_options": config.model_options,
-            "planner_options": config.planner_options,
-            "precision": current_precision(),
-        }
-        self.run: RunConfig = resolve(parse_config(settings, "the comparison"))
-        self.settings = {"environment": config.environment, "options": self.run.options}
-        problem = system_of(self.settings).problem
-        self.horizon: int = problem.horizon
-        self.constrained: bool = problem.constraints is not None
-
-    def contenders(self) -> list[Contender]:
-        """All contenders of the configuration; raises if one cannot play in this system."""
-        return [self._enter(name) for name in self.config.contenders]
-
-    def _enter(self, name: str) -> Contender:
-        own, family = split(name)
-        kind, setting = CONTENDERS[own]
-        if kind == "learner":
-            return self._learner(name, family, optimism=setting)
-        if kind == "constrained":
-            if not self.constrained:
-                raise UserError(
-                    f"{name} needs a system with constraints, but {self.config.environment} has "
-                    f"none; leave {name} out, or compare in four-rooms-doors"
-                )
-            return self._learner(name, family, pessimism=setting)
-        if kind == "q-learner":
-            return self._q_learner(name, setting)
-        if kind == "fleet":
-            return self._of_fleet(name)
-        if name == "known":
-            return self._known()
-        simulated(self.settings, name)  # raises if the random policy cannot be evaluated here
-        return self._contender(name, self._job(name, "random"))
-
-    def _learner(self, name: str, family: str, **settings: str) -> Contender:
-        document = self.run.document() | settings
-        if family and family != self.run.model:  # whose settings have other names
-            document |= {"model": family, "model_options": {}}
-        jobs = [
-            learning_job(
-                f"{name.replace(':', '-')}-{seed}",
-                parse_config(document | {"seed": seed}, name),
-                seconds=float(self.config.episodes),
-            )
-            for seed in self.config.seeds
+    def jobs(self, arena: Arena) -> list[Job]:
+        """Lets it learn once for each seed."""
+        config = arena.config
+        shared = {"learner": self.name, "episodes": config.episodes, "agents": config.agents}
+        return [
+            arena.job(f"{self.name}-{seed}", "own", **shared, seed=seed) for seed in config.seeds
         ]
-        return self._contender(name, *jobs, agents=self.config.agents)
 
-    def _known(self) -> Contender:
-        """Plans with the true motion.
+    def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
+        """The mean J of the last episodes counts."""
+        curves = np.array([each.figures["values"] for each in found])
+        count = curves.shape[1]
+        last = max(1, min(5, count // 3))  # so that its first attempts never count
+        which = f"its mean over episodes {count - last + 1} to {count}"
+        which = which if last > 1 else f"that of its last episode, {count}"
+        return self._learned(
+            arena,
+            found,
+            curves,
+            np.arange(1, count + 1),
+            last=last,
+            agents=arena.config.agents,
+            counted=f"J of a learner is {which}",
+            violated=self._violated(found),
+        )
 
-        By mirror ascent over the moves that the learners plan with, so that its certificate
-        bounds them as well. Where there is no certificate and actions form a box, also by gradient
-        ascent for a table of actions; the better of the two counts.
-        """
-        system = simulated(self.settings, "known")
-        flow, motion = system.reveal()
-        # With trips vehicles of a cell must part, which a single action for each cell cannot say.
-        mixes = is_concave(flow, motion) or system.problem.trips is not None
-        if mixes or isinstance(system.problem.actions, MoveSet):
-            more = {}
-        else:
-            more = {"table": {"steps": Table().steps, "learning_rate": Table().learning_rate}}
-        points = int(self.run.planner_options["points"])
-        # It stops after these sweeps, or this near to the optimum.
-        job = self._job("known", "mirror", points=points, sweeps=400, bracket=0.05, **more)
-        moved = depends_on_mu(system.problem, motion)
-        why = "the motion depends on mu" if moved else "the reward is not concave in mu"
-        if not moved and trips_see_mu(system.problem):
-            why = "trips depend on mu"
-        remark = f"a better plan may exist: nothing bounds the optimum, because {why}"
-        return self._contender("known", job, remark=remark)
+    def _violated(self, found: Sequence[JobResult]) -> float | None:
+        """Share of the episodes that violated a constraint; None if that is not known."""
+        rows = [row for each in found for row in each.figures.get("rows", ())]
+        margins = [row["margin"] for row in rows if "margin" in row]
+        return float(np.mean(np.array(margins) < -0.01)) if margins else None
 
-    def _of_fleet(self, name: str) -> Contender:
-        """A contender that needs passengers."""
-        of_fleet(simulated(self.settings, name).problem)  # raises if there are none
-        if name != "fluid":
-            return self._contender(name, self._job(name, "fleet", policy=name))
-        points = int(self.run.planner_options["points"])
-        # Its plan has five moves on each axis; its bound is for all that the learners plan with.
-        job = self._job(name, "fluid", points=5, tried=points)
-        return self._contender(name, job)
 
-    def _q_learner(self, name: str, formulation: str) -> Contender:
-        """Q-learning; it plays the discrete rooms where the others play the continuous ones."""
-        from ..baselines.q_learning import QLearning, compiled_loop
+@dataclass(frozen=True)
+class Learner(OwnLearner):
+    """M3-UCRL with a kind of optimism or of pessimism, and perhaps another family of models."""
 
-        compiled_loop()  # raises if numba is missing
-        config, game = self.config, self._game(name, formulation)
-        # Tabulates the game, and raises if that is impossible.
-        algorithm = QLearning(simulated(game, name))
-        jobs = [
-            self._job(
-                f"{name}-{seed}",
-                "qlearning",
-                **game,
-                rates=Q_RATES,
-                episodes=config.q_episodes,
-                evaluate_every=config.q_episodes // config.evaluations,
-                seed=seed,
+    settings: dict[str, str] = field(default_factory=dict)
+    family: str = ""
+
+    def jobs(self, arena: Arena) -> list[Job]:
+        """A run for each seed."""
+        if "pessimism" in self.settings and not arena.constrained:
+            raise UserError(
+                f"{self.name} needs a system with constraints, but {arena.config.environment} has "
+                f"none; leave {self.name} out, or compare in four-rooms-doors"
             )
+        document = arena.run.document() | self.settings
+        if self.family and self.family != arena.run.model:  # whose settings have other names
+            document |= {"model": self.family, "model_options": {}}
+        return [
+            learning_job(
+                f"{self.name.replace(':', '-')}-{seed}",
+                parse_config(document | {"seed": seed}, self.name),
+            )
+            for seed in arena.config.seeds
+        ]
+
+
+@dataclass(frozen=True)
+class Reference(Contender):
+    """A policy that nobody has to learn: the random one, or what a fleet does without a plan."""
+
+    fleet: bool = False
+
+    def jobs(self, arena: Arena) -> list[Job]:
+        """Plays it once."""
+        problem = arena.system(self.name).problem
+        if not self.fleet:
+            return [arena.job(self.name, "random")]
+        fleet_parts(problem)  # raises if there are no passengers
+        return [arena.job(self.name, "fleet", policy=self.name)]
+
+    def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
+        """J, and a bound if there is one."""
+        (done,) = found
+        upper: float | None = done.figures.get("upper")
+        if upper is None:
+            remark = self._unbounded(arena)
+        else:
+            which = "that satisfies the constraints " if arena.constrained else ""
+            bound = math.ceil(100 * upper) / 100  # rounded up, so that it remains a bound
+            remark = f"no policy on the learners' moves {which}earns more than {bound:.2f}"
+        finals = (done.figures["value"],)
+        return Result(self.name, self.look, done.seconds, finals, remark, upper=upper)
+
+    def _unbounded(self, arena: Arena) -> str:
+        """Why there is no bound."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Known(Reference):
+    """Plans with the true motion.
+
+    By mirror ascent over the moves that the learners plan with, so that its certificate bounds them
+    as well. Where there is no certificate and actions form a box, also by gradient ascent for a
+    table of actions; the better of the two counts.
+    """
+
+    def jobs(self, arena: Arena) -> list[Job]:
+        """Plans once."""
+        system = arena.system(self.name)
+        # With trips vehicles of a cell must part, which a single action for each cell cannot say.
+        mixes = is_concave(*system.reveal()) or system.problem.trips is not None
+        table = {"steps": Table().steps, "learning_rate": Table().learning_rate}
+        more = {} if mixes or isinstance(system.problem.actions, MoveSet) else {"table": table}
+        # It stops after these sweeps, or this near to the optimum.
+        settings = {"points": arena.points, "sweeps": 400, "bracket": 0.05}
+        return [arena.job(self.name, "mirror", **settings, **more)]
+
+    def _unbounded(self, arena: Arena) -> str:
+        system = arena.system(self.name)
+        why = "the reward is not concave in mu"
+        if dependence(system.problem, system.reveal()[1]).mu:
+            why = "the motion depends on mu"
+        elif trips_see_mu(system.problem):
+            why = "trips depend on mu"
+        return f"a better plan may exist: nothing bounds the optimum, because {why}"
+
+
+@dataclass(frozen=True)
+class Fluid(Reference):
+    """Plans for a fleet by the fluid linear programme, with the true motion."""
+
+    def jobs(self, arena: Arena) -> list[Job]:
+        """Plans with five moves on each axis; the bound is for all that the learners plan with."""
+        fleet_parts(arena.system(self.name).problem)
+        return [arena.job(self.name, "fluid", points=5, tried=arena.points)]
+
+
+@dataclass(frozen=True)
+class QLearner(Contender):
+    """Model-free Q-learning, in games with a finite set of moves; it follows one agent."""
+
+    def jobs(self, arena: Arena) -> list[Job]:
+        """Trains once for each seed."""
+        from ..baselines.q_learning import QLearning, compiled_loop  # needs the extra qlearning
+
+        config, system = arena.config, arena.system(self.name)
+        if not isinstance(system.problem.actions, MoveSet):
+            raise UserError(
+                f"{self.name} needs a finite set of moves, but {config.environment} has "
+                f"{system.problem.actions.describe()}; leave {self.name} out, or compare in "
+                "discrete-rooms"
+            )
+        compiled_loop()  # raises if numba is missing
+        QLearning(system)  # raises if the game cannot be tabulated
+        every = config.q_episodes // config.evaluations
+        settings = {"rates": Q_RATES, "episodes": config.q_episodes, "evaluate_every": every}
+        return [
+            arena.job(f"{self.name}-{seed}", "qlearning", **settings, seed=seed)
             for seed in config.seeds
         ]
-        if config.environment != "four-rooms":
-            remark = "the same game, with one option for each cell and step"
-            return self._contender(name, *jobs, remark=remark)
-        other = "discrete-rooms" + ("-extended" if formulation == "extended" else "")
-        horizon = algorithm.system.problem.horizon
-        remark = "discrete rooms, other moves and noise"
-        return Contender(name, tuple(jobs), other, False, remark, horizon)
 
-    def _game(self, name: str, formulation: str) -> dict[str, Any]:
-        """The environment that Q-learning plays in, with its options."""
-        environment, options = self.config.environment, self.run.options
-        if environment == "four-rooms":
-            shared = {option: options[option] for option in ("horizon", "drawing")}
-            return {"environment": "discrete-rooms", "options": shared | {"actions": formulation}}
-        problem = simulated(self.settings, name).problem
-        if not isinstance(problem.actions, MoveSet):
+    def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
+        """The last evaluation counts."""
+        curves = np.array([each.figures["evaluation"] for each in found])
+        episodes = found[0].figures["episodes"]
+        return self._learned(arena, found, curves, episodes, last=1)
+
+
+CONTENDERS: dict[str, Contender] = {
+    each.name: each
+    for each in (
+        Learner("m3ucrl", Look(place=0), {"optimism": "hallucinated"}),
+        Learner("greedy", Look(place=1), {"optimism": "greedy"}),
+        Learner("thompson", Look(place=2), {"optimism": "thompson"}),
+        Learner("bonus", Look(place=3), {"optimism": "bonus"}),
+        Learner("safe", Look(place=5), {"pessimism": "samples"}),
+        Learner("unsafe", Look(place=6), {"pessimism": "none"}),
+        Reference("random", Look("-.", "0.45")),
+        Known("known", Look("-", "black")),
+        Reference("stay", Look("-.", "tab:brown"), fleet=True),
+        Reference("demand", Look("-.", "tab:olive"), fleet=True),
+        Fluid("fluid", Look("-", "tab:gray")),
+        QLearner("u2mfqlfh", Look(place=4)),
+    )
+}
+"""All contenders by name."""
+
+
+def contender(name: str) -> Callable[[Callable[..., Sequence[float]]], Any]:
+    """Registers a learner of your own as a contender, as a decorator.
+
+    The function gets the system, an `AbstractSystem`, and ``episodes``, ``agents`` and ``seed`` by
+    name; it returns the J of each episode. Write it into a file that ``--import`` or
+    ``ComparisonConfig(imports=...)`` names, so that workers find it as well.
+    """
+    if name in CONTENDERS and type(CONTENDERS[name]) is not OwnLearner:
+        raise UserError(f"the contender {name!r} is mufield's own; choose another name")
+
+    def register(learner: Callable[..., Sequence[float]]) -> Callable[..., Sequence[float]]:
+        OWN_LEARNERS[name] = learner
+        # Behind all places of our own learners with models of any family.
+        CONTENDERS[name] = OwnLearner(name, Look(place=100 + len(OWN_LEARNERS)))
+        return learner
+
+    return register
+
+
+def enter(names: Sequence[str]) -> list[Contender]:
+    """The contenders of these names, which may name a family of models: ``m3ucrl:ensemble``."""
+    for name in names:
+        if name.startswith("safe") and name.replace("safe", "m3ucrl") in names:
             raise UserError(
-                f"{name} needs a finite set of moves, but {environment} has "
-                f"{problem.actions.describe()}; leave {name} out, or compare in discrete-rooms"
+                "safe learns as m3ucrl does in systems with constraints; leave one of them out"
             )
-        if formulation == "standard":
-            return self.settings
-        if environment not in ("discrete-rooms", "discrete-rooms-extended"):
-            raise UserError(
-                f"{name} knows the extended options of the discrete rooms only, but the "
-                f"environment is {environment}; use u2mfqlfh, which plays with the options of "
-                "any finite game"
-            )
-        return {"environment": "discrete-rooms", "options": options | {"actions": formulation}}
+    return [_enter(name) for name in names]
 
-    def _job(self, name: str, kind: Any, **settings: Any) -> Job:
-        own = {"precision": self.run.precision, "imports": self.config.imports}
-        return system_job(name, kind, **(self.settings | own | settings))
 
-    def _contender(self, name: str, *jobs: Job, remark: str = "", agents: int = 1) -> Contender:
-        shared = (self.config.environment, True, remark, self.horizon, self.constrained)
-        return Contender(name, jobs, *shared, agents=agents)
+def _enter(name: str) -> Contender:
+    own, _, family = name.partition(":")
+    if own not in CONTENDERS:
+        raise UserError(f"no contender is named {own!r}; there are {', '.join(CONTENDERS)}")
+    found, families = CONTENDERS[own], get_args(ModelName)
+    if not family:
+        return found
+    if not isinstance(found, Learner) or family not in families:
+        learners = [each.name for each in CONTENDERS.values() if isinstance(each, Learner)]
+        raise UserError(
+            f"no contender is named {name!r}; {', '.join(learners)} may name a family of models, "
+            f"one of {', '.join(families)}, as in m3ucrl:ensemble"
+        )
+    place = found.look.place + 7 * (1 + families.index(family))
+    return Learner(name, Look(place=place), found.settings, family)

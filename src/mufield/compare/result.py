@@ -1,68 +1,68 @@
-"""What contenders did, as curves and as a table."""
+"""What contenders did, as curves and as a table. No JAX, so that the help comes at once."""
 
 import csv
 import io
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..io.atomic import write_bytes
+from ..learning.metrics import interval_of
 from .config import ComparisonConfig
+
+
+class Look(NamedTuple):
+    """How a contender is drawn: line style of matplotlib, colour, or place among all colours."""
+
+    dashes: str = "-"
+    colour: str | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one contender did; the first four fields are those of `Contender`.
+    """What one contender did.
 
     Attributes:
+        name: Its name on the command line.
+        look: How it is drawn.
         seconds: Time of all seeds together.
         finals: J at the end for each seed; a single one if nothing is random.
+        remark: What people should know of it.
         transitions: Moves that a seed had seen at each entry of its curve, those of the entry's
             own episode included; empty if nothing is learned.
         curves: J for each seed and entry.
         episodes: Episodes of each seed.
-        last: Number of last entries of a curve whose mean is the seed's J at the end.
+        counted: Which episodes count for J, in words.
         upper: Certified bound: no policy on the moves of the learners earns more.
         violated: Share of a learner's episodes that violated a constraint by more than a percent of
             its limit; None if the system has no constraints.
     """
 
     name: str
-    plays: str
-    comparable: bool
-    remark: str
+    look: Look
     seconds: float
     finals: tuple[float, ...]
+    remark: str = ""
     transitions: tuple[int, ...] = ()
     curves: tuple[tuple[float, ...], ...] = ()
     episodes: int = 0
-    last: int = 1
+    counted: str = ""
     upper: float | None = None
     violated: float | None = None
 
-    @property
-    def label(self) -> str:
-        """The name, with a star if it played another game."""
-        return self.name if self.comparable else f"{self.name}*"
-
-    @property
-    def note(self) -> str:
-        """What people should know of it; first of all whether it played another game."""
-        return self.remark if self.comparable else f"not comparable: {self.remark}"
-
     def row(self) -> dict[str, Any]:
-        """The contender's row of the table."""
+        """The contender's row of the table; ``low`` to ``high`` is a 95% confidence interval."""
         return {
             "contender": self.name,
-            "mean": statistics.fmean(self.finals),
-            "min": min(self.finals),
-            "max": max(self.finals),
+            **interval_of(self.finals)._asdict(),
+            "seeds": len(self.finals),
             "episodes": self.episodes,
             "transitions": self.transitions[-1] if self.transitions else 0,
             "seconds": self.seconds,
             "violated": self.violated,
-            "note": self.note,
+            "note": self.remark,
         }
 
 
@@ -82,17 +82,31 @@ class Comparison:
     problems: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table."""
+        """The table: one row for each contender."""
         rows = [result.row() for result in self.results]
         if all(row["violated"] is None for row in rows):  # most systems have no constraints
             for row in rows:
                 del row["violated"]
         return rows
 
-    def document(self) -> dict[str, Any]:
-        """Everything as JSON."""
-        return {
-            "format": 2,  # of comparison.json
+    def tidy(self) -> list[dict[str, Any]]:
+        """One row for each contender, seed and entry of its curve, as plotting libraries like."""
+        rows = []
+        for each in self.results:
+            curves = each.curves or tuple((value,) for value in each.finals)
+            for seed, curve in zip(self.config.seeds, curves, strict=False):
+                for seen, value in zip(each.transitions or (0,), curve, strict=True):
+                    rows.append(
+                        {"contender": each.name, "seed": seed, "transitions": seen, "J": value}
+                    )
+        return rows
+
+    def write(self, directory: Path) -> None:
+        """Writes ``comparison.json``, the table as ``comparison.csv``, curves as ``curves.csv``."""
+        from ..io.sealed import write_json
+
+        document = {
+            "format": 3,  # of comparison.json
             "config": self.config.document(),
             "table": self.rows(),
             "contenders": {
@@ -100,15 +114,10 @@ class Comparison:
                 for result in self.results
             },
         }
-
-    def write(self, directory: Path) -> None:
-        """Writes all curves to ``comparison.json`` and the table to ``comparison.csv``."""
-        from ..io.atomic import write_bytes
-        from ..io.sealed import write_json
-
-        write_json(directory / "comparison.json", self.document())
+        write_json(directory / "comparison.json", document)
         if self.results:
             write_bytes(directory / "comparison.csv", as_csv(self.rows()).encode())
+            write_bytes(directory / "curves.csv", as_csv(self.tidy()).encode())
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ..jobs.job import JobStore
 from ..jobs.pool import AbstractPool, SameProcess, compute_missing
+from .arena import Arena
 from .config import ComparisonConfig
-from .contenders import Arena
+from .contenders import enter
 from .result import Comparison
 
 
@@ -27,7 +28,8 @@ def compare(
     Args:
         config: What to compare.
         directory: Where jobs are kept, to be used again by other comparisons, and where
-            ``comparison.json`` and ``comparison.csv`` are written; None to keep nothing.
+            ``comparison.json``, ``comparison.csv`` (the table) and ``curves.csv`` (tidy rows) are
+            written; None to keep nothing.
         pool: The workers, such as ``LocalProcesses(2)``; by default this process. Scripts that ask
             for processes need ``if __name__ == "__main__":``.
         progress: Whether to show a bar.
@@ -36,19 +38,18 @@ def compare(
     if directory is None:
         with tempfile.TemporaryDirectory() as kept_for_now:
             return compare(config, Path(kept_for_now), pool=pool, progress=progress, say=say)
-    store, contenders = JobStore(directory), Arena(config).contenders()
-    jobs = [job for contender in contenders for job in contender.jobs]
+    store, arena = JobStore(directory), Arena(config)
+    jobs = [(each, each.jobs(arena)) for each in enter(config.contenders)]
+    wanted = [job for _, own in jobs for job in own]
     with store.writing():
-        ended = compute_missing(jobs, store, pool or SameProcess(), progress=progress, say=say)
+        ended = compute_missing(wanted, store, pool or SameProcess(), progress=progress, say=say)
         problems = tuple(finished.problem for finished in ended if finished.problem)
         results = []
-        for contender in contenders:
-            found = [result for job in contender.jobs if (result := store.find(job))]
-            if len(found) == len(contender.jobs):
-                results.append(contender.result(found))
-        documents = {
-            contender.name: [job.document() for job in contender.jobs] for contender in contenders
-        }
+        for each, own in jobs:
+            found = [result for job in own if (result := store.find(job))]
+            if len(found) == len(own):
+                results.append(each.result(arena, found))
+        documents = {each.name: [job.document() for job in own] for each, own in jobs}
         comparison = Comparison(config, tuple(results), documents, problems)
         comparison.write(directory)
     return comparison

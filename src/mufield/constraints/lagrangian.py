@@ -10,19 +10,59 @@ Lagrangian over all policies; and for any multipliers this is no less than J of 
 satisfies the constraints.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool
 
-from .. import _types
-from .._types import Mass, Scalar
-from .constraint import Constraints
+from .._types import Margins, Mass, Masses, Scalar
+from ..errors import UserError
 
-Margins = Float[Array, "steps margins"]
+
+class InfeasibleError(UserError):
+    """No policy can satisfy the constraints of a problem."""
+
+
+class ConstraintRule(eqx.Module):
+    """How mirror ascent satisfies constraints; violations are shares of the limits.
+
+    The weight rho grows with the multipliers' updates, and the last sweeps *polish* a plan: with a
+    larger rho and larger safety margins they make it feasible.
+
+    Attributes:
+        growth: Factor on rho at an update where the relative violation is above a threshold.
+        threshold_decay: Factor on that threshold at every update; it begins at 1.
+        threshold_floor: Its least value.
+        reference: rho is divided by the greatest violation so far, clipped to [least, reference],
+            relative to this: constraints that can be violated only slightly get a larger rho. The
+            entropy can miss 95% of its greatest value by a twentieth at most, where doors can be
+            overcrowded many times.
+        least: See `reference`.
+        polish_sweeps: Number of polishing sweeps.
+        polish_share: Share of a learner's sweeps that polish.
+        polish_weight: Factor on rho in them.
+        polish_margin: Share by which constraints are tightened in them, of a large violation.
+        polish_rounds: Maximal number of further rounds while the plan is infeasible.
+        tolerance: A violation by less than this share counts as none.
+        sample_every: Sweeps between two evaluations of a plan in sampled models.
+    """
+
+    growth: float = 1.5
+    threshold_decay: float = 0.65
+    threshold_floor: float = 0.008
+    reference: float = 0.6
+    least: float = 0.03
+    polish_sweeps: int = 20
+    polish_share: float = 0.25
+    polish_weight: float = 10.0
+    polish_margin: float = 2e-4
+    polish_rounds: int = 6
+    tolerance: float = 1e-3
+    sample_every: int = 20
 
 
 class Penalty(eqx.Module):
@@ -39,7 +79,7 @@ class Penalty(eqx.Module):
 
     augmented: Scalar
     plain: Scalar
-    slopes: _types.Masses
+    slopes: Masses
     slack: Margins
     multipliers: Margins
 
@@ -48,99 +88,76 @@ class Penalty(eqx.Module):
         """By how much the worst constraint is violated, as a share of it; zero if none is."""
         return jnp.maximum(-jnp.min(self.slack), 0.0)
 
-    def exact(self, weight: Scalar) -> Scalar:
-        """An exact penalty: so large that no violation pays."""
-        violations = jnp.maximum(-self.slack, 0.0)
-        return (2 * jnp.max(self.multipliers) + weight) * jnp.sum(violations)
-
-
-class WeightRule(eqx.Module):
-    """When the weight rho grows.
-
-    Attributes:
-        growth: Factor on rho at an update of the multipliers where the relative violation is above
-            a threshold.
-        fall: Factor on that threshold at every update, from 1 down to `floor`.
-        floor: Its least value.
-        reference: rho is divided by the greatest violation so far, clipped to [least, reference],
-            relative to this: constraints that can be violated only slightly get a larger rho. The
-            entropy can miss 95% of its greatest value by a twentieth at most, where doors can be
-            overcrowded many times.
-        least: See `reference`.
-    """
-
-    growth: float = 1.5
-    fall: float = 0.65
-    floor: float = 0.008
-    reference: float = 0.6
-    least: float = 0.03
-
 
 class AugmentedLagrangian(eqx.Module):
     """The constraints of a problem and their multipliers.
 
     Attributes:
-        constraints: The constraints.
+        constraints: The function c of one distribution.
+        active: Which of them must hold after each move.
         multipliers: lambda, for each move and margin.
         margin: Safety margin: what c(mu) must be at least, instead of zero.
         weight: rho of constraints that can be violated by a large share of them.
-        allowed: Current threshold of the relative violation above which rho grows.
+        threshold: Relative violation above which rho grows at the next update.
         greatest: The greatest violation so far.
         rule: When rho grows.
     """
 
-    constraints: Constraints
+    constraints: Callable[[Mass], Array]
+    active: Bool[Array, "steps margins"]
     multipliers: Margins
     margin: Margins
     weight: Scalar
-    allowed: Scalar
+    threshold: Scalar
     greatest: Scalar
-    rule: WeightRule = eqx.field(static=True, default=WeightRule())
+    rule: ConstraintRule = eqx.field(static=True)
 
-    @classmethod
-    def start(cls, constraints: Constraints, weight: Scalar) -> "AugmentedLagrangian":
-        """No multipliers and no margins yet."""
-        zero = jnp.zeros((constraints.horizon, constraints.size), dtype=weight.dtype)
-        return cls(constraints, zero, zero, weight, jnp.ones_like(weight), jnp.zeros_like(weight))
+    def tightened(self, margin: Scalar | float) -> "AugmentedLagrangian":
+        """With safety margins that are larger by this share."""
+        return replace(self, margin=self.margin + margin)
 
-    def with_weight(self, weight: Scalar, more: Scalar | float = 0.0) -> "AugmentedLagrangian":
-        """With another rho, and safety margins that are larger by this share."""
-        return replace(self, weight=weight, margin=self.margin + more)
+    def updated(self, penalty: Penalty, share: float = 1.0) -> "AugmentedLagrangian":
+        """With multipliers that go a share of the way to lambda' of an episode.
 
-    def towards(self, penalty: Penalty, share: float) -> "AugmentedLagrangian":
-        """With multipliers that go a share of the way to lambda' of an episode."""
-        moved = self.multipliers + share * (penalty.multipliers - self.multipliers)
-        return replace(self, multipliers=moved)
-
-    def updated(self, penalty: Penalty) -> "AugmentedLagrangian":
-        """With the multipliers lambda' of an episode, and more weight if it violates too much."""
-        slow = penalty.violation / self.unit > jnp.maximum(self.allowed, self.rule.floor)
+        If they go all the way, rho grows where the violation is above its threshold.
+        """
+        if share < 1:
+            moved = self.multipliers + share * (penalty.multipliers - self.multipliers)
+            return replace(self, multipliers=moved)
+        slow = penalty.violation / self.violation_scale > jnp.maximum(
+            self.threshold, self.rule.threshold_floor
+        )
         weight = self.weight * jnp.where(slow, self.rule.growth, 1.0)
         return replace(
             self,
             multipliers=penalty.multipliers,
             weight=weight.astype(self.weight.dtype),
-            allowed=self.rule.fall * self.allowed,
+            threshold=self.rule.threshold_decay * self.threshold,
             greatest=jnp.maximum(penalty.violation, self.greatest),
         )
 
     @property
-    def unit(self) -> Scalar:
+    def violation_scale(self) -> Scalar:
         """A large violation of these constraints, as a share of them."""
         rule = self.rule
         found = jnp.clip(self.greatest, rule.least, rule.reference) / rule.reference
         return jnp.where(self.greatest > 0, found, 1.0)
 
-    def __call__(self, mass: _types.Masses) -> Penalty:
+    def merit(self, value: Scalar, penalty: Penalty) -> Scalar:
+        """J minus an exact penalty, so large that no violation pays."""
+        violations = jnp.maximum(-penalty.slack, 0.0)
+        return value - (2 * jnp.max(penalty.multipliers) + self.weight) * jnp.sum(violations)
+
+    def __call__(self, mass: Masses) -> Penalty:
         """What the augmented Lagrangian adds to J of an episode."""
         return self._penalty(mass, augmented=True)
 
-    def linear(self, mass: _types.Masses) -> Penalty:
+    def linear(self, mass: Masses) -> Penalty:
         """What the plain Lagrangian adds, with the multipliers as they are."""
         return self._penalty(mass, augmented=False)
 
-    def _penalty(self, mass: _types.Masses, augmented: bool) -> Penalty:
-        active, rho = self.constraints.active, self.weight / self.unit
+    def _penalty(self, mass: Masses, augmented: bool) -> Penalty:
+        rho = self.weight / self.violation_scale
 
         def one(after: Mass, held: Array, lam: Array, least: Array) -> tuple[Scalar, Any]:
             raw = self.constraints(after)
@@ -151,12 +168,12 @@ class AugmentedLagrangian(eqx.Module):
             paid = jnp.sum(jnp.where(held, lam**2, 0.0) - new**2) / (2 * rho)
             return paid, (raw, new)
 
-        rows = (mass[1:], active, self.multipliers, self.margin)
+        rows = (mass[1:], self.active, self.multipliers, self.margin)
         (paid, (raw, new)), slopes = jax.vmap(jax.value_and_grad(one, has_aux=True))(*rows)
         return Penalty(
             augmented=jnp.sum(paid),
             plain=jnp.sum(new * raw),
             slopes=jnp.concatenate([jnp.zeros_like(mass[:1]), slopes]),
-            slack=jnp.where(active, raw - self.margin, jnp.inf),
+            slack=jnp.where(self.active, raw - self.margin, jnp.inf),
             multipliers=new,
         )

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..io.atomic import write_bytes
 from ..io.policies import grid_entries, plain
 from ..io.sealed import sealed_bytes
-from ..policies.base import AbstractPolicy, Profile, fitting_profile
+from ..policies.base import AbstractPolicy, Profile, checked_profile
 from ..policies.encoders import Pooled, Unseen
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
@@ -43,17 +43,17 @@ def export_policy(
     problem: Problem,
     directory: Path,
     *,
-    formats: Sequence[Format] = ("safetensors", "onnx"),
+    formats: Sequence[Format] = ("safetensors",),
     identity: Mapping[str, Any] | None = None,
     units: Mapping[str, str] | None = None,
 ) -> list[Written]:
-    """Writes ``policy.safetensors`` with its reader, and ``policy.onnx``.
+    """Writes ``policy.safetensors`` with its reader, or ``policy.onnx``, or both.
 
     Args:
         profile: The policy.
         problem: The problem that it was planned for.
         directory: Where to write; made if it does not exist.
-        formats: Which files to write.
+        formats: Which files to write; ``"onnx"`` needs the extra ``deploy``.
         identity: Where the policy comes from, such as its run; anything that JSON can hold.
         units: Units of ``state`` and ``action``, ``mass`` and ``step``.
 
@@ -61,7 +61,7 @@ def export_policy(
         RuntimeError: If a file would decide otherwise than the policy in JAX. It is not written.
     """
     check_extra(formats)
-    profile = fitting_profile(profile, problem)
+    profile = checked_profile(profile, problem)
     policy = describe(profile, problem, identity=identity, units=units)
     proved: dict[str, tuple[bytes, float | None]] = {}
     for name in formats:
@@ -132,7 +132,7 @@ def describe(
     unknown = set(units or {}) - default.keys()
     if unknown:
         raise UserError(f"expected units of {', '.join(default)}, got {', '.join(sorted(unknown))}")
-    profile = fitting_profile(profile, problem)
+    profile = checked_profile(profile, problem)
     document, arrays = plain(profile)
     _check_exportable(profile.join(profile.per_step), problem)
     dtype = np.result_type(*arrays.values())
@@ -177,6 +177,11 @@ def _map(problem: Problem) -> dict[str, Any]:
 
 
 def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
+    if not isinstance(policy, TablePolicy | NetworkPolicy):
+        raise UserError(
+            f"readers know tables and networks, got a {type(policy).__name__}; write its actions "
+            "into a TablePolicy"
+        )
     seen = policy.mu if isinstance(policy, NetworkPolicy) else Unseen()
     if not isinstance(seen, Unseen | Pooled):
         raise UserError(

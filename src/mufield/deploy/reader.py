@@ -40,10 +40,6 @@ class Law(NamedTuple):
     actions: np.ndarray
     weights: np.ndarray
 
-    def mean(self) -> np.ndarray:
-        """The average actions, (agents, axes of the action)."""
-        return np.asarray(np.einsum("am,amd->ad", self.weights, self.actions))
-
 
 class Space:
     """The grid: a box of cells, of which ``walls`` marks those where no agent can be.
@@ -265,10 +261,6 @@ class DeployedPolicy:
         points, cells = self._located(states)
         return self.rule.law(self._step(step), points, cells, self._mass(mass))
 
-    def mean(self, states: Any, mass: Any = None, *, step: Step = None) -> np.ndarray:
-        """The average actions, (agents, axes of the action); arguments as in `law`."""
-        return self.law(states, mass, step=step).mean()
-
     def act(
         self,
         states: Any,
@@ -329,17 +321,22 @@ class DeployedPolicy:
     ) -> np.ndarray:
         """Where to drive: longitude and latitude for each vehicle, (agents, 2).
 
-        That is where its action points to; in a step it gets as far as traffic lets it. Arguments
-        as of `act`.
+        That is where its action points to; in a step it gets as far as traffic lets it. NaN for
+        vehicles that are not on the map or near it. Arguments as of `act`.
         """
         place = self._map()
         if place.reach is None:
             raise ValueError("the policy's actions are no moves on a map; use `act`")
-        states = self.positions(longitude, latitude)
+        found = self.space.onto_streets(place.to_plane(longitude, latitude))
+        known = np.flatnonzero(~np.isnan(found[:, 0]))
+        if chance is not None and np.shape(chance) == (len(found),):
+            chance = np.asarray(chance)[known]
+        states = found[known]
         actions = self.act(states, mass, step=step, rng=rng, chance=chance).astype(float)
-        aims = self.space.onto_streets(states + place.reach * actions)
+        targets = self.space.onto_streets(states + place.reach * actions)
         # Into a river far from any street: stay.
-        return place.to_earth(np.where(np.isnan(aims), states, aims))
+        found[known] = np.where(np.isnan(targets), states, targets)
+        return place.to_earth(found)
 
     def _map(self) -> Map:
         if self.map is None:
@@ -413,14 +410,10 @@ class DeployedPolicy:
                 )
             return None
         values = _real(mass, "mass")
-        if values.shape == space.shape and values.shape != (space.n_cells,):
-            if np.any(values[space.walls] != 0):
-                raise ValueError("expected a mass of 0 in walls, got more")
-            values = values[~space.walls]
         if values.shape != (space.n_cells,):
             raise ValueError(
-                f"expected a mass for each of the {space.n_cells} free cells (or the grid's "
-                f"shape {space.shape}), got the shape {values.shape}"
+                f"expected a mass for each of the {space.n_cells} free cells, got the shape "
+                f"{values.shape}"
             )
         values = values.astype(self.dtype)
         if not np.isfinite(values).all() or values.min() < 0:
@@ -531,11 +524,11 @@ class Network:
         if self.lower.shape != (axes,) or self.upper.shape != (axes,):
             raise ValueError(f"expected a box of {axes} axes, got {self.lower}, {self.upper}")
         (points,) = _sizes([document["points"]])
-        if points > 100:
-            raise ValueError(f"points: expected at most 100, got {points}")
         # Checked, because a wrong number would reserve too much memory.
-        if points > 1000 or points**axes > 100_000:
-            raise ValueError(f"expected at most 100000 moves, got {points} on each axis")
+        if points > 100 or points**axes > 100_000:
+            raise ValueError(
+                f"points: expected at most 100, and 100000 moves, got {points} on {axes} axes"
+            )
         self.moves = points**axes
         self.scores = normal_scores(points, axes).astype(policy.dtype)
 

@@ -21,14 +21,9 @@ MOVES = ((0, 1), (-1, 0), (0, 0), (1, 0), (0, -1))
 def option_table(actions: str) -> Float[np.ndarray, "options moves"]:
     """The distributions over the five moves that a policy may choose from; see `discrete_rooms`."""
     single = np.eye(5)
-    up, left, stay, right, down = single
+    up, left, _, right, down = single
     halves = 0.5 * np.stack([up + right, right + down, down + left, left + up])
-    quarter = 0.25 * (1.0 - stay)[None]
-    tables = {
-        "standard": single,
-        "extended": np.concatenate([single, halves]),
-        "extended-10": np.concatenate([single, halves, quarter]),
-    }
+    tables = {"standard": single, "extended": np.concatenate([single, halves])}
     if not isinstance(actions, str) or actions not in tables:
         raise UserError(f"actions must be one of {list(tables)}, got {actions!r}")
     return tables[actions]
@@ -48,9 +43,8 @@ def discrete_rooms(
 
     Args:
         actions: ``"standard"`` has the five moves. ``"extended"`` adds the four even mixtures of
-            adjacent moves, which makes nine options, as many as the paper's table has;
-            ``"extended-10"`` also adds the even mixture of all four directions, which the paper's
-            footnote lists as well.
+            adjacent moves, which makes nine options, as many as the paper's table has; the even
+            mixture of all four directions, which the paper's footnote lists as well, is left out.
         horizon: Number of moves.
         noise_intensity: Probability of a further random move after each move.
         pay_end: Whether the last distribution is paid; OpenSpiel's game does not pay it.

@@ -1,8 +1,8 @@
 """Exploration by entropy maximisation in four rooms (Sec. 6)."""
 
+from .. import constraints  # each name is loaded when it is used
 from .._types import Action, Scalar, State
 from ..actions import Box
-from ..constraints.constraint import cells_at_most
 from ..errors import UserError
 from ..problem import Problem
 from ..space.grid import Grid
@@ -53,7 +53,7 @@ def four_rooms(
             which the paper's reference plan could not reach the uniform distribution.
         noise_std: Standard deviation of the noise. The paper gives none. With 0.25 the entropy of
             networks planned with known motion stagnates when the paper's does; with less it falls
-            there, with more it grows (`benchmarks/noise.py`). J cannot tell: compare percentages
+            there, with more it grows (`benchmarks/plans.py`). J cannot tell: compare percentages
             of the plan with known motion, never J, with the paper.
         horizon: Number of moves.
         drawing: The map.
@@ -69,7 +69,7 @@ def four_rooms(
         if drawing != FOUR_ROOMS:
             raise UserError("door_cap is for the paper's map; leave out drawing, or the cap")
         doors = ((5, 2), (5, 8), (2, 5), (8, 5))
-        limits = [cells_at_most(grid, door_cap, doors, name="agents in a door")]
+        limits = [constraints.cells_at_most(grid, door_cap, doors, name="agents in a door")]
     problem = Problem(
         grid=grid,
         actions=boxes[action_box],
@@ -82,10 +82,3 @@ def four_rooms(
         constraints=limits,
     )
     return SimulatedSystem(problem, walk)
-
-
-def capped_rooms(
-    *, door_cap: float = 0.03, noise_std: float = 0.25, horizon: int = 20
-) -> SimulatedSystem:
-    """`four_rooms` with a limit on the agents in each door."""
-    return four_rooms(noise_std=noise_std, horizon=horizon, door_cap=door_cap)

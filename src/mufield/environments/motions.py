@@ -1,5 +1,6 @@
-"""A suite of motions of different kinds, to see what learners do with laws that nobody chose for
-them. Each is the motion of one agent on one of three maps, or of a vehicle in `city`.
+"""A suite of motions f(s, a, mu), on which learners are judged that are told nothing of them.
+
+Each moves one agent on one of three maps, or a vehicle in `city`.
 
 The registered names are a map and a motion: ``rooms-wind``, ``hall-lane``, ``torus-vortex``.
 """
@@ -55,31 +56,31 @@ def bump(state: Float[Array, "*batch 2"], x: float, y: float, width: float) -> F
     return jnp.exp(-0.5 * jnp.sum(jnp.square(state - jnp.array([x, y])), axis=-1) / width**2)
 
 
-def turned(vector: Action, angle: Scalar) -> Action:
-    """The vector, turned to the left."""
+def rotated(vector: Action, angle: Scalar) -> Action:
+    """The vector, turned to the left by an angle in radians."""
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     return jnp.stack([cos * vector[0] - sin * vector[1], sin * vector[0] + cos * vector[1]])
 
 
 def wind(state: State, action: Action, mu: MeanField) -> State:
-    """S + 0.85 a + w: the same wind everywhere."""
+    """The same wind w everywhere: f = s + 0.85 a + w."""
     return state + 0.85 * action + jnp.array([0.25, -0.15])
 
 
 def slow(state: State, action: Action, mu: MeanField) -> State:
-    """S + v(s) a: two bogs, in which agents are three times slower."""
+    """Two bogs, in which agents are three times slower: f = s + v(s) a."""
     bogs = bump(state, 3.0, 7.5, 2.0) + bump(state, 8.0, 3.0, 2.0)
     return state + (1.0 - 0.65 * bogs) * action
 
 
-def by_place(state: State, action: Action, mu: MeanField) -> State:
-    """S + 0.75 R(s) a: actions are turned by up to 70 degrees, by place."""
+def turned(state: State, action: Action, mu: MeanField) -> State:
+    """Actions are turned by up to 70 degrees, by place: f = s + 0.75 R(s) a."""
     angle = 1.2 * jnp.sin(0.45 * state[0] + 0.3) * jnp.cos(0.4 * state[1])
-    return state + 0.75 * turned(action, angle)
+    return state + 0.75 * rotated(action, angle)
 
 
 def saturating(state: State, action: Action, mu: MeanField) -> State:
-    """S + u(s) tanh(2.5 a): small actions do most of it; the east is slower."""
+    """Small actions do most of it, and the east is slower: f = s + u(s) tanh(2.5 a)."""
     return state + (0.95 - 0.4 * jax.nn.sigmoid(state[0] - 5.5)) * jnp.tanh(2.5 * action)
 
 
@@ -90,17 +91,17 @@ def coupled(state: State, action: Action, mu: MeanField) -> State:
 
 
 def crowded(state: State, action: Action, mu: MeanField) -> State:
-    """S + v(mu(s)) a: crowds slow down, to less than a third."""
+    """Crowds slow down, to less than a third: f = s + v(mu(s)) a."""
     return state + (0.3 + 0.7 * jnp.exp(-10.0 * mu.here)) * action
 
 
 def lane(state: State, action: Action, mu: MeanField) -> State:
-    """S + v(s) a: between y = 4 and y = 6 agents are 2.6 times faster, with a sharp edge."""
+    """Between y = 4 and y = 6 agents are 2.6 times faster, with a sharp edge: f = s + v(s) a."""
     return state + jnp.where((state[1] >= 4.0) & (state[1] < 6.0), 1.3, 0.5) * action
 
 
 def vortex(state: State, action: Action, mu: MeanField) -> State:
-    """S + 0.7 a + a whirl around the middle of the hall, strongest three cells from it."""
+    """A whirl w around the middle, strongest three cells from it: f = s + 0.7 a + w(s)."""
     from_centre = (state - jnp.array([6.5, 4.5])) / 3.0
     strength = 0.5 * jnp.exp(0.5 - 0.5 * jnp.sum(jnp.square(from_centre)))
     return state + 0.7 * action + strength * jnp.stack([-from_centre[1], from_centre[0]])
@@ -111,17 +112,17 @@ def mixed(state: State, action: Action, mu: MeanField) -> State:
     angle = 0.8 * jnp.sin(0.5 * state[1]) + 0.3
     speed = 0.75 - 0.25 * jnp.cos(0.55 * state[0])
     breeze = 0.15 * jnp.stack([jnp.cos(0.4 * state[1]), jnp.sin(0.5 * state[0])])
-    return state + speed * turned(action, angle) + breeze
+    return state + speed * rotated(action, angle) + breeze
 
 
 def whirls(state: State, action: Action, mu: MeanField) -> State:
-    """S + 0.7 a + a periodic current of four whirls."""
+    """A periodic current w of four whirls: f = s + 0.7 a + w(s)."""
     angle = 2 * jnp.pi * state / jnp.asarray(mu.grid.extent, dtype=state.dtype)
     return state + 0.7 * action + 0.45 * jnp.stack([jnp.sin(angle[1]), -jnp.sin(angle[0])])
 
 
 def traffic(state: State, action: Action, mu: MeanField) -> State:
-    """S + v(s, mu(s)) a: vehicles are slowed by the old town, one of the bridges and crowds."""
+    """The old town, one of the bridges and crowds slow vehicles: f = s + v(s, mu(s)) a."""
     place = 1.0 - 0.5 * bump(state, 4.0, 7.0, 2.0) - 0.3 * bump(state, 7.5, 2.5, 1.5)
     return state + 1.2 * place / (1.0 + 10.0 * mu.here) * action
 
@@ -131,7 +132,7 @@ _MOTIONS: Mapping[str, Mapping[str, tuple[Motion, float]]] = {
     "rooms": {
         "wind": (wind, 1.1),
         "slow": (slow, 1.0),
-        "turned": (by_place, 1.07),
+        "turned": (turned, 1.07),
         "saturating": (saturating, 0.95),
         "coupled": (coupled, 1.0),
         "crowded": (crowded, 1.0),

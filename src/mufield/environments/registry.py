@@ -12,7 +12,7 @@ from ..checks import is_a
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from ..episode import AbstractSystem, Known
+    from ..episode import AbstractSystem, SystemOrProblem
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Entry:
         summary: One line about it.
         function: Makes the system, or the problem of a real one, from keyword options. One of
             mufield's own is given as ``"folder.module.function"``, imported when it is needed.
-        fixed: Keyword arguments that are always passed.
+        defaults: Options whose defaults are others than the function's.
     """
 
     name: str
     summary: str
     function: Callable[..., Any] | str
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -39,78 +39,26 @@ class Entry:
         if isinstance(function, str):
             module, _, name = function.rpartition(".")
             function = getattr(import_module(f"mufield.{module}"), name)
-        return partial(function, **self.fixed) if self.fixed else function
+        return partial(function, **self.defaults)
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that can be chosen, with their defaults."""
         parameters = inspect.signature(self.build).parameters.values()
-        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in self.fixed]
-        return {p.name: p.default for p in named}
+        return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
 
-    @property
-    def takes_any(self) -> bool:
-        """Whether the function has ``**options`` for keyword arguments that it does not name."""
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raises if the system has not all of these options."""
         parameters = inspect.signature(self.build).parameters.values()
-        return any(p.kind is p.VAR_KEYWORD for p in parameters)
+        unknown = sorted(options.keys() - self.options.keys())
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise UserError(
+                f"the system {self.name!r} has no option {', '.join(unknown)}; it has "
+                f"{', '.join(sorted(self.options)) or 'none'}"
+            )
 
 
-_ENTRIES: dict[str, Entry] = {}
-SUITE: list[str] = []
-"""Names of the systems on which learners are judged that are told nothing of the motion."""
-
-
-def _built_in(name: str, summary: str, function: str, suite: bool = False, **fixed: Any) -> None:
-    _ENTRIES[name] = Entry(name, summary, function, fixed)
-    if suite:
-        SUITE.append(name)
-
-
-_built_in(
-    "four-rooms",
-    "continuous four rooms, maximise entropy (Sec. 6)",
-    "environments.four_rooms.four_rooms",
-    suite=True,
-)
-_built_in(
-    "four-rooms-doors",
-    "continuous four rooms, at most 3% of the agents in a door at any time",
-    "environments.four_rooms.capped_rooms",
-)
-_built_in(
-    "swarm-spread",
-    "swarm motion that must keep 95% of the greatest entropy, as in Safe-M3-UCRL",
-    "environments.swarm.spread_swarm",
-)
-_built_in("swarm", "swarm motion on the torus, s + a dh (App. E.2)", "environments.swarm.swarm")
-_built_in(
-    "swarm-congested",
-    "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)",
-    "environments.swarm.swarm",
-    motion="congested",
-)
-_built_in(
-    "discrete-rooms",
-    "discrete four rooms, five moves (App. E.1, Standard)",
-    "environments.discrete_rooms.discrete_rooms",
-)
-_built_in(
-    "discrete-rooms-extended",
-    "discrete four rooms, nine options (App. E.1, Extended)",
-    "environments.discrete_rooms.discrete_rooms",
-    actions="extended",
-)
-_built_in(
-    "walkway",
-    "a corridor whose far side moves fast: greedy learners never find out",
-    "environments.walkway.walkway",
-)
-_built_in(
-    "manhattan",
-    "a fleet of taxis, with demand and trips from public records and an invented motion",
-    "fleet.manhattan.manhattan",
-)
-for _name, _about in {
+_MOTIONS = {
     "rooms-wind": "the same wind everywhere",
     "rooms-slow": "two bogs slow agents down",
     "rooms-turned": "actions are turned by place",
@@ -121,22 +69,76 @@ for _name, _about in {
     "hall-vortex": "a whirl around the middle",
     "hall-mixed": "actions are turned and slowed by place, and there is a breeze",
     "torus-vortex": "a periodic current of four whirls",
-}.items():
-    _place, _motion = _name.split("-")
-    _built_in(
-        _name,
-        f"suite of motions: {_about}",
-        "environments.motions.spreading",
-        suite=True,
-        place=_place,
-        motion=_motion,
+}
+SUITE = ("four-rooms", *_MOTIONS, "city")
+"""Names of the systems on which learners are judged that are told nothing of the motion."""
+
+_ENTRIES = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "four-rooms",
+            "continuous four rooms, maximise entropy (Sec. 6)",
+            "environments.four_rooms.four_rooms",
+        ),
+        Entry(
+            "four-rooms-doors",
+            "continuous four rooms, at most 3% of the agents in a door at any time",
+            "environments.four_rooms.four_rooms",
+            {"door_cap": 0.03},
+        ),
+        Entry(
+            "swarm", "swarm motion on the torus, s + a dh (App. E.2)", "environments.swarm.swarm"
+        ),
+        Entry(
+            "swarm-spread",
+            "swarm motion that must keep 95% of the greatest entropy, as in Safe-M3-UCRL",
+            "environments.swarm.swarm",
+            {"spread": 0.95, "initial": "uniform", "horizon": 100},
+        ),
+        Entry(
+            "swarm-congested",
+            "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)",
+            "environments.swarm.swarm",
+            {"motion": "congested"},
+        ),
+        Entry(
+            "discrete-rooms",
+            "discrete four rooms, five moves (App. E.1, Standard)",
+            "environments.discrete_rooms.discrete_rooms",
+        ),
+        Entry(
+            "discrete-rooms-extended",
+            "discrete four rooms, nine options (App. E.1, Extended)",
+            "environments.discrete_rooms.discrete_rooms",
+            {"actions": "extended"},
+        ),
+        Entry(
+            "walkway",
+            "a corridor whose far side moves fast: greedy learners never find out",
+            "environments.walkway.walkway",
+        ),
+        Entry(
+            "manhattan",
+            "a fleet of taxis, with demand and trips from public records and an invented motion",
+            "fleet.manhattan.manhattan",
+        ),
+        Entry(
+            "city",
+            "suite of motions: vehicles, a river, slow places, crowds",
+            "environments.motions.city",
+        ),
+        *(
+            Entry(
+                name,
+                f"suite of motions: {about}",
+                "environments.motions.spreading",
+                dict(zip(("place", "motion"), name.split("-"), strict=True)),
+            )
+            for name, about in _MOTIONS.items()
+        ),
     )
-_built_in(
-    "city",
-    "suite of motions: vehicles, a river, slow places, crowds",
-    "environments.motions.city",
-    suite=True,
-)
+}
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -181,24 +183,13 @@ def find(name: str) -> Entry:
     return _ENTRIES[name]
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> Entry:
-    """The entry of a registered system; raises if it has not all of these options."""
-    entry = find(name)
-    unknown = sorted(options.keys() - entry.options.keys())
-    if unknown and not entry.takes_any:
-        raise UserError(
-            f"the system {name!r} has no option {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(entry.options)) or 'none'}"
-        )
-    return entry
-
-
-def make_known(name: str, **options: Any) -> "Known":
+def make_system_or_problem(name: str, **options: Any) -> "SystemOrProblem":
     """Builds a registered system, or the problem of a real one."""
     from ..episode import AbstractSystem
     from ..problem import Problem
 
-    entry = check_options(name, options)
+    entry = find(name)
+    entry.check(options)
     try:
         known = entry.build(**options)
     except UserError:
@@ -220,7 +211,7 @@ def make(name: str, **options: Any) -> "AbstractSystem":
     """Builds a registered system; options are the keyword arguments of its function."""
     from ..episode import AbstractSystem
 
-    known = make_known(name, **options)
+    known = make_system_or_problem(name, **options)
     if not isinstance(known, AbstractSystem):
         raise UserError(
             f"{name!r} is a real system, of which only the problem is known: it cannot be run "

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from .._types import Action, Mass, Scalar, State
 from ..actions import Box
 from ..checks import whole_number
-from ..constraints.constraint import entropy_at_least
+from ..constraints import entropy_at_least
 from ..errors import UserError
 from ..problem import Motion, Problem, Reward
 from ..space.grid import Grid
@@ -100,13 +100,6 @@ def swarm(
     )
     hidden = _reward(effort) if reward == "hidden" else None
     return SimulatedSystem(problem, _motion(motion, step), hidden)
-
-
-def spread_swarm(
-    *, spread: float = 0.95, horizon: int = 100, cells: int = 100, motion: str = "free"
-) -> SimulatedSystem:
-    """`swarm` with a limit on its entropy, from the uniform distribution."""
-    return swarm(motion=motion, initial="uniform", horizon=horizon, cells=cells, spread=spread)
 
 
 # Cached, so that equal systems share their functions and so their compiled programs.

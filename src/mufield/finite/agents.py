@@ -11,22 +11,19 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import CellIndex, Key, Mass, Scalar
-from ..errors import UserError
-from ..fleet.trips import Ride
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
-from ..space.move import GaussianNoise, Noise, move_with_noise
-from ..space.wall_rule import Ends, Move
-from ..systems import agent_aim, carried_off, outside_actions
-from .draws import CellLaws, drawn, normal, random_bits, uniform
-
-TOGETHER = 1 << 12
-"""Most agents that compiled code moves at once: so many that the caches hold what is between."""
+from ..space.move import Ends, Move, Noise
+from ..systems import agent_target, check_moves
+from .draws import CellLaws, drawn, random_bits, uniform
 
 
 class Rules(eqx.Module):
-    """What moves agents. It does not depend on their number, so that compiled code is shared."""
+    """What moves agents; `lost` and `centred` are those of `FiniteSystem`.
+
+    It does not depend on the number of agents, so that compiled code is shared.
+    """
 
     problem: Problem
     motion: Motion
@@ -127,37 +124,18 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
 
     Raises if an action is not allowed or a position is not finite.
     """
-    problem = step.rules.problem
-    dim = problem.grid.dim
-    words = 1 + (dim if isinstance(step.rules.noise, GaussianNoise) else 0)
-    words += 0 if problem.trips is None else 2 + dim
+    rules, problem = step.rules, step.rules.problem
+    words = 1 + rules.noise.numbers(problem.grid)
+    words += 0 if problem.trips is None else 2 + problem.grid.dim
     bits = random_bits(np.asarray(step.seed), int(number), len(block.cell), words)
     move = partial(_advance, step, number, block, tuple(map(jnp.asarray, bits)))
     done = move(watched)
     if not bool(done.valid):
-        # Repeats the step with all agents tracked, to find the one to blame.
-        moves = move(len(block.cell)).tracked
-        assert moves is not None
-        _refuse(step, moves)
+        # Repeats the step with all agents tracked, to find the one to blame. Where agents stand at
+        # cell centres, functions are made tables, too.
+        table = isinstance(step.choose, CellLaws) and not rules.centred
+        check_moves(problem, move(len(block.cell)).tracked, table, int(step.number))
     return done
-
-
-def _refuse(shared: Step, moves: Moves) -> None:
-    """Raises an error about the first invalid move."""
-    problem = shared.rules.problem
-    step = int(shared.number)
-    outside = ~np.asarray(problem.actions.contains(moves.actions))
-    broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=1)
-    agent = int(np.argmax(outside | broken))
-    state, action = np.asarray(moves.states[agent]), np.asarray(moves.actions[agent])
-    if outside[agent]:
-        # Where agents stand at cell centres, functions are made tables, too.
-        table = isinstance(shared.choose, CellLaws) and not shared.rules.centred
-        raise outside_actions(problem, moves.actions[agent], step, f"state {state}", table=table)
-    raise UserError(
-        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
-        f"{state} and the action {action} at step {step}"
-    )
 
 
 @eqx.filter_jit
@@ -169,42 +147,36 @@ def _advance(
     watched: int,
 ) -> Advanced:
     rules, choose = step.rules, step.choose
-    problem, grid = rules.problem, rules.problem.grid
-    clock = step.number
+    problem, grid, noise = rules.problem, rules.problem.grid, rules.noise
     size, dtype = block.cell.shape[0], block.position[0].dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
-    pushes = bits[1 : 1 + grid.dim]
-    if not isinstance(rules.noise, GaussianNoise):
-        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(step.seed)), number)
-        pushes = tuple(rules.noise.draws(grid, key, (size,), dtype).T)
 
     def decide(place: tuple[Scalar, ...], cell: CellIndex, choice: Any) -> tuple[Any, ...]:
-        """One agent's action, where it aims, its reward, and whether the action is allowed."""
+        """One agent's action, where it would go, its reward, and whether the action is allowed."""
         state = jnp.stack(place)
-        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=clock)
+        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=step.number)
         if isinstance(choose, CellLaws):
             action = choose.action(cell, choice)
         else:
-            seen = MeanField(step.seen, step.seen[cell], grid, clock)
+            seen = MeanField(step.seen, step.seen[cell], grid, step.number)
             action = drawn(choose.law(state, seen), choice)
         problem.check_action(action.shape)
-        aim = agent_aim(grid, rules.motion, state, action, mu)
+        target = agent_target(rules.motion, state, action, mu)
         reward = problem.reward(centres[cell], action, mu)
-        return tuple(action), tuple(aim), reward, problem.actions.contains(action)
+        return tuple(action), tuple(target), reward, problem.actions.contains(action)
 
     def some(agents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Moves as many agents as the caches hold."""
-        place, cell, first, pushes, paid = agents
+        place, cell, (first, *more), paid = agents
         chance = uniform(first, dtype)
-        if isinstance(rules.noise, GaussianNoise):
-            pushes = tuple(normal(push, dtype) for push in pushes)
+        draws = tuple(noise.from_uniform(uniform(each, dtype)) for each in more)
         choice = choose.find(cell, chance) if isinstance(choose, CellLaws) else chance
-        actions, aims, rewards, allowed = jax.vmap(decide)(place, cell, choice)
-        moved = move_with_noise(grid, rules.noise, place, cell, aims, pushes)
+        actions, targets, rewards, allowed = jax.vmap(decide)(place, cell, choice)
+        moved = noise.move_many(grid, place, cell, targets, draws)
         valid = reduce(and_, map(jnp.isfinite, moved.position), allowed)
         return actions, moved, jnp.sum(jnp.where(paid, rewards, 0.0)), jnp.all(valid)
 
-    parts = -(-size // TOGETHER)
+    parts = -(-size // 4096)  # so few at a time that the caches hold what is between
     extra = -size % parts  # the last agent moves so often again
 
     def split(each: Array) -> Array:
@@ -214,16 +186,14 @@ def _advance(
     since = step.number if problem.first is None else step.number - problem.first
     here, later = _present(rules, since, life_key, size, watched)
     paid = jnp.pad(jnp.broadcast_to(here, size), (0, extra)).reshape(parts, -1)
-    rows = jax.tree.map(split, (block.position, block.cell, bits[0], pushes))
+    used = bits[: 1 + noise.numbers(grid)]
+    rows = jax.tree.map(split, (block.position, block.cell, used))
     *found, rewards, valid = jax.lax.map(some, (*rows, paid))
     actions, crowd = jax.tree.map(lambda each: each.reshape(-1)[:size], tuple(found))
     carried = jnp.zeros(size, dtype=bool)
     if problem.trips is not None:
-        chance = problem.trips.chances(grid, step.now, clock)[block.cell]
-        landings = problem.trips.landings(clock)
-        uniforms = uniform(jnp.stack(bits[-(2 + grid.dim) :], axis=1), dtype)
-        rides = jax.vmap(partial(Ride.of, grid, landings))(block.cell, chance, uniforms)
-        crowd, carried = jax.vmap(partial(_after_ride, problem))(crowd, rides), rides.taken
+        uniforms = uniform(jnp.stack(bits[len(used) :], axis=1), dtype)
+        crowd, carried = jax.vmap(partial(_after_trip, step))(block.cell, crowd, uniforms)
     position = tuple(centres[crowd.cell].T) if rules.centred else crowd.position
     moves = (block.position, actions, crowd.position, crowd.stopped)
     states, taken, ends, stopped = (
@@ -238,11 +208,17 @@ def _advance(
     )
 
 
-def _after_ride(problem: Problem, crowd: Ends, ride: Ride) -> Ends:
-    """Where one agent is if a trip may have carried it off."""
-    walked = Move(jnp.stack(crowd.position), jnp.stack(crowd.stopped), crowd.cell)
-    moved = carried_off(problem, walked, ride)
-    return Ends(tuple(moved.position), tuple(moved.stopped), moved.index)
+def _after_trip(
+    step: Step, cell: CellIndex, crowd: Ends, uniforms: Float[Array, "draws"]
+) -> tuple[Ends, Bool[Array, ""]]:
+    """Where one agent is if a trip may have carried it off, and whether one did."""
+    problem = step.rules.problem
+    assert problem.trips is not None
+    moved = Move(jnp.stack(crowd.position), jnp.stack(crowd.stopped), crowd.cell)
+    ended, carried = problem.trips.carry(
+        problem.grid, step.now, step.number, cell, moved, uniforms, centred=problem.noise.centred
+    )
+    return Ends(tuple(ended.position), tuple(ended.stopped), ended.index), carried
 
 
 def _present(

@@ -14,14 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from .._types import Action, CellIndex, Scalar
+from ..checks import distribution
 from ..policies.base import ActionLaw
-from ..systems import check_weights
-
-RESOLUTION = 23
-"""Bits of a uniform number: as many as float32 resolves everywhere between 0 and 1."""
-
-BEYOND = 2.0
-"""Pads rows of cumulative weights; larger than any chance."""
 
 
 def random_bits(
@@ -40,13 +34,9 @@ def random_bits(
 
 def uniform(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
     """Uniform numbers between 0 and 1, both excluded."""
-    steps = (bits >> (32 - RESOLUTION)).astype(dtype)
-    return (steps + 0.5) * 2.0**-RESOLUTION
-
-
-def normal(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
-    """Standard normal numbers."""
-    return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform(bits, dtype) - 1.0)
+    resolution = 23  # bits: as many as float32 resolves everywhere between 0 and 1
+    steps = (bits >> (32 - resolution)).astype(dtype)
+    return (steps + 0.5) * 2.0**-resolution
 
 
 class CellLaws(eqx.Module):
@@ -66,8 +56,7 @@ class CellLaws(eqx.Module):
     def build(cls, law: ActionLaw, used: Bool[np.ndarray, "cells"]) -> "CellLaws":
         """Makes the tables; raises if the weights of a ``used`` cell are not a distribution."""
         weights = np.asarray(law.weights, dtype=float)
-        error = float(np.abs(weights[used].sum(axis=1) - 1.0).max())
-        check_weights(error, float(weights[used].min()))
+        distribution(weights[used], "the weights of a randomised policy", "normalise them")
         actions = np.moveaxis(np.asarray(law.actions), -1, 0).reshape(law.actions.shape[-1], -1)
         cumulative = jnp.asarray(cumulated(weights), dtype=law.weights.dtype)
         return cls(cumulative, tuple(map(jnp.asarray, actions)), weights.shape[1])
@@ -90,12 +79,13 @@ class CellLaws(eqx.Module):
 
 
 def cumulated(weights: Float[np.ndarray, "rows moves"]) -> Float[np.ndarray, "rows width"]:
-    """Cumulative weights that end at one, each row padded to a power of two with `BEYOND`."""
+    """Cumulative weights that end at one, each row padded to a power of two."""
     # In double precision and in order: a weight of zero adds exactly nothing and is never drawn.
     sums = np.cumsum(weights, axis=1)
     sums = np.divide(sums, sums[:, -1:], out=np.ones_like(sums), where=sums[:, -1:] > 0)
     width = 1 << math.ceil(math.log2(max(2, weights.shape[1])))
-    return np.pad(sums, ((0, 0), (0, width - weights.shape[1])), constant_values=BEYOND)
+    beyond = 2.0  # larger than any chance
+    return np.pad(sums, ((0, 0), (0, width - weights.shape[1])), constant_values=beyond)
 
 
 def find(

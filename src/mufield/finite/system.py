@@ -15,14 +15,12 @@ from jaxtyping import Array, Float, Int
 from .. import _types
 from .._types import Key, Mass
 from ..checks import number, whole_number
-from ..constraints.constraint import Constraints
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
-from ..fleet.trips import chance_violation, refuse_chance
-from ..flow.phi import end_reward
-from ..policies.base import Profile, fitting_profile
+from ..flow.rollout import end_reward
+from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem, Reward
-from ..systems import SimulatedSystem, check_motion, rewarded, with_earnings
+from ..systems import SimulatedSystem, check_motion, with_earnings, with_true_reward
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
@@ -39,8 +37,8 @@ class Evaluation(eqx.Module):
     Attributes:
         rewards: Average reward of the agents at each paid step.
         mass: The histograms mu_0, ..., mu_H.
-        margin: The least margin of any of the problem's limits after any move, as a share of the
-            limit; None if there are no limits.
+        margin: The least margin of any constraint after any move, as a share of its limit; None
+            if the problem has no constraints.
     """
 
     rewards: Float[Array, "episodes paid_steps"]
@@ -89,7 +87,7 @@ class FiniteSystem(AbstractSystem):
     noise_factor: float = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
     _motion: Motion
-    _rewarded: Problem
+    _true_problem: Problem = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -119,7 +117,7 @@ class FiniteSystem(AbstractSystem):
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
-        self._rewarded = rewarded(problem, reward)
+        self._true_problem = with_true_reward(problem, reward)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":
@@ -139,7 +137,7 @@ class FiniteSystem(AbstractSystem):
                 f"{agents}; track fewer, or build a larger population"
             )
         with _pool() as pool:
-            course = _play(self, fitting_profile(policy, self.problem), key, agents, pool)
+            course = _play(self, checked_profile(policy, self.problem), key, agents, pool)
         waiting = self.problem.first_step
 
         def stacked(steps: tuple[Array, ...]) -> Array:
@@ -152,7 +150,7 @@ class FiniteSystem(AbstractSystem):
             arrays["carried"] = None
         episode = Episode(**arrays, mass=course.mass, rewards=course.rewards)
         hides = self.problem.hides_reward
-        return with_earnings(self._rewarded, episode, key) if hides else episode
+        return with_earnings(self._true_problem, episode, key) if hides else episode
 
     def evaluate(
         self, policy: Any, key: Key, *, episodes: int = 1, replan: Replan | None = None
@@ -166,17 +164,15 @@ class FiniteSystem(AbstractSystem):
         and may change their policies: it returns those of the whole episode, as the profile of
         `M3UCRL.replan` is.
         """
-        if episodes < 1:
-            raise UserError(f"at least one episode must be run, got {episodes}")
-        profile = fitting_profile(policy, self.problem)
+        profile = checked_profile(policy, self.problem)
         with _pool() as pool:
-            keys = jax.random.split(key, episodes)
+            keys = jax.random.split(key, whole_number(episodes, "episodes"))
             courses = [_play(self, profile, each, 0, pool, replan) for each in keys]
-        mass, limits = jnp.stack([course.mass for course in courses]), self.problem.constraints
+        mass, problem = jnp.stack([course.mass for course in courses]), self.problem
         return Evaluation(
             rewards=jnp.stack([course.rewards for course in courses]),
             mass=mass,
-            margin=None if limits is None else _least_margins(limits, mass),
+            margin=None if problem.constraints is None else _least_margins(problem, mass),
         )
 
 
@@ -203,7 +199,7 @@ def _play(
     replan: Replan | None = None,
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
-    problem, dtype = system._rewarded, system.problem.initial.dtype
+    problem, dtype = system._true_problem, system.problem.initial.dtype
     noise = problem.noise.scaled(system.noise_factor)
     rules = Rules(problem, system._motion, noise, system.lost, system.centred)
     start_key, step_key = jax.random.split(key)
@@ -234,11 +230,11 @@ def _play(
         index, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
         if replan is not None:
             changed = replan(step, seen, profile)
-            profile = fitting_profile(changed, system.problem)
-        if problem.trips is not None:
-            chances = _chances(problem, now, index)
-            if chance_violation(chances) > 0:
-                refuse_chance(problem.grid, chances, step)
+            profile = checked_profile(changed, system.problem)
+        if problem.trips is not None and (
+            why := problem.trips.wrong_chance(problem.grid, now, step)
+        ):
+            raise UserError(why)
         choose = choices(rules, profile, index, now, seen)
         shared = Step(rules, choose, index, seed, life_key, now, seen)
         done: list[Advanced] = list(pool.map(partial(advance, shared), numbers, blocks, watched))
@@ -261,16 +257,10 @@ _end_reward = eqx.filter_jit(end_reward)
 
 
 @eqx.filter_jit
-def _chances(problem: Problem, mass: Mass, step: Int[Array, ""]) -> Float[Array, "cells"]:
-    assert problem.trips is not None
-    return problem.trips.chances(problem.grid, mass, step)
-
-
-@eqx.filter_jit
 def _least_margins(
-    limits: Constraints, mass: Float[Array, "episodes steps_and_end cells"]
+    problem: Problem, mass: Float[Array, "episodes steps_and_end cells"]
 ) -> Float[Array, "episodes"]:
-    least: Array = jax.lax.map(lambda one: jnp.min(limits.along(one)), mass)
+    least: Array = jax.lax.map(lambda one: jnp.min(problem.margins(one)), mass)
     return least
 
 

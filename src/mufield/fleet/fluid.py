@@ -35,7 +35,7 @@ from jaxtyping import Array, Float
 
 from .._types import Step
 from ..errors import UserError
-from ..flow.dependence import dependence
+from ..flow.motions import dependence
 from ..flow.moves import MoveFlow, Weights
 from ..policies.base import Profile
 from ..problem import Problem
@@ -72,7 +72,7 @@ class FluidPlan(eqx.Module):
         return self.moves.profile(self.weights)
 
 
-def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, crowds: int = 8) -> FluidPlan:
+def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, masses: int = 8) -> FluidPlan:
     """Solves the fluid linear programme with known motion, by HiGHS.
 
     Args:
@@ -80,14 +80,14 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, crowds: int = 
             chance `Passengers`, and the reward `Earnings`. If it is the rest of an episode, so is
             the plan.
         tried: More moves, for which the bound is to hold as well; by default the plan's.
-        crowds: At how many masses of a cell, from none to the whole fleet, a motion that depends on
+        masses: At how many masses of a cell, from none to the whole fleet, a motion that depends on
             mu is evaluated for the bound.
     """
     programme = Programme(moves)
-    if dependence(moves.flow.problem, moves.motion) == "more":
+    if dependence(moves.flow.problem, moves.motion).mass:
         raise UserError(
             "the fluid programme needs a motion that sees of mu no more than mu.here, so that all "
-            "crowds can be tried; plan with MirrorAscent"
+            "masses can be tried; plan with MirrorAscent"
         )
     found = programme.solve()
     # Steps before the first planned one keep uniform weights, which nobody follows.
@@ -98,7 +98,7 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, crowds: int = 
         moves=moves,
         weights=weights,
         optimum=found.optimum,
-        upper=Programme(tried or moves).dual_bound(found.values, crowds),
+        upper=Programme(tried or moves).dual_bound(found.values, masses),
         value=float(moves.rollout(weights).value),
         served=np.pad(found.served, ((len(weights) - len(planned), 0), (0, 0))),
         refused=found.refused,
@@ -111,15 +111,15 @@ def for_fleet(problem: Problem, vehicles: int, *, seen: int = -1) -> Problem:
     Run the plan in the problem as it is. ``seen`` is the step at which vehicles were counted, if
     the plan is for the rest of an episode: their numbers are not random then.
     """
-    earnings, passengers = of_fleet(problem)
+    earnings, passengers = fleet_parts(problem)
     finite = Passengers(passengers.grid, passengers.demand, vehicles, seen)
     changed: Problem = eqx.tree_at(lambda p: p.trips.chance, problem, finite)
-    return changed.with_reward(Earnings(finite, earnings.pay, earnings.cost))
+    return changed.replace(reward=Earnings(finite, earnings.pay, earnings.cost))
 
 
-def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
+def fleet_parts(problem: Problem) -> tuple[Earnings, Passengers]:
     """The reward and the chance of a fleet's problem; raises if it is no such problem."""
-    chance = None if problem.trips is None else problem.trips.chance
+    chance = problem.trips.chance if isinstance(problem.trips, Trips) else None
     reward = problem.reward
     if (
         not isinstance(chance, Passengers)
@@ -133,7 +133,7 @@ def of_fleet(problem: Problem) -> tuple[Earnings, Passengers]:
             f"limit; got the chance {type(chance).__name__} and the reward {type(reward).__name__}"
         )
     if problem.pay_end or problem.constraints is not None:
-        raise UserError("the fluid programme knows neither pay_end nor limits; leave them out")
+        raise UserError("the fluid programme knows neither pay_end nor constraints; leave them out")
     return reward, chance
 
 
@@ -153,12 +153,12 @@ class Solution(NamedTuple):
 class Programme:
     """The linear programme of the planned steps; rows of its arrays are these steps.
 
-    The motion sees the masses ``crowds``, by default none: it is that of empty streets.
+    The motion sees the masses ``seen``, by default none: it is that of empty streets.
     """
 
-    def __init__(self, moves: MoveFlow, crowds: Float[np.ndarray, "rows cells"] | None = None):
-        problem, (earnings, passengers) = moves.flow.problem, of_fleet(moves.flow.problem)
-        assert problem.trips is not None
+    def __init__(self, moves: MoveFlow, seen: Float[np.ndarray, "rows cells"] | None = None):
+        problem, (earnings, passengers) = moves.flow.problem, fleet_parts(moves.flow.problem)
+        assert isinstance(problem.trips, Trips)
         self.moves, self.trips, self.cells = moves, problem.trips, problem.grid.n_cells
         # All steps of the episode, or those that are left of it; they keep their numbers.
         first = int(problem.first or 0)
@@ -168,7 +168,7 @@ class Programme:
         self.cost = np.asarray(earnings.driving(moves.actions), dtype=float)
         initial = np.asarray(problem.initial, dtype=float)
         self.initial = initial / initial.sum()
-        self.crowds = np.zeros_like(self.demand) if crowds is None else crowds
+        self.seen = np.zeros_like(self.demand) if seen is None else seen
 
     def solve(self, **limits: Any) -> Solution:
         """Solves it by the interior point method of HiGHS.
@@ -181,12 +181,12 @@ class Programme:
 
         horizon, cells, choices = len(self.steps), self.cells, self.cost.size
         one = sparse.eye_array(cells)
-        leave = sparse.hstack([sparse.kron(one, np.ones((1, self.moves.n_moves))), one])
+        leave = sparse.hstack([sparse.kron(one, np.ones((1, self.moves.actions.shape[1]))), one])
         blocks: list[list[Any]] = [[None] * horizon for _ in range(horizon)]
         for row, step in enumerate(self.steps):
             blocks[row][row] = leave
             if row + 1 < horizon:
-                driven = landings(self.moves, step, self.crowds[row])
+                driven = landing_matrix(self.moves, step, self.seen[row])
                 blocks[row + 1][row] = -sparse.vstack([driven, trip_matrix(self.trips, step)]).T
         most = np.hstack([np.full((horizon, choices), np.inf), self.demand]).reshape(-1)
         costs = np.hstack([np.tile(self.cost.reshape(-1), (horizon, 1)), -self.pay]).reshape(-1)
@@ -214,9 +214,9 @@ class Programme:
         refused = float(np.sum(could - served) / max(served.sum(), 1e-12))
         return Solution(-float(found.fun), values, self._policy(empty, values), served, refused)
 
-    def _worth(self, crowd: np.ndarray, after: np.ndarray, step: int) -> np.ndarray:
-        """Expected value after each move, minus its cost; the motion sees ``crowd``."""
-        found = expected_values(self.moves, crowd, after[None], jnp.asarray(step))
+    def _worth(self, seen: np.ndarray, after: np.ndarray, step: int) -> np.ndarray:
+        """Expected value after each move, minus its cost; the motion sees ``seen``."""
+        found = expected_values(self.moves, seen, after[None], jnp.asarray(step))
         return np.asarray(np.asarray(found[0], dtype=float) - self.cost)
 
     def _policy(self, empty: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -224,17 +224,17 @@ class Programme:
         best = np.zeros_like(empty)
         after = np.concatenate([values[1:], np.zeros((1, self.cells))])
         for row, step in enumerate(self.steps):
-            chosen = self._worth(self.crowds[row], after[row], step).argmax(axis=1)
+            chosen = self._worth(self.seen[row], after[row], step).argmax(axis=1)
             best[row, np.arange(self.cells), chosen] = 1.0
         total = empty.sum(axis=-1, keepdims=True)
         filled = total > 1e-7  # the solver's tolerance
         return np.where(filled, empty / np.where(filled, total, 1.0), best)
 
-    def dual_bound(self, values: Float[np.ndarray, "steps cells"], crowds: int = 8) -> float:
-        """The dual bound, with values raised to feasible ones for the moves and the crowds."""
+    def dual_bound(self, values: Float[np.ndarray, "steps cells"], masses: int = 8) -> float:
+        """The dual bound, with values raised to feasible ones for the moves and the masses."""
         sizes = [0.0]
         if self.moves.sees_mu:
-            sizes += np.geomspace(0.1 / self.cells, 1.0, crowds - 1).tolist()
+            sizes += np.geomspace(0.1 / self.cells, 1.0, masses - 1).tolist()
         after, bound = np.zeros(self.cells), 0.0
         for row, step in reversed(list(enumerate(self.steps))):
             least = values[row]
@@ -247,10 +247,10 @@ class Programme:
         return bound + float(self.initial @ after)
 
 
-def landings(
-    moves: MoveFlow, step: int, crowd: Float[np.ndarray, "cells"], smallest: float = 1e-3
+def landing_matrix(
+    moves: MoveFlow, step: int, seen: Float[np.ndarray, "cells"], smallest: float = 1e-3
 ) -> Any:
-    """Sparse matrix from cells and moves to the cells where agents land; they see ``crowd``.
+    """Sparse matrix from cells and moves to the cells where agents land; they see ``seen``.
 
     Probabilities below ``smallest`` are left out, which makes the programme several times faster;
     the dual bound has them all.
@@ -258,7 +258,7 @@ def landings(
     from scipy import sparse
 
     cells = moves.flow.problem.grid.n_cells
-    found = expected_values(moves, crowd, np.eye(cells), jnp.asarray(step))
+    found = expected_values(moves, seen, np.eye(cells), jnp.asarray(step))
     table = np.asarray(found, dtype=float).reshape(cells, -1).T
     table = np.where(table < smallest, 0.0, table)
     return sparse.csr_array(table / table.sum(axis=1, keepdims=True))
@@ -266,16 +266,15 @@ def landings(
 
 @eqx.filter_jit
 def expected_values(
-    moves: MoveFlow, crowd: Any, values: Any, step: Step
+    moves: MoveFlow, seen: Any, values: Any, step: Step
 ) -> Float[Array, "rows cells moves"]:
     """Expected value of the cell where each move lands, for each row of ``values[row, cell]``.
 
-    The motion sees the masses ``crowd``.
+    The motion sees the masses ``seen``.
     """
     dtype = moves.actions.dtype
     # The landed mass is linear in the joint mass of cells and moves, so its derivative is exact.
-    seen = crowd.astype(dtype)
-    move = partial(moves.push, seen=seen, step=step, exact=True, trips=False)
+    move = partial(moves.push, seen=seen.astype(dtype), step=step, exact=True, trips=False)
     _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
     found = jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)
     return jnp.asarray(found)
@@ -287,6 +286,6 @@ def trip_matrix(trips: Trips, step: int) -> Any:
 
     matrix = trips.matrix
     if isinstance(matrix, SparseMatrix):
-        places = (np.asarray(matrix.rows), np.asarray(matrix.landings.columns))
+        places = (np.asarray(matrix.rows), np.asarray(matrix.sampler.columns))
         return sparse.csr_array((np.asarray(matrix.entries, float), places), shape=matrix.shape)
     return sparse.csr_array(np.asarray(matrix if matrix.ndim == 2 else matrix[step], dtype=float))

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from .._types import Action, State
 from ..actions import Box
+from ..checks import whole_number
 from ..environments.motions import bump
 from ..errors import UserError
 from ..io.sealed import read_sealed
@@ -68,7 +69,7 @@ class Traffic(eqx.Module):
     Attributes:
         start: Hour of the day at the first step.
         rush_slowdown: That of rush hours.
-        crowds: Speeds are divided by one plus this times the share of the fleet in the cell.
+        congestion: Speeds are divided by one plus this times the share of the fleet in the cell.
         speeds: Kilometres per step along streets and along avenues, if nothing slows down.
         midtown: Centre of the midtown slowdown, and its standard deviation, in kilometres.
         midtown_slowdown: That of midtown.
@@ -78,7 +79,7 @@ class Traffic(eqx.Module):
 
     start: float = eqx.field(static=True)
     rush_slowdown: float = eqx.field(static=True, default=0.2)
-    crowds: float = eqx.field(static=True, default=10.0)
+    congestion: float = eqx.field(static=True, default=10.0)
     speeds: tuple[float, float] = eqx.field(static=True, default=(0.75, 1.0))
     midtown: tuple[float, float, float] = eqx.field(static=True, default=(2.9, 7.4, 1.3))
     midtown_slowdown: float = eqx.field(static=True, default=0.4)
@@ -92,7 +93,7 @@ class Traffic(eqx.Module):
         apart = jnp.stack([(hour - peak + 12) % 24 - 12 for peak in self.rush_hours])
         rush = self.rush_slowdown * jnp.sum(jnp.exp(-0.5 * jnp.square(apart / self.rush_width)))
         midtown = self.midtown_slowdown * bump(state, *self.midtown)
-        slowed = (1 - midtown) * (1 - rush) / (1 + self.crowds * mu.here)
+        slowed = (1 - midtown) * (1 - rush) / (1 + self.congestion * mu.here)
         return state + slowed.astype(state.dtype) * jnp.array(self.speeds) * action
 
 
@@ -104,7 +105,7 @@ def manhattan(
     day: str = "weekday",
     reward: str = "served",
     cost: float = 0.05,
-    crowds: float = 10.0,
+    congestion: float = 10.0,
     noise_std: float = 0.125,
 ) -> SimulatedSystem:
     """A fleet of taxis on 185 cells of 500 m, in steps of ten minutes.
@@ -122,19 +123,18 @@ def manhattan(
         reward: ``"served"`` pays one for each passenger, so that J is the number of passengers of a
             vehicle; ``"fares"`` pays the mean fare, in dollars, of the trips from that cell.
         cost: Cost of driving empty at full speed for a step, on one axis: a share of a mean fare.
-        crowds: Speeds are divided by one plus this times the share of the fleet in the cell.
+        congestion: Speeds are divided by one plus this times the share of the fleet in the cell.
         noise_std: Standard deviation of the noise, in kilometres.
     """
     for name, given, there in (("day", day, DAYS), ("reward", reward, ("served", "fares"))):
         if given not in there:
             raise UserError(f"{name} must be one of {', '.join(there)}, got {given!r}")
-    if not (0 < load < math.inf and 0 <= start < 24 and 0 <= crowds < math.inf):
+    if not (0 < load < math.inf and 0 <= start < 24 and 0 <= congestion < math.inf):
         raise UserError(
-            "load must be positive, start an hour from 0 to 24 and crowds not negative, got "
-            f"{load}, {start} and {crowds}"
+            "load must be positive, start an hour from 0 to 24 and congestion not negative, got "
+            f"{load}, {start} and {congestion}"
         )
-    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-        raise UserError(f"the horizon must be a whole number of at least 1, got {horizon!r}")
+    horizon = whole_number(horizon, "the horizon")
     table, which = trip_table(), DAYS.index(day)
     grid = table.city.grid
     hours = start + (np.arange(horizon) + 0.5) / STEPS_PER_HOUR
@@ -147,12 +147,12 @@ def manhattan(
     )
     fares = table.fares[which, parts]
     usual = float(np.sum(rates * fares) / rates.sum()) if reward == "fares" else 1.0
-    traffic = Traffic(float(start), 0.2 if day == "weekday" else 0.0, float(crowds))
+    traffic = Traffic(float(start), 0.2 if day == "weekday" else 0.0, float(congestion))
     problem = Problem(
         grid=table.city,
         actions=Box(-1.0, 1.0, dim=2),
         reward=Earnings(passengers, fares if reward == "fares" else 1.0, cost * usual),
-        horizon=int(horizon),
+        horizon=horizon,
         initial=ended / ended.sum(),
         noise=noise_std,
         max_move=traffic.speeds,

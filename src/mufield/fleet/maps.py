@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 
 from .._types import Mass
 from ..errors import UserError
+from ..interfaces import AbstractMap
 from ..space.grid import Grid
 from ..space.measure import histogram
 
@@ -21,7 +22,7 @@ Plane = Float[np.ndarray, "points 2"]
 
 
 @dataclass(frozen=True)
-class CityMap:
+class CityMap(AbstractMap):
     """A grid on the earth.
 
     Attributes:

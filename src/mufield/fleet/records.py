@@ -14,7 +14,6 @@ be right are left out, and every omission is counted in the notes.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..errors import UserError
-from ..io.tables import Table, read_table
+from ..io.table_files import read_table
+from ..io.tables import DATES, Table, as_datetime, as_number
 from .counts import destinations, mean_fares, rates_at, smoothing_kernel
 from .maps import CityMap
 
@@ -207,11 +207,12 @@ def read_trips(
     dated = not np.isnan(day).all()
     degrees = np.abs(places) <= np.array([180.0, 89.0] * 2)
     nowhere = (places.reshape(-1, 2, 2) == 0).all(axis=-1).any(axis=-1)
+    on_clock = (hour >= 0) & (hour < 24)
     reasons = {
         "a coordinate is missing or no number": np.isnan(places).any(axis=1),
         "a coordinate is none of the earth, or 0, 0": ~degrees.all(axis=1) | nowhere,
-        "the time is missing or cannot be read": np.isnan(hour),
-        "the hour is not from 0 to below 24": ~((hour >= 0) & (hour < 24)),
+        f"the time is neither an hour of the day such as 7.25 nor {DATES}": np.isnan(hour),
+        "the hour is not from 0 to below 24 (in place of Unix seconds write dates)": ~on_clock,
         "the weekday is missing or no number": np.isnan(day) & dated,
     }
     if fare is not None:
@@ -238,26 +239,16 @@ def read_trips(
 
 def _numbers(table: Table, column: str) -> Float[np.ndarray, "rows"]:
     """A column of numbers; NaN where there is none."""
-    found = np.array([_number(value) for value in table.columns[column]])
+    found = np.array([as_number(value) for value in table.columns[column]])
     return np.where(np.isfinite(found), found, np.nan)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
 
 
 def _clock(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Hour of the day and weekday of each row; NaN where they are not known."""
     hours, days = _numbers(table, column), np.full(len(table), np.nan)
     for row in np.flatnonzero(np.isnan(hours)).tolist():
-        value = table.columns[column][row]
-        try:
-            when = datetime.fromisoformat(str(value).strip())
-        except ValueError:
-            continue
-        hours[row] = when.hour + when.minute / 60 + when.second / 3600
-        days[row] = when.weekday()
+        when = as_datetime(table.columns[column][row])
+        if when is not None:
+            hours[row] = when.hour + when.minute / 60 + when.second / 3600
+            days[row] = when.weekday()
     return hours, days

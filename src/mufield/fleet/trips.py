@@ -6,7 +6,7 @@ cell drawn from row k of a known origin-destination matrix P, instead of making 
 
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,11 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 from .._types import CellIndex, Mass, Scalar, State, Step
 from ..checks import distribution
 from ..errors import UserError, in_words
+from ..interfaces import AbstractTrips
 from ..space.grid import Grid
-from ..space.measure import MeanField, at_all_cells
+from ..space.measure import MeanField, at_all_cells, inside_cell
+from ..space.move import Move
 
 
-class Landings(eqx.Module):
+class RowSampler(eqx.Module):
     """Draws columns of a stochastic matrix by inverting each row's distribution function.
 
     Attributes:
@@ -56,7 +58,7 @@ class SparseMatrix(eqx.Module):
 
     rows: Int[Array, "entries"]
     entries: Float[Array, "entries"]
-    landings: Landings
+    sampler: RowSampler
     shape: tuple[int, int] = eqx.field(static=True)
 
     @classmethod
@@ -69,11 +71,11 @@ class SparseMatrix(eqx.Module):
         total = np.cumsum(matrix.data, dtype=np.float64)
         sums = total - (total[first] - matrix.data[first])[rows]
         whole = [jnp.asarray(x, dtype=jnp.int32) for x in (rows, matrix.indptr, matrix.indices)]
-        landings = Landings(jnp.asarray(sums, dtype=dtype), *whole[1:])
-        return cls(whole[0], jnp.asarray(matrix.data, dtype=dtype), landings, matrix.shape)
+        sampler = RowSampler(jnp.asarray(sums, dtype=dtype), *whole[1:])
+        return cls(whole[0], jnp.asarray(matrix.data, dtype=dtype), sampler, matrix.shape)
 
 
-class Trips(eqx.Module):
+class Trips(AbstractTrips):
     """Probabilities of being carried off, and the origin-destination matrix.
 
     Attributes:
@@ -126,10 +128,10 @@ class Trips(eqx.Module):
     def chances(self, grid: Grid, mass: Mass, step: Step) -> Float[Array, "cells ..."]:
         """The chance in each cell."""
         rest = jnp.zeros((grid.n_cells, 1, 1), dtype=mass.dtype)
-        found = at_all_cells(grid, mass, self.at, rest, step)
+        found = at_all_cells(grid, mass, self.chance_at, rest, step)
         return found[:, 0].astype(mass.dtype)
 
-    def at(self, state: State, action: Array, mu: MeanField) -> Array:
+    def chance_at(self, state: State, action: Array, mu: MeanField) -> Array:
         """The chance of one agent, as a function of a motion's arguments."""
         return jnp.asarray(self.chance(state, mu))
 
@@ -137,110 +139,96 @@ class Trips(eqx.Module):
         """The distribution of destinations of the agents that were taken in each cell."""
         if isinstance(self.matrix, SparseMatrix):
             moved = taken[self.matrix.rows] * self.matrix.entries.astype(taken.dtype)
-            return jnp.zeros_like(taken).at[self.matrix.landings.columns].add(moved)
+            return jnp.zeros_like(taken).at[self.matrix.sampler.columns].add(moved)
         return taken @ self._at_step(step).astype(taken.dtype)
 
-    def landings(self, step: Step) -> Landings:
+    def sampler(self, step: Step) -> RowSampler:
         """The matrix of a step, prepared for drawing destinations."""
         if isinstance(self.matrix, SparseMatrix):
-            return self.matrix.landings
+            return self.matrix.sampler
         size = self.matrix.shape[-1]
         sums = jnp.cumsum(self._at_step(step), axis=1).reshape(-1)
         starts = size * jnp.arange(size + 1, dtype=jnp.int32)
-        return Landings(sums, starts, jnp.tile(jnp.arange(size, dtype=jnp.int32), size))
+        return RowSampler(sums, starts, jnp.tile(jnp.arange(size, dtype=jnp.int32), size))
+
+    def carry(
+        self,
+        grid: Grid,
+        mass: Mass,
+        step: Step,
+        cell: CellIndex,
+        moved: Move,
+        uniforms: Float[Array, "draws"],
+        *,
+        centred: bool,
+    ) -> tuple[Move, Bool[Array, ""]]:
+        """Where one agent of a cell comes to rest, and whether a trip carried it there.
+
+        ``moved`` is its own move. ``uniforms`` are numbers in [0, 1): one for whether it is carried
+        off, one for the destination, and one for each axis of the position in that cell, unless
+        agents are ``centred``.
+        """
+        taken = uniforms[0] < self.chances(grid, mass, step)[cell]
+        index = self.sampler(step).draw(cell, uniforms[1])
+        shares = jnp.full_like(uniforms[2:], 0.5) if centred else uniforms[2:]
+        ends = Move(
+            position=jnp.where(taken, inside_cell(grid, index, shares), moved.position),
+            stopped=moved.stopped & ~taken,
+            index=jnp.where(taken, index, moved.index),
+        )
+        return ends, taken
+
+    def wrong_chance(self, grid: Grid, mass: Mass, step: Any) -> str:
+        """Names the cell whose chance is farthest outside [0, 1]; empty if all are inside.
+
+        The rounding of a chance of 1, up to 1e-6, counts as inside.
+        """
+        chances = _chances(self, grid, mass, jnp.asarray(step, dtype=jnp.int32))
+        above = jnp.where(chances > 1 + 1e-6, chances - 1, 0.0)
+        outside = jnp.where(jnp.isnan(chances), jnp.inf, jnp.maximum(above, -chances))
+        cell = int(jnp.argmax(outside))
+        if not outside[cell] > 0:
+            return ""
+        return (
+            f"the chance of a trip must be from 0 to 1, got {float(chances[cell])} in cell {cell}, "
+            f"for the state {grid.centres[cell]}, at step {int(step)}; where mu.here may be 0, "
+            "divide by jnp.maximum(mu.here, 1e-9), and bound the result with "
+            "jnp.clip(chance, 0, 1)"
+        )
+
+    def check(self, grid: Grid, initial: Mass, horizon: int) -> None:
+        """Raises if the matrix does not fit the grid, or a chance is no probability.
+
+        Chances are tried for the initial and the uniform distribution, at three steps.
+        """
+        cells = grid.n_cells
+        if self.matrix.shape not in ((cells, cells), (horizon, cells, cells)):
+            raise UserError(
+                f"the matrix of trips must have the shape {(cells, cells)}, a row and a column for "
+                f"each free cell, or {(horizon, cells, cells)} with one for each step; got "
+                f"{self.matrix.shape}"
+            )
+        try:
+            found = _chances(self, grid, initial, jnp.asarray(0, dtype=jnp.int32))
+        except Exception as error:
+            raise UserError(
+                f"the chance of a trip could not be evaluated for a state of shape "
+                f"{(grid.dim,)} and mu: {in_words(error, '(state, mu)')}"
+            ) from error
+        if found.shape != (cells,):
+            raise UserError(
+                f"the chance of a trip must be one number for one agent, got the shape "
+                f"{found.shape[1:]}"
+            )
+        for step in sorted({0, horizon // 2, horizon - 1}):
+            for mass in (initial, jnp.full_like(initial, 1.0 / cells)):
+                if why := self.wrong_chance(grid, mass, step):
+                    raise UserError(why)
 
     def _at_step(self, step: Step) -> Float[Array, "cells cells"]:
         assert not isinstance(self.matrix, SparseMatrix)
         return self.matrix if self.matrix.ndim == 2 else self.matrix[step]
 
 
-class Ride(eqx.Module):
-    """One agent's trip.
-
-    Attributes:
-        taken: Whether it is carried off.
-        position: Where it would land, uniformly distributed in the cell.
-        index: That cell.
-    """
-
-    taken: Bool[Array, ""]
-    position: State
-    index: CellIndex
-
-    @classmethod
-    def of(
-        cls,
-        grid: Grid,
-        landings: Landings,
-        cell: CellIndex,
-        chance: Scalar,
-        uniforms: Float[Array, "draws"],
-    ) -> "Ride":
-        """The trip of an agent that is carried off with this chance.
-
-        ``uniforms`` are numbers in [0, 1): one for whether, one for the destination, and one for
-        each axis of the position in the cell.
-        """
-        index = landings.draw(cell, uniforms[1])
-        centre = jnp.asarray(grid.centres, dtype=uniforms.dtype)[index]
-        # Not on an edge, where rounding could put the position into the next cell.
-        apart = jnp.clip(uniforms[2:], 1e-4, 1.0 - 1e-4) - 0.5
-        return cls(
-            taken=uniforms[0] < chance,
-            position=centre + apart * jnp.asarray(grid.cell_size, dtype=uniforms.dtype),
-            index=index,
-        )
-
-
-def chance_violation(chance: Float[Array, "cells"]) -> Scalar:
-    """How far the worst chance is outside [0, 1].
-
-    0 if all are inside; the rounding of a chance of 1, up to 1e-6, counts as inside. Infinite if
-    one is NaN.
-    """
-    return jnp.max(_outside(chance))
-
-
-def refuse_chance(grid: Grid, chances: Float[Array, "cells"], step: Any) -> NoReturn:
-    """Raises the error that names the cell whose chance is farthest outside [0, 1]."""
-    cell = int(jnp.argmax(_outside(chances)))
-    raise UserError(
-        f"the chance of a trip must be from 0 to 1, got {float(chances[cell])} in cell {cell}, "
-        f"for the state {grid.centres[cell]}, at step {int(step)}; where mu.here may be 0, divide "
-        "by jnp.maximum(mu.here, 1e-9), and bound the result with jnp.clip(chance, 0, 1)"
-    )
-
-
-def _outside(chance: Float[Array, "cells"]) -> Float[Array, "cells"]:
-    above = jnp.where(chance > 1 + 1e-6, chance - 1, 0.0)
-    return jnp.where(jnp.isnan(chance), jnp.inf, jnp.maximum(above, -chance))
-
-
-def check_trips(trips: Trips, grid: Grid, initial: Mass, horizon: int) -> None:
-    """Raises if the matrix does not fit the grid, or a chance is no probability.
-
-    Chances are tried for the initial and the uniform distribution, at three steps.
-    """
-    cells = grid.n_cells
-    if trips.matrix.shape not in ((cells, cells), (horizon, cells, cells)):
-        raise UserError(
-            f"the matrix of trips must have the shape {(cells, cells)}, a row and a column for "
-            f"each free cell, or {(horizon, cells, cells)} with one for each step; got "
-            f"{trips.matrix.shape}"
-        )
-    for step in sorted({0, horizon // 2, horizon - 1}):
-        for mass in (initial, jnp.full_like(initial, 1.0 / cells)):
-            try:
-                found = trips.chances(grid, mass, jnp.asarray(step))
-            except Exception as error:
-                raise UserError(
-                    f"the chance of a trip could not be evaluated for a state of shape "
-                    f"{(grid.dim,)} and mu: {in_words(error, '(state, mu)')}"
-                ) from error
-            if found.shape != (cells,):
-                raise UserError(
-                    f"the chance of a trip must be one number for one agent, got the shape "
-                    f"{found.shape[1:]}"
-                )
-            if chance_violation(found) > 0:
-                refuse_chance(grid, found, step)
+# Compiled once for the module, so that equal trips share the program.
+_chances = eqx.filter_jit(Trips.chances)

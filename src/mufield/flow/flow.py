@@ -1,23 +1,51 @@
 """The flow of a problem: its transition Phi, and what episodes earn."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
 from .._types import Mass, Scalar, Step
 from ..errors import UserError
-from ..policies.base import ActionLaw, as_profile
+from ..policies.base import ActionLaw, checked_profile
 from ..problem import Motion, Problem
+from ..space.grid import Grid
 from ..space.measure import at_all_cells
-from ..space.move import NeighbourNoise
-from .phi import AbstractPhi, displacements, end_reward, integrated_reward
+from .phi import AbstractPhi, displacements, integrated_reward
 from .rollout import PolicyCheck, Rollout, rollout
-from .windows import Windows, WindowSettings, build_windows
-from .within import WithinCells, build_within
-from .wrappers import WithNeighbourNoise, WithTrips
+from .tables import build_tables
+from .walls import open_cells
+from .windows import AbstractLanding, Windows
+
+
+class WindowSettings(eqx.Module):
+    """How windows are built.
+
+    Attributes:
+        noise_reach: Standard deviations of noise that windows cover on top of the farthest move.
+            Of the farthest moves 3e-7 of the mass would go farther, about what single precision
+            resolves; it lands at the window's edge, so that none is lost.
+        subcells: Subcells on each axis into which cells near the ends of walls are cut. By default
+            each is about half a standard deviation of the noise, but there are at most 16 in two
+            dimensions and 8 in three; smaller noise is then resolved only to the subcell.
+        stencil: Whether open cells land by a stencil. By default on maps of at least
+            ``stencil_cells`` cells of which at least half are open.
+        stencil_cells: See `stencil`.
+        most_window: Cells in the window around a cell; more are refused.
+        most_entries: Cells in all windows of tables; more are refused.
+    """
+
+    noise_reach: float = 5.0
+    subcells: int | None = None
+    stencil: bool | None = None
+    stencil_cells: int = 10_000
+    most_window: int = 5_000
+    most_entries: int = 100_000_000
 
 
 class Flow(eqx.Module):
@@ -27,12 +55,12 @@ class Flow(eqx.Module):
 
     Attributes:
         problem: The problem.
-        moves: The transition of agents that no trip takes; it knows the problem's space, noise and
-            farthest moves, so that problems that differ in the rest can share it.
+        transition: The transition of agents that no trip takes; it knows the problem's space, noise
+            and farthest moves, so that problems that differ in the rest can share it.
     """
 
     problem: Problem
-    moves: AbstractPhi
+    transition: AbstractPhi
 
     def __init__(
         self,
@@ -40,68 +68,57 @@ class Flow(eqx.Module):
         *,
         within_cells: bool = False,
         settings: WindowSettings | None = None,
-        moves: AbstractPhi | None = None,
+        transition: AbstractPhi | None = None,
     ):
         """Prepares the flow.
 
         Args:
             problem: The problem.
             within_cells: Whether `rollout` follows where in their cells agents stand, so that J is
-                close to what many agents earn who are not ``centred`` (`benchmarks/limit.py`).
+                close to what many agents earn who are not ``centred`` (`benchmarks/population.py`).
                 By default mass leaves from the centres of cells, as in the paper; plans by mirror
                 ascent and certificates are of that flow. In the discrete rooms, where agents
                 stand in the middle, both are the same.
             settings: How windows are built.
-            moves: The transition of another flow, to be shared.
+            transition: The transition of another flow, to be shared.
         """
         self.problem = problem
-        if settings is not None and (within_cells or moves is not None):
+        if settings is not None and (within_cells or transition is not None):
             raise UserError(
-                "settings are of windows, which neither within_cells=True nor another flow's moves "
-                "use; leave them out"
+                "settings are of windows, which neither within_cells=True nor another flow's "
+                "transition use; leave them out"
             )
-        if moves is not None:
-            self.moves = moves
-            return
-        if within_cells and not problem.noise.centred:
-            self.moves = build_within(problem)
-            return
-        self.moves = build_windows(problem, settings)
-        if isinstance(problem.noise, NeighbourNoise):
-            self.moves = WithNeighbourNoise.build(self.moves, problem.noise)
+        if transition is None:
+            build = _build_within if within_cells and not problem.noise.centred else _build_windows
+            transition = build(problem, settings or WindowSettings())
+        self.transition = transition
+
+    def __repr__(self) -> str:
+        return f"Flow(transition={type(self.transition).__name__}, problem={self.problem!r})"
 
     @property
     def phi(self) -> AbstractPhi:
         """The transition of the problem."""
-        trips, moves = self.problem.trips, self.moves
-        return moves if trips is None else WithTrips(inner=moves, trips=trips, grid=moves.grid)
+        return replace(self.transition, trips=self.problem.trips)
 
     @property
-    def core(self) -> AbstractPhi:
-        """The innermost transition, without wrappers."""
-        return self.moves.core
+    def windows(self) -> Windows:
+        """The transition without trips, if mass leaves from the centres of cells; else raises."""
+        if not isinstance(self.transition, Windows):
+            raise UserError(
+                "mirror ascent and certificates are for the flow in which mass leaves from the "
+                "centres of cells, got one with within_cells=True; give flow.centred"
+            )
+        return self.transition
 
     @property
     def centred(self) -> "Flow":
         """The flow of the same problem in which mass leaves from the centres of cells."""
-        return self if self.moves.centred else Flow(self.problem)
+        return self if self.transition.centred else Flow(self.problem)
 
     def of_problem(self, problem: Problem) -> "Flow":
         """The flow of a problem with the same space, noise and farthest moves."""
-        return Flow(problem, moves=self.moves)
-
-    def with_noise(self, noise_std: Float[Array, "dim"]) -> "Flow":
-        """The flow with less Gaussian noise than the problem's."""
-
-        def change(core: AbstractPhi) -> AbstractPhi:
-            assert isinstance(core, Windows | WithinCells)
-            return replace(core, noise_std=noise_std)
-
-        return Flow(self.problem, moves=self.moves.map_core(change))
-
-    def starting_from(self, initial: Any) -> "Flow":
-        """The same flow with episodes that start from another distribution."""
-        return self.of_problem(self.problem.starting_from(initial))
+        return Flow(problem, transition=self.transition)
 
     def from_step(self, step: int, mass: Any) -> "Flow":
         """The flow of the rest of an episode; see `Problem.from_step`."""
@@ -109,7 +126,7 @@ class Flow(eqx.Module):
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
         """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``."""
-        if not self.moves.centred:
+        if not self.transition.centred:
             raise UserError(
                 "a distribution does not say where in their cells agents stand, which a flow with "
                 "within_cells=True follows from the start of an episode: use rollout, or "
@@ -126,10 +143,6 @@ class Flow(eqx.Module):
     def reward(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Scalar:
         """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
         return integrated_reward(self.problem.grid, mass, law, self.problem.reward, step)
-
-    def end_reward(self, mass: Mass) -> Scalar:
-        """The integrated reward of the last distribution, with agents at rest."""
-        return end_reward(self.problem, mass)
 
     def rollout(self, policy: Any, motion: Motion) -> Rollout:
         """The flow of an episode under a policy profile and a motion.
@@ -152,4 +165,93 @@ class Flow(eqx.Module):
         self, policy: Any, mass: _types.Masses
     ) -> Float[Array, "steps cells action_dim"]:
         """Average action in every cell at each step, given the distributions of an episode."""
-        return as_profile(policy, self.problem.horizon).laws(self.problem.grid, mass[:-1]).mean()
+        return checked_profile(policy, self.problem).laws(self.problem.grid, mass[:-1]).mean()
+
+
+def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
+    """The transition of a problem's grid, noise and farthest moves from the centres of cells."""
+    grid, dtype = problem.grid, problem.initial.dtype
+    reach = _reach(problem, settings.noise_reach, start=0.0)
+    noiseless = not any(problem.noise_std)
+    stencil = settings.stencil
+    if stencil is None:
+        large = grid.n_cells >= settings.stencil_cells and _size(reach) <= settings.most_window
+        stencil = large and bool(open_cells(grid, reach).mean() >= 0.5)
+    _check_size(problem, reach, settings, stencil and not noiseless)
+    landing: AbstractLanding
+    # What few problems need is loaded when one does.
+    if noiseless:
+        from .noiseless import build_noiseless
+
+        landing = build_noiseless(grid, reach, problem.noise)
+    else:
+        build: Any = build_tables
+        if stencil:
+            from .stencil import build_stencil
+
+            build = build_stencil
+        cut = settings.subcells or _subcells(grid, problem.noise_std)
+        landing = build(grid, reach, cut, dtype.name)
+    std = jnp.asarray(problem.noise_std, dtype=dtype)
+    return Windows(landing=landing, noise_std=std, grid=grid, trips=None)
+
+
+def _build_within(problem: Problem, settings: WindowSettings) -> AbstractPhi:
+    """The transition of agents who stand anywhere in their cells."""
+    from .within import build_within
+
+    if not all(problem.noise_std):
+        raise UserError(
+            f"within_cells=True needs noise on every axis, got {problem.noise}; give a small one, "
+            "such as a tenth of a cell"
+        )
+    reach = _reach(problem, 3.0, start=0.5)
+    _check_size(problem, reach, settings, stencil=False)
+    return build_within(problem.grid, reach, problem.noise_std, problem.initial.dtype.name)
+
+
+def _reach(problem: Problem, deviations: float, start: float) -> tuple[int, ...]:
+    """Cells to each side that the farthest move and some deviations of the noise can touch.
+
+    Agents stand up to ``start`` cells from the centres of their own.
+    """
+    reach = []
+    for axis, size in enumerate(problem.grid.cell_size):
+        cells = (problem.max_move[axis] + deviations * problem.noise_std[axis]) / size
+        # The centre is half a cell from the cell's edge; the rest is slack for rounding.
+        needed = max(1, math.ceil(cells + start - 0.5 - 1e-9))
+        if not problem.grid.periodic[axis]:
+            needed = min(needed, max(1, problem.grid.shape[axis] - 1))
+        reach.append(needed)
+    return tuple(reach)
+
+
+def _size(reach: tuple[int, ...]) -> int:
+    """Cells of a window."""
+    return math.prod(2 * r + 1 for r in reach)
+
+
+def _check_size(
+    problem: Problem, reach: tuple[int, ...], settings: WindowSettings, stencil: bool
+) -> None:
+    """Raises if windows would take minutes to prepare, or more memory than there is."""
+    grid, size = problem.grid, _size(reach)
+    tables = int(np.sum(~open_cells(grid, reach))) if stencil else grid.n_cells
+    if size > settings.most_window or tables * size > settings.most_entries:
+        near = f"; {tables:,} of them have walls within reach" if stencil else ""
+        raise UserError(
+            f"expected agents that move a few cells in one step, got a max_move of "
+            f"{problem.max_move} and the noise {problem.noise}, which reach "
+            f"{' x '.join(str(2 * r + 1) for r in reach)} cells around each of "
+            f"{grid.n_cells:,}{near}; give a smaller max_move (by default it is the whole space), "
+            "less noise or larger cells"
+        )
+
+
+def _subcells(grid: Grid, noise_std: tuple[float, ...]) -> int:
+    """Number of subcells on each axis, a power of two: each about half a standard deviation."""
+    finest, most = 1, {1: 1, 2: 16, 3: 8}[grid.dim]
+    for size, std in zip(grid.cell_size, noise_std, strict=True):
+        wanted = most if std == 0 else math.ceil(2.0 * size / std)
+        finest = max(finest, 1 << max(0, math.ceil(math.log2(wanted))))
+    return min(finest, most)

@@ -1,28 +1,95 @@
 """The flow of randomised policies over listed moves, forwards and backwards."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from .._types import Mass, Scalar, Step
+from .._types import Mass, Scalar, State, Step
 from ..constraints.lagrangian import AugmentedLagrangian, Penalty
 from ..errors import UserError
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import AbstractJointMotion, Motion
+from ..problem import Motion
+from ..space.grid import Grid
 from ..space.measure import at_all_cells
-from .bank import KernelBank, ListedMotion, kernel_bank, kernel_bytes
-from .dependence import dependence, sees_step, trips_see_mu
 from .flow import Flow
-from .motion_table import tabulated
+from .motions import (
+    AbstractJointMotion,
+    MotionTable,
+    crowd_mass,
+    dependence,
+    hallucinated,
+    predictions,
+    tabulated,
+    trips_see_mu,
+)
 from .phi import AbstractPhi
-from .rollout import Choices, Rollout, backward, complete, forward
-from .windows import TargetsLater, Windows
+from .rollout import Choices, Rollout, assemble_rollout, backward, forward
+from .windows import KernelBank, Windows
 
 Weights = Float[Array, "steps cells moves"]
+
+
+class ListedMotion(eqx.Module):
+    """A motion and the moves whose displacements or kernels are wanted.
+
+    Attributes:
+        motion: The law of motion.
+        actions: The moves, for each cell.
+        group: Number of consecutive moves that share all but their hallucinated control; the costly
+            part of an `AbstractJointMotion` is computed once for each group.
+    """
+
+    motion: Motion
+    actions: Float[Array, "cells moves action_dim"]
+    group: int = eqx.field(static=True, default=1)
+
+    def displacements(self, grid: Grid, seen: Mass, step: Step) -> Float[Array, "cells moves dim"]:
+        """How far each move leads, without noise and walls."""
+        motion, (cells, moves, size) = self.motion, self.actions.shape
+        group, dim = 1, size
+        if isinstance(motion, AbstractJointMotion):
+            group, dim = self.group, motion.action_dim
+        parts = self.actions.reshape(cells, moves // group, group, size)
+        if isinstance(motion, MotionTable) and motion.listed:
+            found = motion.listed_predictions(seen, step)
+            motion = motion.motion
+        else:
+            own = parts[:, :, 0, :dim]
+            found = predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
+
+        def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group dim"]:
+            of_group = jax.vmap(partial(hallucinated, motion, centre), (None, 0))
+            ends: Array = jax.vmap(of_group)(found, etas)
+            return ends
+
+        centres = jnp.asarray(grid.centres, dtype=seen.dtype)
+        ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
+        return grid.displacement(centres[:, None, :], ends)
+
+    @eqx.filter_jit
+    def kernels(
+        self, windows: Windows, steps: Int[Array, "steps"], knots: int
+    ) -> Float[Array, "steps cells knots moves window"]:
+        """The kernels of some steps, at evenly spaced crowd coordinates of the cell's mass."""
+        cells, dtype = windows.grid.n_cells, self.actions.dtype
+        masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
+
+        def at(step: Step, mass: Scalar) -> Float[Array, "cells moves window"]:
+            # The same mass in every cell: the motion looks only at the agent's own.
+            seen = jnp.full(cells, mass, dtype)
+            return windows.kernel(self.displacements(windows.grid, seen, step))
+
+        def at_step(step: Step) -> Float[Array, "cells knots moves window"]:
+            return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
+
+        found: Array = jax.lax.map(at_step, steps)
+        return found
 
 
 class Sweep(eqx.Module):
@@ -98,12 +165,7 @@ class MoveFlow(eqx.Module):
             bank_bytes: Memory that kernels may take.
             interpolate: Whether to compute kernels between which the own cell's mass decides.
         """
-        problem, core = flow.problem, flow.core
-        if not isinstance(core, Windows):
-            raise UserError(
-                "mirror ascent and certificates are for the flow in which mass leaves from the "
-                "centres of cells, got one with within_cells=True; give flow.centred"
-            )
+        problem, windows = flow.problem, flow.windows
         if actions.shape[-1] != problem.actions.dim:
             raise UserError(
                 f"each move must have {problem.actions.dim} numbers, as the problem's actions, "
@@ -120,38 +182,32 @@ class MoveFlow(eqx.Module):
             )
         shape = (problem.grid.n_cells, *actions.shape[-2:])
         everywhere = jnp.broadcast_to(actions.astype(problem.initial.dtype), shape)
-        seen, clocked = dependence(problem, motion), sees_step(problem, motion)
+        sees = dependence(problem, motion)
         self.shared = actions.ndim == 2
         self.flow = flow
-        self.sees_mu = seen != "nothing"
-        costly = isinstance(motion, AbstractJointMotion) and group > 1 and seen == "here"
-        if costly and self.shared:
-            assert isinstance(motion, AbstractJointMotion)
+        self.sees_mu = sees.mu
+        costly = group > 1 and self.shared and sees.here and not sees.mass
+        if costly and isinstance(motion, AbstractJointMotion):
             motion = tabulated(problem, motion, everywhere[0, ::group, : motion.action_dim])
         self.listed = ListedMotion(motion, everywhere, group)
         self.bank = None
-        steps = problem.steps if clocked else jnp.zeros(1, dtype=jnp.int32)
-        fit = bank_bytes // (kernel_bytes(core, shape[1]) * len(steps))
-        if seen == "nothing" and fit >= 1:
-            self.bank = kernel_bank(core, self.listed.kernels(core, steps, 1))
-        elif seen == "here" and interpolate and fit >= 12:  # with fewer knots it would be coarse
-            self.bank = kernel_bank(core, self.listed.kernels(core, steps, min(16, fit)))
+        steps = problem.steps if sees.step else jnp.zeros(1, dtype=jnp.int32)
+        fit = bank_bytes // (windows.kernel_bytes(shape[1]) * len(steps))
+        needed = 12 if sees.here else 1  # knots: with fewer, interpolation would be coarse
+        if fit >= needed and not sees.mass and (interpolate or not sees.here):
+            knots = min(16, fit) if sees.here else 1
+            self.bank = windows.with_kernels(self.listed.kernels(windows, steps, knots))
 
     @property
     def motion(self) -> Motion:
         """The law of motion."""
-        table = self.listed.table
-        return self.listed.motion if table is None else table.motion
+        motion = self.listed.motion
+        return motion.motion if isinstance(motion, MotionTable) else motion
 
     @property
     def actions(self) -> Float[Array, "cells moves action_dim"]:
         """The moves, for each cell."""
         return self.listed.actions
-
-    @property
-    def n_moves(self) -> int:
-        """Number of moves."""
-        return int(self.actions.shape[1])
 
     @property
     def group(self) -> int:
@@ -161,7 +217,7 @@ class MoveFlow(eqx.Module):
     def uniform(self) -> Weights:
         """The weights of the policy that draws uniformly from the moves."""
         shape = (self.flow.problem.horizon, *self.actions.shape[:2])
-        return jnp.full(shape, 1.0 / self.n_moves, dtype=self.actions.dtype)
+        return jnp.full(shape, 1.0 / shape[-1], dtype=self.actions.dtype)
 
     def profile(self, weights: Weights) -> Profile:
         """The policy profile with these weights."""
@@ -171,13 +227,12 @@ class MoveFlow(eqx.Module):
         actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
         return Profile.stacked(TablePolicy(actions, weights, grid), horizon)
 
-    def _uses_bank(self, exact: bool) -> bool:
-        return self.bank is not None and not (exact and self.bank.interpolates)
-
-    def phi(self, *, exact: bool = False, trips: bool = True) -> AbstractPhi:
+    def phi(self, *, exact: bool = False) -> AbstractPhi:
         """The transition that `push` uses; if ``exact``, no interpolation."""
-        phi = self.flow.phi if trips else self.flow.moves
-        return phi.map_core(lambda core: self.bank or core) if self._uses_bank(exact) else phi
+        found: AbstractPhi = self.flow.windows
+        if self.bank is not None and not (exact and self.bank.interpolates):
+            found = self.bank
+        return replace(found, trips=self.flow.problem.trips)
 
     def push(
         self,
@@ -192,19 +247,11 @@ class MoveFlow(eqx.Module):
 
         Unless ``exact``, interpolated kernels are used; without ``trips`` nobody is taken.
         """
-        targets = None if self._uses_bank(exact) else self._targets(seen, step)
-        after: Mass = self.phi(exact=exact, trips=trips).push(joint, targets, seen, step)
+        phi, targets = self.phi(exact=exact), None
+        if isinstance(phi, Windows):
+            targets = self.listed.displacements(phi.grid, seen, step)
+        after: Mass = (phi.push if trips else phi.move)(joint, targets, seen, step)
         return after
-
-    def _targets(self, seen: Mass, step: Step) -> TargetsLater:
-        """Where moves lead, for transitions without kernels."""
-        listed, grid = self.listed, self.flow.problem.grid
-        if listed.table is not None:
-            moved = listed.displacements(grid, seen, step)
-            return TargetsLater(lambda some: some, moved)
-        return TargetsLater(
-            lambda some: listed.displacements(grid, seen, step, some), listed.actions, listed.group
-        )
 
     def rewards(self, mass: Mass, step: Step) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each move."""
@@ -228,7 +275,7 @@ class MoveFlow(eqx.Module):
         rewards = paid(mass[:-1], weights, problem.steps)
         if problem.first is not None:
             rewards = jnp.where(problem.begun, rewards, 0.0)
-        return complete(phi, problem, mass, rewards, end)
+        return assemble_rollout(phi, problem, mass, rewards, end)
 
     def sweep(
         self,
@@ -254,8 +301,9 @@ class MoveFlow(eqx.Module):
 
         bound = bound and not self.sees_mu and not trips_see_mu(problem)
         penalty = None if lagrangian is None else lagrangian(rollout.mass)
+        slopes = None if penalty is None else penalty.slopes
         action_values, gap = backward(
-            self.phi(), problem, rollout.mass, weights, choices, bound=bound, penalty=penalty
+            self.phi(), problem, rollout.mass, weights, choices, bound=bound, slopes=slopes
         )
         return Sweep(rollout, action_values, gap, penalty)
 

@@ -5,23 +5,23 @@ Given what agents see of mu, the next distribution is linear in the *joint mass*
 $$[\mu_{h+1}]_j = \sum_{k, m} \mu_h(k)\, \pi_h(m \mid k)\, \mathbb{P}[\text{an agent of cell } k
 \text{ that makes move } m \text{ rests in } j],$$
 
-so every variant of the transition is one `push`. `Flow` builds the transition of a problem; the
-implementations:
+so every variant of the transition is one method, `AbstractPhi.move`. The implementations:
 
 - `mufield.flow.windows.Windows`: mass leaves the centres of cells and spreads by Gaussian noise
-  over a window; walls and borders stop it (`mufield.flow.landing`: tables, exact rule, stencil).
-- `mufield.flow.bank.KernelBank`: stands in for windows where all moves are listed (`MoveFlow`): the
-  probabilities of landing are computed ahead, for each step or crowd if the motion sees them.
+  over a window. What walls and borders make of it is told by `mufield.flow.tables`, on large open
+  maps by `mufield.flow.stencil`, and without Gaussian noise by `mufield.flow.noiseless`.
+- `mufield.flow.windows.KernelBank`: the same for listed moves, whose probabilities of landing are
+  computed ahead, for each step or crowd if the motion sees them.
 - `mufield.flow.within.WithinCells`: agents stand anywhere in their cells; the population carries
   the moments of where.
-- `mufield.flow.wrappers.WithNeighbourNoise`: the discrete rooms' noise after an inner push.
-- `mufield.flow.wrappers.WithTrips`: some agents are taken on trips, the others go by an inner push.
 
-`mufield.flow.rollout` has the one scan forwards over an episode and the one backwards.
+Only `AbstractPhi.depart`, `AbstractPhi.earn` and `Departure.displacement`, which checks read, need
+coordinates: a space of nodes, whose motion returns probabilities of successors, overrides these.
+
+`mufield.flow.Flow` chooses one; `mufield.flow.rollout` scans an episode, forwards and backwards.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -29,8 +29,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Mass, Scalar, Step
+from ..interfaces import AbstractTrips
 from ..policies.base import AbstractPolicy, ActionLaw
-from ..problem import Motion, Problem, Reward
+from ..problem import Motion, Reward
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
 
@@ -44,7 +45,7 @@ class Departure(eqx.Module):
     Attributes:
         law: Their moves, with probabilities that sum to one in each cell.
         displacement: How far each move would carry them without noise and walls.
-        targets: What `AbstractPhi.push` needs to know of the moves; mostly the displacement.
+        targets: What `AbstractPhi.move` needs to know of the moves; mostly the displacement.
     """
 
     law: ActionLaw
@@ -60,6 +61,8 @@ class AbstractPhi(eqx.Module):
     """
 
     grid: eqx.AbstractVar[Grid]
+    trips: eqx.AbstractVar[AbstractTrips | None]
+    """Known transitions of agents that make no move of their own; None if all make one."""
 
     @property
     def centred(self) -> bool:
@@ -68,8 +71,8 @@ class AbstractPhi(eqx.Module):
 
     @property
     def floats_kept(self) -> int:
-        """About how many numbers the gradient of one step keeps in each of a few arrays."""
-        return self.grid.n_cells
+        """About how many numbers the gradient of one step keeps."""
+        return 4 * self.grid.n_cells
 
     def start(self, mass: Mass) -> Any:
         """The population at the start of an episode."""
@@ -80,6 +83,10 @@ class AbstractPhi(eqx.Module):
         found: Mass = population
         return found
 
+    def add(self, population: Any, mass: Mass) -> Any:
+        """The population with more mass, whose agents stand anywhere in their cells."""
+        return population + mass
+
     def depart(
         self, population: Any, policy: AbstractPolicy, motion: Motion, step: Step
     ) -> Departure:
@@ -89,34 +96,39 @@ class AbstractPhi(eqx.Module):
         moved = displacements(self.grid, mass, motion, law.actions, step)
         return Departure(law, moved, moved)
 
-    def earn(self, population: Any, leaving: Departure, reward: Reward, step: Step) -> Scalar:
-        """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
-        return integrated_reward(self.grid, self.mass(population), leaving.law, reward, step)
+    def earn(
+        self, population: Any, law: ActionLaw, targets: Any, reward: Reward, step: Step
+    ) -> Scalar:
+        """The integrated reward r-hat(mu, pi) (eq. integratedReward); no targets for the end."""
+        return integrated_reward(self.grid, self.mass(population), law, reward, step)
 
     @abstractmethod
-    def push(self, joint: Joint, targets: Any, seen: Mass, step: Step) -> Any:
-        """The next population; from cell centres it is linear in ``joint``.
+    def move(self, joint: Joint, targets: Any, seen: Mass, step: Step) -> Any:
+        """The population after its own moves; from cell centres it is linear in ``joint``.
 
         Args:
             joint: Mass of each cell and move.
-            targets: Of a `Departure`; `mufield.flow.windows.TargetsLater` where all of them would
-                fill the memory; None where kernels are computed ahead.
+            targets: Those of a `Departure`; None where kernels are computed ahead.
             seen: The distribution that agents see.
             step: Number of the step.
         """
 
-    def add(self, population: Any, mass: Mass) -> Any:
-        """The population with more mass, whose agents stand anywhere in their cells."""
-        return population + mass
+    def push(self, joint: Joint, targets: Any, seen: Mass, step: Step) -> Any:
+        r"""The next population: $M((1 - p)\, J) + P^\top (p\, J)$ for joint mass J.
 
-    @property
-    def core(self) -> "AbstractPhi":
-        """The innermost transition."""
-        return self
-
-    def map_core(self, change: Callable[["AbstractPhi"], "AbstractPhi"]) -> "AbstractPhi":
-        """The same wrappers around another innermost transition."""
-        return change(self)
+        M is `move`; p is the chance of a trip and P the matrix of destinations. Without trips it
+        is `move` alone.
+        """
+        if self.trips is None:
+            return self.move(joint, targets, seen, step)
+        chance = self.trips.chances(self.grid, seen, step)
+        # A chance that is no probability would make negative mass: it ends in NaN, which every
+        # caller refuses, and `mufield.flow.diagnose` then names the cell and the step.
+        inside = (chance >= 0) & (chance <= 1 + 1e-6)
+        chance = jnp.where(inside, jnp.minimum(chance, 1.0), jnp.nan)
+        taken = joint * chance[:, None]
+        moved = self.move(joint - taken, targets, seen, step)
+        return self.add(moved, self.trips.land(jnp.sum(taken, axis=1), step))
 
 
 def displacements(
@@ -136,16 +148,3 @@ def integrated_reward(grid: Grid, mass: Mass, law: ActionLaw, reward: Reward, st
     """r-hat(mu, pi) (eq. integratedReward) of agents at cell centres who follow ``law``."""
     paid = at_all_cells(grid, mass, reward, law.actions, step)
     return jnp.sum(mass[:, None] * law.weights * paid)
-
-
-def rest_law(problem: Problem) -> ActionLaw:
-    """The law of agents at rest in all cells."""
-    cells, dtype = problem.grid.n_cells, problem.initial.dtype
-    rest = jnp.asarray(problem.actions.rest, dtype=dtype)
-    return ActionLaw(jnp.broadcast_to(rest, (cells, 1, len(rest))), jnp.ones((cells, 1), dtype))
-
-
-def end_reward(problem: Problem, mass: Mass) -> Scalar:
-    """The integrated reward of the last distribution, with agents at rest at cell centres."""
-    law, last = rest_law(problem), problem.horizon
-    return integrated_reward(problem.grid, mass, law, problem.reward, last)

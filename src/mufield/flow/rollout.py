@@ -1,6 +1,5 @@
 """One scan forwards over an episode, r-hat and J (lemma DistMDP), and one backwards."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +10,11 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _types
 from .._types import Mass, Scalar, Step
-from ..constraints.lagrangian import Penalty
-from ..policies.base import Profile, as_profile
+from ..errors import UserError
+from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
-from .dependence import depends_on_mu
-from .landing import Pieces, Tables
-from .phi import AbstractPhi, Departure, rest_law
-from .stencil import UNROLLED
-from .windows import Windows
+from .phi import AbstractPhi, Departure, integrated_reward
 
 
 class Rollout(eqx.Module):
@@ -93,7 +88,7 @@ def forward(
         return after, (phi.mass(population), kept)
 
     begin = phi.start(problem.initial if start is None else start)
-    kept_bytes = 4 * phi.floats_kept * problem.horizon * problem.initial.dtype.itemsize
+    kept_bytes = phi.floats_kept * problem.horizon * problem.initial.dtype.itemsize
     # Gradients compute steps again where keeping what all of them need would take 256 MB.
     scanned = jax.checkpoint(one) if kept_bytes > 1 << 28 else one
     end, (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
@@ -104,7 +99,7 @@ def rollout(
     phi: AbstractPhi, problem: Problem, policy: Any, motion: Motion
 ) -> tuple[Rollout, PolicyCheck]:
     """The flow of an episode under a policy profile and a motion, and what to check of it."""
-    profile = as_profile(policy, problem.horizon)
+    profile = checked_profile(policy, problem)
     law = jax.eval_shape(lambda: profile.at(0).at_cells(phi.grid, problem.initial, 0))
     problem.check_action(law.actions.shape[2:])  # before motions are asked for such actions
     stepwise = profile.per_step is not None and not profile.sees_mu
@@ -115,59 +110,19 @@ def rollout(
         )
         laws = at(profile.per_step, problem.steps)
         profile = Profile.stacked(TablePolicy(laws.actions, laws.weights), problem.horizon)
-    if stepwise and isinstance(phi, Windows) and _fixes_windows(phi, problem, profile, motion):
-        return _with_windows_ahead(phi, problem, profile, motion)
 
     def step(population: Any, part: Any, number: Step) -> tuple[Any, Any]:
         mass = phi.mass(population)
         leaving = phi.depart(population, profile.join(part), motion, number)
         after = phi.push(mass[:, None] * leaving.law.weights, leaving.targets, mass, number)
-        earned = phi.earn(population, leaving, problem.reward, number)
+        earned = phi.earn(population, leaving.law, leaving.targets, problem.reward, number)
         return after, (earned, PolicyCheck.of(problem, mass, leaving))
 
     mass, end, (rewards, checks) = forward(phi, problem, profile.per_step, step)
-    return complete(phi, problem, mass, rewards, end), checks
+    return assemble_rollout(phi, problem, mass, rewards, end), checks
 
 
-def _fixes_windows(phi: Windows, problem: Problem, profile: Profile, motion: Motion) -> bool:
-    """Whether mass moves by small windows alone that do not depend on mu.
-
-    Then those of all steps are computed ahead, which is faster; for laws of several actions they
-    would take much memory.
-    """
-    if not isinstance(phi.landing, Tables):
-        return False
-    small = phi.floats_kept * problem.horizon <= 1 << 24
-    small = small and math.prod(phi.landing.window) <= UNROLLED
-    law = jax.eval_shape(lambda: profile.at(0).at_cells(phi.grid, problem.initial, 0))
-    return small and law.weights.shape[1] == 1 and not depends_on_mu(problem, motion)
-
-
-def _with_windows_ahead(
-    phi: Windows, problem: Problem, profile: Profile, motion: Motion
-) -> tuple[Rollout, PolicyCheck]:
-    tables = phi.landing
-    assert isinstance(tables, Tables)
-
-    def ahead(part: Any, number: Step) -> tuple[Departure, Pieces]:
-        leaving = phi.depart(problem.initial, profile.join(part), motion, number)
-        weights, std = leaving.law.weights, phi.std(problem.initial.dtype)
-        return leaving, tables.pieces(weights, phi.in_cells(leaving.targets), std, many=True)
-
-    def step(mass: Mass, row: tuple[Departure, Pieces], number: Step) -> tuple[Mass, PolicyCheck]:
-        leaving, pieces = row
-        return tables.carry(pieces, mass), PolicyCheck.of(problem, mass, leaving)
-
-    leaving, pieces = jax.vmap(ahead)(profile.per_step, problem.steps)
-    mass, end, checks = forward(phi, problem, (leaving, pieces), step)
-    earn: Any = jax.vmap(lambda now, row, number: phi.earn(now, row, problem.reward, number))
-    rewards = earn(mass[:-1], leaving, problem.steps)
-    if problem.first is not None:
-        rewards = jnp.where(problem.begun, rewards, 0.0)
-    return complete(phi, problem, mass, rewards, end), checks
-
-
-def complete(
+def assemble_rollout(
     phi: AbstractPhi, problem: Problem, mass: _types.Masses, rewards: Array, end: Any
 ) -> Rollout:
     """An episode from its distributions, the rewards of its moves and its last population."""
@@ -178,9 +133,32 @@ def complete(
 
 def _end_reward(phi: AbstractPhi, problem: Problem, end: Any) -> Scalar:
     """The integrated reward of the last population, with agents at rest where they stand."""
-    law = rest_law(problem)
-    still = Departure(law, jnp.zeros((phi.grid.n_cells, 1, phi.grid.dim), law.weights.dtype), None)
-    return phi.earn(end, still, problem.reward, problem.horizon)
+    return phi.earn(end, _rest_law(problem), None, problem.reward, problem.horizon)
+
+
+def end_reward(problem: Problem, mass: Mass) -> Scalar:
+    """The integrated reward of the last distribution, with agents at rest at cell centres."""
+    law, last = _rest_law(problem), problem.horizon
+    return integrated_reward(problem.grid, mass, law, problem.reward, last)
+
+
+def _rest_law(problem: Problem) -> ActionLaw:
+    cells, dtype = problem.grid.n_cells, problem.initial.dtype
+    rest = jnp.asarray(problem.actions.rest, dtype=dtype)
+    return ActionLaw(jnp.broadcast_to(rest, (cells, 1, len(rest))), jnp.ones((cells, 1), dtype))
+
+
+def check_planned(problem: Problem, motion: Motion, mass: _types.Masses, *values: Any) -> None:
+    """Raises unless the figures of a plan with known motion are finite, and says why not.
+
+    ``mass`` are the distributions of the plan's episode.
+    """
+    if all(bool(jnp.isfinite(value)) for value in values):
+        return
+    from .diagnose import diagnose  # only needed here
+
+    why = diagnose(problem, motion, mass) or "check the reward and the motion"
+    raise UserError(f"no plan with a finite J and derivatives was found: {why}")
 
 
 class Choices(eqx.Module):
@@ -206,7 +184,7 @@ def backward(
     choices: Callable[[Any, Mass, Step], Choices],
     *,
     bound: bool = True,
-    penalty: Penalty | None = None,
+    slopes: _types.Masses | None = None,
 ) -> tuple[Float[Array, "steps cells choices"], Scalar]:
     """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
 
@@ -217,7 +195,7 @@ def backward(
         inputs: What is given to ``choices`` for each step, stacked.
         choices: Returns what agents can choose from, given one step's input, distribution, number.
         bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
-        penalty: What constraints add to J, whose derivatives are added.
+        slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
 
     Returns:
         The derivatives, and how much the best response to the linearised reward would gain.
@@ -247,9 +225,8 @@ def backward(
     last = jnp.zeros_like(problem.initial)
     if problem.pay_end:
         last = jax.grad(lambda end: _end_reward(phi, problem, end))(mass[-1])
-    slopes = None
-    if penalty is not None:
-        slopes, last = penalty.slopes[:-1], last + penalty.slopes[-1]
+    if slopes is not None:
+        slopes, last = slopes[:-1], last + slopes[-1]
     (values, best), action_values = jax.lax.scan(
         one, (last, last), (inputs, mass[:-1], slopes, problem.steps), reverse=True
     )

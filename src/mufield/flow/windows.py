@@ -1,36 +1,63 @@
-"""Phi from the centres of cells, with Gaussian noise: the flow of the paper (App. D.2)."""
+"""Phi from the centres of cells, with Gaussian noise: the flow of the paper (App. D.2).
+
+The noise is independent on each axis, so the mass that lands in a cell of the *window* around an
+agent is a product over the axes, and each factor is the upper minus the lower value of the
+cumulative distribution function. The paper prints lower minus upper (App. D.2, "Transition Function
+Implementation"), which cancels in two dimensions and is negative in one. A *landing* knows what
+walls and borders make of it; its lengths are in units of cells.
+"""
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import string
+from abc import abstractmethod
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Mass, Step
-from ..errors import UserError
-from ..problem import Problem
+from .._types import Mass, Scalar, Step
+from ..interfaces import AbstractTrips
 from ..space.grid import Grid
-from .landing import AbstractLanding, Exact, Stencil
+from .motions import crowd_coordinate
 from .phi import AbstractPhi, Joint
-from .tables import build_stencil, build_tables, open_cells
+from .walls import FAR
+
+SourceMass = Float[Array, "sources moves"]
+"""Joint mass of some cells, from which windows start, and their moves."""
+
+Targets = Float[Array, "sources moves dim"]
+"""How far each of those moves aims, in cells."""
+
+Std = Float[Array, "dim"]
+"""Standard deviation of the noise, in cells."""
+
+WindowMass = Float[Array, "sources window"]
+"""Mass at each offset of the windows of those cells, offsets in row-major order."""
 
 
-class TargetsLater(NamedTuple):
-    """Displacements that are computed for a few moves at a time, as all would fill the memory.
+class AbstractLanding(eqx.Module):
+    """Where mass comes to rest that leaves the centres of cells; linear in the joint mass."""
 
-    Attributes:
-        of: From the actions of some moves to their displacements.
-        actions: The actions of all moves.
-        group: Moves come in groups of this many, which must stay together.
-    """
+    reach: eqx.AbstractVar[tuple[int, ...]]
+    """Number of cells that windows extend to each side, on each axis."""
 
-    of: Callable[[Array], Float[Array, "cells some dim"]]
-    actions: Float[Array, "cells moves action_dim"]
-    group: int = 1
+    @property
+    def window(self) -> tuple[int, ...]:
+        """Cells of the window on each axis."""
+        return tuple(2 * r + 1 for r in self.reach)
+
+    @abstractmethod
+    def __call__(self, joint: SourceMass, targets: Targets, std: Std) -> Mass:
+        """The next distribution, if each move displaces its mass by its target and the noise."""
+
+    @abstractmethod
+    def kernel(self, targets: Float[Array, "sources dim"], std: Std) -> WindowMass:
+        """Probability of coming to rest at each offset of the window, for one move."""
+
+    @abstractmethod
+    def arrive(self, landed: WindowMass) -> Mass:
+        """The next distribution, from the mass that rests at each offset of the windows."""
 
 
 class Windows(AbstractPhi):
@@ -40,147 +67,171 @@ class Windows(AbstractPhi):
         landing: How mass comes to rest at walls and borders.
         noise_std: Standard deviation of the Gaussian noise on each axis.
         grid: The space.
+        trips: See `AbstractPhi`.
     """
 
     landing: AbstractLanding
     noise_std: Float[Array, "dim"]
     grid: Grid = eqx.field(static=True)
+    trips: AbstractTrips | None
 
     @property
     def floats_kept(self) -> int:
+        """As many as the landing's tables have, and a few for each cell."""
+        tables: int = sum(x.size for x in jax.tree.leaves(self.landing))
+        return tables + 12 * self.grid.n_cells
+
+    def move(
+        self, joint: Joint, targets: Float[Array, "cells moves dim"], seen: Mass, step: Step
+    ) -> Mass:
         """See `AbstractPhi`."""
-        return self.landing.floats_kept
-
-    def push(self, joint: Joint, targets: Array | TargetsLater, seen: Mass, step: Step) -> Mass:
-        """See `AbstractPhi`."""
-        if isinstance(targets, TargetsLater):
-            return self._in_chunks(joint, targets)
-        return self.landing(joint, self.in_cells(targets), self.std(joint.dtype))
-
-    def in_cells(self, lengths: Float[Array, "... dim"]) -> Float[Array, "... dim"]:
-        """Lengths in units of cells."""
-        return lengths / jnp.asarray(self.grid.cell_size, dtype=lengths.dtype)
-
-    def std(self, dtype: Any) -> Float[Array, "dim"]:
-        """The noise in units of cells."""
-        return self.in_cells(self.noise_std.astype(dtype))
-
-    def _in_chunks(self, joint: Joint, targets: TargetsLater) -> Mass:
-        """`push` with the windows of a few moves at a time, which gradients do not keep either."""
-        at_once, moves, actions = 64, joint.shape[1], targets.actions
+        targets, std = self._in_cells(targets), self._in_cells(self.noise_std.astype(joint.dtype))
+        moves, most = joint.shape[1], 64
+        if moves <= most:
+            return self.landing(joint, targets, std)
+        count = -(-moves // most)
+        size = -(-moves // count)
 
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
-            some, weights = part
-            landed = self.landing(weights, self.in_cells(targets.of(some)), self.std(joint.dtype))
-            return total + landed, None
+            return total + self.landing(*part, std), None
 
-        none = jnp.zeros_like(joint[:, 0])
-        if moves <= at_once:
-            return add(none, (actions, joint))[0]
-        size = targets.group * max(1, at_once // targets.group)
-        chunks = -(-moves // size)
-        pad = (0, chunks * size - moves)
-        actions = jnp.pad(actions, ((0, 0), pad, (0, 0)), mode="edge")
-        parts = tuple(
-            jnp.swapaxes(x.reshape(x.shape[0], chunks, size, *x.shape[2:]), 0, 1)
-            for x in (actions, jnp.pad(joint, ((0, 0), pad)))
-        )
-        return jax.lax.scan(jax.checkpoint(add), none, parts)[0]
+        def chunks(values: Float[Array, "cells moves *rest"]) -> Float[Array, "chunks cells ..."]:
+            rest = ((0, 0),) * (values.ndim - 2)
+            full = jnp.pad(values, ((0, 0), (0, count * size - moves), *rest))
+            return jnp.swapaxes(full.reshape(-1, count, size, *values.shape[2:]), 0, 1)
+
+        # The windows of all moves could fill the memory, and gradients must not keep them either.
+        parts = (chunks(joint), chunks(targets))
+        return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(joint[:, 0]), parts)[0]
+
+    def kernel(
+        self, displacement: Float[Array, "cells moves dim"]
+    ) -> Float[Array, "cells moves window"]:
+        """Probability of coming to rest at each offset of the window, for moves of each cell."""
+        std = self._in_cells(self.noise_std.astype(displacement.dtype))
+        by_move = jnp.swapaxes(self._in_cells(displacement), 0, 1)
+        found = jax.lax.map(lambda move: self.landing.kernel(move, std), by_move, batch_size=64)
+        return jnp.swapaxes(found, 0, 1)
+
+    def kernel_bytes(self, moves: int) -> int:
+        """Size of one kernel."""
+        entries = self.grid.n_cells * moves * math.prod(self.landing.window)
+        return entries * self.noise_std.dtype.itemsize
+
+    def with_kernels(self, kernels: Float[Array, "steps cells knots moves window"]) -> "KernelBank":
+        """The transition for listed moves whose kernels are known."""
+        return KernelBank(kernels=kernels, landing=self.landing, grid=self.grid, trips=self.trips)
+
+    def _in_cells(self, lengths: Float[Array, "... dim"]) -> Float[Array, "... dim"]:
+        return lengths / jnp.asarray(self.grid.cell_size, dtype=lengths.dtype)
 
 
-class WindowSettings(eqx.Module):
-    """How windows are built.
+class KernelBank(AbstractPhi):
+    """Windows of listed moves by kernels: the probability of each window offset, computed ahead.
+
+    A motion that ignores mu has one kernel, or one for each step. A motion that sees no more of mu
+    than the mass of the agent's own cell has one for each value of that mass; it is computed at
+    some values, the *knots*, and in between a mixture of two kernels stands in for it.
 
     Attributes:
-        noise_reach: Standard deviations of noise that windows cover on top of the farthest move.
-            Of the farthest moves 3e-7 of the mass would go farther, about what single precision
-            resolves; it lands at the window's edge, so that none is lost.
-        subcells: Subcells on each axis into which cells near the ends of walls are cut. By default
-            each is about half a standard deviation of the noise, but there are at most 16 in two
-            dimensions and 8 in three; smaller noise is then resolved only to the subcell.
-        stencil: Whether open cells land by a stencil. By default on maps of at least
-            ``stencil_cells`` cells of which at least half are open.
-        stencil_cells: See `stencil`.
-        most_window: Cells in the window around a cell; more are refused.
-        most_entries: Cells in all windows of tables; more are refused.
+        kernels: One kernel for each step, or one for all steps; and one for each of some evenly
+            spaced `mufield.flow.motions.crowd_coordinate` of the cell's mass, or one for all.
+        landing: Where window offsets are.
+        grid: The space.
+        trips: See `AbstractPhi`.
     """
 
-    noise_reach: float = 5.0
-    subcells: int | None = None
-    stencil: bool | None = None
-    stencil_cells: int = 10_000
-    most_window: int = 5_000
-    most_entries: int = 100_000_000
+    kernels: Float[Array, "steps cells knots moves window"]
+    landing: AbstractLanding
+    grid: Grid = eqx.field(static=True)
+    trips: AbstractTrips | None
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether kernels are mixed by the mass of the agent's cell."""
+        return self.kernels.shape[2] > 1
+
+    def move(self, joint: Joint, targets: None, seen: Mass, step: Step) -> Mass:
+        """See `AbstractPhi`."""
+        steps, cells, knots, moves, window = self.kernels.shape
+        now = step if steps > 1 else 0
+        if not self.interpolates:
+            kernel = self.kernels.reshape(steps, cells, moves, window)[now]
+            return self.landing.arrive(jnp.einsum("km,kme->ke", joint, kernel))
+        place = (knots - 1) * crowd_coordinate(seen, cells)
+        low = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, knots - 2)
+        row = now * cells + jnp.arange(cells, dtype=jnp.int32)
+        rows = self.kernels.reshape(-1, knots, moves, window)
+
+        share = (place - low)[:, None]
+        both = jnp.concatenate([(1 - share) * joint, share * joint], axis=1)
+
+        # Cell by cell, forwards and backwards: a pair of kernels then stays in a core's cache,
+        # where gathering those of all cells would write and read several megabytes.
+        @jax.checkpoint
+        def of_cell(inputs: tuple[Array, Array, Array]) -> Float[Array, "window"]:
+            row, low, masses = inputs
+            zero = jnp.zeros_like(low)
+            pair = jax.lax.dynamic_slice(rows, (row, low, zero, zero), (1, 2, moves, window))
+            return jnp.dot(masses, pair.reshape(2 * moves, window))
+
+        landed: Array = jax.lax.map(of_cell, (row, low, both))
+        return self.landing.arrive(landed)
 
 
-def build_windows(problem: Problem, settings: WindowSettings | None = None) -> Windows:
-    """The transition of a problem's grid, noise and farthest moves."""
-    settings = WindowSettings() if settings is None else settings
-    grid, spread = problem.grid, problem.noise_std
-    reach = window_reach(problem, spread, settings.noise_reach)
-    stencil = settings.stencil
-    if stencil is None:
-        stencil = _suits_stencil(grid, reach, settings)
-    check_windows(problem, reach, settings, stencil)
-    cut = settings.subcells or _subcells(grid, spread)
-    built: Any = (build_stencil if stencil else build_tables)(
-        grid, reach, cut, problem.initial.dtype.name
-    )
-
-    def exact(tables: Any) -> Exact:
-        return Exact(tables=tables, grid=grid, reach=reach)
-
-    if not any(spread):
-        if isinstance(built, Stencil):
-            built = eqx.tree_at(lambda s: s.near, built, exact(built.near))
-        else:
-            built = exact(built)
-    std = jnp.asarray(spread, dtype=problem.initial.dtype)
-    return Windows(landing=built, noise_std=std, grid=grid)
+def window_masses(
+    joint: SourceMass, targets: Targets, std: Std, reach: tuple[int, ...]
+) -> WindowMass:
+    """The mass in the window of each source, as if there were no walls."""
+    per_source = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, None))
+    slabs = [
+        per_source(targets[..., axis], std[axis], window_edges(r).astype(joint.dtype))
+        for axis, r in enumerate(reach)
+    ]
+    return summed_over_moves(joint, slabs).reshape(joint.shape[0], -1)
 
 
-def window_reach(problem: Problem, spread: tuple[float, ...], deviations: float) -> tuple[int, ...]:
-    """Cells to each side that the farthest move and some deviations of the noise can touch."""
-    reach = []
-    for axis, size in enumerate(problem.grid.cell_size):
-        cells = (problem.max_move[axis] + deviations * spread[axis]) / size
-        # Agents stand half a cell from their own cell's edge; the rest is slack for rounding.
-        needed = max(1, math.ceil(cells - 0.5 - 1e-9))
-        if not problem.grid.periodic[axis]:
-            needed = min(needed, max(1, problem.grid.shape[axis] - 1))
-        reach.append(needed)
-    return tuple(reach)
+def window_edges(reach: int) -> Float[Array, "edges"]:
+    """Edges of the cells from ``-reach`` to ``reach`` around an agent's cell.
+
+    Measured from the cell's centre, where the agent stands. The outermost edges are far away, so
+    that the outermost cells include the tails.
+    """
+    edges = jnp.arange(2 * reach + 2) - (reach + 0.5)
+    return edges.at[0].set(-FAR).at[-1].set(FAR)
 
 
-def check_windows(
-    problem: Problem, reach: tuple[int, ...], settings: WindowSettings, stencil: bool
-) -> None:
-    """Raises if windows would take minutes to prepare, or more memory than there is."""
-    grid, shape = problem.grid, tuple(2 * r + 1 for r in reach)
-    tables = int(np.sum(~open_cells(grid, reach))) if stencil else grid.n_cells
-    size = math.prod(shape)
-    if size > settings.most_window or tables * size > settings.most_entries:
-        near = f"; {tables:,} of them have walls within reach" if stencil else ""
-        raise UserError(
-            f"expected agents that move a few cells in one step, got a max_move of "
-            f"{problem.max_move} and the noise {problem.noise}, which reach "
-            f"{' x '.join(map(str, shape))} cells around each of {grid.n_cells:,}{near}; give a "
-            "smaller max_move (by default it is the whole space), less noise or larger cells"
-        )
+def slab_masses(
+    displacement: Scalar, noise_std: Scalar, edges: Float[Array, "edges"]
+) -> Float[Array, "slabs"]:
+    """Mass between consecutive edges for one agent on one axis.
+
+    Without noise all mass is in the slab that holds the displacement; slabs contain their lower
+    edges.
+    """
+    # The error function is monotone only up to rounding.
+    return jnp.maximum(jnp.diff(mass_below(edges - displacement, noise_std)), 0.0)
 
 
-def _suits_stencil(grid: Grid, reach: tuple[int, ...], settings: WindowSettings) -> bool:
-    """Whether a map is better split between a stencil and tables: large, and mostly open."""
-    window = math.prod(2 * r + 1 for r in reach)
-    if grid.n_cells < settings.stencil_cells or window > settings.most_window:
-        return False
-    return bool(open_cells(grid, reach).mean() >= 0.5)
+def mass_below(distance: Float[Array, "*edges"], noise_std: Scalar) -> Float[Array, "*edges"]:
+    """Mass below an edge at this distance from an agent's target."""
+    # The compiler would rather keep a quotient than compute it again; a product it computes again.
+    scale = 1.0 / (jnp.where(noise_std > 0, noise_std, 1.0) * math.sqrt(2.0))
+    smooth = 0.5 * (1.0 + jax.lax.erf(distance * scale))
+    step = (distance > 0).astype(smooth.dtype)
+    return jnp.where(noise_std > 0, smooth, step)
 
 
-def _subcells(grid: Grid, spread: tuple[float, ...]) -> int:
-    """Number of subcells on each axis, a power of two: each about half a standard deviation."""
-    finest, most = 1, {1: 1, 2: 16, 3: 8}[grid.dim]
-    for size, std in zip(grid.cell_size, spread, strict=True):
-        wanted = most if std == 0 else math.ceil(2.0 * size / std)
-        finest = max(finest, 1 << max(0, math.ceil(math.log2(wanted))))
-    return min(finest, most)
+def summed_over_moves(
+    joint: Float[Array, "sources moves"], factors: list[Float[Array, "sources moves _"]]
+) -> Array:
+    """Sum over moves of the joint mass times the outer product of the axes' factors."""
+    letters = string.ascii_lowercase[2 : 2 + len(factors)]
+    if joint.shape[1] == 1:  # A plain product compiles to better code than a contraction.
+        result = joint[:, 0]
+        for factor in factors:
+            right = factor[:, 0]
+            result = result[..., None] * right.reshape(len(right), *(1,) * (result.ndim - 1), -1)
+        return result
+    inputs = ",".join(f"ab{letter}" for letter in letters)
+    return jnp.einsum(f"ab,{inputs}->a{letters}", joint, *factors)

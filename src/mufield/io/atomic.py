@@ -7,10 +7,11 @@ faster: files then survive a crash of the program, but perhaps not one of the co
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from ..errors import UserError
 
@@ -32,17 +33,25 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A symbolic link of that name is replaced, and what it points to is left alone.
     """
-    with _writing_in(path.parent) as handle:
-        # In the same directory, because `os.replace` is atomic only within one file system.
-        temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        except BaseException:
+    # In the same directory, because `os.replace` is atomic only within one file system.
+    temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
-            raise
-        if os.environ.get("MUFIELD_FSYNC") != "0" and handle is not None:
-            os.fsync(handle)  # so that the new name survives a power failure as well
+        if isinstance(error, OSError) and error.errno is not None:
+            # Says which file, not the temporary one or none.
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    # So that the new name survives a power failure as well; Windows cannot open directories.
+    if os.environ.get("MUFIELD_FSYNC") != "0" and os.name == "posix":
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def open_new(path: Path) -> int:
@@ -80,9 +89,9 @@ def write_changed(path: Path, data: bytes) -> None:
         write_bytes(path, data)
 
 
-def remove_leftovers(directory: Path, pattern: str = "**/" + _TEMPORARY) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Removes temporary files of writers that were killed; call it only while nobody writes."""
-    for left in directory.glob(pattern):
+    for left in directory.rglob(_TEMPORARY):
         left.unlink(missing_ok=True)
 
 
@@ -91,72 +100,30 @@ class DirectoryInUse(UserError):
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
 
     The operating system drops the lock when the process ends, even if it is killed. Nothing else
     is written to, even if somebody put a link in the lock's place.
+
+    Args:
+        directory: The directory, which must exist.
+        patience: Seconds to wait for another process that has the lock.
     """
     path = directory / "lock"
-    if path.is_symlink() or (path.exists() and not path.is_file()):
+    if path.is_symlink() or (path.exists() and not (path.is_file() and path.stat().st_nlink == 1)):
         raise UserError(f"cannot lock with {path}: it is a link, directory or device; remove it")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    lock = FileLock(path, timeout=patience, thread_local=False)
     try:
-        if os.fstat(handle).st_nlink > 1:
-            raise UserError(f"cannot lock with {path}: it has another name, too; remove it")
-        if not _acquire(handle):
-            holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
-            raise DirectoryInUse(
-                f"{directory} is in use by {holder}; wait until it ends, or stop it"
-            )
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        lock.acquire()
+    except Timeout as error:
+        holder = path.read_bytes()[:200].decode(errors="replace").strip() or "another process"
+        raise DirectoryInUse(
+            f"{directory} is in use by {holder}; wait until it ends, or stop it"
+        ) from error
+    try:
+        with suppress(OSError):  # Windows lets nobody write to a locked file
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
-        os.close(handle)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _acquire(handle: int) -> bool:
-        try:
-            # A byte far behind the text, because locked bytes cannot be read.
-            os.lseek(handle, 1 << 20, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-            os.lseek(handle, 0, os.SEEK_SET)
-        except OSError:
-            return False
-        return True
-
-    @contextmanager
-    def _writing_in(directory: Path) -> Iterator[int | None]:
-        yield None  # directories cannot be opened
-
-else:
-    import fcntl
-
-    def _acquire(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    @contextmanager
-    def _writing_in(directory: Path) -> Iterator[int | None]:
-        """Yields a handle of the directory, rid of what writers left who were killed in it.
-
-        All writers share a lock on the directory itself, so nobody writes while it can be had
-        alone. Where the file system has no such locks, leftovers stay.
-        """
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_leftovers(directory, _TEMPORARY)
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_SH)
-            yield handle
-        finally:
-            os.close(handle)
+        lock.release()

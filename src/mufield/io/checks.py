@@ -1,15 +1,23 @@
-"""Whether an observed episode can be right. Errors name the row, the column and the remedy."""
+"""Whether an observed episode can be right.
+
+Errors name the row, the column and the remedy. What can hardly be is noted in words, as only its
+owner can judge it.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from ..errors import UserError
+from ..learning.metrics import share_beyond_chance
 from ..policies.base import Profile
 from ..problem import Problem
-from ..space.contact import CONTACT
 from ..space.grid import Grid
+from .contact import CONTACT
+from .observed import ObservedMoves
+from .rows import stopped_axes
 from .tables import Table
 
 
@@ -36,8 +44,7 @@ class Asked:
 
 
 def check_answer(table: Table, asked: Asked) -> None:
-    """Raises if the file is of another problem, run, episode or policy."""
-    check_sizes(table, asked.problem)
+    """Raises if the file is of another run, episode or policy."""
     rows = len(table)
     wanted = {
         "run": [asked.run] * rows,
@@ -55,22 +62,12 @@ def check_answer(table: Table, asked: Asked) -> None:
                 )
 
 
-def check_sizes(table: Table, problem: Problem) -> None:
-    """Raises if the file has positions or actions of more axes than the problem."""
-    dim = problem.grid.dim
-    for name, size in {"state": dim, "next": dim, "action": problem.actions.dim}.items():
-        if f"{name}_{size}" in table.columns:
-            raise UserError(
-                f"{table.path}: expected {size} columns {name}_0, ..., got {name}_{size} as well; "
-                "tell data of this problem only"
-            )
-
-
-def places_by_agent(table: Table, horizon: int) -> tuple[Int[np.ndarray, "rows"], list[str]]:
-    """For each row the number ``agent * horizon + step``, and the agents' names.
+def places_of(moves: ObservedMoves) -> Int[np.ndarray, "rows"]:
+    """For each row the number ``agent * horizon + step``.
 
     Agents may lack steps, but none may have one twice.
     """
+    table, horizon = moves.table, moves.problem.horizon
     steps = table.integers("step")
     distinct = np.unique(steps)
     if distinct[0] < 0:
@@ -86,18 +83,15 @@ def places_by_agent(table: Table, horizon: int) -> tuple[Int[np.ndarray, "rows"]
             f"got {distinct[0]} to {distinct[-1]}; tell episodes of this problem only, and others "
             "as data with --log"
         )
-    names = table.labels("agent")
-    who = sorted(set(names), key=by_number)
-    index = {name: i for i, name in enumerate(who)}
-    place = np.array([index[name] for name in names]) * horizon + steps
-    counts = np.bincount(place, minlength=len(who) * horizon)
+    place = moves.agent * horizon + steps
+    counts = np.bincount(place, minlength=len(moves.who) * horizon)
     if (counts > 1).any():
         row = int(np.flatnonzero(place == np.argmax(counts > 1))[1])
         raise UserError(
-            f"{table.where(row, 'step')}: agent {names[row]} has step {steps[row]} more than "
-            "once; leave one out"
+            f"{table.where(row, 'step')}: agent {moves.who[moves.agent[row]]} has step "
+            f"{steps[row]} more than once; leave one out"
         )
-    return place, who
+    return np.asarray(place)
 
 
 def check_present(
@@ -119,12 +113,6 @@ def check_present(
             f"{table.path}: no agent has a row for step {int(np.argmax(empty))}, so nobody knows "
             f"where the population was and what it was paid; add a row, or {remedy}"
         )
-
-
-def by_number(name: str) -> tuple[bool, int, str]:
-    """Orders names: numbers by their size, then the others."""
-    number = name.isdecimal() and len(name) < 20  # Python refuses to read very long ones
-    return (not number, int(name) if number else 0, name)
 
 
 def check_continuity(
@@ -149,3 +137,94 @@ def check_continuity(
             f"{ends[agent, step, axis]:.6g}, where the agent's step {step} ended, got "
             f"{states[agent, step + 1, axis]:.6g}; check the order of the steps"
         )
+
+
+def notes_on_start(
+    planned: Float[np.ndarray, "cells"] | None,
+    observed: Float[np.ndarray, "cells"],
+    agents: int | None,
+) -> list[str]:
+    """Notes on a population that starts elsewhere than planned; ``agents`` is None if all count."""
+    if planned is None or not np.isfinite(planned).all():  # nothing was planned
+        return []
+    remedy = "plan from where agents are with `mufield ask --start`"
+    nowhere = float(observed[planned <= 0].sum())
+    if nowhere > 0:
+        return [f"{nowhere:.1%} of the population started where the plan expected nobody; {remedy}"]
+    apart = share_beyond_chance(planned, observed, agents)
+    if apart is None:
+        return []
+    return [f"{apart:.0%} of the population started elsewhere than the plan expected; {remedy}"]
+
+
+def notes_on_sample(
+    histograms: Float[np.ndarray, "moments cells"], agents: Int[np.ndarray, "moments"]
+) -> list[str]:
+    """Notes on a population that is only known by the histogram of few agents.
+
+    The share p of a cell has the standard error sqrt(p (1 - p) / agents) if they are a sample.
+    """
+    errors = np.sqrt(histograms * (1 - histograms) / agents[:, None]).max(axis=1)
+    step = int(np.argmax(errors))
+    if errors[step] <= 0.02:  # of the population
+        return []
+    return [
+        f"the {int(agents[step]):,} agents of the file stand for the whole population; if they are "
+        f"a sample, shares of cells have standard errors of up to {errors[step]:.1%} (at step "
+        f"{step}): give the population's distributions with --mass"
+    ]
+
+
+def notes_on_mass(
+    histograms: Float[np.ndarray, "moments cells"], mass: Float[np.ndarray, "moments cells"]
+) -> list[str]:
+    """Notes on agents where the file of masses says that nobody is."""
+    lost = np.where(mass <= 0, histograms, 0.0).sum(axis=1)
+    if not lost.any():
+        return []
+    step = int(np.argmax(lost))
+    return [
+        f"at step {step} {lost[step]:.1%} of the agents are in cells that are empty by the file of "
+        "masses; check that the two are of the same episode, and the order of the axes"
+    ]
+
+
+def notes_on_stops(
+    problem: Problem, start: Any, end: Any, stopped: Bool[np.ndarray, "rows dim"]
+) -> list[str]:
+    """Notes on moves that are said to have been stopped in the open, or not to have been at walls.
+
+    Only axes count on which a move ended in contact, or did not.
+    """
+    touching = stopped_axes(problem, start, end)
+    open_, missed = int((stopped & ~touching).sum()), int((touching & ~stopped).sum())
+    notes = []
+    if open_:
+        notes.append(
+            f"{open_:,} of {int(stopped.sum()):,} stops by the columns stopped_0, ... are not in "
+            "contact with a wall or border, so nothing is learned from these moves; check them, or "
+            "leave the columns out"
+        )
+    if missed:
+        notes.append(
+            f"{missed:,} of {int(touching.sum()):,} moves that ended in contact with a wall or "
+            "border were not stopped by the columns stopped_0, ...; if they were, the model "
+            "takes it that agents move less than they do"
+        )
+    return notes
+
+
+def notes_on_rewards(
+    known: Float[np.ndarray, "steps"], paid: Float[np.ndarray, "steps"]
+) -> list[str]:
+    """Notes on rewards of the file that are not those of the problem's known reward."""
+    off = np.abs(paid - known)
+    # Differences of a tenth of the largest known reward are noted.
+    if not (off > 0.1 * np.abs(known).max() + 1e-6).any():
+        return []
+    step = int(np.argmax(off))
+    return [
+        f"the file's rewards are not what the problem's reward pays: at step {step} the mean is "
+        f"{paid[step]:.6g}, expected {known[step]:.6g}; plans still use the problem's, so correct "
+        "it, or hide it with reward=None, if the file is right, or leave the column out"
+    ]

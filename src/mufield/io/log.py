@@ -1,17 +1,11 @@
 """Logs from files: transitions that were seen before or besides the episodes of a run.
 
-One row for each agent and time, as CSV or Parquet, in any order:
-
-- ``agent``: any name or number.
-- ``time``: a number in any unit, or a date with a time; or ``step``, which counts. With ``episode``
-  or ``run``, times are compared only among rows that have the same.
-- ``state_0``, ...: where the agent was, in the units of the problem's grid.
-- ``action_0``, ...: what it did; may be empty where no move begins.
-- ``next_0``, ... (optional): where it was one step later. If they are missing, the agent's next row
-  says it; a step is then 1, or for ``time`` the most common distance of an agent's rows. Where the
-  next row is nearer or farther, rows are missing, and the move is left out.
-- ``stopped_0``, ... (optional), ``carried`` (only if the problem has trips) and ``reward`` (only if
-  it hides its reward): as in an episode's file.
+One row for each agent and time, in any order, with the columns of `mufield tell --help`: those of
+an episode, but ``time``, a number in any unit or a date with a time, may stand for ``step``. With
+``episode`` or ``run``, times are compared only among rows that have the same. Actions may be empty
+where no move begins. If ``next_0``, ... are missing, the agent's next row says where it went; a
+step is then 1, or for ``time`` the most common distance of an agent's rows. Where the next row is
+nearer or farther, rows are missing, and the move is left out.
 
 Agents may come and go, episodes may have any length and any start. The population's distribution
 at a time is that of the agents which have a row then, if there are enough of them, or comes from a
@@ -29,19 +23,11 @@ from jaxtyping import Bool, Float
 
 from ..errors import UserError
 from ..models.data import Transitions
-from ..models.rows import check_actions, check_moves, checked_positions, histograms
 from ..problem import Problem
-from .checks import by_number, check_sizes
-from .coordinates import read_plane
-from .episode import (
-    cell_columns,
-    check_rewards,
-    chosen_agents,
-    distributions,
-    given_stops,
-    given_trips,
-)
-from .tables import Rows, Table, read_table
+from .observed import ObservedMoves, by_number, cell_columns, distributions
+from .rows import as_transitions, check_actions, check_moves, histograms
+from .table_files import read_table
+from .tables import Rows, Table
 
 
 @dataclass(frozen=True)
@@ -92,17 +78,8 @@ def read_log(
         mass_path: A file of the population's distributions, if these are known.
         agents: The agents to learn from; by default all.
     """
-    table, left_out = read_plane(Path(path), problem)
-    grid, dtype = problem.grid, problem.initial.dtype
-    names = {
-        name: [f"{name}_{i}" for i in range(size)]
-        for name, size in (("state", grid.dim), ("action", problem.actions.dim), ("next", grid.dim))
-    }
-    gives_next = any(column in table.columns for column in names["next"])
-    table.require(["agent", *names["state"], *names["action"]])
-    table.require(names["next"] if gives_next else [])
-    check_sizes(table, problem)
-    check_rewards(table, problem, end=False)
+    moves = ObservedMoves(Path(path), problem, episode=False)
+    table, agent, notes = moves.table, moves.agent, list(moves.notes)
     # Columns that say when a row was seen: all of the first, one of the second.
     groups, clocks = ("run", "episode"), ("time", "step")
     clock = next((name for name in clocks if name in table.columns), "")
@@ -112,42 +89,33 @@ def read_log(
             "when each row was seen"
         )
     times = _times(table, [*(name for name in groups if name in table.columns), clock])
-    labels = table.labels("agent")
-    who = sorted(set(labels), key=by_number)
-    index = {name: i for i, name in enumerate(who)}
-    agent = np.array([index[name] for name in labels])
     # By time, then by agent, so that the order of the rows does not matter.
     order = np.lexsort((agent, times.moment))
     _check_once(table, times, agent, order)
 
-    def numbers(name: str, rows: Rows | None = None) -> np.ndarray:
-        columns = [table.numbers(column, rows) for column in names[name]]
-        return np.stack(columns, axis=-1).astype(dtype)
-
-    places = checked_positions(table.where, grid, numbers("state"), names["state"])
-    tracked = np.isin(agent, chosen_agents(table.path, who, agents))
-    notes: list[str] = list(left_out)
-    if gives_next:
+    places = moves.positions("state")
+    tracked = np.isin(agent, moves.chosen(agents))
+    if moves.gives_next:
         start = order[tracked[order]]
-        ends = checked_positions(table.where, grid, numbers("next"), names["next"])[start]
+        ends = moves.positions("next")[start]
     else:
         start, after = _pairs(table, times, agent, tracked, notes)
         ends = places[after]
-    own = ~given_trips(table, problem)[start]
+    own = ~moves.carried[start]
     start, ends = start[own], ends[own]  # trips teach nothing about the motion
 
     def where(row: int, column: str) -> str:
-        shown = column if gives_next else column.replace("next_", "state_")
+        shown = column if moves.gives_next else column.replace("next_", "state_")
         return table.where(int(start[row]), shown)
 
-    actions = numbers("action", start)
+    actions = moves.numbers("action", start)
     check_actions(where, problem, actions)
     check_moves(where, problem, places[start], ends)
     if mass_path is None:
         mass, moment = _from_agents(problem, places, times, start, notes)
     else:
         mass, moment = _from_file(Path(mass_path), problem, table, times, start)
-    data = Transitions.from_rows(
+    data = as_transitions(
         problem,
         places[start],
         actions,
@@ -155,7 +123,7 @@ def read_log(
         mass=mass,
         moment=moment,
         step=_steps(problem, times, start),
-        stopped=given_stops(table, grid, start),
+        stopped=moves.stopped(start),
         earned=table.numbers("reward", start) if problem.hides_reward else None,
     )
     return Log(data, tuple(notes))

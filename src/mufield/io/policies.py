@@ -1,7 +1,8 @@
 """Policies in sealed files: arrays, and a JSON document that describes them.
 
-No part of a file is ever run as code. The document says whether the policy is a table or a
-network; from that follow the names and shapes of its arrays, which are checked before reading.
+No part of a file is ever run as code. The document says whether the policy is a table, a network or
+of a class that the reading program has registered; from that follow the names and shapes of its
+arrays, which are checked before reading.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 
 from ..checks import distribution, finite
 from ..errors import UserError
-from ..policies.base import AbstractPolicy, Profile
+from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
 from ..policies.encoders import ENCODERS
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
@@ -38,7 +39,8 @@ def save_policy(
 
     Args:
         path: The file. One that exists is replaced, but only once the new one is complete.
-        policy: A `TablePolicy`, a `NetworkPolicy` or a profile of them. Functions are refused.
+        policy: A `TablePolicy`, a `NetworkPolicy`, a policy of a class of your own that
+            `mf.policies.saved_as` registered, or a profile of them. Functions are refused.
         info: Anything to keep with it that JSON can hold; tuples come back as lists.
     """
     with _blaming(f"cannot save the policy to {os.fspath(path)}"):
@@ -57,7 +59,7 @@ def save_policy(
                     f"{name}: expected {dtype} of the shape {shape}, got {array.dtype.name} of "
                     f"the shape {array.shape}"
                 )
-        _check_values(arrays)
+        _check_values(parsed, arrays)
         back: Any = jax.tree.structure(parsed.fill(arrays))
         if back != jax.tree.structure(policy):
             raise UserError(
@@ -118,10 +120,13 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         kind = {"kind": "table", **sizes, "weight_rows": (1, 1, *whole.weights.shape)[-2]}
         if whole.grid is not None:
             kind["grid"] = grid_entries(whole.grid)
+    elif type(whole) in OWN_POLICIES.values():
+        kind = _own(whole, _leaves(by_step))
     else:
         raise UserError(
-            "expected a TablePolicy, or a NetworkPolicy with one of mufield's own encoders, got "
-            f"{type(whole).__name__}; code is never stored: write what it does into a TablePolicy"
+            "expected a TablePolicy, a NetworkPolicy with one of mufield's own encoders, or one "
+            f"registered with @mf.policies.saved_as, got {type(whole).__name__}; code is never "
+            "stored: register the class, or write what it does into a TablePolicy"
         )
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in _leaves(whole).items()}
     document = {
@@ -131,6 +136,19 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
     }
     return document, arrays
+
+
+def _own(policy: Any, stacked: Mapping[str, Any]) -> dict[str, Any]:
+    """What describes a policy of a class of the user's own."""
+    name = next(name for name, kind in OWN_POLICIES.items() if kind is type(policy))
+    values = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
+    arrays = _leaves(policy)
+    settings = {field: value for field, value in values.items() if field not in arrays}
+    odd = [each for each in arrays if each not in values or not hasattr(arrays[each], "shape")]
+    if odd:
+        raise UserError(f"expected fields that are arrays or static, got {', '.join(odd)}")
+    shapes = {each: list(leaf.shape[each in stacked :]) for each, leaf in arrays.items()}
+    return {"kind": "own", "name": name, "settings": settings, "arrays": shapes}
 
 
 def grid_entries(grid: Grid) -> dict[str, Any]:
@@ -155,8 +173,8 @@ def _parse(document: Mapping[str, Any]) -> PolicyDocument:
         text = json.dumps(document, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            "info must hold only what JSON can: text, finite numbers, true, false, null, lists "
-            f"and dictionaries ({error})"
+            "info and static fields must hold only what JSON can: text, finite numbers, true, "
+            f"false, null, lists and dictionaries ({error})"
         ) from error
     # From text, because only then does strict validation accept lists for tuples.
     return PolicyDocument.model_validate_json(text)
@@ -172,14 +190,14 @@ def _read(path: str | os.PathLike[str]) -> tuple[PolicyDocument, dict[str, np.nd
 
     arrays = read_sealed(Path(path), PolicyDocument.file_kind, layout=layout).arrays
     with _blaming(f"cannot use {os.fspath(path)}"):
-        _check_values(arrays)
+        _check_values(parsed[0], arrays)
     return parsed[0], arrays
 
 
-def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
+def _check_values(document: PolicyDocument, arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         finite(array, name, "train the policy anew")
-    if "weights" in arrays:
+    if document.policy.kind == "table":
         distribution(arrays["weights"], "weights", "normalise the weights of each cell")
 
 

@@ -10,11 +10,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_map_with_path
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from ..actions import Box
 from ..errors import UserError
-from ..policies.base import AbstractPolicy, Profile
+from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
 from ..policies.encoders import ENCODERS, AbstractEncoder, position_size
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
@@ -47,7 +47,7 @@ class _Grid(_Box):
         if len(bits) != (count + 7) // 8:
             raise UserError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
         walls = np.unpackbits(bits, count=count).astype(bool).reshape(self.shape)
-        return Grid(self.lower, self.upper, self.shape, self.periodic, walls)
+        return Grid.box(self.lower, self.upper, self.shape, periodic=self.periodic, walls=walls)
 
 
 class _Table(_Part):
@@ -119,6 +119,43 @@ class _Network(_Part):
         )
 
 
+class _Own(_Part):
+    """A class of the user's own, which the program that reads the file has registered."""
+
+    kind: Literal["own"]
+    name: str
+    settings: dict[str, Any]
+    arrays: dict[str, tuple[NonNegativeInt, ...]]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        self.skeleton()  # raises if there is no such class, or it has other fields
+        return self.arrays
+
+    def skeleton(self) -> AbstractPolicy:
+        """Fields are set without a constructor: nothing of the class runs."""
+        kind = OWN_POLICIES.get(self.name)
+        if kind is None:
+            raise UserError(
+                f"expected a policy class registered as {self.name!r}, got none; import the module "
+                "that has it with @mf.policies.saved_as"
+            )
+        values = {name: _hashable(value) for name, value in self.settings.items()}
+        values |= {name: jnp.zeros(()) for name in self.arrays}
+        if values.keys() != {field.name for field in dataclasses.fields(kind)}:
+            raise UserError(
+                f"expected the fields of {kind.__name__}, got {reprlib.repr(sorted(values))}"
+            )
+        policy = object.__new__(kind)
+        for name, value in values.items():
+            object.__setattr__(policy, name, value)
+        return policy
+
+
+def _hashable(value: Any) -> Any:
+    """A static field as JSON gave it, with tuples for lists."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
 class PolicyDocument(_Part):
     """The JSON document of a file.
 
@@ -132,7 +169,7 @@ class PolicyDocument(_Part):
 
     version: PositiveInt
     mufield: str
-    policy: Annotated[_Table | _Network, Field(discriminator="kind")]
+    policy: Annotated[_Table | _Network | _Own, Field(discriminator="kind")]
     horizon: PositiveInt | None
     stacked: tuple[str, ...]
     dtypes: dict[str, Literal["float32", "float64"]]

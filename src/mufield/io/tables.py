@@ -1,11 +1,7 @@
-"""Tables from CSV and Parquet files, as columns by name."""
+"""Tables as columns by name, and what their values may be; `table_files` reads them."""
 
-import csv
-import gzip
-import io
 import math
 import reprlib
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +12,6 @@ import numpy as np
 from jaxtyping import Int
 
 from ..errors import UserError
-from .sealed import check_file
 
 Rows = Int[np.ndarray, "_rows"]
 """Numbers of rows, or one number for each of some rows."""
@@ -35,8 +30,11 @@ class Table:
     """
 
     most_values: ClassVar[int] = 20_000_000
+    most_line: ClassVar[int] = 1 << 20
+    most_unpacked: ClassVar[int] = 1 << 28
     most_text: ClassVar[int] = 1 << 26
-    """Larger tables would take gigabytes: values, and bytes of the different texts of a column."""
+    """Larger tables would take gigabytes: values, characters of a line and of all lines once they
+    are unpacked, and bytes of the different texts of a column."""
 
     path: Path
     columns: dict[str, list[Any]]
@@ -78,7 +76,7 @@ class Table:
         """A column, or some of its rows: finite numbers that single precision can hold."""
         stored = self.columns[column]
         chosen = np.arange(len(stored)) if rows is None else rows
-        values = np.array([_number(stored[row]) for row in chosen.tolist()])
+        values = np.array([as_number(stored[row]) for row in chosen.tolist()])
         largest = float(np.finfo(np.float32).max)
         bad = ~(np.abs(values) <= largest)
         if bad.any():
@@ -90,15 +88,32 @@ class Table:
         return values
 
     def times(self, column: str) -> np.ndarray:
-        """A column of times: numbers in any unit, or dates with times, which become seconds."""
-        stored = self.columns[column]
-        values = np.array([_time(value) for value in stored])
-        if not np.isfinite(values).all():
-            row = int(np.argmin(np.isfinite(values)))
+        """A column of times: numbers in any unit, or dates with times, which become seconds.
+
+        Numbers, times with a zone and times without one cannot be compared, so a column has one of
+        these kinds only.
+        """
+        stored, kinds = self.columns[column], {"number": -1, "zone": -1, "no zone": -1}
+        values = np.full(len(stored), np.nan)
+        for row, value in enumerate(stored):
+            number, when = as_number(value), None
+            if math.isfinite(number):  # first, because 20260301 is a date, too
+                values[row], kind = number, "number"
+            elif (when := as_datetime(value)) is not None:
+                kind = "zone" if when.tzinfo else "no zone"
+                values[row] = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+            else:
+                raise UserError(
+                    f"{self.where(row, column)}: expected a number, or {DATES}, got "
+                    f"{reprlib.repr(value)}; repair it, or leave the row out"
+                )
+            kinds[kind] = row if kinds[kind] < 0 else kinds[kind]
+        seen = {kind: stored[row] for kind, row in kinds.items() if row >= 0}
+        if len(seen) > 1:
+            one, other, *_ = map(repr, seen.values())
             raise UserError(
-                f"{self.where(row, column)}: expected a number, or a date and time such as "
-                f"2026-03-01T08:15:00, got {reprlib.repr(stored[row])}; repair it, or leave the "
-                "row out"
+                f"{self.path}, column {self.shown.get(column, column)}: expected times of one kind,"
+                f" got {one} and {other}; write all as numbers, all with their zone, or all without"
             )
         return values
 
@@ -117,8 +132,12 @@ class Table:
         return values.astype(np.int64)
 
     def labels(self, column: str) -> list[str]:
-        """A column of names, each as `label` gives it."""
-        return [label(value) for value in self.columns[column]]
+        """A column of names, each as `label` gives it; none may be empty."""
+        names = [label(value) for value in self.columns[column]]
+        if "" in names:
+            where = self.where(names.index(""), column)
+            raise UserError(f"{where}: expected a name or number, got none; fill it in")
+        return names
 
     def flags(self, column: str, rows: Rows | None = None) -> np.ndarray:
         """A column, or some of its rows, of truth values: 0, 1, true or false."""
@@ -133,143 +152,38 @@ class Table:
         return np.array([name in ("1", "1.0", "true") for name in names])
 
 
-def _number(value: Any) -> float:
+DATES = "a date and time such as 2026-03-01T08:15:00, 2026-03-01 08:15 or 03/01/2026 08:15:00 AM"
+"""The dates that `as_datetime` reads, for errors."""
+
+
+def as_number(value: Any) -> float:
+    """A number from what a table holds; NaN if it is none."""
+    if isinstance(value, str) and "_" in value:  # Python's own digits, as in 1_000
+        return math.nan
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
-def _time(value: Any) -> float:
-    number = _number(value)  # first, because 20260301 is a date, too
-    if math.isfinite(number):
-        return number
-    try:
-        when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError, OSError):
         return math.nan
 
 
+def as_datetime(value: Any) -> datetime | None:
+    """A date with a time, as ISO 8601 writes it or as in the United States; None if it is none."""
+    if isinstance(value, datetime):
+        return value
+    text = str(value).strip()
+    try:
+        # Only with AM or PM is it certain that the month comes first.
+        american = text[-2:].upper() in ("AM", "PM")
+        form = "%m/%d/%Y %I:%M:%S %p" if text.count(":") == 2 else "%m/%d/%Y %I:%M %p"
+        return datetime.strptime(text, form) if american else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        return None
+
+
 def label(value: Any) -> str:
-    """A name as text, however it was stored: 3, 3.0 and "3" are the same."""
+    """A name as text, however it was stored (3, 3.0 and "3" are the same); empty if missing."""
+    if value is None or value != value:  # NaN stands for a missing value, too
+        return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
-
-
-def read_table(path: Path) -> Table:
-    """Reads a .csv or .parquet file."""
-    if not path.is_file():
-        raise UserError(f"there is no file {path}; name a .csv or .parquet file")
-    check_file(path)
-    suffix = path.suffix.lower()
-    if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
-        return _read_csv(path)
-    if suffix in (".parquet", ".pq"):
-        return _read_parquet(path)
-    raise UserError(
-        f"expected a .csv, .csv.gz or .parquet file, got {path}; write it as one of them"
-    )
-
-
-def _opened(path: Path) -> io.TextIOWrapper:
-    if path.suffix.lower() == ".gz":
-        return io.TextIOWrapper(gzip.GzipFile(path), newline="", encoding="utf-8-sig")
-    return path.open(newline="", encoding="utf-8-sig")
-
-
-def _read_csv(path: Path) -> Table:
-    lines: list[list[str]] = []
-    try:
-        # Spreadsheets begin files with a byte order mark.
-        with _opened(path) as file:
-            values = 0
-            for line in csv.reader(file, strict=True):
-                lines.append(line)
-                values += len(line)
-                _check_values(path, values)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no CSV file in UTF-8: {error}; write it again") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} cannot be unpacked: {error}; copy it again") from error
-    while lines and not any(cell.strip() for cell in lines[-1]):
-        lines.pop()
-    if not lines:
-        raise UserError(f"{path}: expected a line with the columns' names, got an empty file")
-    names = [name.strip() for name in lines[0]]
-    _check_names(path, names)
-    for number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(names):
-            raise UserError(
-                f"{path}, line {number}: expected {len(names)} values separated by commas, got "
-                f"{len(line)}; the file may be cut short"
-            )
-    columns = {name: [line[i] for line in lines[1:]] for i, name in enumerate(names)}
-    return Table(path, columns, first_row=2, word="line")
-
-
-def _read_parquet(path: Path) -> Table:
-    try:
-        from pyarrow import ArrowException, parquet, types
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "Parquet files need pyarrow; install it with: pip install 'mufield[parquet]', or "
-            "write the episode as CSV"
-        ) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            known, rows = file.schema_arrow, file.metadata.num_rows
-        _check_names(path, known.names)
-        # Others could hold anything, in any amount; there is no use for them here.
-        plain = [f.name for f in known if types.is_primitive(f.type) or _is_text(f.type)]
-        _check_values(path, rows * len(plain))
-        # Texts as they are stored, each different one once, so that they take no more memory.
-        texts = [field.name for field in known if _is_text(field.type)]
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            table = file.read(columns=plain)
-        columns = {name: _values(path, table[name]) for name in table.column_names}
-    except UserError:
-        raise
-    except (ArrowException, OSError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} is no Parquet file: {error}; write it again") from error
-    return Table(path, columns, first_row=1, word="row")
-
-
-def _check_names(path: Path, names: list[str]) -> None:
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: the column {twice} appears more than once; leave one out")
-
-
-def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _values(path: Path, column: Any) -> list[Any]:
-    """The values of a column; equal texts are one object."""
-    from pyarrow import DictionaryArray
-
-    values: list[Any] = []
-    for chunk in column.chunks:
-        if not isinstance(chunk, DictionaryArray):
-            values += chunk.to_pylist()
-            continue
-        if chunk.dictionary.nbytes > Table.most_text:
-            raise UserError(
-                f"{path}: expected names of at most {Table.most_text:,} bytes in all, got more; "
-                "tell the columns of an episode only"
-            )
-        words = chunk.dictionary.to_pylist()
-        values += [None if i is None else words[i] for i in chunk.indices.to_pylist()]
-    return values
-
-
-def _check_values(path: Path, count: int) -> None:
-    if count > Table.most_values:
-        raise UserError(
-            f"{path}: expected at most {Table.most_values:,} values, got more; tell a sample of "
-            "the agents, with --mass where everybody was, or leave out columns that are not needed"
-        )

@@ -1,48 +1,49 @@
 """Workers on a Ray cluster; needs the extra ``ray``.
 
-Each job has a worker, that is a process, of its own. What travels between machines is plain data:
-the job's document, texts, and the bytes of files. (Ray packs it with cloudpickle, which could run
-code, so a cluster must be one's own.) Where a worker sees the job's directory, it writes there.
-Elsewhere it computes in a directory of its own, from the files that it was handed, and hands back
-every file that it has written since it was last asked.
+What travels between machines is plain data: the job's document, texts, and the bytes of files.
+(Ray packs it with cloudpickle, which could run code, so a cluster must be one's own.) Where a
+worker sees the job's directory, it writes there, so that another one can go on from its
+checkpoints. Elsewhere it computes in a directory of its own, and hands back all files at the end.
 """
 
-import contextlib
-import io
 import logging
 import os
 import secrets
-import sys
-import threading
+import socket
+import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ray
 
+from .._runtime import enable_compilation_cache
 from ..errors import UserError
 from ..io.atomic import write_bytes
-from .desk import Desk, read_files, stamps, write_files
-from .pool import (
-    POOL,
-    AbstractWorker,
-    Finished,
-    Task,
-    WorkerDied,
-    WorkerPool,
-    Working,
-)
+from ..runs.trust import import_users
+from .job import Job, versions_that_matter
+from .pool import Finished, Task, WorkerPool, Working, attempt_with_log, one_line
 from .processes import thread_limits
 
+Files = dict[str, bytes]
+"""Contents of files by their names in a job's directory."""
 
-class RayWorkers(WorkerPool["_RayWorker"]):
-    """Computes on a Ray cluster, one worker for each job.
+
+class RayWorkers(WorkerPool):
+    """Computes on a Ray cluster.
 
     Attributes:
         pauses: Seconds before one more attempt to become a client of a cluster that refused.
+        ahead: Jobs given to Ray beyond the cluster's cores, so that one that can grow does.
+        token_file: By it a worker knows that a directory is the job's, not another of that name.
     """
 
+    deaths = (ray.exceptions.RayError,)
     pauses: tuple[float, ...] = (1.0, 4.0)
+    ahead: int = 4
+    token_file: str = ".mufield-token.tmp"
 
     def __init__(self, address: str | None = None, workers: int | None = None, cores: int = 1):
         """Takes what is needed to connect to the cluster once there is work.
@@ -54,42 +55,41 @@ class RayWorkers(WorkerPool["_RayWorker"]):
             cores: Cores for each job.
         """
         self.address, self.workers, self.cores = address, workers, cores
-        self._busy, self._own = 0, False
+        self._busy: dict[Future[Any], Any] = {}
+        self._own = False
         passed = {name: os.environ[name] for name in ("XLA_FLAGS",) if name in os.environ}
-        self._actor = ray.remote(Desk).options(
+        self._work = ray.remote(work).options(
             num_cpus=cores,
-            max_concurrency=2,  # one computes, the other answers
-            max_restarts=0,  # the pool begins anew, with what was handed back
+            max_retries=0,  # the pool begins anew, and counts
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": thread_limits(cores) | passed},
         )
 
-    def _hire(self) -> "_RayWorker | None":
-        room = self.workers
-        # Workers that are asked for beyond the cluster's cores, so that one that can grow does.
-        ahead = 4
-        if room is None:
-            room = int(ray.cluster_resources().get("CPU", 0) // self.cores) + ahead
-        if self._busy >= room:
+    def _begin(self, task: Task) -> Future[Any] | None:
+        most = self.workers
+        if most is None:
+            most = int(ray.cluster_resources().get("CPU", 0) // self.cores) + self.ahead
+        if len(self._busy) >= most:
             return None
-        self._busy += 1
-        return _RayWorker(self._actor.remote(self.cores))
+        token = secrets.token_hex(8)
+        write_bytes(task.directory / self.token_file, token.encode())
+        place = {"directory": str(task.directory.resolve()), "token": token, "here": os.getcwd()}
+        reference = self._work.remote(task.job.document(), place, read_files(task.directory))
+        future: Future[Any] = reference.future()
+        self._busy[future] = reference
+        return future
 
-    def _wait(self, workers: Sequence["_RayWorker"]) -> list["_RayWorker"]:
-        ray.wait([each.work for each in workers], num_returns=1, timeout=POOL.look)
-        ended = _ready([each.work for each in workers])
-        answered = _ready([each.look for each in workers if each.look is not None])
-        for each in workers:
-            if each.look in answered:
-                each.hear(again=each.work not in ended)
-        return [each for each in workers if each.work in ended or each.lost]
-
-    def _release(self, worker: "_RayWorker", *, alive: bool) -> None:
-        self._busy -= 1
-        worker.stop()
+    def _result(self, task: Task, future: Future[Any]) -> str:
+        del self._busy[future]
+        (task.directory / self.token_file).unlink(missing_ok=True)
+        problem, files = future.result()
+        write_files(task.directory, files)
+        return str(problem)
 
     def _close(self) -> None:
-        self._busy = 0
+        for reference in self._busy.values():
+            ray.cancel(reference, force=True)
+        self._busy = {}
         if self._own:
             ray.shutdown()
 
@@ -98,67 +98,75 @@ class RayWorkers(WorkerPool["_RayWorker"]):
         self._own = not ray.is_initialized()
         if self._own:
             _connect(self.address)
-        with _quiet():
-            try:
-                yield from super().run(tasks)
-            except ConnectionError as error:
-                raise UserError(
-                    f"lost the connection to the cluster: {_line(error)}; what is done is kept, "
-                    "the same command goes on from there"
-                ) from error
-
-
-class _RayWorker(AbstractWorker):
-    """A worker of the cluster, as the pool sees it; it has one task in its life."""
-
-    begun = False
-    lost = False
-    """Whether an answer was lost, and perhaps files with it."""
-
-    def __init__(self, actor: Any):
-        self.actor = actor
-
-    def begin(self, task: Task) -> None:
-        self.directory, token = task.directory, secrets.token_hex(8)
-        write_bytes(task.directory / Desk.token_file, token.encode())
-        files = read_files(task.directory, stamps(task.directory))
-        place = {"directory": str(task.directory.resolve()), "token": token, "here": os.getcwd()}
-        self.work = self.actor.work.remote(task.job.document(), place, files)
-        self.look = self.actor.look.remote()
-
-    def hear(self, *, again: bool) -> None:
-        """Takes what the worker has handed back, and asks for more."""
-        # Seconds to wait for the last words of a worker.
-        most_seconds = 30.0
         try:
-            files = ray.get(self.look, timeout=most_seconds)
-        except ray.exceptions.RayError:
-            self.lost = True
-            return
-        self.begun = True
-        write_files(self.directory, files)
-        self.look = self.actor.look.remote() if again else None
+            yield from super().run(tasks)
+        except ConnectionError as error:
+            raise UserError(
+                f"lost the connection to the cluster: {one_line(error)}; what is done is kept, "
+                "the same command goes on from there"
+            ) from error
 
-    def result(self) -> str:
-        try:
-            # What is lost may still be at work, and is not waited for.
-            problem, files = ray.get(self.work, timeout=POOL.look if self.lost else None)
-        except ray.exceptions.RayError as error:
-            raise WorkerDied(f"its worker died ({_line(error)})") from error
-        if self.look is not None:
-            self.hear(again=False)  # what was written earlier comes first
-        if self.lost:
-            raise WorkerDied("its worker died, or could not be reached")
-        write_files(self.directory, files)
-        self.begun = False
-        return str(problem)
 
-    def stop(self) -> None:
-        (self.directory / Desk.token_file).unlink(missing_ok=True)
-        with contextlib.suppress(Exception):  # it may be gone, or the whole cluster
-            if self.begun and not self.lost:
-                ray.wait([self.actor.leave.remote()], timeout=POOL.look)
-            ray.kill(self.actor)
+def work(document: dict[str, Any], place: dict[str, str], files: Files) -> tuple[str, Files]:
+    """Computes a job on a machine of the cluster.
+
+    Returns what went wrong, or an empty text, and the files, unless the directory is shared.
+    """
+    enable_compilation_cache()
+    job, directory = Job(**document), Path(place["directory"])
+    if Path(place["here"]).is_dir():  # files that the user names are relative to it
+        os.chdir(place["here"])
+    if problem := _other_versions(job):
+        return problem, {}
+    if _is_shared(directory, place["token"]):
+        return attempt_with_log(job, directory), {}
+    with tempfile.TemporaryDirectory(prefix="mufield-job-") as name:
+        write_files(Path(name), files)
+        return attempt_with_log(job, Path(name)), read_files(Path(name))
+
+
+def _is_shared(directory: Path, token: str) -> bool:
+    try:
+        same = (directory / RayWorkers.token_file).read_bytes() == token.encode()
+    except OSError:
+        return False
+    return same and os.access(directory, os.W_OK)
+
+
+def read_files(directory: Path) -> Files:
+    """All files of a job."""
+    found = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in found
+        if path.name != "lock" and path.suffix != ".tmp"
+    }
+
+
+def write_files(directory: Path, files: Files) -> None:
+    """Writes what `read_files` read."""
+    for name, data in files.items():
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise UserError(f"expected the name of a file inside of a job, got {name!r}")
+        path = directory.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, data)
+
+
+def _other_versions(job: Job) -> str:
+    """What is other on this machine than the job was made with; its result would be another's."""
+    try:
+        found = versions_that_matter(import_users(job.settings.get("imports")))
+    except UserError as error:
+        return f"{error} (on {socket.gethostname()})"
+    for name, wanted in job.versions.items():
+        if found.get(name) != wanted:
+            return (
+                f"{name} is {found.get(name)} on {socket.gethostname()}, and {wanted} where the "
+                "command was given; install the same on all machines"
+            )
+    return ""
 
 
 def _connect(address: str | None) -> None:
@@ -178,40 +186,7 @@ def _connect(address: str | None) -> None:
             # On a busy head the server that it starts for a client may end before it has begun.
             if later is None or not isinstance(error, ConnectionAbortedError):
                 raise UserError(
-                    f"cannot use the Ray cluster {address or 'of this machine'}: {_line(error)}; "
-                    "is it started, and with the same versions of Python and Ray?"
+                    f"cannot use the Ray cluster {address or 'of this machine'}: {one_line(error)}"
+                    "; is it started, and with the same versions of Python and Ray?"
                 ) from error
             time.sleep(later)
-
-
-def _ready(references: Sequence[Any]) -> set[Any]:
-    return set(ray.wait(list(references), num_returns=len(references), timeout=0)[0])
-
-
-def _line(error: BaseException) -> str:
-    """The first and the last line of an error; between them Ray may put a hundred."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:])))[:400] or type(error).__name__
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps Ray's threads from printing to standard output, which is for results alone.
-
-    Ray keeps the same messages in the logs of its session.
-    """
-    before = sys.stdout
-
-    class Others(io.TextIOBase):
-        def write(self, text: str) -> int:
-            ours = not threading.current_thread().name.startswith("ray_")
-            return before.write(text) if ours else len(text)
-
-        def flush(self) -> None:
-            before.flush()
-
-    sys.stdout = Others()
-    try:
-        yield
-    finally:
-        sys.stdout = before

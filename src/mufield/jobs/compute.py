@@ -1,10 +1,9 @@
-"""How each kind of job is computed, and what a policy earns in the true system."""
+"""How each kind of job is computed."""
 
 import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,24 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
+from ..baselines.fleet import stay, towards_demand
 from ..environments.registry import make
 from ..errors import UserError
 from ..fleet.fluid import fluid_plan
 from ..flow.moves import MoveFlow
-from ..flow.rollout import Rollout
 from ..io.policies import load_policy, save_policy
 from ..io.sealed import read_lines
 from ..planning.bptt import BPTT
+from ..planning.gradient import plan
+from ..planning.kinds import Network, Table
 from ..planning.mirror import MirrorAscent
-from ..planning.plan import plan
-from ..planning.starts import Network, Table
-from ..policies.base import Profile, as_profile
+from ..policies.base import Profile, checked_profile
 from ..policies.tables import random_policy
+from ..problem import Problem
 from ..runs.config import parse_config
 from ..runs.learn import learn_run, new_run
-from ..runs.surroundings import import_users, set_precision
+from ..runs.surroundings import set_precision
+from ..runs.trust import import_users
 from ..space.grid import Grid
 from ..systems import SimulatedSystem
 from .job import Job, write_result
@@ -70,7 +71,7 @@ def _learn(settings: Settings, directory: Path) -> Settings:
         "seconds": sum(row.get(name, 0.0) for row in timings for name in ("fit", "plan", "run")),
     }
     if isinstance(system_of(settings), SimulatedSystem):
-        figures |= play(settings, episode_policy(directory, best)).figures()
+        figures |= _played(settings, load_policy(run / "policies" / f"{best:04d}.policy"))
     return figures
 
 
@@ -81,8 +82,7 @@ def _plan(settings: Settings, directory: Path) -> Settings:
     ascent = BPTT(steps=settings["steps"], learning_rate=settings["learning_rate"])
     found = plan(flow, motion, policy, ascent=ascent, starts=settings["starts"])
     save_policy(directory / "plan.policy", found.profile)
-    outcome = play(settings, found.profile)
-    return {"value": outcome.value, "upper": None, **outcome.figures()}
+    return {"upper": None, **_played(settings, found.profile)}
 
 
 def _mirror(settings: Settings, directory: Path) -> Settings:
@@ -94,30 +94,19 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
     moves = MoveFlow(*system.reveal(), system.problem.actions.points(settings["points"]))
     ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
     found = ascent.solve(moves)
-    outcome, upper = play(settings, found.profile), float(found.upper)
+    played, upper = _played(settings, found.profile), float(found.upper)
     if table := settings.get("table"):
         other = plan(*system.reveal(), Table(), ascent=BPTT(**table))
-        outcome = max(outcome, play(settings, other.profile), key=lambda each: each.value)
-    return {
-        "value": outcome.value,
-        "upper": upper if math.isfinite(upper) else None,
-        **outcome.figures(),
-    }
+        played = max(played, _played(settings, other.profile), key=lambda each: each["value"])
+    return {"upper": upper if math.isfinite(upper) else None, **played}
 
 
-def _random(settings: Settings, directory: Path) -> Settings:
-    """Plays the uniform random policy."""
-    outcome = play(settings, random_policy(simulated(settings).problem))
-    return {"value": outcome.value, "upper": None, **outcome.figures()}
-
-
-def _fleet(settings: Settings, directory: Path) -> Settings:
-    """Plays what a fleet does without a plan."""
-    from ..baselines.fleet import stay, towards_demand
-
-    policy = {"stay": stay, "demand": towards_demand}[settings["policy"]]
-    outcome = play(settings, policy(simulated(settings).problem))
-    return {"value": outcome.value, "upper": None, **outcome.figures()}
+def _fixed(settings: Settings, directory: Path) -> Settings:
+    """Plays a policy that needs no plan: the uniform random one, or what a fleet does."""
+    policies: dict[str, Callable[[Problem], Any]]
+    policies = {"random": random_policy, "stay": stay, "demand": towards_demand}
+    policy = policies[settings.get("policy", "random")]
+    return {"upper": None, **_played(settings, policy(simulated(settings).problem))}
 
 
 def _fluid(settings: Settings, directory: Path) -> Settings:
@@ -128,13 +117,12 @@ def _fluid(settings: Settings, directory: Path) -> Settings:
         for name in ("points", "tried")
     )
     found = fluid_plan(moves, tried=tried)
-    outcome = play(settings, found.profile)
-    return {"value": outcome.value, "upper": found.upper, **outcome.figures()}
+    return {"upper": found.upper, **_played(settings, found.profile)}
 
 
 def _train(settings: Settings, directory: Path) -> Settings:
-    """Trains by Q-learning, from the last checkpoint on."""
-    from ..baselines.training import train
+    """Trains by Q-learning."""
+    from ..baselines.training import train  # needs the extra qlearning
 
     found = train(
         simulated(settings),
@@ -142,39 +130,40 @@ def _train(settings: Settings, directory: Path) -> Settings:
         episodes=settings["episodes"],
         evaluate_every=settings["evaluate_every"],
         seed=settings["seed"],
-        checkpoint=directory / "training.safetensors",
         progress=False,
     )
     columns = vars(found.curve)
     return {**columns, "entries": int(found.state.q.size), "seconds": float(columns["seconds"][-1])}
 
 
+def _own(settings: Settings, directory: Path) -> Settings:
+    """Lets a learner of the user's own learn; its figures are the values of J that it returns."""
+    names = ("episodes", "agents", "seed")
+    learner = OWN_LEARNERS[settings["learner"]]
+    values = learner(system_of(settings), **{name: settings[name] for name in names})
+    found = np.asarray(values, dtype=float)
+    if found.shape != (settings["episodes"],) or not np.isfinite(found).all():
+        raise UserError(
+            f"expected of {settings['learner']} a finite J for each of {settings['episodes']} "
+            f"episodes, got the shape {found.shape}; return a list of them"
+        )
+    return {"values": found}
+
+
 KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
     "learn": _learn,
     "plan": _plan,
     "mirror": _mirror,
-    "random": _random,
-    "fleet": _fleet,
+    "random": _fixed,
+    "fleet": _fixed,
     "fluid": _fluid,
     "qlearning": _train,
+    "own": _own,
 }
 """Functions from settings and directory to figures; a figure ``seconds`` replaces the clock's."""
 
-
-def episode_policy(directory: Path, episode: int) -> Profile:
-    """The policy of an episode of a learning job."""
-    return _profile(directory / "run" / "policies" / f"{episode:04d}.policy")
-
-
-def planned_policy(directory: Path) -> Profile:
-    """The policy of a planning job."""
-    return _profile(directory / "plan.policy")
-
-
-def _profile(path: Path) -> Profile:
-    profile = load_policy(path)
-    assert isinstance(profile, Profile)
-    return profile
+OWN_LEARNERS: dict[str, Callable[..., Sequence[float]]] = {}
+"""Learners of the user's own by name; `mufield.compare.contender` adds them."""
 
 
 def system_of(settings: Settings) -> Any:
@@ -200,45 +189,17 @@ def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:
     return system
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """One episode of the whole population in the true system, under the policy `profile`."""
-
-    system: SimulatedSystem
-    profile: Profile
-    rollout: Rollout
-
-    @property
-    def grid(self) -> Grid:
-        """The space."""
-        return self.system.problem.grid
-
-    @property
-    def mass(self) -> _types.Masses:
-        """The distributions mu_0, ..., mu_H."""
-        return self.rollout.mass
-
-    @property
-    def value(self) -> float:
-        """J."""
-        return float(self.rollout.value)
-
-    @property
-    def mean_actions(self) -> Float[Array, "steps cells action_dim"]:
-        """Mean action in every cell at each step, for arrows."""
-        return self.system.mean_actions(self.profile, self.mass)
-
-    def figures(self) -> dict[str, np.ndarray]:
-        """At each step, the reward and the mean length of the population's actions."""
-        sizes = _action_sizes(self.grid, self.profile, self.mass)
-        return {"rewards": np.asarray(self.rollout.rewards), "action_sizes": np.asarray(sizes)}
-
-
-def play(settings: Settings, policy: Any) -> Outcome:
-    """Runs a policy in the system of a job's settings."""
+def _played(settings: Settings, policy: Any) -> Settings:
+    """J of a policy in the true system, and by step the reward and the mean length of actions."""
     system = simulated(settings)
-    profile = as_profile(policy, system.problem.horizon)
-    return Outcome(system, profile, system.evaluate(profile))
+    profile = checked_profile(policy, system.problem)
+    rollout = system.evaluate(profile)
+    sizes = _action_sizes(system.problem.grid, profile, rollout.mass)
+    return {
+        "value": float(rollout.value),
+        "rewards": np.asarray(rollout.rewards),
+        "action_sizes": np.asarray(sizes),
+    }
 
 
 @eqx.filter_jit

@@ -1,8 +1,9 @@
 """Jobs and their directories.
 
 A job is a kind of computation and all that its result depends on: the settings, with defaults
-written out, and the versions of packages. A digest of these, the job's identity, is part of the
-name of its directory. So results of different settings are never mixed up or overwritten.
+written out, the versions of packages and a digest of our own code. A digest of these, the job's
+identity, is part of the name of its directory. So results of different settings are never mixed up
+or overwritten.
 
 ```
 rooms-mirror-0-1a2b3c4d5e/
@@ -10,7 +11,6 @@ rooms-mirror-0-1a2b3c4d5e/
   log.txt        what was printed while it was computed, errors included
   run/           if it learns: an ordinary run, which goes on after an interruption
   plan.policy    if it plans: the policy
-  training.safetensors   if it is Q-learning: the checkpoint, from which it goes on
   result.safetensors     its figures, sealed; with this file, written last, the job is done
 ```
 """
@@ -23,17 +23,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from ..errors import UserError
+from ..io.atomic import check_own, locked, remove_leftovers
 from ..runs.config import RunConfig
 
 Q_RATES = {"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15}
 """The paper's rates of Q-learning."""
-
-Needed = tuple[dict[str, type], tuple[str, ...]]
-Kind = Literal["learn", "plan", "mirror", "random", "fleet", "fluid", "qlearning"]
-State = Literal["done", "partly", "missing"]
 
 
 @dataclass(frozen=True)
@@ -42,30 +39,20 @@ class Job:
 
     Attributes:
         name: For people, and for the directory.
-        kind: How it is computed; `mufield.jobs.compute` has a function for each kind.
+        kind: How it is computed; `mufield.jobs.compute.KINDS` has a function for each kind.
         settings: All settings that the result depends on, as JSON.
-        versions: All versions that the result depends on.
-        seconds: Rough estimate of what it takes on one core.
-        label: Tells people apart jobs that share a name.
+        versions: All versions that the result depends on, and a digest of our own code.
     """
 
     name: str
-    kind: Kind
+    kind: str
     settings: dict[str, Any]
     versions: dict[str, Any] = field(default_factory=lambda: versions_that_matter())
-    seconds: float = field(default=1.0, compare=False)
-    label: str = field(default="", compare=False)
-
-    @property
-    def title(self) -> str:
-        """What people call the job."""
-        return self.label or self.name
 
     @property
     def identity(self) -> str:
         """Equal for jobs that must have the same result."""
-        # Raise the first number when the code gives other results for the same settings.
-        document = [2, self.kind, self.settings, self.versions]
+        document = [self.kind, self.settings, self.versions]
         text = json.dumps(document, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -76,33 +63,28 @@ class Job:
 
     def document(self) -> dict[str, Any]:
         """The job as JSON."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "settings": self.settings,
-            "versions": self.versions,
-        }
+        names = ("name", "kind", "settings", "versions")
+        return {name: getattr(self, name) for name in names}
 
 
-def learning_job(name: str, config: RunConfig, *, seconds: float = 1.0) -> Job:
+def learning_job(name: str, config: RunConfig) -> Job:
     """A run of M3-UCRL in its true system."""
     from ..runs.build import resolve
-    from ..runs.surroundings import import_users
+    from ..runs.trust import import_users
 
     full = resolve(config)
     versions = versions_that_matter(import_users(config.imports))
-    return Job(name, "learn", full.document(), versions, seconds)
+    return Job(name, "learn", full.document(), versions)
 
 
 def system_job(
     name: str,
-    kind: Kind,
+    kind: str,
     environment: str,
     options: Mapping[str, Any],
     *,
     precision: str,
     imports: str | None = None,
-    seconds: float = 1.0,
     **settings: Any,
 ) -> Job:
     """A job that needs the true system but no learner, with the settings of its kind."""
@@ -114,18 +96,31 @@ def system_job(
         "imports": imports,
         "precision": precision,
     }
-    return replace(system, kind=kind, settings=settings, seconds=seconds)
+    return replace(system, kind=kind, settings=settings)
 
 
 def versions_that_matter(imported: Path | None = None) -> dict[str, Any]:
-    """Versions that may change a result, with a digest of the user's own file."""
+    """Versions that may change a result, with digests of our code and of the user's own file."""
     from ..runs.surroundings import versions
 
     found = dict(_versions()) if imported is None else versions(imported)
     if "imported" in found:  # where the file lies does not matter
         found["imported"] = found["imported"]["sha256"]
     # These change with every update of the system.
-    return {name: found[name] for name in found if name not in ("platform", "python")}
+    found = {name: found[name] for name in found if name not in ("platform", "python")}
+    return found | {"code": code_digest()}
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of the sources of this package, without the rooms that only show results."""
+    package, shows = Path(__file__).parents[1], ("cli", "demo.py", "report", "theory", "viz")
+    total = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if name.parts[0] not in shows:
+            total.update(f"{name.as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return total.hexdigest()[:16]
 
 
 @cache
@@ -137,10 +132,20 @@ def _versions() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JobResult:
-    """Numbers, texts and arrays that came out of a job, how long it took and with what versions."""
+    """Numbers, texts and arrays that came out of a job, how long it took and with what versions.
+
+    Attributes:
+        needed: Figures and arrays without which a result of a kind is none; of other kinds these
+            are J and the rewards of all steps.
+    """
 
     file: ClassVar[str] = "result.safetensors"
     kind: ClassVar[str] = "job result"
+    needed: ClassVar[dict[str, tuple[dict[str, type], tuple[str, ...]]]] = {
+        "learn": ({"rows": list, "best_episode": int}, ("values",)),
+        "own": ({}, ("values",)),
+        "qlearning": ({}, ("episodes", "training", "evaluation")),
+    }
 
     figures: dict[str, Any]
     seconds: float
@@ -168,12 +173,7 @@ def read_result(directory: Path, job: Job) -> JobResult | None:
     from ..io.sealed import Sealed, read_sealed, require
 
     path = directory / JobResult.file
-    # Figures and arrays that a result must hold.
-    needed: Needed = {"value": float}, ("rewards",)
-    if job.kind == "learn":
-        needed = {"rows": list, "best_episode": int}, ("values",)
-    elif job.kind == "qlearning":
-        needed = {}, ("episodes", "training", "evaluation")
+    needed = JobResult.needed.get(job.kind, ({"value": float}, ("rewards",)))
     try:
         document, arrays = sealed = read_sealed(path, JobResult.kind)
         require(path, sealed, {"figures": dict, "seconds": float, "computed_with": dict})
@@ -203,8 +203,6 @@ class JobStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Makes the directory, and keeps other writers out for as long as the block lasts."""
-        from ..io.atomic import check_own, locked, remove_leftovers
-
         self.out.mkdir(parents=True, exist_ok=True)
         # Only what is written to: the rest of the directory is the user's.
         check_own(self.out, *self.parts)
@@ -236,12 +234,6 @@ class JobStore:
             raise UserError(f"expected a result in {self.path(job)}, got none; compute it first")
         return found.figures
 
-    def state(self, job: Job) -> State:
-        """Whether the job is done, begun or missing."""
-        if self.find(job) is not None:
-            return "done"
-        return "partly" if self.path(job).exists() else "missing"
-
     def progress(self, job: Job) -> float:
         """Share of a job that is done, by its files' names; only for runs between 0 and 1."""
         path = self.path(job)
@@ -261,33 +253,3 @@ class JobStore:
         figures = rows[-1] if rows else found.figures if found else {}
         last = figures.get("value", figures.get("evaluation", [None])[-1])
         return float(last) if isinstance(last, Real) else None
-
-    def why_anew(self, job: Job) -> str:
-        """What differs from the last finished job of this name; empty if there is none."""
-        if job.label:  # its name is not its own
-            return ""
-        siblings = self.path(job).parent.glob(f"{job.name}-{'[0-9a-f]' * 10}/{JobResult.file}")
-        last = max(siblings, key=lambda path: path.stat().st_mtime, default=None)
-        if last is None or last.parent == self.path(job):
-            return ""
-        from ..io.sealed import read_sealed
-
-        try:
-            before = read_sealed(last, JobResult.kind).document
-            old = _flat(before["settings"] | before["versions"])
-        except (UserError, KeyError, TypeError, AttributeError):
-            return f"{last} is damaged"
-        new = _flat(job.settings | job.versions)
-        for name in (*new, *old):
-            if old.get(name) != new.get(name):
-                return f"{name} was {old.get(name)} and is {new.get(name)} now"
-        return ""
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = isinstance(value, dict) and value
-        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-    return flat

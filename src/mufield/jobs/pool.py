@@ -8,17 +8,19 @@ before it limits the threads of NumPy and JAX.
 
 import contextlib
 import os
-import time
+import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TextIO
 
 from .._progress import Part, progress_bar
 from ..errors import UserError
+from ..io.atomic import locked, open_new
 from .job import Job, JobStore, read_result
 
 
@@ -79,104 +81,63 @@ class SameProcess(AbstractPool):
     """Computes in this process, one job after the other, with all threads that it may have."""
 
     def run(self, tasks: Sequence[Task]) -> Generator[Finished | Working]:
-        """Computes the tasks."""
-        from ..io.atomic import open_new
-
+        """Computes the tasks; only tracebacks go to their logs, as others may print meanwhile."""
         for task in tasks:
             yield Working((task.job,))
-            with (
-                os.fdopen(open_new(task.directory / "log.txt"), "w", encoding="utf-8") as file,
-                contextlib.redirect_stderr(file),
-            ):
-                problem = attempt(task.job, task.directory)
+            log = open_new(task.directory / "log.txt")
+            with os.fdopen(log, "w", encoding="utf-8") as file:
+                problem = attempt(task.job, task.directory, file)
             yield Finished(task.job, _sentence(task, problem))
 
 
-class WorkerDied(Exception):
-    """A worker ended before its job did."""
-
-
-class AbstractWorker(ABC):
-    """Computes one job at a time, somewhere else, and may die at it."""
-
-    begun = True
-    """Whether its job is being computed, and does not wait for a place."""
-
-    @abstractmethod
-    def begin(self, task: Task) -> None:
-        """Begins a task."""
-
-    @abstractmethod
-    def result(self) -> str:
-        """What went wrong at the task, or an empty text.
-
-        Raises:
-            WorkerDied: If the worker did not survive it.
-        """
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ends the worker, whatever it is doing."""
-
-
-Worker = TypeVar("Worker", bound=AbstractWorker)
-
-
-class WorkerPool(AbstractPool, Generic[Worker]):
+class WorkerPool(AbstractPool):
     """Computes with workers that may die; another one then goes on from the last checkpoint.
 
-    A job is given up when `tries` workers in a row died at it without getting any further.
+    Attributes:
+        tries: A job is given up when so many workers in a row died at it without getting further.
+        deaths: Exceptions of a future that mean that its worker died.
     """
 
-    tries = 3
+    tries: int = 3
+    deaths: tuple[type[Exception], ...] = ()
 
     @abstractmethod
-    def _hire(self) -> Worker | None:
-        """A worker that has nothing to do; None if there is none at the moment."""
+    def _begin(self, task: Task) -> "Future[Any] | None":
+        """Gives a task to a worker; None if all are busy."""
 
     @abstractmethod
-    def _wait(self, workers: Sequence[Worker]) -> list[Worker]:
-        """Waits for the end of a task, `POOL.look` seconds at most; returns those who ended one."""
+    def _result(self, task: Task, future: "Future[Any]") -> str:
+        """What went wrong at a task that has ended; raises one of `deaths` if its worker died."""
 
     @abstractmethod
-    def _release(self, worker: Worker, *, alive: bool) -> None:
-        """Takes back a worker that has ended its task, or died at it."""
-
     def _close(self) -> None:
-        """Ends what belongs to no worker that is busy."""
+        """Ends all workers, whatever they are doing."""
 
     def run(self, tasks: Sequence[Task]) -> Generator[Finished | Working]:
         """Computes the tasks."""
-        waiting, busy = deque(tasks), dict[Worker, Task]()
-        deaths: dict[str, tuple[int, Checkpoint]] = {}
+        waiting, busy = deque(tasks), dict[Future[Any], Task]()
+        tried: dict[str, tuple[int, Checkpoint]] = {}
         try:
             while waiting or busy:
-                while waiting and (worker := self._hire()) is not None:
-                    busy[worker] = task = waiting.popleft()
-                    worker.begin(task)
-                for worker in self._wait(list(busy)):
-                    task = busy.pop(worker)
+                while waiting and (future := self._begin(waiting[0])) is not None:
+                    busy[future] = waiting.popleft()
+                for future in wait(busy, POOL.look, FIRST_COMPLETED).done:
+                    task = busy.pop(future)
                     try:
-                        problem = worker.result()
-                        self._release(worker, alive=True)
-                    except WorkerDied as death:
-                        self._release(worker, alive=False)
-                        problem = ""
-                        if read_result(task.directory, task.job) is None:
-                            now = checkpoint(task.directory)
-                            count, before = deaths.get(task.job.folder, (0, now))
-                            count = count + 1 if now == before else 1
-                            deaths[task.job.folder] = count, now
-                            if count < self.tries:
-                                waiting.appendleft(task)
-                                continue
-                            often = f" {count} times in a row" if count > 1 else ""
-                            problem = f"{death}{often}"
+                        problem = self._result(task, future)
+                    except self.deaths as death:
+                        now = checkpoint(task.directory)
+                        count, before = tried.get(task.job.folder, (0, now))
+                        count = count + 1 if now == before else 1
+                        tried[task.job.folder] = count, now
+                        if count < self.tries:
+                            waiting.appendleft(task)
+                            continue
+                        often = f" {count} times in a row" if count > 1 else ""
+                        problem = f"its worker died{often} ({one_line(death)})"
                     yield Finished(task.job, _sentence(task, problem))
-                yield Working(tuple(task.job for worker, task in busy.items() if worker.begun))
+                yield Working(tuple(task.job for task in busy.values()))
         finally:
-            for worker in busy:
-                worker.stop()
             self._close()
 
 
@@ -191,50 +152,37 @@ def checkpoint(directory: Path) -> Checkpoint:
 
 def attempt_with_log(job: Job, directory: Path) -> str:
     """Computes a job; all that the process prints, even from C code, goes to the job's log."""
-    from ..io.atomic import open_new
-
     log = open_new(directory / "log.txt")
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    return attempt(job, directory)
+    return attempt(job, directory, sys.stderr)
 
 
-def attempt(job: Job, directory: Path) -> str:
+def attempt(job: Job, directory: Path, log: TextIO) -> str:
     """Computes a job unless it is done; returns what went wrong, or an empty text."""
     try:
         from .compute import compute
 
-        with _alone(directory):
+        # A worker that was given up may be alive, and still have the lock.
+        with locked(directory, patience=POOL.patience):
             if read_result(directory, job) is None:
                 compute(job, directory)
     except Exception as error:
-        traceback.print_exc()
+        traceback.print_exc(file=log)
         named = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return f"{named}{' '.join(str(error).split())}"
     return ""
 
 
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Keeps other workers out of a job; waits for one that was given up, but is still alive."""
-    from ..io.atomic import DirectoryInUse, locked
-
-    until = time.monotonic() + POOL.patience
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(locked(directory))
-                break
-            except DirectoryInUse:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(POOL.look / 2)
-        yield
+def one_line(error: BaseException) -> str:
+    """The first and the last line of an error; between them Ray may put a hundred."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:])))[:400] or type(error).__name__
 
 
 def _sentence(task: Task, problem: str) -> str:
-    return problem and f"{task.job.title} failed: {problem}; see {task.directory / 'log.txt'}"
+    return problem and f"{task.job.name} failed: {problem}; see {task.directory / 'log.txt'}"
 
 
 def compute_missing(
@@ -251,34 +199,26 @@ def compute_missing(
         jobs: What is needed, in the order in which to begin; a job may be named twice.
         store: Where results are kept.
         pool: The workers.
-        progress: Whether to show a bar; it counts seconds of work, by the jobs' estimates.
+        progress: Whether to show a bar.
         say: Called with a line of text about each job.
     """
     missing = [job for job in {job.folder: job for job in jobs}.values() if not store.find(job)]
     if not missing:
         return
-    for job in missing:
-        if change := store.why_anew(job):
-            say(f"{job.title} is computed anew: {change}")
-    total = sum(job.seconds for job in missing)
-    shares = dict.fromkeys((job.folder for job in missing), 0.0)
     working: tuple[Job, ...] = ()
     ended = failed = 0
     running = pool.run([Task(job, store.begin(job)) for job in missing])
-    bar = progress_bar("seconds of work", round(total), shown=progress)
+    bar = progress_bar("jobs", len(missing), shown=progress)
     with contextlib.closing(running), bar as report:
         for news in running:
             if isinstance(news, Working):
                 working = news.jobs
             else:
                 ended, failed = ended + 1, failed + bool(news.problem)
-                shares[news.job.folder] = 1.0
                 working = tuple(job for job in working if job != news.job)
-            parts = [_part(store, job) for job in working]
-            shares |= {job.folder: part.share for job, part in zip(working, parts, strict=True)}
             report(
-                round(sum(shares[job.folder] * job.seconds for job in missing)),
-                parts,
+                ended,
+                [_part(store, job) for job in working],
                 done=ended - failed,
                 running=len(working),
                 failed=failed,
@@ -287,7 +227,7 @@ def compute_missing(
             if isinstance(news, Finished):
                 value = None if news.problem else store.value(news.job)
                 earned = "" if value is None else f", J = {value:.4g}"
-                text = news.problem or f"{news.job.title}: done{earned}"
+                text = news.problem or f"{news.job.name}: done{earned}"
                 say(f"[{ended}/{len(missing)}] {text}")
                 yield news
 
@@ -295,4 +235,4 @@ def compute_missing(
 def _part(store: JobStore, job: Job) -> Part:
     """How far a job has come, and its J so far."""
     value = store.value(job)
-    return Part(job.title, store.progress(job), {} if value is None else {"J": value})
+    return Part(job.name, store.progress(job), {} if value is None else {"J": value})

@@ -1,89 +1,70 @@
-"""Workers in processes of this machine, which keep to their cores; and the choice of workers."""
+"""Workers in processes of this machine; and the choice of workers."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import threading
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from pathlib import Path
 
+from .._runtime import enable_compilation_cache
 from ..errors import UserError
-from .pool import (
-    POOL,
-    AbstractPool,
-    AbstractWorker,
-    SameProcess,
-    Task,
-    WorkerDied,
-    WorkerPool,
-    attempt_with_log,
-)
+from .pool import AbstractPool, SameProcess, Task, WorkerPool, attempt_with_log
 
 
-class LocalProcesses(WorkerPool["_Process"]):
-    """Computes in processes of this machine."""
+class LocalProcesses(WorkerPool):
+    """Computes in processes of this machine, each of which has one job after the other."""
+
+    deaths = (BrokenProcessPool,)
 
     def __init__(self, workers: int, cores: int = 1):
         """Takes the number of processes, and of cores for each of them."""
         self.workers, self.cores = workers, cores
         self._idle: list[_Process] = []
-        self._busy = 0
+        self._busy: dict[Future[str], _Process] = {}
 
-    def _hire(self) -> "_Process | None":
-        if self._busy == self.workers:
+    def _begin(self, task: Task) -> Future[str] | None:
+        if len(self._busy) == self.workers:
             return None
-        self._busy += 1
-        return self._idle.pop() if self._idle else _Process(self.cores)
+        process = self._idle.pop() if self._idle else _Process(self.cores)
+        future = process.executor.submit(attempt_with_log, task.job, task.directory)
+        self._busy[future] = process
+        return future
 
-    def _wait(self, workers: Sequence["_Process"]) -> list["_Process"]:
-        wait([each.future for each in workers], timeout=POOL.look, return_when=FIRST_COMPLETED)
-        return [each for each in workers if each.future.done()]
-
-    def _release(self, worker: "_Process", *, alive: bool) -> None:
-        self._busy -= 1
-        if alive:
-            self._idle.append(worker)
-        else:
-            worker.stop()
+    def _result(self, task: Task, future: Future[str]) -> str:
+        process = self._busy.pop(future)
+        try:
+            problem = future.result()
+        except BrokenProcessPool:
+            process.stop()
+            raise
+        self._idle.append(process)
+        return problem
 
     def _close(self) -> None:
-        while self._idle:
-            self._idle.pop().stop()
-        self._busy = 0
+        for process in (*self._idle, *self._busy.values()):
+            process.stop()
+        self._idle, self._busy = [], {}
 
 
-class _Process(AbstractWorker):
+class _Process:
     """A process that computes jobs until it is stopped, or until its parent has died.
 
     It has an executor of its own, because a process that dies, for example for want of memory,
     breaks its executor.
     """
 
-    future: Future[str]
-
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: int):
         context = multiprocessing.get_context("spawn")
-        reader, self.lifeline = context.Pipe(duplex=False)
+        reader, self._lifeline = context.Pipe(duplex=False)
         self.executor = ProcessPoolExecutor(
             1, mp_context=context, initializer=_begin_process, initargs=(reader, cores)
         )
 
-    def begin(self, task: Task) -> None:
-        self.future = self.executor.submit(attempt_with_log, task.job, task.directory)
-
-    def result(self) -> str:
-        try:
-            return self.future.result()
-        except BrokenProcessPool as death:
-            raise WorkerDied("its process died") from death
-
     def stop(self) -> None:
-        self.lifeline.close()
+        self._lifeline.close()
         self.executor.shutdown(cancel_futures=True)
 
 
@@ -92,7 +73,7 @@ def _begin_process(lifeline: Connection, cores: int) -> None:
         os.environ.setdefault(name, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    settle(cores)
+    enable_compilation_cache()
 
 
 def _end_with(lifeline: Connection) -> None:
@@ -108,49 +89,6 @@ def thread_limits(cores: int) -> dict[str, str]:
     """
     # On busy cores the threads of OpenBLAS only get in each other's way.
     return {"OPENBLAS_NUM_THREADS": "1", "PJRT_NPROC": str(cores)}
-
-
-_CLAIMS: list[socket.socket] = []
-
-
-def settle(cores: int) -> None:
-    """Prepares a new worker's process, before JAX is imported: its cores and its cache."""
-    from .._runtime import enable_compilation_cache
-
-    enable_compilation_cache()
-    _claim_cores(cores)
-
-
-def _claim_cores(count: int) -> None:
-    """Keeps this process on cores that no other worker of this machine has, if there are any left.
-
-    Compilers of JAX start a thread for each core that they see. A core is claimed by a socket with
-    its number, which is gone when the process is.
-    """
-    if not hasattr(os, "sched_setaffinity") or _has_quota():
-        return
-    claims: dict[int, socket.socket] = {}
-    for core in sorted(os.sched_getaffinity(0)):
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            claim.bind(f"\0mufield core {core}")
-            claims[core] = claim
-        except OSError:
-            claim.close()
-        if len(claims) == count:
-            os.sched_setaffinity(0, claims)
-            _CLAIMS.extend(claims.values())
-            return
-    for claim in claims.values():
-        claim.close()
-
-
-def _has_quota() -> bool:
-    """Whether this is a container with a share of all cores, which knows nothing of its peers."""
-    try:
-        return not Path("/sys/fs/cgroup/cpu.max").read_text().startswith("max")
-    except OSError:
-        return False
 
 
 def make_pool(on: str = "local", workers: int | None = None, cores: int = 1) -> AbstractPool:

@@ -1,6 +1,6 @@
 """The public names of this package, each written once: `lazy_loader` reads them from here."""
 
-from .forecast import BestPlan as BestPlan
+from .best import BestPlan as BestPlan
 from .m3ucrl import M3UCRL as M3UCRL
 from .metrics import EpisodeMetrics as EpisodeMetrics
 from .optimism import AbstractOptimism as AbstractOptimism
@@ -11,4 +11,5 @@ from .optimism import Thompson as Thompson
 from .run import LearnResult as LearnResult
 from .run import learn as learn
 from .run import learn_many as learn_many
+from .safety import ModelSamples as ModelSamples
 from .state import LearnerState as LearnerState

@@ -5,80 +5,236 @@ make most likely, and judges policies in models that are drawn from the posterio
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from jaxtyping import Key as KeyArray
 
 from .._progress import stage
+from .._types import Action, Key, Scalar, State
 from ..errors import UserError
+from ..flow.flow import Flow
+from ..flow.motions import tabulated
+from ..flow.moves import MoveFlow
+from ..models.base import AbstractModel
 from ..policies.base import Profile
-from .forecast import BestPlan, Forecast, UncertaintyPenalty
-from .model_planner import ModelPlanner, with_estimated_noise
-from .optimism import Greedy
+from ..policies.tables import TablePolicy
+from ..problem import Motion, Problem, Reward
+from ..space.measure import MeanField
+from .optimism import (
+    AbstractOptimism,
+    BonusReward,
+    Greedy,
+    RelativeWidth,
+    Thompson,
+    draw_width,
+)
 from .state import LearnerState, Use
+
+if TYPE_CHECKING:
+    from .m3ucrl import M3UCRL
+
+
+class BestPlan(eqx.Module):
+    """The plan that the data make best.
+
+    Attributes:
+        profile: The policy to use.
+        expected: J under the mean of the model, and under the mean of a hidden reward; what the
+            policy earned, if that is why a cautious choice fell on it.
+        lower: Lower end of the interval for J. It lies around `expected`; its half-width is the
+            greatest difference to J under any of the drawn models.
+        upper: Its upper end.
+        draws: Number of drawn models n. If the truth were one more draw, J would lie outside with
+            a probability of 1 / (n + 1).
+        how: Which of the candidates it is, in words.
+        transitions: Number of transitions that the model has seen.
+    """
+
+    profile: Profile
+    expected: float
+    lower: float
+    upper: float
+    draws: int
+    how: str
+    transitions: int = 0
+
+    def __repr__(self) -> str:
+        interval = f"[{self.lower:.6g}, {self.upper:.6g}]"
+        return f"BestPlan(J={self.expected:.6g} in {interval}, {self.how!r})"
 
 
 def best_policy(
-    planner: ModelPlanner,
+    learner: "M3UCRL",
     state: LearnerState,
     *,
     cautious: bool = False,
-    ran: tuple[Profile, float | None] | None = None,
+    best_run: tuple[Profile, float | None] | None = None,
     draws: int = 19,
 ) -> BestPlan:
     """The policy that the data make best, with what can be expected of it.
 
-    Candidates are the plan under the model's mean, the last policy, and ``ran``. The one with the
-    highest J under the mean is chosen. With ``cautious`` it is the one whose interval for J has the
-    highest lower end. Then ``ran`` counts with what it earned, which needs no model, and there is
-    one more candidate: a plan under the mean with a penalty on epistemic uncertainty, whose weight
-    makes the first plan pay the half-width of its interval. If the problem has constraints, only
-    plans are candidates, and they satisfy them as those of `M3UCRL.ask` do.
+    Candidates are the plan under the model's mean, the last policy, and ``best_run``. The one with
+    the highest J under the mean is chosen. With ``cautious`` it is the one whose interval for J has
+    the highest lower end. Then ``best_run`` counts with what it earned, which needs no model, and
+    there is one more candidate: a plan with a penalty on epistemic uncertainty, whose weight makes
+    the first plan pay the half-width of its interval. If the problem has constraints, only plans
+    are candidates; they satisfy them as those of `M3UCRL.ask` do.
 
     Nothing is learned or changed; the same arguments give the same answer.
 
     Args:
-        planner: Plans in the learner's models.
+        learner: The learner, which plans.
         state: What the learner knows.
         cautious: Whether to choose by the lower end instead of by what is expected.
-        ran: A policy that was run, and the J that it earned: that of the best episode. In small
-            populations chance is a part of that J. It is None if the episode did not begin as the
-            problem says; then the model judges the policy.
+        best_run: The policy of the best episode, and the J that it earned. In small populations
+            chance is a part of that J. It is None if the episode did not begin as the problem says;
+            then the model judges the policy.
         draws: Number of models to draw for the interval; see `BestPlan`. With 19 it is one of 95%.
     """
     if draws < 1:
         raise UserError(f"an interval needs at least one sampled model, got {draws}")
-    problem, flow = planner.problem, planner.flow
-    if planner.estimate_noise:
-        flow = with_estimated_noise(flow, problem, state.model)
     keys = jax.random.split(state.key_for(Use.DRAW), draws)
-    forecast = Forecast(problem, flow, state.model, state.reward_model, keys)
-    name = "choosing a cautious policy" if cautious else "choosing a policy"
-    with stage(name) as now:  # shares are of the usual times
+    forecast = Forecast(learner.flow, state.model, state.reward_model, keys)
+    with stage("choosing a cautious policy" if cautious else "choosing a policy"):
 
-        def judge(profile: Profile, how: str, done: float) -> BestPlan:
-            judged = forecast.judge(profile, how, interval=cautious)
-            now.share = done
-            return judged
+        def judge(profile: Profile, how: str) -> BestPlan:
+            return forecast.judge(profile, how, interval=cautious)
 
-        plan = planner.usable_plan(state, Greedy())
-        now.share = 0.35 if cautious else 0.6
-        mean = plan.note or "planned under the model's mean"
-        found = [judge(plan.profile, mean, 0.45 if cautious else 0.7)]
+        plan = learner.greedy_plan(state)
+        found = [judge(plan.profile, plan.note or "planned under the model's mean")]
         if cautious:
-            penalised = planner.usable_plan(state, UncertaintyPenalty(forecast.penalty(found[0])))
-            now.share = 0.85
-            how = penalised.note or "planned with a penalty on uncertainty"
-            found.append(judge(penalised.profile, how, 0.9))
-        if problem.constraints is not None:
-            ran = None  # only plans on all data are sure to satisfy the constraints
-        elif state.profile is not None:
-            found.append(judge(state.profile, "the last policy", 0.95 if cautious else 0.75))
-        if ran is not None and ran[1] is not None and cautious:
-            why = "the best episode's policy, by what it earned"
-            found.append(forecast.known(ran[0], ran[1], why))
-        elif ran is not None:
-            found.append(judge(ran[0], "the best episode's policy", 1.0 if cautious else 0.8))
+            plan = learner.greedy_plan(state, forecast.penalty(found[0]))
+            found.append(judge(plan.profile, plan.note or "planned with a penalty on uncertainty"))
+        if learner.safety is None:  # with constraints, only plans on all data satisfy them
+            if state.profile is not None:
+                found.append(judge(state.profile, "the last policy"))
+            if best_run is not None:
+                profile, earned = best_run
+                if cautious and earned is not None:
+                    how = "the best episode's policy, by what it earned"
+                    found.append(BestPlan(profile, earned, earned, earned, draws, how))
+                else:
+                    found.append(judge(profile, "the best episode's policy"))
         chosen = max(found, key=lambda each: each.lower)  # of several the first
         if not cautious:
             chosen = forecast.judge(chosen.profile, chosen.how)
     return replace(chosen, transitions=len(state.data))
+
+
+class Forecast(eqx.Module):
+    """What a policy earns under the mean model and under drawn ones.
+
+    Attributes:
+        flow: The flow of the true problem; if the reward is hidden, that of the model is put in.
+        model: The model of the motion.
+        reward_model: The model of the reward, if that is hidden.
+        keys: Randomness of the drawn models, one key for each.
+    """
+
+    flow: Flow
+    model: AbstractModel
+    reward_model: AbstractModel | None
+    keys: KeyArray[Array, "draws"]
+
+    def judge(self, profile: Profile, how: str, *, interval: bool = True) -> BestPlan:
+        """What can be expected of a policy; without ``interval``, that has no width."""
+        moves = _shared_moves(profile)
+        expected, width = float(_expected(self, profile, moves)), 0.0
+        if interval:
+            width = float(np.max(np.abs(_gains(self, profile, moves))))
+        ends = (expected, expected - width, expected + width)
+        return BestPlan(profile, *ends, draws=self.keys.shape[0], how=how)
+
+    def penalty(self, plan: BestPlan) -> "UncertaintyPenalty":
+        """The penalty that costs a plan the half-width of its interval."""
+        unpaid = self.flow.of_problem(self.flow.problem.replace(reward=_no_reward))
+        free = replace(self, flow=unpaid, reward_model=None)
+        one = UncertaintyPenalty(jnp.ones_like(self.flow.problem.initial[0]))
+        cost = -_expected(free, plan.profile, _shared_moves(plan.profile), one)
+        return UncertaintyPenalty((plan.expected - plan.lower) / jnp.maximum(cost, 1e-12))
+
+    def imagine(self, optimism: AbstractOptimism, key: Key) -> tuple[Flow, Motion]:
+        """The flow and the motion of one kind of optimism about the models."""
+        return optimism.imagine(self.flow.problem, self.flow, self.model, self.reward_model, key)
+
+
+class UncertaintyPenalty(Greedy):
+    """The mean motion, with a penalty on epistemic uncertainty.
+
+    Attributes:
+        weight: Penalty where beta sigma equals the farthest move on all axes.
+    """
+
+    weight: Scalar
+
+    def reward(
+        self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
+    ) -> Reward:
+        """The reward minus the penalty."""
+        paid = super().reward(problem, model, reward_model, key)
+        # Planners ask in every sweep for all cells and moves, and a model's deviation is costly.
+        width = tabulated(problem, RelativeWidth(model, problem.max_move), problem.actions)
+        return BonusReward(paid, width, -self.weight)
+
+
+def _no_reward(state: State, action: Action, mu: MeanField) -> Scalar:
+    return jnp.zeros((), dtype=state.dtype)
+
+
+def _shared_moves(profile: Profile) -> Float[Array, "moves action_dim"] | None:
+    """A policy's moves, if they are the same in all cells and at all steps.
+
+    Then their kernel need be computed only once for all steps, which is many times faster.
+    """
+    policy = profile.join(profile.per_step)
+    if not isinstance(policy, TablePolicy):
+        return None
+    moves = np.asarray(policy.actions).reshape(-1, *policy.actions.shape[-2:])
+    alike = policy.actions.shape[-3] == 1 and bool((moves == moves[0]).all())
+    return jnp.asarray(moves[0]) if alike else None
+
+
+def _value(
+    flow: Flow, motion: Motion, profile: Profile, moves: Float[Array, "moves dim"] | None
+) -> Scalar:
+    """J of a policy."""
+    if moves is None:
+        return flow.rollout(profile, motion).value
+    policy = profile.join(profile.per_step)
+    assert isinstance(policy, TablePolicy)
+    shape = (profile.horizon, flow.problem.grid.n_cells, len(moves))
+    weights = jnp.broadcast_to(jnp.ones(()) if len(moves) == 1 else policy.weights, shape)
+    return MoveFlow(flow, motion, moves, interpolate=False).rollout(weights).value
+
+
+@eqx.filter_jit
+def _expected(
+    forecast: Forecast, profile: Profile, moves: Array | None, optimism: Greedy = Greedy()
+) -> Scalar:
+    flow, motion = forecast.imagine(optimism, forecast.keys[0])  # nothing is drawn
+    return _value(flow, motion, profile, moves)
+
+
+@eqx.filter_jit
+def _gains(forecast: Forecast, profile: Profile, moves: Array | None) -> Float[Array, "draws"]:
+    """How much more the policy earns under each drawn model than under the mean.
+
+    Models that see the own cell's mass are asked at a few masses only.
+    """
+    listed = forecast.flow.problem.actions if moves is None else moves
+
+    def value(draw: tuple[Key, Scalar]) -> Scalar:
+        key, scale = draw
+        flow, motion = forecast.imagine(Thompson(scale), key)
+        return _value(flow, tabulated(flow.problem, motion, listed), profile, moves)
+
+    # The last draw has no distance from the mean, so that all are one compiled program.
+    keys = jnp.concatenate([forecast.keys, forecast.keys[:1]])
+    scales = jnp.full(len(keys), draw_width(forecast.model)).at[-1].set(0.0)
+    values: Array = jax.lax.map(value, (keys, scales))
+    return values[:-1] - values[-1]

@@ -6,22 +6,23 @@
         episode = system.run(plan.profile, run_key)  # s' = f(s, a, mu) + noise, mu' = Phi(mu, pi)
         state = learner.tell(state, episode, plan)   # m_t, sigma_t from all transitions so far
 
-`ask` plans the policy jointly with a motion inside the confidence band m(z) + beta sigma(z) eta(z):
-`mufield.learning.model_planner` compiles it, with the `optimism` and, under constraints, `safety`.
-`tell` fits the models (`fitting`). Neither needs a simulator: episodes may come from a real fleet.
-`mufield.learning.run.learn` is the loop. Beside it: `replanning` the rest of an episode, and
-`best`, the policy to use in the end.
+`ask` plans the policy jointly with a motion inside the confidence band m(z) + beta sigma(z) eta
+(`optimism`), and satisfies constraints in all models that the data allow (`safety`). `tell` fits
+the models (`state`). Neither needs a simulator: episodes may come from a real fleet. `run.learn` is
+the loop; `best` chooses the policy to use in the end.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
+import jax
+import numpy as np
 from jaxtyping import Array, Float
 
+from .._arrays import device_array
 from .._progress import stage
 from .._types import Key
-from ..constraints.model_samples import ModelSamples
+from ..checks import is_a
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.flow import Flow
@@ -29,21 +30,20 @@ from ..models.base import AbstractModelFamily
 from ..models.data import Transitions
 from ..models.gp import GaussianProcess
 from ..planning.mirror import MirrorPlanner
-from ..planning.planner import AbstractPlanner, Plan
-from ..policies.base import Profile, as_profile, fitting_profile
-from ..policies.tables import TablePolicy, random_policy
+from ..planning.planner import AbstractPlanner, Plan, note_of
+from ..policies.base import Profile
 from ..problem import Problem
-from .best import best_policy
-from .fitting import check_reward_model, default_reward_family, fit_models
-from .forecast import BestPlan
-from .model_planner import ModelPlanner, on_all_cores
 from .optimism import AbstractOptimism, Greedy, Hallucinated
-from .replanning import replan
-from .state import LearnerState, Use, key_after
+from .plan import check_today, compiled_plan, in_threads, or_last_policy, random_plan, spliced
+from .state import LearnerState, Use, check_reward_model, key_after, last_good_fit
+
+if TYPE_CHECKING:
+    from .best import BestPlan
+    from .safety import ModelSamples
 
 
 class M3UCRL:
-    """The learner: its settings, and the flow of the problem that all episodes plan in."""
+    """The learner: its settings, which never change; what it knows is a `LearnerState`."""
 
     def __init__(
         self,
@@ -53,9 +53,8 @@ class M3UCRL:
         *,
         optimism: AbstractOptimism | None = None,
         random_first: bool = False,
-        estimate_noise: bool = False,
         reward_family: AbstractModelFamily | None = None,
-        pessimism: ModelSamples | None = None,
+        pessimism: "ModelSamples | None" = None,
         safe: Any = None,
     ):
         """Prepares a learner.
@@ -67,10 +66,8 @@ class M3UCRL:
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
             random_first: Whether the first episode runs the uniform random policy, instead of a
                 plan under the model's prior.
-            estimate_noise: Whether to plan with the noise that the model estimates, but at most
-                with the problem's.
             reward_family: The statistical model of a hidden reward; by default
-                `default_reward_family`.
+                ``family.for_rewards()``.
             pessimism: For problems with constraints: the models in which they must hold.
             safe: A policy that is known to satisfy the constraints, to be run as long as no plan is
                 sure to; by default agents at rest.
@@ -78,31 +75,30 @@ class M3UCRL:
         _check_settings(problem, family, planner, optimism, reward_family, pessimism, safe)
         if problem.constraints is not None and random_first:
             raise UserError(
-                "with limits the first episode is the safe policy's; leave out random_first"
+                "with constraints the first episode is the safe policy's; leave out random_first"
             )
         self.problem = problem
         self.family = GaussianProcess() if family is None else family
         self.optimism = Hallucinated() if optimism is None else optimism
-        rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
-        self.model_planner = ModelPlanner(
-            flow=Flow(problem),
-            planner=MirrorPlanner() if planner is None else planner,
-            pessimism=ModelSamples() if pessimism is None else pessimism,
-            safe=fitting_profile(rest if safe is None else safe, problem),
-            estimate_noise=estimate_noise,
-        )
+        self.planner = MirrorPlanner() if planner is None else planner
+        self.flow = Flow(problem)
+        self.safety = None
+        if problem.constraints is not None:
+            from .safety import Safety  # not needed without constraints
+
+            self.safety = Safety.of(problem, pessimism, safe)
         # Built here, because `first_memory` may be traced, and a set of moves may not.
-        self._joint_flow = self.model_planner.flow.of_problem(self.optimism.joint(problem))
+        self._joint_flow = self.flow.of_problem(self.optimism.joint(problem))
         self.random_first = random_first
         self.reward_family = reward_family
         if problem.hides_reward and reward_family is None:
-            self.reward_family = default_reward_family(self.family)
+            self.reward_family = self.family.for_rewards()
 
     def init(self, key: Key, data: Transitions | None = None) -> LearnerState:
         """The state before the first episode.
 
         ``data`` are transitions that are known already, from logs for example: data, but no
-        episode. `Transitions.from_rows` makes them.
+        episode. `mufield.as_transitions` makes them.
         """
         known = Transitions.empty(self.problem)
         return self.restore(key, known if data is None else known.join(data), (), None, None)
@@ -117,55 +113,30 @@ class M3UCRL:
             initial: Where the population is today, over the free cells or the whole box; by
                 default the problem's initial distribution.
         """
-        return self.plans([state], initial=initial)[0]
+        return self.ask_many([state], initial=initial)[0]
 
-    def plans(self, states: list[LearnerState], *, initial: Any = None) -> list[Plan]:
-        """`ask` for several runs: one compiled program, run on all cores at once.
-
-        Not one `vmap`: planning reads a few megabytes over and over, and those of several runs
-        would not fit into a core's cache.
-        """
-        problem = self.problem if initial is None else self.problem.starting_from(initial)
+    def ask_many(self, states: list[LearnerState], *, initial: Any = None) -> list[Plan]:
+        """`ask` for several runs: one compiled program, run in threads on all cores."""
+        problem = self.problem if initial is None else self.problem.from_step(0, initial)
 
         def one(state: LearnerState) -> Plan:
             if state.episode == 0 and self.random_first:
-                return self._random_plan(state)
-            return self.model_planner.plan(state, problem, self.optimism, state.memory, Use.PLAN)
+                return random_plan(self.problem, state.memory)
+            return self._plan(state, problem, self.optimism, state.memory, Use.PLAN)
 
-        return on_all_cores(one, states)
+        return in_threads(one, states)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
 
         ``plan`` is the plan that was run, so that the next one may start from it.
         """
-        return self.tell_many([state], [episode], [plan])[0]
-
-    def tell_many(
-        self, states: list[LearnerState], episodes: list[Episode], plans: list[Plan | None]
-    ) -> list[LearnerState]:
-        """`tell` for several runs; some families fit all models in one compiled program."""
-        data = [state.data.append(e) for state, e in zip(states, episodes, strict=True)]
-        ends = [(*state.ends, len(d)) for state, d in zip(states, data, strict=True)]
-        with stage("fitting"):
-            keys = [state.key for state in states]
-            fits = fit_models(self.family, self.reward_family, keys, data, ends)
-        return [
-            LearnerState(
-                data=rows,
-                ends=end,
-                model=fit.model,
-                memory=state.memory if plan is None else plan.memory,
-                profile=state.profile if plan is None else plan.profile,
-                key=state.key,
-                notes=fit.notes,
-                reward_model=fit.reward_model,
-                last_mass=None if plan is None else self._mass_before(episode),
-            )
-            for state, rows, end, fit, plan, episode in zip(
-                states, data, ends, fits, plans, episodes, strict=True
-            )
-        ]
+        data = state.data.append(episode)
+        ends = (*state.ends, len(data))
+        if plan is None:
+            return self.restore(state.key, data, ends, state.memory, state.profile)
+        mass = device_array(np.asarray(episode.mass)[:-1], self.problem.initial.dtype)
+        return self.restore(state.key, data, ends, plan.memory, plan.profile, mass)
 
     def replan(
         self,
@@ -176,19 +147,55 @@ class M3UCRL:
         *,
         problem: Problem | None = None,
     ) -> Plan:
-        """Plans the rest of an episode anew; see `mufield.learning.replanning.replan`."""
-        return replan(self.model_planner, self.optimism, state, plan, mass, step, problem=problem)
+        """Plans the rest of an episode anew, from where the population was observed to be.
+
+        Returns the plan of the whole episode: until the step it is the old one, from then on a new
+        one. `Plan.value` is what the rest is expected to earn. `tell` takes the episode with it.
+
+        Args:
+            state: What the learner knows; episodes count only when they are over.
+            plan: The plan that was run until now.
+            mass: Where the population is, over the free cells or the whole box.
+            step: Number of the step that comes next.
+            problem: The problem as it is today, if that is not what was expected: another demand,
+                for example. Space, actions, noise and horizon must be the same.
+        """
+        if problem is not None:
+            check_today(problem, self.problem)
+        today = self.problem if problem is None else problem
+        with stage("planning"):
+            new = self._plan(
+                state,
+                today.from_step(step, mass),
+                self.optimism,
+                plan.memory,
+                Use.REPLAN,
+                use_last_episode=problem is None,
+                fallback=plan.profile,
+            )
+        return spliced(plan, new, step, self.problem)
+
+    def greedy_plan(self, state: LearnerState, optimism: AbstractOptimism = Greedy()) -> Plan:
+        """The plan that earns most under the models' means, from no earlier plan.
+
+        ``optimism`` may change the reward that is planned with; it must add no controls.
+        """
+        key = state.key_for(Use.GREEDY_PLAN)
+        memory = self.planner.first_memory(self.flow, self.problem.actions, key)
+        return self._plan(state, self.problem, optimism, memory, Use.GREEDY_PLAN)
 
     def best(
         self,
         state: LearnerState,
         *,
         cautious: bool = False,
-        ran: tuple[Profile, float | None] | None = None,
+        best_run: tuple[Profile, float | None] | None = None,
         draws: int = 19,
-    ) -> BestPlan:
+    ) -> "BestPlan":
         """The policy to use in the end; see `mufield.learning.best.best_policy`."""
-        return best_policy(self.model_planner, state, cautious=cautious, ran=ran, draws=draws)
+        from .best import best_policy  # not needed to learn
+
+        return best_policy(self, state, cautious=cautious, best_run=best_run, draws=draws)
 
     def add(self, state: LearnerState, data: Transitions) -> LearnerState:
         """Adds transitions that belong to no episode, and fits the model anew."""
@@ -210,60 +217,76 @@ class M3UCRL:
         ``profile`` is the policy of the last episode, ``last_mass`` its population before each
         move.
         """
+        count, reward_model = len(ends), None
         with stage("fitting"):
-            fit = fit_models(self.family, self.reward_family, [key], [data], [ends])[0]
-        if not ends:
-            if fit.reward_model is not None:
-                check_reward_model(fit.reward_model, self.problem)
+            fit_key = key_after(key, count, Use.FIT)
+            model, notes = last_good_fit(self.family, data, fit_key, ends, "model")
+            if self.reward_family is not None:
+                fit_key, paid = key_after(key, count, Use.FIT_REWARD), data.of_rewards()
+                found = last_good_fit(self.reward_family, paid, fit_key, ends, "reward model")
+                reward_model, notes = found[0], (*notes, *found[1])
+        if count == 0:
+            if reward_model is not None:
+                check_reward_model(reward_model, self.problem)
             memory = self.first_memory(key_after(key, 0, Use.PLAN)) if memory is None else memory
-        return LearnerState(
-            data, ends, fit.model, memory, profile, key, fit.notes, fit.reward_model, last_mass
-        )
+        return LearnerState(data, ends, model, memory, profile, key, notes, reward_model, last_mass)
 
     def first_memory(self, key: Key) -> Any:
         """What the planner starts from in the first episode."""
-        planner, actions = self.model_planner.planner, self.problem.actions
-        return planner.first_memory(self._joint_flow, actions, key)
+        return self.planner.first_memory(self._joint_flow, self.problem.actions, key)
 
-    def usable_plans(self, states: list[LearnerState]) -> list[Plan]:
-        """For each run the plan without optimism: the one that earns most under the model's mean.
+    def _plan(
+        self,
+        state: LearnerState,
+        problem: Problem,
+        optimism: AbstractOptimism,
+        memory: Any,
+        use: Use,
+        *,
+        use_last_episode: bool = True,
+        fallback: Profile | None = None,
+    ) -> Plan:
+        """Plans in the models of a state.
 
-        It starts anew, from no earlier plan, and has no control eta.
+        Args:
+            state: What the learner knows.
+            problem: The problem of a day or of the rest of one, with the learner's space, actions
+                and noise.
+            optimism: How models become a motion to plan with.
+            memory: What the planner starts from.
+            use: Which randomness to use.
+            use_last_episode: Whether the models' errors on the last episode correct the margins.
+            fallback: The policy to run if no finite plan is found; by default the last one.
         """
-        return on_all_cores(lambda state: self.model_planner.usable_plan(state, Greedy()), states)
-
-    def _random_plan(self, state: LearnerState) -> Plan:
-        problem = self.problem
-        zero = jnp.zeros((), dtype=problem.initial.dtype)
-        unknown = jnp.full((problem.horizon + 1, problem.grid.n_cells), jnp.nan, zero.dtype)
-        return Plan(
-            profile=as_profile(random_policy(problem), problem.horizon),
-            memory=state.memory,
-            value=zero + jnp.nan,
-            mass=unknown,
-            control=zero,
-            note="the uniform random policy",
-        )
-
-    def _mass_before(self, episode: Episode) -> Float[Array, "steps cells"]:
-        return jnp.asarray(episode.mass[:-1], dtype=self.problem.initial.dtype)
+        key = state.key_for(use)
+        if problem.first is not None:
+            key = jax.random.fold_in(key, problem.first)
+        flows = (self.flow.of_problem(optimism.joint(problem)), self.flow.of_problem(problem))
+        models = (state.model, state.reward_model)
+        last = None if self.safety is None else self.safety.last_episode(state, use_last_episode)
+        settings = (self.planner, optimism, self.safety)
+        found = compiled_plan(*settings, *flows, *models, last, memory, key)
+        plan, mixture = jax.block_until_ready(found)
+        last_policy = state.profile if fallback is None else fallback
+        if last_policy is None and self.safety is not None:
+            last_policy = self.safety.policy
+        plan = or_last_policy(plan, problem, last_policy, state.memory)
+        noted = (plan.note, note_of(plan.outcome, "sweeps"))
+        plan = replace(plan, note="; ".join(each for each in noted if each))
+        return plan if self.safety is None else self.safety.finish(plan, mixture)
 
 
 def _check_settings(problem: Problem, *settings: Any) -> None:
     """Raises if a setting of a learner has the wrong type, or makes no sense for the problem."""
     family, planner, optimism, reward_family, pessimism, safe = settings
     for name, value, kind, example in (
-        ("family", family, AbstractModelFamily, "GaussianProcess() or DeepEnsemble()"),
-        ("planner", planner, AbstractPlanner, "MirrorPlanner() or GradientPlanner()"),
-        ("optimism", optimism, AbstractOptimism, "Greedy() or Hallucinated()"),
+        ("family", family, AbstractModelFamily, "GaussianProcess() or mufield.DeepEnsemble()"),
+        ("planner", planner, AbstractPlanner, "MirrorPlanner() or mufield.GradientPlanner()"),
+        ("optimism", optimism, AbstractOptimism, "Greedy() or mufield.Hallucinated()"),
         ("reward_family", reward_family, AbstractModelFamily, "GaussianProcess()"),
-        ("pessimism", pessimism, ModelSamples, "ModelSamples()"),
     ):
-        if value is not None and not isinstance(value, kind):
-            raise UserError(
-                f"expected {name} to be an object such as mufield.{example}, got {value!r}; make "
-                "one, or leave it out"
-            )
+        if value is not None:
+            is_a(value, kind, name, f"give an object such as mufield.{example}, or leave it out")
     if reward_family is not None and not problem.hides_reward:
         raise UserError(
             "the problem's reward is known, so there is nothing to model; leave out "
@@ -271,5 +294,5 @@ def _check_settings(problem: Problem, *settings: Any) -> None:
         )
     if problem.constraints is None and (pessimism is not None or safe is not None):
         raise UserError(
-            "the problem has no limits; leave out pessimism and safe, or give it constraints"
+            "the problem has no constraints; leave out pessimism and safe, or give it some"
         )

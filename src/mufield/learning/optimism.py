@@ -1,4 +1,4 @@
-"""How a learner turns what its models believe into a problem to plan in.
+"""How a learner turns fitted models into a problem and a motion to plan with.
 
 With hallucinated control (App. "Hallucinated Control Implementation") the choice of a motion
 inside the confidence band becomes one more control: agents choose ``(a, eta)`` with eta in
@@ -11,8 +11,6 @@ motion is (the paper's footnote on unknown rewards). Optimism about it needs no 
 with the reward, so the best reward inside the band is always its upper edge.
 """
 
-from abc import abstractmethod
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,36 +18,47 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Key, Scalar, State
 from ..actions import Box
-from ..errors import UserError
+from ..checks import number
 from ..flow.flow import Flow
+from ..flow.motions import AbstractJointMotion
 from ..models.base import AbstractModel, Prediction
-from ..problem import AbstractJointMotion, Motion, Problem, Reward
+from ..problem import Motion, Problem, Reward
 from ..space.measure import MeanField
 
 
 class AbstractOptimism(eqx.Module):
-    """How a learner turns fitted models into a problem and a motion to plan with."""
+    """How a learner turns fitted models into a problem and a motion to plan with.
+
+    By default these are the models' means. An own optimism overrides `motion`; `hidden_reward`, if
+    rewards may be hidden; `reward`, to change those that are known; and `joint`, if agents choose
+    controls besides their actions. All but `joint` are compiled, so they must be pure functions.
+
+    - **The band.** The truth is believed to lie in ``mean +- beta * epistemic``, axis by axis.
+      Beta may be an array or a plain number: `AbstractModel.beta_as` returns an array of a dtype.
+    - **Censored rows.** Where a wall stopped an agent, its move was not observed on that axis, and
+      `Prediction.epistemic` stays large. A motion may lead into walls, which the flow handles, but
+      must be cut to the farthest move (`within_reach`).
+    - **Joint actions.** If `joint` adds controls, the motion gets ``(a, eta)`` in one array, eta
+      last; rewards get a alone. A motion whose costly part does not depend on eta should be an
+      `AbstractJointMotion`: planners then evaluate the model once for all controls of an action.
+    """
 
     def joint(self, problem: Problem) -> Problem:
         """The problem with the actions that planning uses: agents' own, or ``(a, eta)``."""
         return problem
 
-    def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
-        """A reward as a function of the actions of the `joint` problem."""
-        return reward
-
-    @abstractmethod
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The motion to plan with; arguments as of `imagine`."""
+        return MeanMotion(model, problem.max_move)
 
-    @abstractmethod
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The reward to plan with if the problem hides it; ``model`` is the reward's."""
+        return _UpperBound(model, 0.0)
 
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
     ) -> Reward:
-        """The reward to plan with; arguments as of `imagine`."""
+        """The reward of agents' own actions to plan with; arguments as of `imagine`."""
         if reward_model is None:
             return problem.reward
         return self.hidden_reward(reward_model, jax.random.fold_in(key, 1))
@@ -72,8 +81,10 @@ class AbstractOptimism(eqx.Module):
             key: Randomness.
         """
         reward = self.reward(problem, model, reward_model, key)
-        believed = flow.problem.with_reward(self.joint_reward(problem, reward))
-        return flow.of_problem(believed), self.motion(problem, model, key)
+        if flow.problem.actions.dim > problem.actions.dim:
+            reward = _JointReward(reward, problem.actions.dim)
+        imagined = flow.of_problem(flow.problem.replace(reward=reward))
+        return imagined, self.motion(problem, model, key)
 
 
 class Hallucinated(AbstractOptimism):
@@ -82,32 +93,21 @@ class Hallucinated(AbstractOptimism):
     Attributes:
         scale: Share that is used of the motion's band and of a hidden reward's. None: of the
             motion's, the share of the epistemic variance that one more observation removes,
-            sigma^2 / (sigma^2 + noise^2). Agents explore where an observation is informative, and
-            follow the mean where the epistemic variance is small compared with the noise
-            (`benchmarks/motions.py`).
+            sigma^2 / (sigma^2 + noise^2): agents explore where an observation is informative, and
+            follow the mean where sigma is small beside the noise (`benchmarks/motions.py`).
     """
 
     scale: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        if self.scale is not None:
-            _check_size("scale", self.scale)
+        number(self.scale or 0.0, "the scale of optimism", 0.0)
 
     def joint(self, problem: Problem) -> Problem:
         """The problem whose actions are joint ones, ``(a, eta)``; eta costs nothing."""
         # For a finite set of moves only eta = 0 is listed here; planners add other values.
         actions = problem.actions.product(Box(-1.0, 1.0, dim=problem.grid.dim), 1)
-        joint: Problem = eqx.tree_at(
-            lambda p: (p.actions, p.reward),
-            problem,
-            (actions, self.joint_reward(problem, problem.reward)),
-            is_leaf=lambda x: x is problem.actions or x is problem.reward,
-        )
-        return joint
-
-    def joint_reward(self, problem: Problem, reward: Reward) -> Reward:
-        """The reward of ``(a, eta)``, whatever eta is."""
-        return _JointReward(reward, problem.actions.dim)
+        reward = _JointReward(problem.reward, problem.actions.dim)
+        return problem.replace(actions=actions, reward=reward)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The motion m(z) + share(z) beta sigma(z) eta."""
@@ -120,7 +120,7 @@ class Hallucinated(AbstractOptimism):
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
-        return _ModelReward(model, 2 / 3 if self.scale is None else self.scale)
+        return _UpperBound(model, 2 / 3 if self.scale is None else self.scale)
 
 
 class Bonus(AbstractOptimism):
@@ -134,15 +134,11 @@ class Bonus(AbstractOptimism):
     weight: float = eqx.field(static=True, default=2 / 3)
 
     def __check_init__(self) -> None:
-        _check_size("weight", self.weight)
-
-    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The mean."""
-        return MeanMotion(model, problem.max_move)
+        number(self.weight, "the weight of optimism", 0.0)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
-        return _ModelReward(model, self.weight)
+        return _UpperBound(model, self.weight)
 
     def reward(
         self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
@@ -153,33 +149,25 @@ class Bonus(AbstractOptimism):
 
 
 class Thompson(AbstractOptimism):
-    """One motion, and one hidden reward, drawn from what the models believe.
+    """One motion, and one hidden reward, drawn from the models' posteriors.
 
     Attributes:
-        widened: Whether draws are farther from the mean by `draw_width`.
+        scale: Factor on the distance of the draw from the mean; None for 1.
     """
 
-    widened: bool = eqx.field(static=True, default=False)
+    scale: Scalar | None = None
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""
-        return _SampledMotion(_Sample(model, key, self.widened), problem.max_move)
+        return _DrawnMotion(_Draw(model, key, self.scale), problem.max_move)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The drawn reward."""
-        return _SampledReward(_Sample(model, key, self.widened))
+        return _DrawnReward(_Draw(model, key, self.scale))
 
 
 class Greedy(AbstractOptimism):
     """No optimism: the expected motion and the expected reward."""
-
-    def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The mean."""
-        return MeanMotion(model, problem.max_move)
-
-    def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
-        """The mean."""
-        return _ModelReward(model, 0.0)
 
 
 class HallucinatedMotion(AbstractJointMotion):
@@ -187,7 +175,7 @@ class HallucinatedMotion(AbstractJointMotion):
 
     Attributes:
         model: The fitted model.
-        scale: The share; None for that which one move would teach.
+        scale: The share; None for that of the epistemic variance which one observation removes.
         max_move: The farthest move on each axis, to which motions are cut.
         action_dim: Number of action axes; what follows them in a joint action is eta.
     """
@@ -197,21 +185,17 @@ class HallucinatedMotion(AbstractJointMotion):
     max_move: tuple[float, ...] = eqx.field(static=True)
     action_dim: int = eqx.field(static=True)
 
-    def believe(self, state: State, action: Action, mu: MeanField) -> Prediction:
+    def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """The model's prediction."""
         return self.model.predict(state, action, mu)
 
-    def steer(self, state: State, belief: Prediction, eta: Float[Array, "dim"]) -> State:
+    def hallucinate(self, state: State, prediction: Prediction, eta: Float[Array, "dim"]) -> State:
         """Where an agent aims: the point of the band that eta picks."""
-        share = variance_reduction(belief) if self.scale is None else self.scale
-        half = share * self.model.beta_as(state.dtype) * belief.epistemic
-        return within_reach(state, belief.mean + half * eta, self.max_move)
-
-
-def variance_reduction(found: Prediction) -> Float[Array, "outputs"]:
-    """Share of the epistemic variance that one observation removes."""
-    variance = found.epistemic**2
-    return variance / (variance + found.aleatoric**2 + jnp.finfo(variance.dtype).tiny)
+        sigma, noise = prediction.epistemic, prediction.aleatoric
+        removed = sigma**2 / (sigma**2 + noise**2 + jnp.finfo(sigma.dtype).tiny)
+        share = removed if self.scale is None else self.scale
+        half = share * self.model.beta_as(state.dtype) * sigma
+        return within_reach(state, prediction.mean + half * eta, self.max_move)
 
 
 class MeanMotion(eqx.Module):
@@ -225,19 +209,34 @@ class MeanMotion(eqx.Module):
         return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
-class _Sample(eqx.Module):
-    """A draw from the model; the key makes it the same at every call."""
+class _Draw(eqx.Module):
+    """A draw from the model's posterior; the key makes it the same at every call."""
 
     model: AbstractModel
     key: Key
-    widened: bool = eqx.field(static=True)
+    scale: Scalar | None
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Array:
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
         found = jnp.asarray(self.model.draw(self.key)(state, action, mu))
-        if not self.widened:
+        if self.scale is None:
             return found
         mean = self.model.predict(state, action, mu).mean
-        return mean + draw_width(self.model).astype(mean.dtype) * (found - mean)
+        return mean + self.scale.astype(mean.dtype) * (found - mean)
+
+
+class _DrawnMotion(eqx.Module):
+    draw: _Draw
+    max_move: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
+        return within_reach(state, self.draw(state, action, mu), self.max_move)
+
+
+class _DrawnReward(eqx.Module):
+    draw: _Draw
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+        return self.draw(state, action, mu)[0]
 
 
 def draw_width(model: AbstractModel) -> Scalar:
@@ -247,14 +246,6 @@ def draw_width(model: AbstractModel) -> Scalar:
     deviations are too small.
     """
     return jnp.maximum(1.0, model.beta_as(float) / 2.5)
-
-
-class _SampledMotion(eqx.Module):
-    sample: _Sample
-    max_move: tuple[float, ...] = eqx.field(static=True)
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        return within_reach(state, self.sample(state, action, mu), self.max_move)
 
 
 class _JointReward(eqx.Module):
@@ -268,20 +259,19 @@ class _JointReward(eqx.Module):
 
 
 class RelativeWidth(eqx.Module):
-    """Width of the confidence band by the farthest move, beta sigma(s, a, mu) / max_move."""
+    """Half-width of the band over the farthest move, beta sigma(s, a, mu) / max_move, by axis."""
 
     model: AbstractModel
     max_move: tuple[float, ...] = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "dim"]:
         """One number for each axis."""
-        far = jnp.asarray(self.max_move, dtype=state.dtype)
-        width = self.model.predict(state, action, mu).epistemic / far
-        return self.model.beta_as(state.dtype) * width
+        width = self.model.predict(state, action, mu).epistemic
+        return self.model.beta_as(state.dtype) * width / jnp.asarray(self.max_move, state.dtype)
 
 
 class BonusReward(eqx.Module):
-    """A reward and a bonus: r(s, a, mu) + weight times the mean relative width of the band."""
+    """r(s, a, mu) + weight times the mean over the axes of the band's `RelativeWidth`."""
 
     reward: Reward
     width: Motion
@@ -290,12 +280,11 @@ class BonusReward(eqx.Module):
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
         """The sum."""
         width = jnp.mean(self.width(state, action, mu))
-        weight = jnp.asarray(self.weight, dtype=width.dtype)
-        return self.reward(state, action, mu) + weight * width
+        return self.reward(state, action, mu) + jnp.asarray(self.weight, width.dtype) * width
 
 
-class _ModelReward(eqx.Module):
-    """m(z) + scale beta sigma(z) by the model of a hidden reward; with scale 0 its mean."""
+class _UpperBound(eqx.Module):
+    """m(z) + scale beta sigma(z) of a hidden reward; with scale 0 its mean."""
 
     model: AbstractModel
     scale: float = eqx.field(static=True)
@@ -306,19 +295,7 @@ class _ModelReward(eqx.Module):
         return (found.mean + beta * found.epistemic)[0]
 
 
-class _SampledReward(eqx.Module):
-    sample: _Sample
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        return self.sample(state, action, mu)[0]
-
-
 def within_reach(state: State, end: State, max_move: tuple[float, ...]) -> State:
     """Where an agent aims, cut to the farthest move on each axis."""
     farthest = jnp.asarray(max_move, dtype=state.dtype)
     return state + jnp.clip(end - state, -farthest, farthest)
-
-
-def _check_size(name: str, size: float) -> None:
-    if not size >= 0:
-        raise UserError(f"the {name} of optimism must be 0 or more, got {size}")

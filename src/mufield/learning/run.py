@@ -2,23 +2,31 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
+import numpy as np
 
 from .._progress import progress_bar
+from .._runtime import enable_compilation_cache
+from ..checks import is_a
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from ..problem import Problem
-from .best_episode import best_episode
-from .forecast import BestPlan
+from .diagnostics import GreedyRun, measure
 from .m3ucrl import M3UCRL
-from .metrics import EpisodeMetrics, Usable, measure
+from .metrics import EpisodeMetrics, bar_figures, best_episode
+from .plan import in_threads
 from .state import LearnerState, Use
+
+if TYPE_CHECKING:
+    from .best import BestPlan
 
 
 class LearnResult(eqx.Module):
@@ -39,16 +47,59 @@ class LearnResult(eqx.Module):
     profile: Profile
     best_profile: Profile
 
-    def best(self, *, cautious: bool = False) -> BestPlan:
+    def __repr__(self) -> str:
+        last = self.metrics[-1]
+        warnings = sum(len(row.notes) for row in self.metrics)
+        return (
+            f"LearnResult(episodes={len(self.metrics)}, transitions={len(self.state.data)}, "
+            f"last J={last.value:.6g}, best J={last.best:.6g}"
+            + (f", regret={last.regret:.3g}" if last.regret is not None else "")
+            + (f", notes={warnings}" if warnings else "")
+            + ")"
+        )
+
+    def best(self, *, cautious: bool = False) -> "BestPlan":
         """The policy that all data together make best, as `M3UCRL.best`; takes one more plan."""
         earned = [row.earned for row in self.metrics]
         value, elsewhere = earned[best_episode(earned)]
-        ran = (self.best_profile, value if elsewhere is None else None)
-        return self.learner.best(self.state, cautious=cautious, ran=ran)
+        best_run = (self.best_profile, value if elsewhere is None else None)
+        return self.learner.best(self.state, cautious=cautious, best_run=best_run)
+
+    def to_frame(self) -> Any:
+        """The metrics as a pandas data frame; without pandas, as a list of dictionaries."""
+        rows = [row.row() for row in self.metrics]
+        if find_spec("pandas") is None:
+            return rows
+        return import_module("pandas").DataFrame(rows).set_index("episode")
+
+    def plot(self) -> Any:
+        """A figure of J against episodes: realised, and expected by the optimistic plans.
+
+        Needs the extra ``viz``.
+        """
+        columns = {
+            "realised while exploring": "value",
+            "expected by the optimistic plan": "optimistic",
+            "realised without optimism": "greedy",
+        }
+        rows = self.metrics
+        values = {
+            name: np.array([getattr(row, column) for row in rows], dtype=float)  # None becomes nan
+            for name, column in columns.items()
+        }
+        reference = rows[-1].reference
+        viz = import_module("mufield.viz")  # pictures are a layer above, and an extra
+        return viz.curve_figure(
+            {name: each for name, each in values.items() if np.isfinite(each).any()},
+            x_label="episode",
+            y_label="total reward J",
+            reference={} if reference is None else {"reference plan": reference},
+            first_x=1,
+        )
 
 
 Watcher = Callable[[int, LearnerState, Plan, Episode, EpisodeMetrics], Any]
-"""Called after every episode of every seed: the seed, state before it, plan, episode, metrics."""
+"""``watch(seed, state, plan, episode, metrics)``; the state is that before the episode."""
 
 
 def learn(
@@ -62,6 +113,7 @@ def learn(
     reference: float | None = None,
     judge: bool = False,
     progress: bool = True,
+    watch: Watcher | None = None,
 ) -> LearnResult:
     """Learns on a system for a number of episodes.
 
@@ -74,10 +126,15 @@ def learn(
         data: Transitions that are known before the first episode, from logs for example.
         reference: J of a reference plan, for the regret.
         judge: Whether to plan once more in every episode, without optimism, and to run that plan,
-            too: the metrics `usable` and `usable_expected` show what the data are worth by then.
+            too: the metrics `greedy` and `greedy_expected` show what the data are worth by then.
             Nothing is learned from these runs. With mirror ascent the plan takes about a fifth of
             the time of the optimistic one.
         progress: Whether to show a bar with the figures of the last episode.
+        watch: Called after every episode with the seed, the learner's state before the episode,
+            the plan, the episode and its `EpisodeMetrics`, for trackers:
+            ``watch=lambda seed, state, plan, episode, row: tracker.log(row.row())``.
+
+    Compiled programs are kept on disk (`enable_compilation_cache`).
     """
     return learn_many(
         system,
@@ -89,6 +146,7 @@ def learn(
         reference=reference,
         judge=judge,
         progress=progress,
+        watch=watch,
     )[0]
 
 
@@ -111,92 +169,68 @@ def learn_many(
             "learning needs a system whose episodes can be run, got a Problem, which does not say "
             "how agents move; give SimulatedSystem(problem, motion), or ask and tell a M3UCRL"
         )
-    if learner is not None and not isinstance(learner, M3UCRL):
-        raise UserError(
-            f"expected the learner to be a M3UCRL, got {learner!r}; make one, such as "
-            "mufield.M3UCRL(system.problem, mufield.GaussianProcess()), or leave it out"
-        )
     if not seeds or episodes < 1:
         raise UserError(
             f"expected at least one seed and one episode, got {len(seeds)} and {episodes}"
         )
+    enable_compilation_cache()
     learner = M3UCRL(system.problem) if learner is None else learner
+    example = "mufield.M3UCRL(system.problem, mufield.GaussianProcess())"
+    is_a(learner, M3UCRL, "the learner", f"make one, such as {example}, or leave it out")
     states = [learner.init(jax.random.key(seed), data) for seed in seeds]
     rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
     plans: list[Plan] = []
-    tops: list[Profile] = []
+    best_profiles: list[Profile] = []
     with progress_bar("learning", episodes, shown=progress) as report:
         for done in range(episodes):
             began = time.perf_counter()
-            plans = learner.plans(states)
+            plans = learner.ask_many(states)
             planned = time.perf_counter()
             runs = [
                 system.run(plan.profile, state.key_for(Use.RUN), agents=agents)
                 for plan, state in zip(plans, states, strict=True)
             ]
             ran = time.perf_counter()
-            after = learner.tell_many(states, runs, list(plans))
+            after = [learner.tell(*each) for each in zip(states, runs, plans, strict=True)]
             fitted = time.perf_counter()
-            usable = judged(system, learner, states) if judge else [None] * len(states)
-            tops = tops or [plan.profile for plan in plans]
+            greedy = run_greedy_plans(system, learner, states) if judge else [None] * len(states)
+            best_profiles = best_profiles or [plan.profile for plan in plans]
             for i, (state, plan, run) in enumerate(zip(states, plans, runs, strict=True)):
                 row = measure(
                     state,
                     plan,
                     run,
-                    after[i].data,
                     earlier=[row.earned for row in rows[i]],
                     reference=reference,
-                    usable=usable[i],
+                    greedy=greedy[i],
                 )
                 rows[i].append(row)
                 if best_episode([row.earned for row in rows[i]]) == done:
-                    tops[i] = plan.profile
+                    best_profiles[i] = plan.profile
                 if watch is not None:
                     watch(seeds[i], state, plan, run, row)
             states = after
-            report(done + 1, **_figures(rows, planned - began, fitted - ran))
+            times = {"plan_s": planned - began, "fit_s": fitted - ran}
+            report(done + 1, **bar_figures([row[-1].row() for row in rows]), **times)
     return [
-        LearnResult(learner, state, tuple(row), plan.profile, top)
-        for state, row, plan, top in zip(states, rows, plans, tops, strict=True)
+        LearnResult(learner, state, tuple(row), plan.profile, best)
+        for state, row, plan, best in zip(states, rows, plans, best_profiles, strict=True)
     ]
 
 
-def judged(
+def run_greedy_plans(
     system: AbstractSystem, learner: M3UCRL, states: list[LearnerState]
-) -> list[Usable | None]:
+) -> list[GreedyRun | None]:
     """Plans without optimism for each run, and runs the plans; nothing is learned from that.
 
     Before there are data, no plan is the one that they make best.
     """
     if not all(len(state.data) for state in states):
         return [None] * len(states)
-    plans = learner.usable_plans(states)
+    plans = in_threads(learner.greedy_plan, states)
     return [
-        Usable(float(system.run(plan.profile, state.key_for(Use.JUDGE)).value), float(plan.value))
+        GreedyRun(
+            float(system.run(plan.profile, state.key_for(Use.JUDGE)).value), float(plan.value)
+        )
         for plan, state in zip(plans, states, strict=True)
     ]
-
-
-def _figures(rows: list[list[EpisodeMetrics]], planning: float, fitting: float) -> dict[str, float]:
-    """What the progress bar shows: means over the seeds."""
-    last = [row[-1] for row in rows]
-
-    def mean(values: list[float | None]) -> float:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else float("nan")
-
-    figures = {
-        "J": mean([row.value for row in last]),
-        "optimistic": mean([row.optimistic for row in last]),
-        "best": mean([row.best for row in last]),
-        "beta": mean([row.beta for row in last]),
-        "spread": mean([row.spread for row in last]),
-    }
-    if last[0].usable is not None:
-        figures["usable"] = mean([row.usable for row in last])
-    if last[0].margin is not None:
-        figures["margin"] = min(row.margin for row in last if row.margin is not None)
-    if last[0].reference is not None:
-        figures["reference"] = last[0].reference
-    return {**figures, "plan_s": planning, "fit_s": fitting}

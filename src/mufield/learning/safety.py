@@ -5,7 +5,8 @@ their mean. A plan that does not is mixed with a safe policy: as many agents fol
 constraints allow.
 """
 
-import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -14,69 +15,54 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types import Action, Key, Mass, Masses, Scalar, State
-from ..constraints.model_samples import LastEpisode, ModelSamples, Outcomes
+from ..checks import is_a
+from ..constraints.outcomes import Outcomes
 from ..errors import UserError
-from ..flow.bank import kernels_of
-from ..flow.dependence import sees_step
 from ..flow.flow import Flow
+from ..flow.motions import dependence
 from ..flow.moves import Weights
-from ..flow.windows import Windows
 from ..models.base import AbstractModel
 from ..planning.planner import Plan
-from ..policies.base import Profile
+from ..policies.base import Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Problem
 from ..space.measure import MeanField
 from .optimism import MeanMotion, draw_width, within_reach
+from .state import LearnerState
 
 Moves = Float[Array, "moves action_dim"]
 
+LastEpisode = tuple[Mass, tuple[Float[Array, "steps cells"], Profile] | None]
+"""Its population on average; and before each move with its policy, if that is known."""
 
-def sampled_outcomes(
-    samples: ModelSamples,
-    flow: Flow,
-    model: AbstractModel,
-    seen: Mass,
-    own: Moves,
-    key: Key,
-    last: LastEpisode | None,
-) -> Outcomes | None:
-    """What policies lead to in sampled models; None to trust the plan. May be compiled.
 
-    Args:
-        samples: How many models to sample, and how far from the mean.
-        flow: The problem's flow.
-        model: The model of its motion.
-        seen: The population that motions see here, such as the average of the last episode.
-        own: The moves that policies draw from.
-        key: Randomness.
-        last: The last episode, if its policy is known.
+class ModelSamples(eqx.Module):
+    """Constraints hold in all of some models that are sampled from the posterior.
+
+    Samples differ from the mean by `draw_width` times as much as draws do; and by a little more,
+    because the plan is the one, of many, that these samples allow.
+
+    Attributes:
+        draws: Number of models that plans are made in; they are checked in as many others, too.
+            With 0 the planned model is trusted: constraints hold there, and perhaps nowhere else.
+        widening: One more factor on how much samples differ from the mean.
     """
-    if samples.draws == 0:
-        return None
-    problem, core = flow.problem, flow.core
-    assert isinstance(core, Windows)
-    if sees_step(problem, MeanMotion(model, problem.max_move)):
-        raise UserError(
-            "constraints cannot be satisfied yet under a model that looks at mu.step: what may "
-            "happen is computed once for all steps; leave mu.step out of the model's features"
-        )
-    drawn = model.mean_and_draws(jax.random.split(key, 2 * samples.draws))
-    width = (samples.widening * draw_width(model)).astype(seen.dtype)
 
-    def ends(state: State, action: Action, mu: MeanField) -> Float[Array, "models dim"]:
-        found = drawn(state, action, mu)
-        found = found[0] + width * (found - found[0])
-        return jax.vmap(lambda end: within_reach(state, end, problem.max_move))(found)
+    draws: int = eqx.field(static=True, default=16)
+    widening: float = eqx.field(static=True, default=1.2)
 
-    return Outcomes.of(flow, own, kernels_of(core, ends, own, seen), last)
+    def __check_init__(self) -> None:
+        if self.draws < 0 or not self.widening >= 0:
+            raise UserError(
+                "expected a number of sampled models and a factor of 0 or more, got "
+                f"{self.draws} and {self.widening}"
+            )
 
 
 class SafeMixture(eqx.Module):
-    """A plan, and what is left of it in the mixture that is safe.
+    """A plan mixed with a safe policy: as many agents follow it as the constraints allow.
 
     Attributes:
-        plan: The plan, whose profile is to be run.
         share: Share of the agents that follow what was planned; the others are safe.
         resumed: Whether those do as in the last episode, instead of following the safe policy.
         worst: The least margin of any constraint in any sampled model, as a share of it.
@@ -84,7 +70,6 @@ class SafeMixture(eqx.Module):
         changed: Whether the profile to be run is another than the planned one.
     """
 
-    plan: Plan
     share: Scalar
     resumed: Bool[Array, ""]
     worst: Scalar
@@ -97,7 +82,7 @@ class SafeMixture(eqx.Module):
         share, worst = float(self.share), float(self.worst)
         base = "last policy" if self.resumed else "safe policy"
         remedy = "If you know a policy that satisfies the constraints, give it as safe="
-        if share > 0 and -math.inf < worst < 0:
+        if share > 0 and worst < 0:
             return (
                 f"the {base} violates a constraint itself; {share:.0%} of the agents follow a "
                 f"plan, which may violate one by {-worst:.1%}. {remedy}"
@@ -114,37 +99,126 @@ class SafeMixture(eqx.Module):
         )
 
 
-def safe_mixture(
-    outcomes: Outcomes | None, plan: Plan, safe: Profile, last: LastEpisode | None
-) -> SafeMixture:
-    """The plan, mixed with a safe policy as far as constraints ask for; may be compiled."""
-    one, no = jnp.ones((), dtype=plan.mass.dtype), jnp.asarray(False)
-    if outcomes is None:
-        return SafeMixture(plan, one, no, -jnp.inf * one, plan.mass, no)
-    problem, moves = outcomes.flow.problem, outcomes.actions
-    planned, rounded = weights_of(problem, moves, plan.profile, plan.mass[:-1])
-    safe_weights, _ = weights_of(problem, moves, safe)
-    mixture = outcomes.mixed(planned, safe_weights, None if last is None else last.weights)
-    table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
-    margins = outcomes.constraints.gathered(mixture.margins)
-    found = eqx.tree_at(
-        lambda p: (p.profile, p.least),
-        plan,
-        (Profile.stacked(table, problem.horizon), margins),
-        is_leaf=lambda x: x is None,
-    )
-    return SafeMixture(
-        plan=found,
-        share=mixture.share,
-        resumed=mixture.resumed,
-        worst=jnp.min(mixture.margins),
-        expected=outcomes.expected(mixture.weights),
-        changed=rounded | (mixture.share < 1),
-    )
+class Safety(eqx.Module):
+    """How plans satisfy constraints.
+
+    Attributes:
+        samples: The models in which constraints must hold.
+        policy: A policy that satisfies the constraints.
+    """
+
+    samples: ModelSamples
+    policy: Profile
+
+    @classmethod
+    def of(cls, problem: Problem, samples: ModelSamples | None, policy: Any) -> "Safety":
+        """Checks what a user gave; by default usual samples, and agents at rest."""
+        samples = ModelSamples() if samples is None else samples
+        is_a(samples, ModelSamples, "pessimism", "make one, such as ModelSamples(), or omit it")
+        rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
+        return cls(samples, checked_profile(rest if policy is None else policy, problem))
+
+    def last_episode(self, state: LearnerState, with_policy: bool) -> LastEpisode:
+        """What `plan` needs to know of the last episode, with its policy or without."""
+        run = None
+        if with_policy and state.last_mass is not None and state.profile is not None:
+            run = (state.last_mass, state.profile)
+        return state.mean_mass, run
+
+    def plan(
+        self,
+        plan: Callable[..., Plan],
+        flow: Flow,
+        model: AbstractModel,
+        moves: Moves,
+        last_episode: LastEpisode,
+        key: Key,
+    ) -> tuple[Plan, SafeMixture | None]:
+        """The plan, mixed with the safe policy as far as constraints ask for; may be compiled.
+
+        Args:
+            plan: Plans; takes a function for the least margins of policies in sampled models.
+            flow: The flow of the problem, with agents' own actions.
+            model: The model of the motion.
+            moves: The moves that policies draw from.
+            last_episode: What the last episode showed.
+            key: Randomness of the sampled models.
+        """
+        if self.samples.draws == 0:  # the planned model is trusted
+            return plan(), None
+        problem, (mean_mass, run), last = flow.problem, last_episode, None
+        assert problem.constraints is not None
+        if run is not None:
+            last = run[0], weights_of(problem, moves, run[1], run[0])[0]
+        outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key, last)
+        found = plan(outcomes.least)
+        planned, rounded = weights_of(problem, moves, found.profile, found.mass[:-1])
+        safe, _ = weights_of(problem, moves, self.policy)
+        mixture = outcomes.mixed(planned, safe, None if last is None else last[1])
+        table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
+        profile = Profile.stacked(table, problem.horizon)
+        least = problem.constraints.worst(mixture.margins)
+        return replace(found, profile=profile, least=least), SafeMixture(
+            share=mixture.share,
+            resumed=mixture.resumed,
+            worst=jnp.min(mixture.margins),
+            expected=outcomes.expected(mixture.weights),
+            changed=rounded | (mixture.share < 1),
+        )
+
+    def finish(self, plan: Plan, mixed: SafeMixture | None) -> Plan:
+        """What `plan` returned as the plan to run, with a note on what is unusual."""
+        if mixed is None:
+            return plan
+        if bool(mixed.changed):
+            # The mixture is not what was planned, so there is no J that was planned for it.
+            plan = replace(plan, value=plan.value + jnp.nan, mass=mixed.expected)
+        if float(mixed.share) == 0.0 and not mixed.resumed:
+            plan = replace(plan, profile=self.policy)
+        return replace(plan, note="; ".join(each for each in (plan.note, mixed.note) if each))
+
+
+def sampled_outcomes(
+    samples: ModelSamples,
+    flow: Flow,
+    model: AbstractModel,
+    mean_mass: Mass,
+    moves: Moves,
+    key: Key,
+    last: tuple[Float[Array, "steps cells"], Weights] | None,
+) -> Outcomes:
+    """What policies lead to in sampled models; may be compiled.
+
+    Motions see ``mean_mass``, the average of the last episode. ``last`` is its population before
+    each move, and the weights of its policy. Other arguments as of `Safety.plan`.
+    """
+    problem, grid = flow.problem, flow.problem.grid
+    if dependence(problem, MeanMotion(model, problem.max_move)).step:
+        raise UserError(
+            "constraints cannot be satisfied yet under a model that looks at mu.step: what may "
+            "happen is computed once for all steps; leave mu.step out of the model's features"
+        )
+    drawn = model.mean_and_draws(jax.random.split(key, 2 * samples.draws))
+    width = (samples.widening * draw_width(model)).astype(mean_mass.dtype)
+
+    def ends(state: State, action: Action, mu: MeanField) -> Float[Array, "models dim"]:
+        found = drawn(state, action, mu)
+        found = found[0] + width * (found - found[0])
+        return jax.vmap(lambda end: within_reach(state, end, problem.max_move))(found)
+
+    def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves models dim"]:
+        state, here = cell
+        mu = MeanField(mass=mean_mass, here=here, grid=grid)
+        return grid.displacement(state, jax.vmap(lambda action: ends(state, action, mu))(moves))
+
+    centres = jnp.asarray(grid.centres, dtype=mean_mass.dtype)
+    moved = jax.lax.map(of_cell, (centres, mean_mass), batch_size=8)
+    kernels: Array = jax.lax.map(flow.windows.kernel, jnp.moveaxis(moved, 2, 0))
+    return Outcomes.of(flow, moves, kernels, last)
 
 
 def weights_of(
-    problem: Problem, moves: Moves, profile: Profile, seen: Masses | None = None
+    problem: Problem, moves: Moves, profile: Profile, masses: Masses | None = None
 ) -> tuple[Weights, Bool[Array, ""]]:
     """A policy's weights on some moves; other actions are rounded to the nearest move.
 
@@ -152,7 +226,7 @@ def weights_of(
     with weight was rounded.
     """
     grid, shape = problem.grid, (problem.horizon, problem.grid.n_cells)
-    seen = jnp.broadcast_to(problem.initial, shape) if seen is None else seen
+    masses = jnp.broadcast_to(problem.initial, shape) if masses is None else masses
 
     def one(inputs: tuple[Any, Mass, Array]) -> tuple[Array, Array]:
         part, mass, number = inputs
@@ -168,5 +242,5 @@ def weights_of(
             return law.weights @ nearest[0], far
         return jnp.einsum("km,kmn->kn", law.weights, nearest), far
 
-    weights, rounded = jax.lax.map(one, (profile.per_step, seen, problem.steps))
+    weights, rounded = jax.lax.map(one, (profile.per_step, masses, problem.steps))
     return weights, jnp.any(rounded)

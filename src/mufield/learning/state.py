@@ -1,4 +1,4 @@
-"""What a learner knows, and the randomness of each of its episodes."""
+"""What a learner knows: its data, the models that are fitted to them, and its randomness."""
 
 from enum import IntEnum
 from typing import Any
@@ -6,13 +6,20 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass
-from ..models.base import AbstractModel
+from .._types import Key, Mass, State
+from ..errors import UserError
+from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.data import Transitions
 from ..policies.base import Profile
-from ..space.measure import uniform
+from ..problem import Problem
+from ..space.measure import MeanField, uniform
+
+
+class PlanError(UserError):
+    """There is no usable plan or model, and no earlier one to fall back to."""
 
 
 class Use(IntEnum):
@@ -22,7 +29,7 @@ class Use(IntEnum):
     PLAN = 2
     RUN = 3
     FIT_REWARD = 4
-    USABLE_PLAN = 5
+    GREEDY_PLAN = 5
     DRAW = 6
     JUDGE = 7
     MODEL_SAMPLES = 8
@@ -62,11 +69,13 @@ class LearnerState(eqx.Module):
     @property
     def mean_mass(self) -> Mass:
         """The population that was seen last, averaged; before that, an even one."""
-        mass = self.data.mass
+        problem, mass = self.data.problem, self.data.mass
         if not len(mass):
-            return uniform(self.data.problem.grid)
-        last = mass[-self.data.problem.horizon :]
-        return jnp.asarray(last.mean(axis=0), dtype=self.data.problem.initial.dtype)
+            return uniform(problem.grid)
+        last = mass[-problem.horizon :]
+        if self.last_mass is not None:
+            last = np.asarray(self.last_mass)[np.asarray(problem.begun)]
+        return jnp.asarray(last.mean(axis=0), dtype=problem.initial.dtype)
 
     def key_for(self, use: Use) -> Key:
         """The key of the next episode for one use."""
@@ -76,3 +85,53 @@ class LearnerState(eqx.Module):
 def key_after(key: Key, episodes: int, use: Use) -> Key:
     """The key of a run after some episodes, for one use."""
     return jax.random.fold_in(jax.random.fold_in(key, episodes), int(use))
+
+
+def last_good_fit(
+    family: AbstractModelFamily, data: Transitions, key: Key, ends: tuple[int, ...], name: str
+) -> tuple[AbstractModel, tuple[str, ...]]:
+    """The fit to all data; if that is not finite, to the episodes before, with a note."""
+    for count in sorted({0, *ends, len(data)}, reverse=True):
+        notes: tuple[str, ...] = ()
+        if count < len(data):
+            notes = (
+                f"the {name}'s fit to {len(data)} transitions is not finite; going on with that "
+                f"to the first {count}",
+            )
+        try:
+            model = family.fit(data.first(count), key)
+        except FloatingPointError:
+            continue
+        if is_finite(model):
+            return model, notes
+    raise PlanError(
+        f"no fit of the {name} is finite, not even the prior; check the model's settings and "
+        "the scales of the observed data"
+    )
+
+
+def is_finite(tree: Any) -> bool:
+    """Whether all numbers of a tree are finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
+    # By NumPy: JAX would compile a program for each shape.
+    return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in leaves)
+
+
+def check_reward_model(model: AbstractModel, problem: Problem) -> None:
+    """Raises unless the model predicts one number.
+
+    A family that ignores ``data.of_reward`` fits motions whatever it is asked for.
+    """
+
+    def mean(state: State, mass: Mass) -> Array:
+        action = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+        mu = MeanField(mass=mass, here=mass[0], grid=problem.grid)
+        return model.predict(state, action, mu).mean
+
+    state = jnp.zeros(problem.grid.dim, dtype=problem.initial.dtype)
+    shape = eqx.filter_eval_shape(mean, state, problem.initial).shape
+    if shape != (1,):
+        raise UserError(
+            f"a model of the reward must predict one number, the shape (1,), got {shape}; its "
+            "family must fit what data.of_reward says"
+        )

@@ -1,20 +1,46 @@
-"""Interfaces of statistical models of the unknown motion (assumption WellCalibratedModel).
+r"""The interface of a statistical model of the unknown motion (assumption WellCalibratedModel).
 
-Models of a hidden reward (the paper's footnote on unknown rewards) have the same interface, with
-one output, what the agent earns.
+A family of models from outside is two classes. A subclass of `AbstractModelFamily`, whose fields
+are its settings, fits the data; a subclass of `AbstractModel` is the result. Planning, learning and
+metrics use nothing else:
+
+    class MyModel(AbstractModel):
+        beta: float
+
+        def predict(self, state, action, mu):
+            return Prediction(mean, epistemic, aleatoric)
+
+    class MyFamily(AbstractModelFamily):
+        def fit(self, data, key):
+            return MyModel(...)
+
+What ``fit`` has to know of the data, which are `Transitions`:
+
+- Inputs: ``data.map(function)`` applies a function of one agent's (state, action, mu) to all rows,
+  such as `FeatureMap`, whose features are of the order of one.
+- Targets: the displacements ``grid.displacement(data.states, data.next_states)``, which take the
+  shorter way round periodic axes, with the noise of ``data.noise_std``.
+- Censored entries: where ``data.observed`` (rows, dim) is False, a wall stopped the agent on that
+  axis, so that it aimed at least as far as it came, in the direction ``data.side`` (1 or -1; 0 if
+  unknown). Their displacements are no targets. They may be left out; a likelihood of all aims
+  beyond the wall is better, because moves that no wall stopped are biased away from walls.
+- Rewards: if ``data.of_reward``, the targets are ``data.earned``, no entry is censored, and the
+  model predicts one output, what the agent earns.
 """
 
 from abc import abstractmethod
-from dataclasses import fields
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Scalar, State
+from ..checks import number
 from ..errors import UserError
 from ..problem import Motion, Motions
 from ..space.measure import MeanField
@@ -22,10 +48,10 @@ from .data import Transitions
 
 
 class Prediction(eqx.Module):
-    """What a model says about one agent's move.
+    """What a model says about one agent's move, or reward.
 
     Attributes:
-        mean: m(z), where the agent is expected to aim, without noise; or what it earns.
+        mean: m(z), the expected target of the agent, without noise; or its expected reward.
         epistemic: sigma(z), the standard deviation of m(z), which data reduce. Optimism uses this
             alone.
         aleatoric: Standard deviation of the noise, which data do not reduce.
@@ -37,12 +63,10 @@ class Prediction(eqx.Module):
 
 
 class AbstractModel(eqx.Module):
-    """A fitted, frozen model of the motion, or of the reward.
+    """A fitted model. The credible band of the truth is ``mean +- beta * epistemic`` on each axis.
 
     Attributes:
-        beta: Scale of the confidence band: the truth is believed to lie within
-            ``mean +- beta * epistemic`` on every axis. An array or a number; `beta_as` returns an
-            array in either case.
+        beta: Half-width of the band in epistemic deviations, as an array or a plain number.
     """
 
     beta: eqx.AbstractVar[Scalar | float]
@@ -56,9 +80,9 @@ class AbstractModel(eqx.Module):
         """Mean and standard deviations for one agent; differentiable, batched by the caller."""
 
     def draw(self, key: Key) -> Motion:
-        """A motion, or a reward, drawn from what the model believes, for Thompson sampling.
+        """A motion, or a reward, drawn from the posterior, for Thompson sampling.
 
-        By default the mean, shifted everywhere by the same random multiple of the deviation.
+        By default ``mean + epistemic * shift``, with one standard normal shift for all (s, a, mu).
         """
 
         def motion(state: State, action: Action, mu: MeanField) -> State:
@@ -82,8 +106,11 @@ class AbstractModel(eqx.Module):
         return motions
 
 
+M = TypeVar("M", bound=AbstractModel)
+
+
 class AbstractModelFamily(eqx.Module):
-    """A way to fit models; its attributes are the settings."""
+    """A way to fit models; its fields are the settings."""
 
     @abstractmethod
     def fit(self, data: Transitions, key: Key) -> AbstractModel:
@@ -96,17 +123,74 @@ class AbstractModelFamily(eqx.Module):
             FloatingPointError: If the fit is not finite. A learner then tries fewer data.
         """
 
-    def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
-        """Fits a model for each of several runs; families may do so in one compiled call."""
-        return [self.fit(each, key) for each, key in zip(data, keys, strict=True)]
+    def for_rewards(self) -> "AbstractModelFamily":
+        """The family that models a hidden reward where none was chosen; raises if there is none."""
+        raise UserError(
+            f"no model of the hidden reward is known to go with {type(self).__name__}; pass "
+            "reward_family, for example GaussianProcess(prior=Additive(), mu=LogHere())"
+        )
 
 
-def refuse_words(family: AbstractModelFamily) -> None:
-    """Raises if a setting is a word: configurations choose by words, Python by objects."""
-    for each in fields(family):
-        value = getattr(family, each.name)
-        if isinstance(value, str):
-            raise UserError(
-                f"{each.name} must be an object or a number, for example {each.default!r}, got "
-                f"{value!r}; words are for configurations"
-            )
+class AbstractBeta(eqx.Module):
+    """A rule that chooses beta by the fit, as a family's ``beta``."""
+
+    @abstractmethod
+    def of_fit(self, family: AbstractModelFamily, model: Any, data: Transitions, key: Key) -> float:
+        """Beta for the ``model`` that the ``family`` fitted to the data."""
+
+
+def check_beta(rule: float | AbstractBeta) -> None:
+    """Raises unless a family's ``beta`` is a rule, or a number of at least 0."""
+    if not isinstance(rule, AbstractBeta):
+        number(rule, "beta", 0.0)
+
+
+def with_beta(rule: float | AbstractBeta, family: Any, model: M, data: Transitions, key: Key) -> M:
+    """The model with the beta of a rule, or with a given one."""
+    if isinstance(rule, AbstractBeta):
+        rule = rule.of_fit(replace(family, beta=1.0), model, data, key)
+    return replace(model, beta=jnp.asarray(rule, data.problem.initial.dtype))
+
+
+class Residuals(eqx.Module):
+    """A model's predictions for transitions beside what was observed.
+
+    Attributes:
+        error: Observed displacement, or reward, minus the predicted one.
+        epistemic: As of `Prediction`.
+        aleatoric: As of `Prediction`.
+        observed: Entries that no wall censored; only these count.
+    """
+
+    error: Float[np.ndarray, "rows outputs"]
+    epistemic: Float[np.ndarray, "rows outputs"]
+    aleatoric: Float[np.ndarray, "rows outputs"]
+    observed: Bool[np.ndarray, "rows outputs"]
+
+    def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows outputs"]:
+        """Predicted probability that the error is smaller; uniform on [0, 1] if calibrated.
+
+        Only noisy moves are observed, so that the variance is that of the noise plus the epistemic
+        one. ``widening`` is a factor on the epistemic deviation.
+        """
+        from scipy.special import ndtr  # slow to import
+
+        deviation = np.sqrt((widening * self.epistemic) ** 2 + self.aleatoric**2)
+        return np.asarray(2 * ndtr(np.abs(self.error) / np.maximum(deviation, 1e-30)) - 1)
+
+
+def predict_rows(model: AbstractModel, data: Transitions) -> Residuals:
+    """A model's predictions for transitions beside what was observed."""
+    found = data.map(model.predict)
+    if data.of_reward:
+        assert data.earned is not None
+        error = data.earned[:, None] - found.mean
+    else:
+        moved = data.problem.grid.displacement(data.states, data.next_states)
+        error = moved - (found.mean - data.states)
+    return Residuals(
+        error=np.asarray(error),
+        epistemic=found.epistemic,
+        aleatoric=found.aleatoric,
+        observed=data.observed_outputs,
+    )

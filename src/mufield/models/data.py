@@ -1,19 +1,23 @@
 """The transitions that a learner has seen, D_1:t, and what models are fitted to."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._arrays import device_array
+from .._types import Action, State
 from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem
+from ..space.grid import Grid
+from ..space.measure import MeanField, mean_field_at
 from ..space.move import GaussianNoise
-from .rows import check_episode, checked_distributions, checked_rows
 
 
 class Transitions(eqx.Module):
@@ -68,51 +72,12 @@ class Transitions(eqx.Module):
             data = data.append(episode)
         return data
 
-    @classmethod
-    def from_rows(
-        cls,
-        problem: Problem,
-        states: Any,
-        actions: Any,
-        next_states: Any,
-        *,
-        mass: Any | Literal["unknown"] | None = None,
-        moment: Any | None = None,
-        step: Any | None = None,
-        stopped: Any | None = None,
-        earned: Any | None = None,
-    ) -> "Transitions":
-        """Loose rows of a log, in any order, of any agents and times; raises if one is wrong.
-
-        Args:
-            problem: What is known of the system.
-            states: Where agents were (rows, dim).
-            actions: What they did (rows, action_dim).
-            next_states: Where they were one step later.
-            mass: The population's distributions (moments, cells), with ``moment`` to say which
-                belongs to a row; or one for each row; or a single one (cells). None takes the
-                rows of the same ``moment`` for the population. ``"unknown"`` assumes an even
-                spread, which does no harm where the motion does not depend on mu.
-            moment: The row of ``mass`` for each row; without ``mass`` any numbers that tell times
-                apart.
-            step: The number of each row's step, for models that look at ``mu.step``; by default 0.
-            stopped: Axes on which a wall or border stopped the agent (rows, dim). By default
-                those on which it ended in contact with one.
-            earned: What agents were paid (rows), if the problem's reward is hidden.
-        """
-        rows = checked_rows(
-            problem, states, actions, next_states, step=step, stopped=stopped, earned=earned
-        )
-        masses, moments = checked_distributions(problem, rows["states"], mass, moment)
-        masses = masses.astype(problem.initial.dtype).astype(float)
-        return cls(problem=problem, mass=masses, moment=moments, **rows)
-
     def __len__(self) -> int:
         return int(self.states.shape[0])
 
     def append(self, episode: Episode) -> "Transitions":
         """Adds the transitions of an episode; raises if it does not fit the problem."""
-        check_episode(self.problem, episode)
+        episode.check(self.problem)
         agents, steps = episode.states.shape[:2]
         seen = np.ones((agents, steps), dtype=bool)
         if episode.present is not None:
@@ -126,7 +91,7 @@ class Transitions(eqx.Module):
             actions=np.asarray(episode.actions, dtype=float)[seen],
             next_states=np.asarray(episode.next_states, dtype=float)[seen],
             observed=~np.asarray(episode.stopped)[seen],
-            mass=np.asarray(episode.mass[:-1], dtype=float),
+            mass=np.asarray(episode.mass, dtype=float)[:-1],
             moment=step,
             step=step,
             earned=None if self.earned is None else np.asarray(episode.earned, dtype=float)[seen],
@@ -191,29 +156,39 @@ class Transitions(eqx.Module):
         towards = np.where(np.abs(moved) > at_rest * size, np.sign(moved).astype(int), at_face)
         return np.where(self.observed | (at_face == 0), 0, towards)
 
-    def padded(self) -> "PaddedTransitions":
-        """The transitions on the device, in buffers whose sizes double as the data grow."""
+    @property
+    def noise_std(self) -> Float[np.ndarray, "outputs"] | None:
+        """The noise's standard deviation for each output; None if the problem does not say it."""
+        if self.of_reward:
+            return np.array([self.problem.reward_noise])
+        noise = self.problem.noise
+        return np.asarray(noise.std, dtype=float) if isinstance(noise, GaussianNoise) else None
+
+    def map(self, function: Callable[[State, Action, MeanField], Any]) -> Any:
+        """What a function of one agent returns for each transition.
+
+        All leaves get the axis "rows" first; they are on the host, in double precision. The
+        function is compiled anew only when the data outgrow a buffer, whose size then doubles.
+        """
+        problem, dtype = self.problem, self.problem.initial.dtype
         rows, moments = buffer_size(len(self)), buffer_size(len(self.mass))
-        problem = self.problem
-        dtype = problem.initial.dtype
-        # Padding holds legal states, so that features are finite.
-        corner = problem.grid.centres[0]
-        even = np.full(problem.grid.n_cells, 1.0 / problem.grid.n_cells)
+        even = 1.0 / problem.grid.n_cells
 
-        def fill(values: np.ndarray, filler: Any, size: int, kind: Any = dtype) -> Array:
+        def padded(values: np.ndarray, filler: Any, size: int, kind: Any = dtype) -> Array:
             missing = np.broadcast_to(filler, (size - len(values), *values.shape[1:]))
-            return jnp.asarray(np.concatenate([values, missing]), dtype=kind)
+            return device_array(np.concatenate([values, missing]), kind)
 
-        return PaddedTransitions(
-            states=fill(self.states, corner, rows),
-            actions=fill(self.actions, np.asarray(problem.actions.rest), rows),
-            next_states=fill(self.next_states, corner, rows),
-            observed=fill(self.observed, False, rows, bool),
-            mass=fill(self.mass, even, moments),
-            moment=fill(self.moment, 0, rows, jnp.int32),
-            step=fill(self.step, 0, rows, jnp.int32),
-            earned=None if self.earned is None else fill(self.earned, 0.0, rows),
+        found = _map_rows(
+            function,
+            problem.grid,
+            padded(self.mass, even, moments),
+            # Padding is legal, so that what functions return for it is finite.
+            padded(self.states, problem.grid.centres[0], rows),
+            padded(self.actions, np.asarray(problem.actions.rest), rows),
+            padded(self.moment, 0, rows, jnp.int32),
+            padded(self.step, 0, rows, jnp.int32),
         )
+        return jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float)[: len(self)], found)
 
     @property
     def _by_row(self) -> tuple[str, ...]:
@@ -222,39 +197,14 @@ class Transitions(eqx.Module):
         return names if self.earned is None else (*names, "earned")
 
 
-class PaddedTransitions(eqx.Module):
-    """Transitions in arrays of a size that rarely changes; in further rows nothing is observed."""
+@eqx.filter_jit
+def _map_rows(
+    function: Callable[[State, Action, MeanField], Any], grid: Grid, mass: Array, *rows: Array
+) -> Any:
+    def one(state: State, action: Action, moment: Array, step: Array) -> Any:
+        return function(state, action, mean_field_at(grid, mass[moment], state, step))
 
-    states: Float[Array, "rows dim"]
-    actions: Float[Array, "rows action_dim"]
-    next_states: Float[Array, "rows dim"]
-    observed: Bool[Array, "rows dim"]
-    mass: Float[Array, "moments cells"]
-    moment: Int[Array, "rows"]
-    step: Int[Array, "rows"]
-    earned: Float[Array, "rows"] | None
-
-
-@dataclass(frozen=True)
-class KnownNoise:
-    """The noise is what the problem says; if the problem does not say it, it is learned."""
-
-    def std(self, data: Transitions) -> Float[np.ndarray, "outputs"] | None:
-        """The noise's standard deviation for each output; None if it must be learned."""
-        problem = data.problem
-        if data.of_reward:
-            return np.array([problem.reward_noise])
-        if isinstance(problem.noise, GaussianNoise):
-            return np.asarray(problem.noise.std, dtype=float)
-        return None
-
-
-@dataclass(frozen=True)
-class LearnedNoise:
-    """The noise is learned from the data, whatever the problem says."""
-
-    def std(self, data: Transitions) -> None:
-        """None: it must be learned."""
+    return jax.vmap(one)(*rows)
 
 
 def buffer_size(count: int, smallest: int = 256, factor: int = 2) -> int:

@@ -9,26 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
-from jaxtyping import Key as KeyType
 
 from .._types import Action, Key, Scalar, State
-from ..errors import UserError
-from ..policies.encoders import AbstractEncoder, Here
+from ..checks import number, whole_number
+from ..policies.encoders import AbstractEncoder, Here, LogHere, check_encoder
 from ..problem import Motion
 from ..space.measure import MeanField
-from .base import AbstractModel, AbstractModelFamily, Prediction, refuse_words
+from .base import AbstractModel, AbstractModelFamily, Prediction, check_beta, with_beta
 from .calibration import EmpiricalBeta
-from .data import KnownNoise, LearnedNoise, Transitions, buffer_size
-from .features import FeatureMap, Outputs, Units, censored_rows
-from .networks import (
-    Layout,
-    Member,
-    MemberPrior,
-    Sample,
-    distance_from,
-    draw_members,
-    negative_log_likelihood,
-)
+from .data import Transitions, buffer_size
+from .features import FeatureMap, Outputs, Rows, Units
+from .networks import Member, MemberPrior, negative_log_likelihood
 
 
 class EnsembleModel(AbstractModel):
@@ -79,18 +70,13 @@ class EnsembleInputs(eqx.Module):
     """The data as training needs them, in buffers whose size rarely changes.
 
     Attributes:
-        targets: What networks should predict; if a wall stopped an agent, the way to the wall.
-        side: 1 or -1 if an agent aimed farther than the target in that direction, else 0.
-        observed: 1 if the target or the side is known, else 0.
+        rows: Features and targets; ``weight`` is 1 where a target or a side is known, else 0.
         count: Number of transitions; the buffers' further rows are padding.
         known_noise: The noise's standard deviation; None if it is learned.
     """
 
     features: FeatureMap
-    inputs: Float[Array, "rows features"]
-    targets: Float[Array, "rows outputs"]
-    side: Float[Array, "rows outputs"]
-    observed: Float[Array, "rows outputs"]
+    rows: Rows
     count: Int[Array, ""]
     units: Units
     known_noise: Float[Array, "outputs"] | None
@@ -122,15 +108,13 @@ class DeepEnsemble(AbstractModelFamily):
         steps: Steps of Adam.
         learning_rate: Its first step size, which falls to zero along a cosine.
         batch_size: Transitions of a step; all of them while they are no more than this.
-        noise: `KnownNoise`, or `LearnedNoise`, which trains the variance head on the likelihood,
-            as in the paper.
-        censored: Whether to learn from moves that a wall stopped that the agent aimed beyond the
-            wall. If they are left out, the model learns that walls push (docs/theory.md).
+        learn_noise: Whether the noise is learned even if the problem says what it is, by the
+            variance head, as in the paper.
         prior_scale: Standard deviation of the members before data, in units of the farthest move,
             or of the standard deviation of the rewards.
         curvature: Share of ``prior_scale`` that is not linear in state and action, from 0 to 1.
             The linear part needs few data; the paper's networks have none, a share of 1.
-        steered: Share of the curved part that is a field times the action, from 0 to 1.
+        bilinear: Share of the curved part that is a field times the action, from 0 to 1.
         mu: How the features show the population. Unless they do, a motion that depends on crowds
             is laid to the places where crowds were, with a band that is too narrow elsewhere.
         mu_share: Size of what mu changes before data, as a share of what state and action do. At
@@ -143,129 +127,106 @@ class DeepEnsemble(AbstractModelFamily):
     steps: int = eqx.field(static=True, default=700)
     learning_rate: float = eqx.field(static=True, default=0.03)
     batch_size: int = eqx.field(static=True, default=128)
-    noise: KnownNoise | LearnedNoise = eqx.field(static=True, default=KnownNoise())
-    censored: bool = eqx.field(static=True, default=True)
+    learn_noise: bool = eqx.field(static=True, default=False)
     prior_scale: float = eqx.field(static=True, default=1.5)
     curvature: float = eqx.field(static=True, default=0.4)
-    steered: float = eqx.field(static=True, default=0.7)
+    bilinear: float = eqx.field(static=True, default=0.7)
     mu: AbstractEncoder = eqx.field(static=True, default=Here())
     mu_share: float = eqx.field(static=True, default=0.3)
     beta: float | EmpiricalBeta = eqx.field(static=True, default=4.0)
 
     def __check_init__(self) -> None:
-        refuse_words(self)
-        for name in ("curvature", "steered", "mu_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        if self.members < 2:
-            raise UserError(f"an ensemble needs at least two members, got {self.members}")
+        check_beta(self.beta)
+        check_encoder(self.mu)
+        whole_number(self.members, "members", 2)
+        for name in ("curvature", "bilinear", "mu_share"):
+            number(getattr(self, name), name, 0.0, 1.0)
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
         """Trains all members in one compiled call; without data they are draws from the prior."""
         fit_key, fold_key = jax.random.split(key)
-        inputs, beta = self.prepare(data), self.beta
+        inputs = self.prepare(data)
         if len(data) == 0:
             members = _start(self, inputs, jax.random.split(fit_key, 3)[0])
         else:
-            members = train(self._trained, inputs, fit_key)
-        if isinstance(beta, EmpiricalBeta):
-            beta = beta(replace(self, beta=1.0), data, fold_key)
-        return self._model(inputs, members, beta)
-
-    def fit_many(self, data: list[Transitions], keys: list[Key]) -> list[AbstractModel]:
-        """Trains the ensembles of several runs in one compiled call."""
-        sizes = {(len(each) > 0, buffer_size(len(each))) for each in data}
-        alone = isinstance(self.beta, EmpiricalBeta) or len(data) == 1
-        if alone or len(sizes) > 1 or len(data[0]) == 0:
-            return super().fit_many(data, keys)
-        inputs = [self.prepare(each) for each in data]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
-        fit_keys = jnp.stack([jax.random.split(key)[0] for key in keys])
-        members = _train_many(self._trained, stacked, fit_keys)
-        each = [jax.tree.map(lambda leaf, i=i: leaf[i], members) for i in range(len(data))]
-        return [self._model(*pair, self.beta) for pair in zip(inputs, each, strict=True)]
-
-    def prepare(self, data: Transitions) -> EnsembleInputs:
-        """Converts transitions to the inputs of `train`."""
-        dtype, features = data.problem.initial.dtype, FeatureMap(data.problem, self.mu)
-        rows, side = censored_rows(features, data, self.censored)
-        known, missing = self.noise.std(data), buffer_size(len(data)) - len(data)
-
-        def padded(values: np.ndarray) -> Array:
-            return jnp.asarray(np.pad(values, ((0, missing), (0, 0))), dtype=dtype)
-
-        return EnsembleInputs(
-            features=features,
-            inputs=padded(rows.inputs),
-            targets=padded(rows.targets),
-            side=padded(side),
-            observed=padded(rows.observed | (side != 0)),
-            count=jnp.asarray(len(data), dtype=jnp.int32),
-            units=Units.of(data).cast(dtype),
-            known_noise=None if known is None else jnp.asarray(known, dtype=dtype),
-        )
-
-    @property
-    def prior(self) -> MemberPrior:
-        """The distribution of the networks before data."""
-        return MemberPrior(self.prior_scale, self.curvature, self.steered, self.mu_share)
-
-    @property
-    def _trained(self) -> "DeepEnsemble":
-        """With one beta, which training does not use, so that one program serves all."""
-        return replace(self, beta=1.0)
-
-    def _model(self, data: EnsembleInputs, members: Member, beta: Any) -> EnsembleModel:
+            # With one beta, which training does not use, so that one program serves all.
+            members = train(replace(self, beta=1.0), inputs, fit_key)
         if not bool(jnp.all(jnp.isfinite(members.mean_weight))):
             raise FloatingPointError(
                 f"training the ensemble diverged at a learning rate of {self.learning_rate}; "
                 "lower it"
             )
-        dtype = data.inputs.dtype
-        return EnsembleModel(
-            features=data.features,
+        model = EnsembleModel(
+            features=inputs.features,
             members=members,
-            units=data.units,
-            known_noise=data.known_noise,
-            beta=jnp.asarray(beta, dtype),
+            units=inputs.units,
+            known_noise=inputs.known_noise,
+            beta=jnp.ones(()),
         )
+        return with_beta(self.beta, self, model, data, fold_key)
+
+    def for_rewards(self) -> "DeepEnsemble":
+        """Plain networks that see the logarithm of mu, because rewards are seldom linear.
+
+        Rewards are scaled by their own deviation, so that a prior of one is as wide as they are.
+        """
+        plain = replace(self, prior_scale=1.0, curvature=1.0, bilinear=0.0)
+        return replace(plain, mu=LogHere(), mu_share=1.0, learn_noise=False)
+
+    def prepare(self, data: Transitions) -> EnsembleInputs:
+        """Converts transitions to the inputs of `train`."""
+        dtype, features = data.problem.initial.dtype, FeatureMap(data.problem, self.mu)
+        rows = Rows.of(features, data).padded(buffer_size(len(data)))
+        rows = rows._replace(weight=np.where(rows.side != 0, 1.0, rows.weight))
+        known = None if self.learn_noise else data.noise_std
+        return EnsembleInputs(
+            features=features,
+            rows=Rows(*(jnp.asarray(part, dtype) for part in rows)),
+            count=jnp.asarray(len(data), dtype=jnp.int32),
+            units=Units.of(data).cast(dtype),
+            known_noise=None if known is None else jnp.asarray(known, dtype=dtype),
+        )
+
+    def prior(self, data: EnsembleInputs) -> MemberPrior:
+        """The distribution of the networks before data."""
+        shape = data.features.parts, self.width, data.rows.targets.shape[-1]
+        return MemberPrior(*shape, self.prior_scale, self.curvature, self.bilinear, self.mu_share)
 
 
 @eqx.filter_jit
 def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
-    """The trained members, stacked; a pure function that may be used with `vmap`."""
+    """The trained members, stacked.
+
+    Each minimises its negative log likelihood, plus the distance from its start under the prior,
+    over the number of transitions.
+    """
     start_key, member_key, batch_key = jax.random.split(key, 3)
-    start, noise = _start(family, data, start_key), data.scaled_noise
-    weights, targets = member_views(family, data, member_key)
-    dtype = data.inputs.dtype
+    start, prior = _start(family, data, start_key), family.prior(data)
+    rows = member_rows(family, data, member_key)
+    dtype = rows.inputs.dtype
     count = data.count.astype(dtype)
 
-    def loss(member: Member, anchor: Member, sample: Sample, share: Scalar) -> Scalar:
-        total = negative_log_likelihood(member, sample, noise) * share
-        return (total + distance_from(anchor, member, family.prior)) / count
+    def loss(member: Member, anchor: Member, batch: Rows, share: Scalar) -> Scalar:
+        total = negative_log_likelihood(member, batch, data.scaled_noise) * share
+        return (total + prior.negative_log_density(anchor, member)) / count
 
+    gradients = jax.vmap(jax.grad(loss), in_axes=(0, 0, Rows(None, 0, 0, None), None))
     optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))
 
     def step(carry: tuple[Member, optax.OptState], chosen: Array | None) -> tuple[Any, None]:
         members, state = carry
-        batch, share = (data.inputs, data.side, targets, weights), jnp.ones((), dtype=dtype)
+        batch, share = rows, jnp.ones((), dtype=dtype)
         if chosen is not None:
-            inputs, side, target, weight = batch
-            batch = inputs[chosen], side[chosen], target[:, chosen], weight[:, chosen]
+            inputs, targets, weight, side = rows
+            batch = Rows(inputs[chosen], targets[:, chosen], weight[:, chosen], side[chosen])
             share = count / family.batch_size
-
-        def gradient(member: Member, anchor: Member, target: Array, weight: Array) -> Member:
-            sample = Sample(batch[0], target, batch[1], weight)
-            found: Member = jax.grad(loss)(member, anchor, sample, share)
-            return found
-
-        grads = jax.vmap(gradient)(members, start, *batch[2:])
+        grads = gradients(members, start, batch, share)
         updates, state = optimiser.update(grads, state)
         return (optax.apply_updates(members, updates), state), None
 
     # All batches are drawn at once: many small draws would take longer.
     batches = None
-    if data.inputs.shape[0] > family.batch_size:
+    if len(rows.inputs) > family.batch_size:
         shape = (family.steps, family.batch_size)
         batches = jax.random.randint(batch_key, shape, 0, data.count)
     first = (start, optimiser.init(start))
@@ -274,27 +235,20 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
     return trained
 
 
-@eqx.filter_jit
-def _train_many(family: DeepEnsemble, data: EnsembleInputs, keys: KeyType[Array, "runs"]) -> Member:
-    lifted: Member = jax.vmap(lambda d, k: train(family, d, k))(data, keys)
-    return lifted
-
-
 def _start(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
-    layout = Layout(data.features.parts, family.width, data.targets.shape[1])
-    return draw_members(family.members, layout, family.prior, key, data.inputs.dtype)
+    return family.prior(data).draw(family.members, key, data.rows.inputs.dtype)
 
 
-def member_views(
-    family: DeepEnsemble, data: EnsembleInputs, key: Key
-) -> tuple[Float[Array, "members rows outputs"], Float[Array, "members rows outputs"]]:
-    """The weights and the targets of the transitions for each member."""
-    shape, dtype = (family.members, *data.targets.shape), data.targets.dtype
-    weights = jnp.broadcast_to(data.observed, shape)
-    targets = jnp.broadcast_to(data.targets, shape)
-    noise = data.scaled_noise
+def member_rows(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Rows:
+    """The rows as each member sees them: weights and targets have the axis "members" first."""
+    rows, noise = data.rows, data.scaled_noise
+    shape, dtype = (family.members, *rows.targets.shape), rows.targets.dtype
+    weight = jnp.broadcast_to(rows.weight, shape)
+    targets = jnp.broadcast_to(rows.targets, shape)
     if noise is None:
         # Exponential weights: the Bayesian bootstrap, which leaves no transition out entirely.
-        return weights * jax.random.exponential(key, shape[:2], dtype=dtype)[..., None], targets
-    extra = noise * jax.random.normal(key, shape, dtype=dtype)
-    return weights, targets + jnp.where(weights > 0, extra, 0.0)
+        weight = weight * jax.random.exponential(key, shape[:2], dtype=dtype)[..., None]
+    else:
+        extra = noise * jax.random.normal(key, shape, dtype=dtype)
+        targets = targets + jnp.where(weight > 0, extra, 0.0)
+    return rows._replace(targets=targets, weight=weight)

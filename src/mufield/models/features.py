@@ -3,23 +3,21 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from .._types import Action, State
 from ..policies.encoders import (
     AbstractEncoder,
     Unseen,
-    check_encoder,
     position_features,
     position_size,
 )
 from ..problem import Problem
 from ..space.grid import Grid
-from ..space.measure import MeanField, mean_field_at
-from .data import PaddedTransitions, Transitions
+from ..space.measure import MeanField
+from .data import Transitions
 
 
 class FeatureMap(eqx.Module):
@@ -35,7 +33,7 @@ class FeatureMap(eqx.Module):
     mu: AbstractEncoder = eqx.field(static=True)
 
     def __init__(self, problem: Problem, mu: AbstractEncoder = Unseen()):
-        self.grid, self.mu = problem.grid, check_encoder(mu)
+        self.grid, self.mu = problem.grid, mu
         self.lower, self.upper = problem.actions.lower, problem.actions.upper
 
     @property
@@ -66,14 +64,6 @@ class FeatureMap(eqx.Module):
                 self.mu(state, mu).astype(dtype),
             ]
         )
-
-    def rows(self, data: PaddedTransitions) -> Float[Array, "rows features"]:
-        """The features of every transition."""
-
-        def one(state: State, action: Action, moment: Array, step: Array) -> Array:
-            return self(state, action, mean_field_at(self.grid, data.mass[moment], state, step))
-
-        return jax.vmap(one)(data.states, data.actions, data.moment, data.step)
 
 
 Outputs = Float[Array, "*points outputs"]
@@ -109,7 +99,7 @@ class Units(eqx.Module):
         return Units(jnp.asarray(self.scale, dtype), centre)
 
     def decode(self, state: State, outputs: Outputs) -> Outputs:
-        """Where an agent aims, or what it earns."""
+        """The target of an agent, or its reward."""
         start = state if self.centre is None else jnp.asarray(self.centre)
         return start + self.rescale(outputs)
 
@@ -127,48 +117,40 @@ class Units(eqx.Module):
 
 
 class Rows(NamedTuple):
-    """Data of a regression, in double precision on the host.
+    """Data of a regression of outputs on features; on the host in double precision, or padded.
 
     Attributes:
         inputs: The features.
-        targets: What was observed; zero where nothing was.
+        targets: What was observed; where a wall is, if one stopped the agent.
         weight: Inverse of the factor on the noise's variance: 1 for what was observed, 0 for what
             was not.
+        side: 1 or -1 if the agent aimed beyond the target in that direction, else 0.
     """
 
-    inputs: Float[np.ndarray, "rows features"]
-    targets: Float[np.ndarray, "rows outputs"]
-    weight: Float[np.ndarray, "rows outputs"]
+    inputs: Float[Any, "rows features"]
+    targets: Float[Any, "*members rows outputs"]
+    weight: Float[Any, "*members rows outputs"]
+    side: Float[Any, "rows outputs"]
+
+    @classmethod
+    def of(cls, features: FeatureMap, data: Transitions) -> "Rows":
+        """Features, scaled targets, and the sides on which walls censored them."""
+        observed = data.observed_outputs
+        # Walls stop moves, not rewards.
+        side = np.zeros(observed.shape) if data.of_reward else data.side.astype(float)
+        targets = np.where(observed | (side != 0), Units.of(data).encode(data), 0.0)
+        return cls(data.map(features), targets, observed.astype(float), side)
 
     @property
     def observed(self) -> Bool[np.ndarray, "rows outputs"]:
-        """Which targets say something."""
+        """Which targets say something by themselves."""
         return np.asarray(self.weight > 0)
 
+    def at(self, index: Any) -> "Rows":
+        """The rows that a mask, or indices, choose."""
+        return Rows(*(part[index] for part in self))
 
-def regression_rows(features: FeatureMap, data: Transitions) -> Rows:
-    """Features and scaled targets of the transitions."""
-    inputs = np.asarray(_inputs(features, data.padded()), dtype=float)[: len(data)]
-    observed = data.observed_outputs
-    targets = np.where(observed, Units.of(data).encode(data), 0.0)
-    return Rows(inputs, targets, observed.astype(float))
-
-
-def censored_rows(
-    features: FeatureMap, data: Transitions, censored: bool
-) -> tuple[Rows, Int[np.ndarray, "rows outputs"]]:
-    """The regression's data, and the side on which walls censored targets; 0 where none did.
-
-    Censored targets are where the wall is. If ``censored`` is False they are left out.
-    """
-    rows = regression_rows(features, data)
-    if not censored or data.of_reward:  # walls stop moves, not rewards
-        return rows, np.zeros(rows.targets.shape, dtype=int)
-    side = data.side
-    targets = np.where(side != 0, Units.of(data).encode(data), rows.targets)
-    return rows._replace(targets=targets), side
-
-
-@eqx.filter_jit
-def _inputs(features: FeatureMap, data: PaddedTransitions) -> Array:
-    return features.rows(data)
+    def padded(self, size: int) -> "Rows":
+        """With rows that say nothing, up to a size that rarely changes."""
+        missing = size - len(self.inputs)
+        return Rows(*(np.pad(part, ((0, missing), (0, 0))) for part in self))

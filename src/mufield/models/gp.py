@@ -1,7 +1,7 @@
 """Gaussian processes (App. "Gaussian Processes"): settings and fit."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,25 +11,18 @@ import numpy as np
 from jaxtyping import Float
 
 from .._types import Key
+from ..checks import is_a
 from ..errors import UserError
-from ..policies.encoders import AbstractEncoder, Here, Unseen
-from ..space.grid import per_axis
-from .base import AbstractModelFamily, refuse_words
-from .calibration import EmpiricalBeta
-from .data import KnownNoise, LearnedNoise, Transitions
-from .features import FeatureMap, Rows, Units, censored_rows, regression_rows
-from .kernels import AbstractKernel, Sum
+from ..policies.encoders import AbstractEncoder, Here, LogHere, Unseen, check_encoder
+from .base import AbstractBeta, AbstractModelFamily, check_beta, with_beta
+from .data import Transitions
+from .features import FeatureMap, Rows, Units
+from .kernels import AbstractKernel, AbstractPrior, Additive, Structured, Sum
 from .likelihood import LEAST_NOISE, Limits, most_likely, with_stopped_moves
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
-from .priors import AbstractPrior, Structured
 
 
-@dataclass(frozen=True)
-class TheoryNoise(KnownNoise):
-    """As `KnownNoise`, but the posterior uses lambda = p H, as in the paper."""
-
-
-class TheoryBeta(eqx.Module):
+class TheoryBeta(AbstractBeta):
     r"""The paper's scale of the confidence band (corollary ConfidenceInterval).
 
     $$\beta = B_f + \frac{\sigma}{\sqrt{\lambda}} \sqrt{2 (\log(1/\delta) + I)}$$
@@ -57,6 +50,14 @@ class TheoryBeta(eqx.Module):
         inside = math.log(1 / self.delta) + information_gain
         return self.norm_bound + ratio * math.sqrt(2 * inside)
 
+    def of_fit(
+        self, family: AbstractModelFamily, model: Posterior, data: Transitions, key: Key
+    ) -> float:
+        """Beta of the information that the data gave, with lambda as in the posterior."""
+        variance = np.asarray(model.noise_std / model.units.scale) ** 2
+        ratio = math.sqrt(np.max(variance / np.maximum(variance, LEAST_NOISE)))
+        return self(ratio, float(model.information_gain))
+
 
 class GaussianProcess(AbstractModelFamily):
     """Independent Gaussian processes for the axes of the displacement, or one for the reward.
@@ -64,17 +65,15 @@ class GaussianProcess(AbstractModelFamily):
     Targets are scaled to the order of one (`Units`).
 
     Attributes:
-        prior: What is known beforehand: `Structured`, `Steered`, `Additive`, or a kernel on
+        prior: What is known beforehand: `Structured`, `ControlAffine`, `Additive`, or a kernel on
             features.
         mu: How the features show the population. None: as `Here` from the first data on until
             they show that the motion does not depend on it, if the prior can tell; otherwise not
             at all.
-        noise: `KnownNoise`, `LearnedNoise`, `TheoryNoise`, or the standard deviation: a number,
-            or one for each axis.
+        learn_noise: Whether the noise is learned even if the problem says what it is.
         fit_kernel: Whether the kernel's parameters are fitted, by the marginal likelihood.
         length_scales: Least and greatest length scale of a fit.
         variances: Least and greatest factor by which a fit may change other parameters.
-        censored: Whether to learn from moves that a wall stopped that the agent aimed beyond it.
         inducing: Most inducing points; 0 for an exact posterior, whose cost grows with the cube of
             the number of transitions.
         beta: Scale of the confidence band: a number, `TheoryBeta` or `EmpiricalBeta`. The theory's
@@ -84,20 +83,19 @@ class GaussianProcess(AbstractModelFamily):
 
     prior: AbstractPrior | AbstractKernel = Structured()
     mu: AbstractEncoder | None = eqx.field(static=True, default=None)
-    noise: KnownNoise | LearnedNoise | float | tuple[float, ...] = eqx.field(
-        static=True, default=KnownNoise()
-    )
+    learn_noise: bool = eqx.field(static=True, default=False)
     fit_kernel: bool = eqx.field(static=True, default=True)
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
     variances: tuple[float, float] = eqx.field(static=True, default=(1e-3, 20.0))
-    censored: bool = eqx.field(static=True, default=True)
     inducing: int = eqx.field(static=True, default=256)
-    beta: float | TheoryBeta | EmpiricalBeta = 4.0
+    beta: float | AbstractBeta = 4.0
 
     def __check_init__(self) -> None:
-        refuse_words(self)
-        if isinstance(self.noise, float | tuple) and np.any(np.asarray(self.noise) < 0):
-            raise UserError(f"the noise's standard deviation must be 0 or more, got {self.noise}")
+        example = "for example Structured(); words are for configurations"
+        is_a(self.prior, (AbstractPrior, AbstractKernel), "prior", example)
+        check_beta(self.beta)
+        if self.mu is not None:
+            check_encoder(self.mu)
         for name in ("length_scales", "variances"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
@@ -106,21 +104,16 @@ class GaussianProcess(AbstractModelFamily):
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
         features, std, factor = self._solved(data, key)
-        dtype, units, gain = data.problem.initial.dtype, Units.of(data), factor.information_gain
-        if isinstance(self.beta, TheoryBeta):
-            beta = self.beta(float(np.max(std / units.scale / np.sqrt(factor.noise))), gain)
-        elif isinstance(self.beta, EmpiricalBeta):
-            beta = self.beta(replace(self, beta=1.0), data, key)
-        else:
-            beta = float(self.beta)
+        dtype = data.problem.initial.dtype
         model = Posterior(
-            beta=jnp.asarray(beta, dtype),
+            beta=jnp.ones((), dtype),
             features=features,
-            units=units.cast(dtype),
+            units=Units.of(data).cast(dtype),
             noise_std=jnp.asarray(std, dtype),
             process=Process.of(factor, dtype),
-            information_gain=jnp.asarray(gain, dtype),
+            information_gain=jnp.asarray(factor.information_gain, dtype),
         )
+        model = with_beta(self.beta, self, model, data, key)
         for path, leaf in jax.tree_util.tree_leaves_with_path(model):
             if not np.isfinite(np.asarray(leaf)).all():
                 raise FloatingPointError(
@@ -129,14 +122,25 @@ class GaussianProcess(AbstractModelFamily):
                 )
         return model
 
-    def settled(self, data: Transitions, key: Key) -> tuple["GaussianProcess", Factor]:
+    def for_rewards(self) -> "GaussianProcess":
+        """With an additive prior that sees the logarithm of mu, which suits most rewards.
+
+        Few inducing points: a reward that depends on mu is evaluated anew for every cell, move and
+        step of every sweep. Rewards are scaled by their own deviation, so that the kernel's
+        parameters stay near one.
+        """
+        inducing = min(self.inducing, 64) or 64
+        plain = replace(self, prior=Additive(), mu=LogHere(), learn_noise=False)
+        return replace(plain, variances=(0.25, 4.0), inducing=inducing)
+
+    def factorised(self, data: Transitions, key: Key) -> tuple["GaussianProcess", Factor]:
         """The family with what it chose to see of mu, and the linear algebra behind `fit`."""
         solved = self._solved(data, key)
         return replace(self, mu=solved.features.mu), solved.factor
 
     def rows(self, data: Transitions) -> Rows:
         """Features and scaled targets of the transitions, with what is seen of mu at first."""
-        return regression_rows(FeatureMap(data.problem, self._first_mu), data)
+        return Rows.of(FeatureMap(data.problem, self._first_mu), data)
 
     @property
     def _first_mu(self) -> AbstractEncoder:
@@ -146,20 +150,16 @@ class GaussianProcess(AbstractModelFamily):
         return Here() if isinstance(self.prior, AbstractPrior) and self.prior.finds_mu else Unseen()
 
     def _solved(self, data: Transitions, key: Key) -> "_Solved":
-        """Kernel, noise and sight of mu by the evidence, and the posterior's linear algebra."""
+        """Kernel, noise and features of mu by the evidence, and the posterior's linear algebra."""
         features = FeatureMap(data.problem, self._first_mu)
         kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
-        rows, side = censored_rows(features, data, self.censored)
-        scale = np.asarray(Units.of(data).scale)
-        if isinstance(self.noise, KnownNoise | LearnedNoise):
-            std = self.noise.std(data)
-        else:
-            std = np.asarray(per_axis(self.noise, len(scale), float))
+        rows, scale = Rows.of(features, data), np.asarray(Units.of(data).scale)
+        std = None if self.learn_noise else data.noise_std
         noise = None if std is None else np.maximum((std / scale) ** 2, LEAST_NOISE)
         limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
-        found = most_likely(kernel, noise, rows, side, limits, key)
+        found = most_likely(kernel, noise, rows, limits, key)
         kernel = found.kernel
         if self.mu is None and features.parts[-1]:
             assert isinstance(kernel, Sum)
@@ -171,15 +171,13 @@ class GaussianProcess(AbstractModelFamily):
                 features, kernel = FeatureMap(data.problem, Unseen()), kernel.left
                 rows = rows._replace(inputs=rows.inputs[:, : features.size])
         noise = found.noise
-        if isinstance(self.noise, TheoryNoise):
-            noise = np.full(len(noise), float(len(noise) * data.problem.horizon))
         if self.inducing > 0:
             limit, distinct = LOST_INFORMATION, _distinct(noise)
             factor = Factor.of(kernel, noise, rows, self.inducing, limit, distinct)
         else:
             factor = Factor.of(kernel, noise, rows, len(data), tolerance=0.0)
-        rows = with_stopped_moves(rows, side, factor.phi, noise)
-        std = np.sqrt(found.noise) * scale if std is None else std
+        rows = with_stopped_moves(rows, factor.phi, noise)
+        std = np.sqrt(noise) * scale if std is None else std
         return _Solved(features, std, replace(factor, rows=rows))
 
 

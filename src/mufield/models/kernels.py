@@ -1,7 +1,12 @@
-"""Covariance functions of feature vectors, written for one pair of points."""
+"""Covariance functions of feature vectors, and priors: recipes that make them for a problem.
+
+A kernel k(x, y) is written for one pair of points.
+"""
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,11 +14,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._arrays import device_array
 from .._types import Scalar
 from ..errors import UserError
-from .data import buffer_size
+from .features import FeatureMap
 
 Point = Float[Array, "features"]
+
+
+def _positive(name: str) -> Callable[[ArrayLike], Array]:
+    """A converter of a kernel's parameters, which raises unless they are positive."""
+
+    def converted(value: ArrayLike) -> Array:
+        if isinstance(value, jax.core.Tracer):
+            return jnp.asarray(value, dtype=float)
+        if not np.all(np.asarray(value) > 0):
+            raise UserError(f"a kernel's {name} must be positive, got {value}")
+        return device_array(value)
+
+    return converted
 
 
 class AbstractKernel(eqx.Module):
@@ -44,24 +63,21 @@ class AbstractStationary(AbstractKernel):
         variance: Variance of the values.
     """
 
-    length_scale: Float[Array, "*features"]
-    variance: Scalar
+    length_scale: Float[Any, "*features"] = eqx.field(converter=_positive("length_scale"))
+    variance: Float[Any, ""] = eqx.field(converter=_positive("variance"), default=1.0)
 
     @abstractmethod
     def correlation(self, squared: Scalar) -> Scalar:
         """Correlation of the values at two points, by their squared distance."""
 
     def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
-        return self.variance * self.correlation(_squared_distance(x, y, self.length_scale))
+        """The variance times the correlation."""
+        found = self.correlation(_squared_distance(x, y, self.length_scale))
+        return found * jnp.asarray(self.variance)
 
 
 class SquaredExponential(AbstractStationary):
     """Smooth functions: variance * exp(-d^2 / 2)."""
-
-    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        self.length_scale = _positive(length_scale, "length_scale")
-        self.variance = _positive(variance, "variance")
 
     def correlation(self, squared: Scalar) -> Scalar:
         """exp(-d^2 / 2)."""
@@ -71,10 +87,6 @@ class SquaredExponential(AbstractStationary):
 class Matern32(AbstractStationary):
     """Functions with one derivative: variance * (1 + q) exp(-q), q = sqrt(3) d."""
 
-    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        self.length_scale = _positive(length_scale, "length_scale")
-        self.variance = _positive(variance, "variance")
-
     def correlation(self, squared: Scalar) -> Scalar:
         """(1 + q) exp(-q)."""
         q = math.sqrt(3.0) * _root(squared)
@@ -83,10 +95,6 @@ class Matern32(AbstractStationary):
 
 class Matern52(AbstractStationary):
     """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d."""
-
-    def __init__(self, length_scale: ArrayLike, variance: ArrayLike = 1.0):
-        self.length_scale = _positive(length_scale, "length_scale")
-        self.variance = _positive(variance, "variance")
 
     def correlation(self, squared: Scalar) -> Scalar:
         """(1 + q + q^2 / 3) exp(-q)."""
@@ -102,16 +110,12 @@ class Linear(AbstractKernel):
         bias: Variance of the value at the origin.
     """
 
-    variance: Scalar
-    bias: Scalar
-
-    def __init__(self, variance: ArrayLike = 1.0, bias: ArrayLike = 1.0):
-        self.variance = _positive(variance, "variance")
-        self.bias = _positive(bias, "bias")
+    variance: Float[Any, ""] = eqx.field(converter=_positive("variance"), default=1.0)
+    bias: Float[Any, ""] = eqx.field(converter=_positive("bias"), default=1.0)
 
     def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
-        return self.variance * jnp.sum(x * y) + self.bias
+        """The formula of the class."""
+        return jnp.asarray(self.variance) * jnp.sum(x * y) + jnp.asarray(self.bias)
 
 
 class Sum(AbstractKernel):
@@ -121,7 +125,7 @@ class Sum(AbstractKernel):
     right: AbstractKernel
 
     def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
+        """left(x, y) + right(x, y)."""
         return self.left(x, y) + self.right(x, y)
 
 
@@ -135,7 +139,7 @@ class Product(AbstractKernel):
     second: AbstractKernel
 
     def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
+        """first(x, y) * second(x, y)."""
         return self.first(x, y) * self.second(x, y)
 
 
@@ -146,7 +150,7 @@ class Select(AbstractKernel):
     axes: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, x: Point, y: Point) -> Scalar:
-        """Covariance of the values at two points."""
+        """kernel(x[axes], y[axes])."""
         return self.kernel(self._seen(x), self._seen(y))
 
     def _seen(self, x: Point) -> Float[Array, "seen"]:
@@ -156,49 +160,118 @@ class Select(AbstractKernel):
         return x[jnp.asarray(self.axes)]
 
 
-def covariances(
-    kernel: AbstractKernel,
-    xs: Float[np.ndarray, "rows features"],
-    ys: Float[np.ndarray, "columns features"],
-) -> Float[np.ndarray, "rows columns"]:
-    """Covariances of all pairs, in double precision."""
-    with jax.enable_x64(True):
-        padded = _all_pairs(kernel, _padded(xs), _padded(ys))
-    return _checked(kernel, np.asarray(padded)[: len(xs), : len(ys)])
+class AbstractPrior(eqx.Module):
+    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu).
+
+    Attributes:
+        finds_mu: Whether its kernels are sums whose right part is all that depends on mu, so that
+            a fit can tell whether the data need it.
+    """
+
+    finds_mu: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem."""
 
 
-def variances(
-    kernel: AbstractKernel, xs: Float[np.ndarray, "rows features"]
-) -> Float[np.ndarray, "rows"]:
-    """Prior variances, in double precision."""
-    with jax.enable_x64(True):
-        padded = _variances(kernel, _padded(xs))
-    return _checked(kernel, np.asarray(padded)[: len(xs)])
+class ControlAffine(AbstractPrior):
+    """Moves are nearly proportional to the action: ``drift + gain * a``.
+
+    The gain varies little and slowly with state and mu, and an agent at rest hardly drifts. If the
+    noise is much larger than the moves, as in the swarm, this prior needs far fewer data than a
+    squared exponential.
+
+    Actions are measured from the middle of their box. Variances are in units of the squared
+    farthest move, for actions at the border of the box.
+
+    Attributes:
+        gain: Variance of the gain's mean over the space.
+        variation: Variance of the gain's changes with state and mu.
+        drift: Variance of the motion without an action, both of its mean and of its changes.
+        length_scale: Length scale of the changes.
+    """
+
+    gain: float = eqx.field(static=True, default=1.0)
+    variation: float = eqx.field(static=True, default=0.01)
+    drift: float = eqx.field(static=True, default=1e-4)
+    length_scale: float = eqx.field(static=True, default=1.0)
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """A common gain and drift, plus gains and drifts that vary with state and mu."""
+        of_state, of_action, of_mu = features.parts
+        common = Select(Linear(self.gain, self.drift), of_action)
+        local = Select(Linear(self.variation, self.drift), of_action)
+        return Sum(common, Product(local, _smooth(of_state + of_mu, self.length_scale)))
 
 
-@eqx.filter_jit
-def _all_pairs(kernel: AbstractKernel, xs: Array, ys: Array) -> Array:
-    return kernel.matrix(xs, ys)
+class Structured(AbstractPrior):
+    """Any motion: a sum of parts, of which the fit finds out how large each is.
+
+    A common response to the action, linear and bent; a drift, a gain and a bent response that
+    change smoothly with the place; a drift and a gain that change sharply with it; and, if mu is
+    seen, a drift and a gain that change with the crowd, everywhere alike or by place. A part that
+    the data do not need shrinks in the fit, so that simple motions need few data.
+    """
+
+    finds_mu: ClassVar[bool] = True
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The kernel for the features of a problem; the part of mu is the right one of its sum."""
+        of_state, of_action, of_mu = features.parts
+
+        def linear(gain: float, drift: float) -> Select:
+            return Select(Linear(gain, drift), of_action)
+
+        def bent(variance: float) -> Select:
+            return _smooth(of_action, 1.0, variance)
+
+        # Variances and length scales are where a fit starts, and the centre of its prior. The unit
+        # of variances is the squared farthest move, for actions at the border of their box.
+        common = Sum(linear(gain=0.5, drift=0.03), bent(0.03))
+        local = Sum(linear(gain=0.1, drift=0.05), bent(0.02))
+        smooth = Product(local, _smooth(of_state, 0.7))
+        edges = Select(Matern32(np.full(len(of_state), 0.5)), of_state)
+        own = Sum(Sum(common, smooth), Product(linear(gain=0.02, drift=0.02), edges))
+        if not of_mu:
+            return own
+        seen = _smooth(of_mu, 2.0)
+        everywhere = Product(linear(gain=0.05, drift=0.05 / 3), seen)
+        here = Product(linear(gain=0.02, drift=0.02 / 3), _smooth(of_state, 0.7))
+        return Sum(own, Sum(everywhere, Product(here, seen)))
 
 
-@eqx.filter_jit
-def _variances(kernel: AbstractKernel, xs: Array) -> Array:
-    return jax.vmap(lambda x: kernel(x, x))(xs)
+class Additive(AbstractPrior):
+    """Rewards are nearly sums of a function of the state, one of the action and one of mu.
 
+    Each is smooth; that of mu also has a linear part. As the parts are learned separately, few
+    data tell what agents earn with states, actions and crowds that were never seen together.
 
-def _checked(kernel: AbstractKernel, found: np.ndarray) -> np.ndarray:
-    if not np.isfinite(found).all():
-        raise UserError(
-            f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
-            "positive and its values bounded"
-        )
-    return found
+    Variances are in units of the variance of the rewards.
 
+    Attributes:
+        variance: Variance of each part.
+        slope: Variance of the slopes in the features of mu.
+        joint: Variance of what is not a sum of such parts.
+        length_scale: Length scale of all features.
+    """
 
-def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
-    """Adds rows of zeros up to a size that rarely changes; a single row stays single."""
-    rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
-    return jnp.asarray(np.concatenate([xs, np.zeros((rows - len(xs), xs.shape[1]))]))
+    variance: float = eqx.field(static=True, default=1.0)
+    slope: float = eqx.field(static=True, default=1.0)
+    joint: float = eqx.field(static=True, default=0.01)
+    length_scale: float = eqx.field(static=True, default=2.0)
+
+    def __call__(self, features: FeatureMap) -> AbstractKernel:
+        """The sum of all parts."""
+        everything = tuple(range(features.size))
+        kernel: AbstractKernel = _smooth(everything, self.length_scale, self.joint)
+        for axes in features.parts:
+            if axes:
+                kernel = Sum(kernel, _smooth(axes, self.length_scale, self.variance))
+        of_mu = features.parts[-1]
+        if of_mu:
+            kernel = Sum(kernel, Select(Linear(self.slope, self.variance), of_mu))
+        return kernel
 
 
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
@@ -217,8 +290,5 @@ def _root(squared: Scalar) -> Scalar:
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, squared, 1.0)), 0.0)
 
 
-def _positive(value: ArrayLike, name: str) -> Float[Array, "..."]:
-    array = jnp.asarray(value, dtype=float)
-    if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array > 0)):
-        raise UserError(f"a kernel's {name} must be positive, got {value}")
-    return array
+def _smooth(axes: tuple[int, ...], length_scale: float, variance: float = 1.0) -> Select:
+    return Select(SquaredExponential(np.full(len(axes), length_scale), variance), axes)

@@ -14,13 +14,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from .._arrays import device_array
 from .._types import Key, Scalar
 from ..errors import UserError
 from .data import buffer_size
 from .features import Rows
-from .kernels import AbstractKernel, covariances
+from .kernels import AbstractKernel
+from .posterior import covariances
 
 LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: with less, single precision is not enough."""
@@ -64,7 +66,6 @@ def most_likely(
     kernel: AbstractKernel,
     noise: Float[np.ndarray, "dim"] | None,
     rows: Rows,
-    side: Int[np.ndarray, "rows dim"],
     limits: Limits | None,
     key: Key,
 ) -> Hyperparameters:
@@ -76,7 +77,6 @@ def most_likely(
         kernel: Where the search starts; also the centre of the prior.
         noise: Lambda of each axis; None to fit it too.
         rows: The data.
-        side: Where walls stopped moves, as of `Transitions`.
         limits: How far the kernel's parameters may change; None to keep the kernel.
         key: Randomness of the subset.
     """
@@ -92,8 +92,8 @@ def most_likely(
     width = np.repeat([1.2, 3.0], [len(values), len(start_noise)])
     free, first = low < high, np.log(np.clip(start, low, high))
     # What a stopped move says depends on the noise: as long as that is unknown, nothing.
-    stops = side if noise is not None else np.zeros_like(side)
-    sample = _subset(kernel, rows, stops, start_noise, key)
+    known = rows if noise is not None else rows._replace(side=np.zeros_like(rows.side))
+    sample = _subset(kernel, known, start_noise, key)
 
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
         value, gradient = _evaluated(kernel, vector, sample)
@@ -118,7 +118,7 @@ def most_likely(
 
 def _evaluated(kernel: AbstractKernel, vector: np.ndarray, rows: Rows) -> tuple[float, np.ndarray]:
     with jax.enable_x64(True):
-        value, gradient = log_likelihood(kernel, *(jnp.asarray(part) for part in (vector, *rows)))
+        value, gradient = log_likelihood(kernel, *map(device_array, (vector, *rows[:3])))
     return float(value), np.asarray(gradient)
 
 
@@ -208,32 +208,23 @@ def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
     return result
 
 
-def _subset(
-    kernel: AbstractKernel,
-    rows: Rows,
-    side: Int[np.ndarray, "rows dim"],
-    noise: Float[np.ndarray, "dim"],
-    key: Key,
-) -> Rows:
+def _subset(kernel: AbstractKernel, rows: Rows, noise: Float[np.ndarray, "dim"], key: Key) -> Rows:
     """At most 384 rows, padded to a size that rarely changes, with stopped moves."""
     count, most = len(rows.inputs), 384  # the work grows with their cube
     if count > most:
         # Drawn by NumPy: JAX would compile a program for every number of rows.
         draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        chosen = np.sort(draw.choice(count, most, replace=False))
-        rows, side = Rows(*(part[chosen] for part in rows)), side[chosen]
-    if side.any():
+        rows = rows.at(np.sort(draw.choice(count, most, replace=False)))
+    if np.any(rows.side):
         covariance = covariances(kernel, rows.inputs, rows.inputs)
         jitter = 1e-9 * (np.trace(covariance) / len(covariance))
         phi = np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
-        rows = with_stopped_moves(rows, side, phi, noise)
-    missing = min(buffer_size(len(rows.inputs)), most) - len(rows.inputs)
-    return Rows(*(np.pad(part, ((0, missing), (0, 0))) for part in rows))
+        rows = with_stopped_moves(rows, phi, noise)
+    return rows.padded(min(buffer_size(len(rows.inputs)), most))
 
 
 def with_stopped_moves(
     rows: Rows,
-    side: Int[np.ndarray, "rows outputs"],
     phi: Float[np.ndarray, "rows points"],
     noise: Float[np.ndarray, "outputs"],
     *,
@@ -243,8 +234,7 @@ def with_stopped_moves(
     """The rows with a Gaussian observation for each axis that a wall stopped.
 
     Args:
-        rows: Observed moves; where ``side`` is not zero their targets are where the wall is.
-        side: Direction in which a wall stopped the agent; 0 if none did.
+        rows: Observed moves, and the walls that stopped others.
         phi: Coordinates of the rows, in which the function is linear, with independent standard
             normal weights.
         noise: Variance of the noise on each axis.
@@ -254,22 +244,22 @@ def with_stopped_moves(
     from scipy.linalg import cho_solve, solve_triangular  # slow to import
     from scipy.special import log_ndtr
 
-    targets, weight = rows.targets.copy(), np.array(rows.weight, dtype=float)
-    weight[side != 0] = 0.0
+    side, walls = rows.side, rows.targets
+    targets, weight = walls.copy(), np.where(side != 0, 0.0, rows.weight)
     for axis, variance in enumerate(noise):
         stopped = np.flatnonzero(side[:, axis])
         if not len(stopped):
             continue
-        own, towards, wall = phi[stopped], side[stopped, axis], rows.targets[stopped, axis]
+        own, towards, wall = phi[stopped], side[stopped, axis], walls[stopped, axis]
         share = weight[:, axis] / variance
         precision = np.eye(phi.shape[1]) + (phi.T * share) @ phi
-        pulled = phi.T @ (share * rows.targets[:, axis])
+        pulled = phi.T @ (share * walls[:, axis])
         tau, nu = np.zeros(len(stopped)), np.zeros(len(stopped))
         for _ in range(rounds):
             lower = np.linalg.cholesky(precision + (own.T * tau) @ own)
             mean = own @ cho_solve((lower, True), pulled + own.T @ nu)
             spread = np.sum(solve_triangular(lower, own.T, lower=True) ** 2, axis=0)
-            # The belief without the site itself, then what the likelihood makes of it.
+            # The posterior without the site itself, then what the likelihood makes of it.
             cavity = 1 / np.maximum(1 / spread - tau, 1e-12)
             centre = cavity * (mean / spread - nu)
             total = np.sqrt(variance + cavity)
@@ -282,4 +272,4 @@ def with_stopped_moves(
         kept = tau * variance > 1e-6  # what weighs less, in observations, is left out
         weight[stopped, axis] = np.where(kept, tau * variance, 0.0)
         targets[stopped, axis] = np.where(kept, nu / np.where(kept, tau, 1.0), 0.0)
-    return Rows(rows.inputs, targets, weight)
+    return Rows(rows.inputs, targets, weight, np.zeros_like(side))

@@ -10,7 +10,7 @@ rows observed on the axis. With as many points as there are distinct rows it is 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,13 +19,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from jaxtyping import Key as KeyArray
 
+from .._arrays import device_array
 from .._types import Action, Key, Scalar, State
+from ..errors import UserError
 from ..problem import Motion, Motions
 from ..space.measure import MeanField
 from .base import AbstractModel, Prediction
 from .data import buffer_size
 from .features import FeatureMap, Rows, Units
-from .kernels import AbstractKernel, covariances, variances
+from .kernels import AbstractKernel
 
 LOST_INFORMATION = 1e-4
 """Nats of the data's information that the choice of points may lose on each axis. Directions in
@@ -172,8 +174,8 @@ class Process(eqx.Module):
         known = growth > LOST_INFORMATION
         deviations[:, :rank] = np.where(known, 1 / np.sqrt(np.where(known, growth, 1.0)), 0.0)
         return cls(
-            jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), factor.kernel),
-            *(jnp.asarray(x, dtype) for x in (points, whiten, weights, deviations)),
+            jax.tree.map(lambda leaf: device_array(leaf, dtype), factor.kernel),
+            *(device_array(x, dtype) for x in (points, whiten, weights, deviations)),
         )
 
     def __call__(self, z: Float[Array, "features"]) -> tuple[Array, Array]:
@@ -181,33 +183,14 @@ class Process(eqx.Module):
         b = self.whitened(z)
         return jnp.sum(self.weights * b, axis=1), self.kernel(z, z) - jnp.sum(b**2, axis=1)
 
-    def draw(self, key: Key) -> "Draw":
-        """A function drawn from the posterior."""
-        weight_key, rest_key = jax.random.split(key)
-        shape, dtype = self.weights.shape, self.weights.dtype
-        shift = self.deviations * jax.random.normal(weight_key, shape, dtype)
-        return Draw(self.weights + shift, jax.random.normal(rest_key, shape[:1], dtype))
-
     def whitened(self, z: Float[Array, "features"]) -> Float[Array, "dim rank"]:
         """b(z), for each axis."""
         return self.whiten @ jax.vmap(lambda point: self.kernel(point, z))(self.points)
 
-    def left(self, z: Float[Array, "features"], b: Float[Array, "dim rank"]) -> Array:
+    def unexplained(self, z: Float[Array, "features"], b: Float[Array, "dim rank"]) -> Array:
         """The standard deviation that weights of b(z) do not explain, on each axis."""
         explained = jnp.sum((1 + self.deviations**2) * b**2, axis=1)
         return safe_root(self.kernel(z, z) - explained)
-
-
-class Draw(NamedTuple):
-    """A function drawn from a process: ``weights . b(z) + rest * left(z)``, for each axis.
-
-    Attributes:
-        weights: Weights of b.
-        rest: Multiple of the standard deviation that weights do not explain.
-    """
-
-    weights: Float[Array, "*draws dim rank"]
-    rest: Float[Array, "*draws dim"]
 
 
 class Posterior(AbstractModel):
@@ -236,31 +219,70 @@ class Posterior(AbstractModel):
         )
 
     def draw(self, key: Key) -> Motion:
-        """A motion, or reward, from a draw of the process."""
-        process, drawn = self.process, self.process.draw(key)
-
-        def motion(state: State, action: Action, mu: MeanField) -> Array:
-            z = self.features(state, action, mu)
-            b = process.whitened(z)
-            found = jnp.sum(drawn.weights * b, axis=1) + drawn.rest * process.left(z, b)
-            return self.units.decode(state, found)
-
-        return motion
+        """A motion, or reward, drawn from the process."""
+        motions = self.mean_and_draws(key[None])
+        return lambda state, action, mu: motions(state, action, mu)[1]
 
     def mean_and_draws(self, keys: KeyArray[Array, "draws"]) -> Motions:
-        """As one matrix of weights, which is multiplied with b."""
-        process, drawn = self.process, jax.vmap(self.process.draw)(keys)
-        # The mean is a draw without a rest.
-        weights = jnp.concatenate([process.weights[None], drawn.weights])
-        rest = jnp.concatenate([jnp.zeros_like(drawn.rest[:1]), drawn.rest])
+        """The mean, and draws ``weights . b(z) + rest * unexplained(z)``, with random weights."""
+        process = self.process
+        shape, dtype = process.weights.shape, process.weights.dtype
+
+        def drawn(key: Key) -> tuple[Array, Array]:
+            weight_key, rest_key = jax.random.split(key)
+            shift = process.deviations * jax.random.normal(weight_key, shape, dtype)
+            return process.weights + shift, jax.random.normal(rest_key, shape[:1], dtype)
+
+        weights, rest = jax.vmap(drawn)(keys)
+        # The mean is a draw without a shift and without a rest.
+        weights = jnp.concatenate([process.weights[None], weights])
+        rest = jnp.concatenate([jnp.zeros_like(rest[:1]), rest])
 
         def motions(state: State, action: Action, mu: MeanField) -> Float[Array, "motions outputs"]:
             z = self.features(state, action, mu)
             b = process.whitened(z)
-            found = jnp.einsum("wdr,dr->wd", weights, b) + rest * process.left(z, b)
+            found = jnp.einsum("wdr,dr->wd", weights, b) + rest * process.unexplained(z, b)
             return jax.vmap(lambda each: self.units.decode(state, each))(found)
 
         return motions
+
+
+def covariances(
+    kernel: AbstractKernel,
+    xs: Float[np.ndarray, "rows features"],
+    ys: Float[np.ndarray, "columns features"],
+) -> Float[np.ndarray, "rows columns"]:
+    """Covariances of all pairs, in double precision."""
+    return _in_double(kernel, xs, ys)[: len(xs), : len(ys)]
+
+
+def variances(
+    kernel: AbstractKernel, xs: Float[np.ndarray, "rows features"]
+) -> Float[np.ndarray, "rows"]:
+    """Prior variances, in double precision."""
+    return _in_double(kernel, xs)[: len(xs)]
+
+
+def _in_double(kernel: AbstractKernel, *points: np.ndarray) -> np.ndarray:
+    with jax.enable_x64(True):
+        found = np.asarray(_evaluated(kernel, *(_padded(xs) for xs in points)))
+    if not np.isfinite(found).all():
+        raise UserError(
+            f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
+            "positive and its values bounded"
+        )
+    return found
+
+
+@eqx.filter_jit
+def _evaluated(kernel: AbstractKernel, xs: Array, ys: Array | None = None) -> Array:
+    return jax.vmap(lambda x: kernel(x, x))(xs) if ys is None else kernel.matrix(xs, ys)
+
+
+def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
+    """Adds rows of zeros up to a size that rarely changes; a single row stays single."""
+    rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
+    return device_array(np.pad(xs, ((0, rows - len(xs)), (0, 0))))
 
 
 def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:

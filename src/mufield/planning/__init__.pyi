@@ -6,11 +6,11 @@ from .bptt import BPTTResult as BPTTResult
 from .certificate import Certificate as Certificate
 from .certificate import OutsideClassError as OutsideClassError
 from .certificate import certify as certify
+from .gradient import GradientPlanner as GradientPlanner
+from .kinds import Network as Network
+from .kinds import Table as Table
 from .mirror import MirrorAscent as MirrorAscent
 from .mirror import MirrorPlanner as MirrorPlanner
 from .mirror import MirrorResult as MirrorResult
-from .plan import GradientPlanner as GradientPlanner
 from .planner import AbstractPlanner as AbstractPlanner
 from .planner import Plan as Plan
-from .starts import Network as Network
-from .starts import Table as Table

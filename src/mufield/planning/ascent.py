@@ -1,9 +1,10 @@
-"""Sweeps of mirror ascent: the state of an ascent, and one step of it.
+"""Sweeps of mirror ascent: its moves, the state of an ascent, and one step of it.
 
 Every sweep multiplies each move's weight by the exponential of its value, with Nesterov's momentum,
 and is undone if the objective fell.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,25 +14,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import Scalar
+from ..actions import Box
 from ..constraints.lagrangian import AugmentedLagrangian
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Sweep, Weights
 from ..flow.rollout import Rollout
+from ..problem import Motion
+from .planner import Actions
 
 
 class StepRule(eqx.Module):
     """How long the steps of an ascent are.
 
     Attributes:
-        first: The first step size.
+        first: The first step size, relative to the spread of the action values at the start: plans
+            do not depend on the unit of the reward.
         growth: Factor after a gain.
         shrinkage: Factor after a loss, which is undone.
         slowing: The same after a loss with momentum, which may have been what went too far.
         multipliers_every: Sweeps between two updates of the multipliers of constraints.
     """
 
-    first: float = 0.1
+    first: float = 1.0
     growth: float = 1.1
-    shrinkage: float = 0.5
+    shrinkage: float = 0.3
     slowing: float = 0.8
     multipliers_every: int = 5
 
@@ -82,6 +88,33 @@ class MirrorState(eqx.Module):
         return jnp.zeros_like(self.value) if penalty is None else penalty.violation
 
 
+def regular_moves(
+    flow: Flow, motion: Motion, actions: Actions, *, points: int, controls: int = 2
+) -> MoveFlow:
+    """The flow over a regular set of moves.
+
+    If the flow's actions have more axes than ``actions``, the moves are all pairs of an action
+    and a control eta in [-1, 1]^p; pairs with the same action are neighbours.
+
+    Args:
+        flow: The flow of the problem to plan in.
+        motion: The law of motion.
+        actions: What agents can do.
+        points: Actions on each axis of a box.
+        controls: Values of eta on each axis; 2 stands for the corners of [-1, 1]^p and its centre,
+            the middle of the confidence band.
+    """
+    own = actions.points(points)
+    size = flow.problem.actions.dim - actions.dim
+    if size == 0:
+        return MoveFlow(flow, motion, own)
+    etas = Box(-1.0, 1.0, dim=size).points(controls)
+    if controls == 2:
+        etas = jnp.concatenate([jnp.zeros((1, size)), etas])
+    joint = [jnp.repeat(own, len(etas), axis=0), jnp.tile(etas, (len(own), 1))]
+    return MoveFlow(flow, motion, jnp.concatenate(joint, axis=1), group=len(etas))
+
+
 def uniform_weights(moves: MoveFlow) -> Weights:
     """All moves equally likely."""
     # Else XLA would fold this large constant, which takes seconds.
@@ -106,35 +139,38 @@ def begin_ascent(
     logits = jnp.log(jnp.maximum(weights, 1e-12))
     weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
     sweep = moves.sweep(weights, bound=bound)
-    lagrangian = None
+    begun, lagrangian = moves.flow.problem.begun, None
+    spread = _spread(sweep, jnp.sum(begun))
     if constraints is not None:
-        # rho as a share of what a move matters; at least a little, for rewards that do not depend
-        # on the policy.
-        steps = jnp.sum(moves.flow.problem.begun)
-        rho = jnp.maximum(0.15 * _importance(sweep, weights, steps), 1e-6)
-        lagrangian = AugmentedLagrangian.start(constraints, rho)
+        lagrangian = constraints.lagrangian(begun, 0.15 * spread)
         sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
     return MirrorState(
         logits=logits,
         velocity=jnp.zeros_like(logits),
         gains=jnp.asarray(0, dtype=jnp.int32),
         sweep=sweep,
-        step_size=jnp.asarray(rule.first, dtype=weights.dtype),
+        step_size=rule.first / spread,
         upper=sweep.upper,
         sweeps=jnp.asarray(0, dtype=jnp.int32),
         lagrangian=lagrangian,
     )
 
 
-def _importance(sweep: Sweep, weights: Weights, steps: Int[Array, ""]) -> Scalar:
-    """How much it matters which move an agent takes: the standard deviation of its value.
+def _spread(sweep: Sweep, steps: Int[Array, ""]) -> Scalar:
+    r"""How much it matters which move agents take: $\sqrt{E\, \mathrm{Var}_a\, Q_h(s, a)}$.
 
-    ``steps`` is the number of steps that belong to the problem.
+    The variance is over all moves alike, the mean over the agents and the ``steps`` that belong to
+    the problem. Steps of the ascent and the weight rho are relative to it, so that plans do not
+    depend on the unit of the reward.
     """
     values = sweep.action_values
-    apart = values - jnp.sum(weights * values, axis=-1, keepdims=True)
-    agents = sweep.rollout.mass[:-1, :, None] * weights
-    return jnp.sqrt(jnp.sum(agents * apart**2) / steps)
+    unit = jnp.max(jnp.abs(values))
+    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
+    # Divided first, because squares of very large or small rewards would overflow or vanish.
+    variance = jnp.var(values / unit, axis=-1)
+    share = jnp.sqrt(jnp.sum(sweep.rollout.mass[:-1] * variance) / steps)
+    # Where no move matters, what differs is rounding.
+    return unit * jnp.where(share > 1e-6, share, jnp.where(jnp.any(values != 0), 1e-6, 1.0))
 
 
 @eqx.filter_jit
@@ -156,7 +192,9 @@ def ascend(
         state = _sweep(moves, carry[0], rule, bound)
         if state.lagrangian is not None and update_multipliers:
             due = state.sweeps % rule.multipliers_every == 0
-            state = jax.lax.cond(due, partial(_update, moves, bound), lambda same: same, state)
+            state = jax.lax.cond(
+                due, partial(_update_multipliers, moves, bound), lambda same: same, state
+            )
         return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
@@ -195,28 +233,45 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
     )
 
 
-def _update(moves: MoveFlow, bound: bool, state: MirrorState) -> MirrorState:
-    """The state with the multipliers that its plan asks for."""
+def _update_multipliers(moves: MoveFlow, bound: bool, state: MirrorState) -> MirrorState:
+    """The state with the multipliers lambda' of its plan."""
     assert state.lagrangian is not None
     assert state.sweep.penalty is not None
     lagrangian = state.lagrangian.updated(state.sweep.penalty)
     known = state.sweep.rollout
     sweep = moves.sweep(state.weights, bound=bound, lagrangian=lagrangian, rollout=known)
-    changed: MirrorState = eqx.tree_at(
-        lambda s: (s.lagrangian, s.sweep, s.upper),
-        state,
-        (lagrangian, sweep, _least(sweep.upper, state.upper)),
-    )
-    return changed
+    upper = _least(sweep.upper, state.upper)
+    return replace(state, lagrangian=lagrangian, sweep=sweep, upper=upper)
 
 
 def _least(new: Scalar, old: Scalar) -> Scalar:
     return jnp.where(jnp.isfinite(new), jnp.minimum(new, old), old)
 
 
+def interpolates(moves: MoveFlow) -> bool:
+    """Whether J of a sweep is approximate, because kernels are interpolated."""
+    return moves.bank is not None and moves.bank.interpolates
+
+
 @eqx.filter_jit
 def final_rollout(moves: MoveFlow, state: MirrorState) -> Rollout:
     """The flow of a state's policy by the motion itself, where sweeps went by interpolation."""
-    if moves.bank is not None and moves.bank.interpolates:
-        return moves.rollout(state.weights)
-    return state.sweep.rollout
+    return moves.rollout(state.weights) if interpolates(moves) else state.sweep.rollout
+
+
+@eqx.filter_jit
+def no_worse(moves: MoveFlow, start: MirrorState, end: MirrorState) -> tuple[MirrorState, Rollout]:
+    """The end of an ascent and its flow, or the start if that earns more by the motion itself.
+
+    A sweep is undone where J falls, but J of a sweep may be approximate. With constraints the end
+    may earn less because it satisfies them.
+    """
+    last = final_rollout(moves, end)
+    if end.lagrangian is not None or not interpolates(moves):
+        return end, last
+    first = final_rollout(moves, start)
+    better = ~(first.value > last.value)
+    chosen: tuple[MirrorState, Rollout] = jax.tree.map(
+        lambda new, old: jnp.where(better, new, old), (end, last), (start, first)
+    )
+    return chosen

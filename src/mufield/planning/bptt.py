@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
@@ -17,11 +18,12 @@ from .._progress import progress_bar
 from .._types import Scalar
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
-from ..flow.diagnose import check_planned
 from ..flow.flow import Flow
+from ..flow.rollout import check_planned
 from ..policies.base import Profile
 from ..policies.network import NetworkPolicy
 from ..problem import Motion
+from .planner import late_gain, note_of, outcome_of
 
 
 class BPTTState(eqx.Module):
@@ -29,19 +31,14 @@ class BPTTState(eqx.Module):
 
     Attributes:
         best: The best profiles so far.
-        best_values: J of the best profiles.
-        mark: Best J of all starts at its last noticeable improvement.
-        stale: Number of steps since that improvement.
-        lagrangians: The multipliers of each start, if the problem has constraints. Then J of the
-            best profiles is J minus an exact penalty.
+        best_values: J of the best profiles; with constraints, J minus an exact penalty.
+        lagrangians: The multipliers of each start, if the problem has constraints.
     """
 
     profiles: Profile
     optimiser: Any
     best: Profile
     best_values: Float[Array, "starts"]
-    mark: Scalar
-    stale: Int[Array, ""]
     lagrangians: AugmentedLagrangian | None
 
     @property
@@ -49,7 +46,7 @@ class BPTTState(eqx.Module):
         """Number of steps left out because the gradient was not finite."""
         return jnp.asarray(self.optimiser.total_notfinite)
 
-    def best_of_all(self) -> tuple[int | Int[Array, ""], Profile]:
+    def best_of_all(self) -> tuple[Int[Array, ""], Profile]:
         """Index of the start with the highest J, and its best profile."""
         start = jnp.argmax(self.best_values)
         return start, jax.tree.map(lambda x: x[start] if eqx.is_array(x) else x, self.best)
@@ -63,10 +60,9 @@ class BPTTResult(eqx.Module):
         value: J of the best profile.
         start: Index of the start that it came from.
         values: Best J of each start.
-        history: J of each start at each step.
+        history: J of each start before each step.
         skipped: Number of steps left out because the gradient was not finite, for each start.
-        outcome: ``"plateau"`` or ``"steps"``, the reason to stop.
-        lipschitz: For networks, a bound of the policy's Lipschitz constant in the position.
+        outcome: ``"plateau"``, or ``"gaining"`` if J still rose when the steps were used up.
         margins: By how much each constraint is satisfied after each move, as a share of it; None if
             the problem has none.
     """
@@ -78,8 +74,24 @@ class BPTTResult(eqx.Module):
     history: Float[Array, "steps starts"]
     skipped: Int[Array, "starts"]
     outcome: str = eqx.field(static=True)
-    lipschitz: float | None = eqx.field(static=True)
     margins: Float[Array, "horizon limits"] | None = None
+
+    @property
+    def lipschitz(self) -> float | None:
+        """For networks, a bound of the policy's Lipschitz constant in the position."""
+        policy = self.profile.join(self.profile.per_step)
+        return float(policy.lipschitz()) if isinstance(policy, NetworkPolicy) else None
+
+    @property
+    def note(self) -> str:
+        """What is unusual, in words; empty if nothing is."""
+        return note_of(self.outcome, "steps")
+
+    def __repr__(self) -> str:
+        return (
+            f"BPTTResult(J={float(self.value):.6g}, steps={len(self.history)}, "
+            f"starts={len(self.values)}, outcome={self.outcome!r})"
+        )
 
 
 class BPTT(eqx.Module):
@@ -88,10 +100,8 @@ class BPTT(eqx.Module):
     Attributes:
         steps: Greatest number of steps.
         learning_rate: Adam's first step size; it falls to a hundredth along a cosine.
-        patience: Stop after this many steps without a relative gain of `tolerance`.
-        tolerance: Smallest relative gain that counts.
-        clip_norm: Longer gradients are cut to this norm.
-        weight_penalty: Factor on the sum of the squared weights of networks, a penalty.
+        patience: Stop when J gained less than `tolerance` in this many steps.
+        tolerance: Smallest gain that counts, relative to J.
         steps_at_once: Steps of one compiled call, between two tests for a plateau.
     """
 
@@ -99,8 +109,6 @@ class BPTT(eqx.Module):
     learning_rate: float = 1e-2
     patience: int = 300
     tolerance: float = 1e-5
-    clip_norm: float = eqx.field(static=True, default=10.0)
-    weight_penalty: float = eqx.field(static=True, default=0.0)
     steps_at_once: int = eqx.field(static=True, default=25)
 
     def __check_init__(self) -> None:
@@ -108,10 +116,13 @@ class BPTT(eqx.Module):
             raise UserError(f"gradient ascent needs at least one step, got {self.steps}")
 
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam with clipped gradients; a step whose gradient is not finite is left out."""
+        """Adam on gradients of norm 1; a step whose gradient is not finite is left out.
+
+        Because of the norm, plans do not depend on the unit of the reward.
+        """
         share = optax.cosine_decay_schedule(1.0, 1, alpha=0.01)
         adam = optax.chain(
-            optax.clip_by_global_norm(self.clip_norm),
+            optax.normalize_by_update_norm(eps=1e-30),
             optax.scale_by_adam(),
             optax.scale_by_schedule(lambda step: -self.learning_rate * share(step / self.steps)),
         )
@@ -134,16 +145,16 @@ class BPTT(eqx.Module):
         if len(kinds) > 1:
             raise UserError("all starts must have the same kind of policy and the same sizes")
         profiles = jax.tree.map(
-            lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0],
-            *starts,
+            lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *starts
         )
+        if lagrangian is not None:
+            # Plans aim inside constraints, because they end about as far beyond their aim.
+            lagrangian = lagrangian.tightened(0.006)
         return BPTTState(
             profiles=profiles,
             optimiser=jax.vmap(self.optimiser().init)(eqx.filter(profiles, eqx.is_inexact_array)),
             best=profiles,
             best_values=jnp.full((len(starts),), -jnp.inf),
-            mark=jnp.asarray(-jnp.inf),
-            stale=jnp.asarray(0, dtype=jnp.int32),
             lagrangians=jax.tree.map(lambda x: jnp.stack([x] * len(starts)), lagrangian),
         )
 
@@ -174,46 +185,46 @@ class BPTT(eqx.Module):
         constraints = flow.problem.constraints
         if constraints is not None and lagrangian is None:
             one = jnp.ones((), dtype=flow.problem.initial.dtype)
-            lagrangian = AugmentedLagrangian.start(constraints, one)
-        if lagrangian is not None:
-            # Plans aim inside constraints, because they end about as far beyond their aim.
-            lagrangian = lagrangian.with_weight(lagrangian.weight, more=0.006)
+            lagrangian = constraints.lagrangian(flow.problem.begun, one)
         state = self.init(starts, lagrangian)
-        history, done, outcome = [], 0, "steps"
+        history = np.zeros((0, len(starts)))
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:
-            while done < self.steps:
-                count = min(self.steps_at_once, self.steps - done)
+            while len(history) < self.steps and not self._plateau(history):
+                count = min(self.steps_at_once, self.steps - len(history))
                 state, values = self.step(flow, motion, state, count)
-                history.append(values)
-                done += count
-                report(done, J=float(jnp.max(state.best_values)))
-                if int(state.stale) >= self.patience:
-                    outcome = "plateau"
-                    break
+                history = np.concatenate([history, values])
+                report(len(history), J=float(jnp.max(state.best_values)))
+        best = jnp.asarray(_best_so_far(history))
+        outcome = outcome_of(0.0 if self._plateau(history) else late_gain(best[0], best[1:]))
         # One more, because a step computes J of the profiles that it starts from.
         state, _ = self.step(flow, motion, state)
         start, profile = state.best_of_all()
-        if not bool(jnp.isfinite(state.best_values[start])):
-            mass = eqx.filter_jit(flow.rollout)(profile, motion).mass
-            check_planned(flow.problem, motion, mass, state.best_values[start])
-        network = _network(profile)
         value, margins = state.best_values[start], None
-        if constraints is not None:
+        if constraints is not None or not bool(jnp.isfinite(value)):
             rollout = eqx.filter_jit(flow.rollout)(profile, motion)
-            value, margins = rollout.value, constraints.worst(rollout.mass)
+            check_planned(flow.problem, motion, rollout.mass, value)
+            value = rollout.value
+            if constraints is not None:
+                margins = constraints.worst(flow.problem.margins(rollout.mass))
         return BPTTResult(
             profile=profile,
             value=value,
             start=int(start),
             values=state.best_values,
-            history=jnp.concatenate(history),
+            history=jnp.asarray(history, dtype=state.best_values.dtype),
             skipped=state.skipped,
             outcome=outcome,
-            lipschitz=None if network is None else float(network.lipschitz()),
             margins=margins,
         )
 
-    def climb(
+    def _plateau(self, history: Float[np.ndarray, "steps starts"]) -> bool:
+        """Whether the last `patience` steps gained less than the tolerance."""
+        if len(history) <= self.patience:
+            return False
+        best = _best_so_far(history).tolist()
+        return not best[-1] - best[-1 - self.patience] > self.tolerance * abs(best[-1])
+
+    def ascend(
         self,
         flow: Flow,
         motion: Motion,
@@ -231,32 +242,23 @@ class BPTT(eqx.Module):
         arrays, rest = eqx.partition(state.profiles, eqx.is_inexact_array)
         optimiser = self.optimiser()
 
-        def loss(
-            arrays: Any, lagrangian: AugmentedLagrangian | None
-        ) -> tuple[Scalar, tuple[Scalar, Any]]:
+        def loss(arrays: Any, lagrangian: Any) -> tuple[Scalar, tuple[Scalar, Any]]:
             profile: Profile = eqx.combine(arrays, rest)
             rollout = flow.rollout(profile, motion)
             value = rollout.value
-            network, decay = _network(profile), jnp.zeros_like(value)
-            if network is not None and self.weight_penalty:
-                squares = [jnp.sum(weight**2) for weight in network.layers()]
-                decay = self.weight_penalty * jnp.sum(jnp.stack(squares))
             if lagrangian is None:
-                return decay - value, (value, None)
+                return -value, (value, None)
             penalty = lagrangian(rollout.mass)
-            merit = value - penalty.exact(lagrangian.weight)
-            # In each step multipliers go a tenth of the way to those that it asks for.
-            return decay - value - penalty.augmented, (merit, lagrangian.towards(penalty, 0.1))
+            merit = lagrangian.merit(value, penalty)
+            # In each step multipliers go a tenth of the way to lambda'.
+            return -value - penalty.augmented, (merit, lagrangian.updated(penalty, 0.1))
 
-        def one(
-            arrays: Any, memory: Any, lagrangian: AugmentedLagrangian | None
-        ) -> tuple[Any, Any, Scalar, Any]:
+        def one(arrays: Any, memory: Any, lagrangian: Any) -> tuple[Any, Any, Scalar, Any]:
             gradient, (value, lagrangian) = jax.grad(loss, has_aux=True)(arrays, lagrangian)
             # The gradient may be finite although J is not.
             gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
             updates, memory = optimiser.update(gradient, memory, arrays)
-            moved: Profile = eqx.combine(optax.apply_updates(arrays, updates), rest)
-            return eqx.filter(moved, eqx.is_inexact_array), memory, value, lagrangian
+            return eqx.apply_updates(arrays, updates), memory, value, lagrangian
 
         moved, optimiser_state, values, lagrangians = jax.vmap(one)(
             arrays, state.optimiser, state.lagrangians
@@ -267,20 +269,19 @@ class BPTT(eqx.Module):
             return jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
         old_best = eqx.filter(state.best, eqx.is_inexact_array)
-        best_values = jnp.where(better, values, state.best_values)
-        best = jnp.max(best_values)
-        # Compared with the last mark, not with the last step, so that slow gains add up.
-        gained = best > state.mark + self.tolerance * jnp.abs(state.mark)
-        gained = gained | (jnp.isfinite(best) & ~jnp.isfinite(state.mark))
         return BPTTState(
             profiles=eqx.combine(moved, rest),
             optimiser=optimiser_state,
             best=eqx.combine(jax.tree.map(choose, arrays, old_best), rest),
-            best_values=best_values,
-            mark=jnp.where(gained, best, state.mark),
-            stale=jnp.where(gained, 0, state.stale + 1),
+            best_values=jnp.where(better, values, state.best_values),
             lagrangians=lagrangians,
         ), values
+
+
+def _best_so_far(history: Float[np.ndarray, "steps starts"]) -> Float[np.ndarray, "steps"]:
+    """The highest J of all starts up to each step; values that are not finite do not count."""
+    values = np.where(np.isfinite(history), history, -np.inf)
+    return np.asarray(np.maximum.accumulate(values.max(axis=1)))
 
 
 @eqx.filter_jit
@@ -297,8 +298,3 @@ def _steps(
     history = jnp.zeros((most, *state.best_values.shape), dtype=state.best_values.dtype)
     arrays, history = jax.lax.fori_loop(0, count, one, (arrays, history))
     return eqx.combine(arrays, rest), history
-
-
-def _network(profile: Profile) -> NetworkPolicy | None:
-    policy = profile.join(profile.per_step)
-    return policy if isinstance(policy, NetworkPolicy) else None

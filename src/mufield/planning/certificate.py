@@ -7,6 +7,8 @@ reward, which takes one backward sweep, bounds the optimum.
 """
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,24 +17,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass, Scalar, Step
+from .._types import Key, Margins, Mass, Scalar, Step
 from ..actions import Box
-from ..constraints.lagrangian import AugmentedLagrangian, Margins
+from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
-from ..flow.dependence import depends_on_mu, trips_see_mu
 from ..flow.flow import Flow
+from ..flow.motions import dependence, trips_see_mu
 from ..flow.moves import MoveFlow
 from ..flow.phi import displacements
 from ..flow.rollout import Choices, backward
-from ..policies.base import ActionLaw, Profile, as_profile
+from ..policies.base import ActionLaw, Profile, checked_profile
 from ..problem import Motion, Problem
 
 
 class Certificate(eqx.Module):
     """The best policy earns at least ``value``, J of the plan, and at most ``value + gap``.
 
-    With limits: no policy that keeps them earns more. That the best one earns ``value`` is sure
-    only if the plan keeps them itself.
+    With constraints the upper bound is for policies that satisfy them, and the lower one holds only
+    if the plan does.
 
     Attributes:
         value: J of the plan.
@@ -61,7 +63,6 @@ def certify(
     policy: Any,
     actions: Float[Array, "moves action_dim"],
     *,
-    key: Key | None = None,
     multipliers: Margins | None = None,
 ) -> Certificate:
     """Bounds how far a plan is from the best randomised policy.
@@ -74,16 +75,15 @@ def certify(
         motion: The law of motion.
         policy: Any plan: a profile, a policy or a function.
         actions: The moves that other policies may use.
-        key: Randomness of the test for concavity.
-        multipliers: For problems with limits: how much a margin is worth, for each move and margin;
-            `MirrorResult.multipliers` are good ones. The bound holds for any that are not
-            negative; without them it is that of the problem without limits.
+        multipliers: Of the constraints, for each step and margin; `MirrorResult.multipliers` are
+            good ones. The bound holds for any that are not negative; without them it is that of the
+            problem without constraints.
 
     Raises:
         OutsideClassError: If the motion depends on mu, or the reward was seen not to be concave.
     """
-    check_class(flow, motion, key=key)
-    profile = as_profile(policy, flow.problem.horizon)
+    check_class(flow, motion)
+    profile = checked_profile(policy, flow.problem)
     moves = MoveFlow(flow, motion, actions)
     lagrangian = _lagrangian(flow.problem, multipliers)
     value, gap, violation = (float(x) for x in _certify(moves, profile, lagrangian))
@@ -92,17 +92,17 @@ def certify(
             f"no certificate: J is {value} and the bound {gap}; the motion, the reward or their "
             "derivatives are not finite along the plan"
         )
-    # Rounding may make the gap negative; with limits it is, if the plan gains by breaking them.
+    # Rounding may make the gap negative; and with constraints a plan that violates them.
     return Certificate(value, gap if lagrangian is not None else max(0.0, gap), max(0.0, violation))
 
 
 def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagrangian | None:
-    limits, one = problem.constraints, jnp.ones((), dtype=problem.initial.dtype)
-    if limits is None:
+    constraints, one = problem.constraints, jnp.ones((), dtype=problem.initial.dtype)
+    if constraints is None:
         if multipliers is not None:
-            raise UserError("the problem has no limits; leave out the multipliers")
+            raise UserError("the problem has no constraints; leave out the multipliers")
         return None
-    lagrangian = AugmentedLagrangian.start(limits, one)
+    lagrangian = constraints.lagrangian(problem.begun, one)
     if multipliers is None:
         return lagrangian
     if multipliers.shape != lagrangian.multipliers.shape or not bool(jnp.all(multipliers >= 0)):
@@ -110,25 +110,22 @@ def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagra
             "multipliers must be zero or more and have the shape "
             f"{lagrangian.multipliers.shape}, moves by margins; got {multipliers.shape}"
         )
-    given: AugmentedLagrangian = eqx.tree_at(
-        lambda c: c.multipliers, lagrangian, multipliers.astype(one.dtype)
-    )
-    return given
+    return replace(lagrangian, multipliers=multipliers.astype(one.dtype))
 
 
-def check_class(flow: Flow, motion: Motion, *, key: Key | None = None) -> None:
+def check_class(flow: Flow, motion: Motion) -> None:
     """Raises `OutsideClassError` unless the motion ignores mu and the reward looks concave.
 
     The test computes the largest curvature of the integrated reward at several random
     distributions. It can find that a reward is not concave, but not prove that it is.
     """
-    if depends_on_mu(flow.problem, motion) or trips_see_mu(flow.problem):
+    if dependence(flow.problem, motion).mu or trips_see_mu(flow.problem):
         moved = "the chance of a trip" if trips_see_mu(flow.problem) else "the motion"
         raise OutsideClassError(
             f"no certificate: {moved} depends on mu, so J is not concave over randomised "
             "policies and a gradient bounds nothing; compare with other plans instead"
         )
-    upward, scale = _most_upward(flow, jax.random.key(0) if key is None else key)
+    upward, scale = _most_upward(flow)
     # A thousandth of the strongest curvature counts as rounding. NaN is refused as well.
     if not upward <= 1e-3 * scale:
         raise OutsideClassError(
@@ -143,7 +140,7 @@ def is_concave(flow: Flow, motion: Motion) -> bool:
     Planners ask often, so answers are remembered, with all that they depend on.
     """
     problem = flow.problem
-    if depends_on_mu(problem, motion) or trips_see_mu(problem):
+    if dependence(problem, motion).mu or trips_see_mu(problem):
         return False
     actions = problem.actions
     moves = (actions.lower, actions.upper) if isinstance(actions, Box) else actions.moves.tobytes()
@@ -169,31 +166,20 @@ def is_concave(flow: Flow, motion: Motion) -> bool:
 _answers: dict[Any, bool] = {}
 
 
-def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
+def _most_upward(flow: Flow) -> tuple[float, float]:
     """The largest curvature of the integrated reward that was found, and the largest in size."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     upward, scale, sharpnesses = -math.inf, 0.0, (0.0, 1.0, 4.0)  # an even one and peaked ones
     begins = 0 if flow.problem.first is None else int(flow.problem.first)
     times = np.linspace(begins, flow.problem.paid_steps - 1, len(sharpnesses)).astype(int)
-    keys = jax.random.split(key, len(sharpnesses))
+    keys = jax.random.split(jax.random.key(0), len(sharpnesses))
     for sharpness, point_key, time in zip(sharpnesses, keys, times, strict=True):
         joint, actions = _random_joint(flow, point_key, jnp.asarray(sharpness))
-        step = jnp.asarray(time)
-        size = joint.size
-
-        def curve(
-            direction: Any,
-            joint: Array = joint,
-            actions: Array = actions,
-            step: Array = step,
-        ) -> Float[np.ndarray, "entries"]:
-            along = jnp.asarray(direction, dtype=joint.dtype).reshape(joint.shape)
-            return np.asarray(_curvature(flow, joint, actions, along, step), dtype=float).ravel()
-
-        operator = LinearOperator((size, size), matvec=curve, dtype=float)
-        start = np.random.default_rng(0).normal(size=size)
-        first = curve(start)
+        curvature = partial(_curvature, flow, joint, actions, jnp.asarray(time))
+        operator = LinearOperator((joint.size, joint.size), matvec=curvature, dtype=float)
+        start = np.random.default_rng(0).normal(size=joint.size)
+        first = np.asarray(curvature(start))
         if not np.isfinite(first).all():
             return math.nan, 1.0
         if not first.any():  # Linear in mu, so there is nothing to iterate on.
@@ -206,8 +192,11 @@ def _most_upward(flow: Flow, key: Key) -> tuple[float, float]:
 
 
 @eqx.filter_jit
-def _curvature(flow: Flow, joint: Array, actions: Array, along: Array, step: Array) -> Array:
+def _curvature(
+    flow: Flow, joint: Array, actions: Array, step: Array, direction: Any
+) -> Float[Array, "entries"]:
     """Second derivative of the integrated reward along changes that keep the total mass."""
+    along = jnp.asarray(direction, dtype=joint.dtype).reshape(joint.shape)
 
     def integrated(joint: Array) -> Array:
         law = ActionLaw(actions=actions, weights=joint)
@@ -215,7 +204,7 @@ def _curvature(flow: Flow, joint: Array, actions: Array, along: Array, step: Arr
 
     centred = along - jnp.mean(along)
     change: Array = jax.jvp(jax.grad(integrated), (joint,), (centred,))[1]
-    return change - jnp.mean(change)
+    return (change - jnp.mean(change)).ravel()
 
 
 @eqx.filter_jit
@@ -235,10 +224,10 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
 def _certify(
     moves: MoveFlow, profile: Profile, lagrangian: AugmentedLagrangian | None
 ) -> tuple[Array, Array, Array]:
-    """J of the plan, the gain of the best response, and by how much limits are violated.
+    """J of the plan, the gain of the best response, and by how much constraints are violated.
 
-    The response draws from the moves and the plan's own actions. With limits the gain is that of
-    the Lagrangian over J of the plan.
+    The response draws from the moves and the plan's own actions. With constraints the gain is that
+    of the Lagrangian over J of the plan.
     """
     flow = moves.flow
     problem, phi = flow.problem, flow.phi
@@ -261,7 +250,8 @@ def _certify(
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
     penalty = None if lagrangian is None else lagrangian.linear(rollout.mass)
-    _, gap = backward(phi, problem, rollout.mass, profile.per_step, choices, penalty=penalty)
+    slopes = None if penalty is None else penalty.slopes
+    _, gap = backward(phi, problem, rollout.mass, profile.per_step, choices, slopes=slopes)
     if penalty is None:
         return rollout.value, gap, jnp.zeros_like(gap)
     return rollout.value, gap + penalty.plain, -jnp.min(penalty.slack)

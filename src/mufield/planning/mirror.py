@@ -6,27 +6,19 @@ to it.
 """
 
 import math
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._progress import progress_bar
-from .._types import Key, Scalar
-from ..actions import Box
+from .._types import Key, Margins, Scalar
 from ..checks import distribution
-from ..constraints.constrained_ascent import (
-    ConstraintRule,
-    constrained_ascent,
-    finish,
-    prove_infeasible,
-)
-from ..constraints.lagrangian import Margins
-from ..constraints.model_samples import Outcomes
 from ..errors import UserError
-from ..flow.diagnose import check_planned
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Weights
+from ..flow.rollout import Rollout, check_planned
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion
@@ -36,11 +28,24 @@ from .ascent import (
     ascend,
     begin_ascent,
     final_rollout,
+    interpolates,
+    no_worse,
     own_weights,
+    regular_moves,
     uniform_weights,
 )
 from .certificate import is_concave
-from .planner import AbstractPlanner, Actions, Plan
+from .constrained import constrained_ascent, make_feasible, prove_infeasible
+from .planner import (
+    AbstractPlanner,
+    Actions,
+    LeastMargins,
+    Plan,
+    control_size,
+    late_gain,
+    note_of,
+    outcome_of,
+)
 
 
 class MirrorResult(eqx.Module):
@@ -52,9 +57,11 @@ class MirrorResult(eqx.Module):
         value: J of the policy.
         upper: No randomised policy over the moves that satisfies the problem's constraints earns
             more. Infinite if the motion depends on mu or the reward is not concave in it.
-        history: J and gap after each sweep; of a motion that sees mu J may be approximate here.
-        outcome: ``"bracket"`` if the bracket became as narrow as asked for, else ``"sweeps"``;
-            ``"violated"`` if the plan violates a constraint, although none was proved infeasible.
+        history: J and gap after each sweep. Where sweeps interpolate between kernels, after each
+            `MirrorAscent.sweeps_at_once` sweeps, by the motion itself.
+        outcome: ``"bracket"`` if the bracket became as narrow as asked for. When all sweeps are
+            used up, ``"plateau"``, or ``"gaining"`` if J still rose. ``"violated"`` if the plan
+            violates a constraint, although none was proved infeasible.
         state: The last state, to go on from.
         margins: By how much each constraint is satisfied after each move, as a share of it; None if
             the problem has none.
@@ -84,6 +91,17 @@ class MirrorResult(eqx.Module):
         """The randomised policy profile."""
         return self.moves.profile(self.weights)
 
+    @property
+    def note(self) -> str:
+        """What is unusual, in words; empty if nothing is."""
+        return note_of(self.outcome, "sweeps")
+
+    def __repr__(self) -> str:
+        return (
+            f"MirrorResult(J={float(self.value):.6g}, gap={float(self.bracket):.3g}, "
+            f"sweeps={int(self.state.sweeps)}, outcome={self.outcome!r})"
+        )
+
 
 class MirrorAscent(eqx.Module):
     """The method: `init`, `step`, and the driver `solve`, which uses only those two.
@@ -94,7 +112,6 @@ class MirrorAscent(eqx.Module):
         sweeps_at_once: Sweeps of one compiled call, between two tests of the bracket.
         bound: Whether to compute the upper bound of the optimum, a third of the work.
         steps: How long steps are.
-        constraints: How an ascent with constraints ends.
     """
 
     sweeps: int = eqx.field(static=True, default=200)
@@ -102,7 +119,6 @@ class MirrorAscent(eqx.Module):
     sweeps_at_once: int = eqx.field(static=True, default=20)
     bound: bool = eqx.field(static=True, default=True)
     steps: StepRule = eqx.field(static=True, default=StepRule())
-    constraints: ConstraintRule = eqx.field(static=True, default=ConstraintRule())
 
     def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
         """The state before the first step.
@@ -137,18 +153,24 @@ class MirrorAscent(eqx.Module):
     ) -> MirrorResult:
         """Ascends until the bracket is narrow enough or the sweeps are used up.
 
-        Raises `InfeasibleError` if no policy can satisfy the problem's constraints.
+        The plan earns no less than the first policy, unless it is to satisfy constraints. Raises
+        `InfeasibleError` if no policy can satisfy them.
         """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
-        problem, tolerance = moves.flow.problem, self.constraints.tolerance
+        problem, constraints = moves.flow.problem, moves.flow.problem.constraints
+        tolerance = 0.0 if constraints is None else constraints.tolerance
         concave = self.bound and is_concave(moves.flow, moves.motion)
-        state = self.init(moves, weights)
-        history, done, outcome = [], 0, "sweeps"
+        start = state = self.init(moves, weights)
+        history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
                 count = min(self.sweeps_at_once, self.sweeps - done)
                 state, figures = self.step(moves, state, count)
+                climbed.append(figures[:, 0])
+                if interpolates(moves):
+                    true = final_rollout(moves, state).value
+                    figures = jnp.stack([true, state.sweep.gap])[None]
                 history.append(figures)
                 done += count
                 bracket = float(state.upper - state.value) if concave else math.inf
@@ -158,13 +180,14 @@ class MirrorAscent(eqx.Module):
                 if abs(bracket) <= self.bracket and state.violation <= tolerance:
                     outcome = "bracket"
                     break
-        if problem.constraints is not None:
-            state = finish(moves, state, self.steps, self.constraints, self.bound)
-        rollout = final_rollout(moves, state)
+        if constraints is not None:
+            state = make_feasible(moves, state, self.steps, self.bound)
+        outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
+        state, rollout = no_worse(moves, start, state)
         check_planned(problem, moves.motion, rollout.mass, rollout.value, state.planned)
         margins = None
-        if problem.constraints is not None:
-            margins = problem.constraints.worst(rollout.mass)
+        if constraints is not None:
+            margins = constraints.worst(problem.margins(rollout.mass))
             if float(jnp.min(margins)) < -tolerance:
                 outcome = "violated"
                 if concave:
@@ -210,61 +233,44 @@ class MirrorPlanner(AbstractPlanner):
         actions: Actions,
         key: Key,
         memory: None,
-        outcomes: Outcomes | None = None,
+        least: LeastMargins | None = None,
     ) -> Plan:
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
-        state = plain_ascent(moves, self.sweeps, outcomes)
-        rollout = final_rollout(moves, state)
-        mass, joint, horizon = rollout.mass, moves.actions[0], flow.problem.horizon
+        state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
+        joint = moves.actions[0]
         own = joint[:: moves.group, : actions.dim]
         policy = TablePolicy.mixing(own, own_weights(moves, state), flow.problem.grid)
-        control = jnp.zeros((), dtype=mass.dtype)
-        if joint.shape[1] > actions.dim:
-            size = jnp.mean(jnp.abs(joint[:, actions.dim :]), axis=-1)
-            used = jnp.einsum("hk,hkm,m->h", mass[:-1], state.weights, size)
-            begun = flow.problem.begun
-            control = jnp.sum(jnp.where(begun, used, 0.0)) / jnp.sum(begun)
+        controls = state.weights @ jnp.abs(joint[:, actions.dim :])
         return Plan(
-            profile=Profile.stacked(policy, horizon),
+            profile=Profile.stacked(policy, flow.problem.horizon),
             memory=None,
             value=jnp.where(jnp.isfinite(state.planned), rollout.value, jnp.nan),
-            mass=mass,
-            control=control,
+            mass=rollout.mass,
+            control=control_size(flow.problem, rollout.mass, controls),
+            late_gain=gain,
         )
 
 
-def plain_ascent(moves: MoveFlow, sweeps: int, outcomes: Outcomes | None = None) -> MirrorState:
-    """An ascent from uniform weights without a bound, which can be compiled."""
-    if moves.flow.problem.constraints is not None:
-        return constrained_ascent(moves, sweeps, outcomes)
-    rule = StepRule()
-    state = begin_ascent(moves, uniform_weights(moves), rule, False)
-    return ascend(moves, state, jnp.asarray(sweeps), max(sweeps, 20), rule, False)[0]
+class Ascent(NamedTuple):
+    """The last state of an ascent, its flow by the motion itself, and `late_gain`.
 
-
-def regular_moves(
-    flow: Flow, motion: Motion, actions: Actions, *, points: int, controls: int = 2
-) -> MoveFlow:
-    """The flow over a regular set of moves.
-
-    If the flow's actions have more axes than ``actions``, the moves are all pairs of an action
-    and a control eta in [-1, 1]^p; pairs with the same action are neighbours.
-
-    Args:
-        flow: The flow of the problem to plan in.
-        motion: The law of motion.
-        actions: What agents can do.
-        points: Actions on each axis of a box.
-        controls: Values of eta on each axis; 2 stands for the corners of [-1, 1]^p and its centre,
-            the middle of the confidence band.
+    The gain is None with constraints, for which J may fall.
     """
-    own = actions.points(points)
-    size = flow.problem.actions.dim - actions.dim
-    if size == 0:
-        return MoveFlow(flow, motion, own)
-    etas = Box(-1.0, 1.0, dim=size).points(controls)
-    if controls == 2:
-        etas = jnp.concatenate([jnp.zeros((1, size)), etas])
-    joint = [jnp.repeat(own, len(etas), axis=0), jnp.tile(etas, (len(own), 1))]
-    return MoveFlow(flow, motion, jnp.concatenate(joint, axis=1), group=len(etas))
+
+    state: MirrorState
+    rollout: Rollout
+    late_gain: Scalar | None
+
+
+def ascent_from_uniform(moves: MoveFlow, sweeps: int, least: LeastMargins | None = None) -> Ascent:
+    """An ascent from uniform weights without a bound, which can be compiled."""
+    rule, constraints = StepRule(), moves.flow.problem.constraints
+    start = begin_ascent(moves, uniform_weights(moves), rule, False)
+    if constraints is not None:
+        state = constrained_ascent(moves, start, sweeps, rule, least)
+        return Ascent(state, final_rollout(moves, state), None)
+    most = max(sweeps, 20)
+    end, figures = ascend(moves, start, jnp.asarray(sweeps), most, rule, False)
+    state, rollout = no_worse(moves, start, end)
+    return Ascent(state, rollout, late_gain(start.value, figures[:sweeps, 0]))

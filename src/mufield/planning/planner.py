@@ -1,20 +1,23 @@
 """The interface of planners: they plan a policy for any motion, true or imagined."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import _types
-from .._types import Key, Scalar
+from .._types import Key, Margins, Masses, Scalar
 from ..actions import Box, MoveSet
-from ..constraints.model_samples import Outcomes
 from ..flow.flow import Flow
 from ..policies.base import Profile
-from ..problem import Motion
+from ..problem import Motion, Problem
 
 Actions = Box | MoveSet
+
+LeastMargins = Callable[[Float[Array, "steps cells moves"]], Margins]
+"""The least margins that a policy, given by its weights on some moves, has in any sampled model."""
 
 
 class Plan(eqx.Module):
@@ -26,6 +29,7 @@ class Plan(eqx.Module):
         value: J under the motion that was planned with.
         mass: The population's distributions under that motion.
         control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
+        late_gain: `late_gain` of the ascent; None if it is not known.
         note: Why the plan is unusual, such as a fallback; else empty.
         least: The least margin of each constraint after each move in any sampled model, as a share
             of it; None without constraints, or if nothing is known of them.
@@ -34,18 +38,69 @@ class Plan(eqx.Module):
     profile: Profile
     memory: Any
     value: Scalar
-    mass: _types.Masses
+    mass: Masses
     control: Scalar
+    late_gain: Scalar | None = None
     note: str = eqx.field(static=True, default="")
     least: Float[Array, "horizon limits"] | None = None
+
+    @property
+    def outcome(self) -> str:
+        """``"plateau"``, or ``"gaining"`` if J still rose at the end; ``"unknown"``."""
+        return "unknown" if self.late_gain is None else outcome_of(self.late_gain)
+
+    def __repr__(self) -> str:
+        note = f", note={self.note!r}" if self.note else ""
+        return f"Plan(J={float(self.value):.6g}, outcome={self.outcome!r}{note})"
+
+
+def late_gain(start: Scalar, values: Float[Array, "rounds"]) -> Scalar:
+    """Share of an ascent's gain in J that was made in the last quarter of its rounds.
+
+    Args:
+        start: J before the first round.
+        values: J after each round.
+    """
+    along = jnp.concatenate([start[None], values])
+    quarter = min(len(values), max(1, len(values) // 4))
+    gain, last = along[-1] - start, along[-1] - along[-1 - quarter]
+    return jnp.where(gain > 0, last / jnp.where(gain > 0, gain, 1.0), 0.0)
+
+
+def control_size(
+    problem: Problem, mass: Masses, controls: Float[Array, "steps cells controls"]
+) -> Scalar:
+    """Mean size of the hallucinated control along a plan, from E |eta| in each cell."""
+    if controls.shape[-1] == 0:
+        return jnp.zeros((), dtype=mass.dtype)
+    used = jnp.sum(mass[:-1] * jnp.mean(controls, axis=-1), axis=1)
+    return jnp.sum(jnp.where(problem.begun, used, 0.0)) / jnp.sum(problem.begun)
+
+
+def outcome_of(share: Scalar | float) -> str:
+    """``"gaining"`` if more than a hundredth of the gain in J was made late, else ``"plateau"``."""
+    return "gaining" if float(share) > 0.01 else "plateau"
+
+
+def note_of(outcome: str, rounds: str) -> str:
+    """What is to be said of an outcome; ``rounds`` is the setting that was used up."""
+    return f"the plan still gains: give its planner more {rounds}" if outcome == "gaining" else ""
 
 
 class AbstractPlanner(eqx.Module):
     """A way to plan under any motion; its attributes are the settings.
 
-    The flow's actions may have more axes than the agents' own: joint actions ``(a, eta)``, whose
-    last axes are hallucinated controls. They steer the imagined motion, cost nothing, and are left
-    out of the policy to run.
+    An own planner implements `first_memory` and `plan`. It must handle:
+
+    - **joint actions.** The flow's actions may have more axes than the agents' own: joint actions
+      ``(a, eta)``, whose last axes are hallucinated controls in [-1, 1]. They steer the imagined
+      motion, cost nothing, and are left out of the policy to run;
+    - **compilation.** `plan` is traced by JAX: no branches on values. What is not finite is
+      returned as it is; the learner then runs its last policy again;
+    - **the rest of an episode.** ``flow.problem.begun`` says which steps belong to the problem;
+      arrays over the steps keep the whole horizon;
+    - **constraints**, if the problem has any: `Problem.margins` are to be 0 or more, and so are
+      those of ``least``. The learner mixes a plan that violates them with a safe policy.
     """
 
     @abstractmethod
@@ -64,7 +119,7 @@ class AbstractPlanner(eqx.Module):
         actions: Actions,
         key: Key,
         memory: Any,
-        outcomes: Outcomes | None = None,
+        least: LeastMargins | None = None,
     ) -> Plan:
         """Plans a policy; a pure function that may be compiled.
 
@@ -74,5 +129,6 @@ class AbstractPlanner(eqx.Module):
             actions: What agents can do: the flow's actions without controls.
             key: Randomness.
             memory: The memory of the last plan, or the first one.
-            outcomes: What plans lead to in sampled models, if constraints must hold in them, too.
+            least: From weights on `own_moves` to the least margins in any sampled model, if
+                constraints must hold in them, too.
         """

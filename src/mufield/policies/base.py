@@ -58,11 +58,8 @@ class AbstractPolicy(eqx.Module):
         """Whether all agents of a cell have the same law, wherever in the cell they are."""
         return False
 
-    def check_grid(self, grid: Grid) -> None:
-        """Raises if the policy was made for another space; functions are for any."""
-
-    def check_actions(self, actions: Box | MoveSet) -> None:
-        """Raises if the policy was made for other actions; functions are for any."""
+    def check(self, grid: Grid, actions: Box | MoveSet) -> None:
+        """Raises if the policy was made for another space or other actions; functions fit all."""
 
     @abstractmethod
     def law(self, state: State, mu: MeanField) -> ActionLaw:
@@ -76,6 +73,25 @@ class AbstractPolicy(eqx.Module):
             return self.law(state, MeanField(mass, here, grid, step))
 
         return jax.vmap(one)(centres, mass)
+
+
+OWN_POLICIES: dict[str, type[AbstractPolicy]] = {}
+"""Classes of policies that files may name, by the names of `saved_as`."""
+
+
+def saved_as(name: str) -> Callable[[type[AbstractPolicy]], type[AbstractPolicy]]:
+    """Lets `save_policy` and `load_policy` handle a policy class of your own, as a decorator.
+
+    A file holds the name, the arrays of the class's fields, and static fields that JSON can hold.
+    It holds no code: the program that loads it must have registered the class by the same name,
+    for example by importing your module.
+    """
+
+    def register(kind: type[AbstractPolicy]) -> type[AbstractPolicy]:
+        OWN_POLICIES[name] = kind
+        return kind
+
+    return register
 
 
 class Profile(eqx.Module):
@@ -109,6 +125,10 @@ class Profile(eqx.Module):
                     f"axis, one for each step, got the shape {leaf.shape}"
                 )
         return cls(per_step=arrays, shared=shared, horizon=horizon)
+
+    def __repr__(self) -> str:
+        kind = "stationary" if self.per_step is None else "stacked"
+        return f"Profile.{kind}({self.join(self.per_step)!r}, {self.horizon})"
 
     @property
     def sees_mu(self) -> bool:
@@ -168,29 +188,30 @@ def _check_parts(policy: Any, horizon: Any) -> None:
     is_a(policy, AbstractPolicy, "the policy", "make a TablePolicy, or pass a function as it is")
 
 
-def check_same_grid(own: Grid | None, grid: Grid) -> None:
-    """Raises if a policy for the space ``own`` is used on another; None fits all."""
-    if own is None or own == grid:
+def check_same(own: Any, other: Any, what: str) -> None:
+    """Raises if a policy for the space, or actions, ``own`` is used with others."""
+    if own == other:
         return
-    differ = f"for {own.describe()}, and this is {grid.describe()}"
-    if own.describe() == grid.describe():
-        other = np.argwhere(own.walls != grid.walls)
+    differ = f"for {own.describe()}, and this is {other.describe()}"
+    if own.describe() == other.describe():
+        cells = np.argwhere(own.walls != other.walls)
         differ = (
-            f"both have {grid.describe()}, but their walls differ in {len(other)} cells, first in "
-            f"{tuple(other[0].tolist())}"
+            f"both have {other.describe()}, but their walls differ in {len(cells)} cells, first in "
+            f"{tuple(cells[0].tolist())}"
         )
     raise UserError(
-        f"the policy was made for another map than this: {differ}; name the environment and the "
-        "options that it was planned for"
+        f"the policy was made for {what}: {differ}; name the environment and the options that it "
+        "was planned for"
     )
 
 
-def fitting_profile(policy: Any, problem: Problem) -> "Profile":
-    """`as_profile` for a problem; raises unless the policy was made for its space and actions."""
+def checked_profile(policy: Any, problem: Problem) -> Profile:
+    """`as_profile`; raises unless the policy was made for the problem's space and actions.
+
+    Whatever takes policies from outside calls it: policies do not check their grid again.
+    """
     profile = as_profile(policy, problem.horizon)
-    whole = profile.join(profile.per_step)
-    whole.check_grid(problem.grid)
-    whole.check_actions(problem.actions)
+    profile.join(profile.per_step).check(problem.grid, problem.actions)
     return profile
 
 

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -91,22 +91,6 @@ class Pooled(AbstractEncoder):
 
 
 @dataclass(frozen=True)
-class MeanEmbedding(AbstractEncoder):
-    """The leading coordinates of the kernel mean embedding of mu.
-
-    The kernel between cells is Gaussian with a width of a quarter of the space. The embedding's
-    Lipschitz constant in W1 is at most one over the width, which keeps models Lipschitz in mu
-    (assumption Kernel). On grids of fewer cells than `length` it is as long as there are cells.
-    """
-
-    length: ClassVar[int] = 8
-
-    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
-        """At most `length` numbers."""
-        return mu.mass @ jnp.asarray(_embedding(mu.grid), dtype=mu.mass.dtype)
-
-
-@dataclass(frozen=True)
 class Seen(AbstractEncoder):
     """A user's function of one agent's state and mu that returns a vector or a number."""
 
@@ -133,7 +117,6 @@ ENCODERS: dict[str, type[AbstractEncoder]] = {
     "local": Here,
     "log here": LogHere,
     "pooled": Pooled,
-    "embedding": MeanEmbedding,
 }
 """Names of the encoders in configurations and files; `Seen` has none."""
 
@@ -165,14 +148,6 @@ def position_size(grid: Grid) -> int:
     return grid.dim + sum(grid.periodic)
 
 
-def position_slope(grid: Grid) -> float:
-    """Lipschitz constant of `position_features`."""
-    return max(
-        (2 * math.pi if periodic else 2.0) / extent
-        for periodic, extent in zip(grid.periodic, grid.extent, strict=True)
-    )
-
-
 @lru_cache(maxsize=64)
 def _size(encoder: AbstractEncoder, grid: Grid) -> int:
     def one(state: State, mass: Mass) -> Array:
@@ -188,18 +163,3 @@ def _blocks(grid: Grid, cells: int) -> np.ndarray:
     """The number of each free cell's block."""
     _, block = np.unique(grid.free_cells // cells, axis=0, return_inverse=True)
     return np.asarray(block.reshape(-1))
-
-
-@lru_cache(maxsize=64)
-def _embedding(grid: Grid) -> Float[np.ndarray, "cells embedded"]:
-    """A matrix R with R R' close to the Gaussian kernel between cells."""
-    gram = np.ones((grid.n_cells, grid.n_cells))
-    for axis, extent in enumerate(grid.extent):
-        apart = grid.centres[:, None, axis] - grid.centres[None, :, axis]
-        # Periodic axes sum over turns around, so that the kernel stays positive definite.
-        turns = np.arange(-2, 3) if grid.periodic[axis] else np.zeros(1)
-        each = (apart[..., None] + turns * extent) / (0.25 * extent)
-        gram *= np.exp(-0.5 * each**2).sum(axis=-1)
-    values, vectors = np.linalg.eigh(gram)
-    keep = np.argsort(values)[::-1][: MeanEmbedding.length]
-    return np.asarray(vectors[:, keep] * np.sqrt(np.maximum(values[keep], 0.0)))

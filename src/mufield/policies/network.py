@@ -16,16 +16,15 @@ from ..errors import UserError
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .base import AbstractPolicy, ActionLaw, Profile, check_same_grid
+from .base import AbstractPolicy, ActionLaw, Profile, check_same
 from .encoders import (
     AbstractEncoder,
     Unseen,
     check_encoder,
     position_features,
     position_size,
-    position_slope,
 )
-from .squash import normal_scores, scattered, squash
+from .squash import normal_scores, scattered
 
 
 class NetworkPolicy(AbstractPolicy):
@@ -61,22 +60,13 @@ class NetworkPolicy(AbstractPolicy):
         """Whether the encoder shows anything of mu."""
         return self.mu.size(self.grid) > 0
 
-    def check_grid(self, grid: Grid) -> None:
-        """Raises if the network was made for another space, whose positions it scales."""
-        check_same_grid(self.grid, grid)
-
-    def check_actions(self, actions: Box | MoveSet) -> None:
-        """Raises if the network was made for other actions, which it is squashed to."""
-        if self.box != actions:
-            raise UserError(
-                f"the network was made for other actions: for {self.box.describe()}, and the "
-                f"problem's are {actions.describe()}; name the environment and the options that "
-                "it was planned for"
-            )
+    def check(self, grid: Grid, actions: Box | MoveSet) -> None:
+        """Raises if the network was made for another space or other actions, which it scales to."""
+        check_same(self.grid, grid, "another map than this")
+        check_same(self.box, actions, "other actions")
 
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""
-        self.check_grid(mu.grid)
         x = self.from_state @ position_features(self.grid, state)
         x = jnp.tanh(x + (self.from_mu @ self.mu(state, mu).astype(x.dtype) + self.bias))
         for weight, bias in self.hidden[:-1]:
@@ -86,16 +76,8 @@ class NetworkPolicy(AbstractPolicy):
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The network's action, or its scattered actions, all equally likely."""
-        raw = self.raw(state, mu)
-        if self.points > 1:
-            centre, spread = jnp.split(raw, 2)
-            return scattered(self.box, centre, spread, self.points)
-        return ActionLaw.certain(squash(self.box, raw))
-
-    def layers(self) -> list[Array]:
-        """All weight matrices, the first layer's two joined."""
-        first = jnp.concatenate([self.from_state, self.from_mu], axis=-1)
-        return [first, *(weight for weight, _ in self.hidden)]
+        centre, *spread = jnp.split(self.raw(state, mu), 1 if self.points == 1 else 2)
+        return scattered(self.box, centre, spread[0] if spread else None, self.points)
 
     def lipschitz(self) -> Scalar:
         """An upper bound of the Lipschitz constant in the position (assumption
@@ -104,7 +86,9 @@ class NetworkPolicy(AbstractPolicy):
         The dependence on mu is not covered. The bound is the largest over the steps of a stacked
         profile, and over the scattered actions.
         """
-        bound = _spectral(self.from_state) * position_slope(self.grid)
+        axes = zip(self.grid.periodic, self.grid.extent, strict=True)
+        slope = max((2 * math.pi if periodic else 2.0) / extent for periodic, extent in axes)
+        bound = _spectral(self.from_state) * slope  # of position_features
         for weight, _ in self.hidden:
             bound = bound * _spectral(weight)
         widest = max(hi - lo for lo, hi in zip(self.box.lower, self.box.upper, strict=True))

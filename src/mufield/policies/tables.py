@@ -1,47 +1,23 @@
 """Policies as tables: what agents do in each cell, whatever the population does."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Mass, State, Step
+from .._types import Mass, Masses, State, Step
 from ..actions import Box, MoveSet
 from ..checks import numbers
 from ..errors import UserError
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, check_grid
-from .base import AbstractPolicy, ActionLaw, check_same_grid
+from .base import AbstractPolicy, ActionLaw, Profile, check_same
 
 
-class AbstractTable(AbstractPolicy):
-    """What agents do in each cell, or block of cells, with actions that are stored."""
-
-    actions: eqx.AbstractVar[Float[Array, "... action_dim"]]
-
-    @property
-    def sees_mu(self) -> bool:
-        """A table never looks at mu."""
-        return False
-
-    @property
-    def by_cell(self) -> bool:
-        """A table knows only cells."""
-        return True
-
-    def check_actions(self, actions: Box | MoveSet) -> None:
-        """Raises if the table's actions have another number of axes."""
-        if self.actions.shape[-1] != actions.dim:
-            raise UserError(
-                f"the policy's actions have {self.actions.shape[-1]} axes, and the problem's "
-                f"{actions.dim}; name the environment that it was planned for"
-            )
-
-
-class TablePolicy(AbstractTable):
+class TablePolicy(AbstractPolicy):
     """Each agent draws one of finitely many moves, with the weights of the cell that it is in.
 
     A table with a single move is a deterministic policy. `Profile.stacked` makes a profile of
@@ -58,6 +34,8 @@ class TablePolicy(AbstractTable):
     actions: Float[Array, "*steps action_rows moves action_dim"]
     weights: Float[Array, "*steps weight_rows moves"]
     grid: Grid | None = eqx.field(static=True, default=None)
+    sees_mu: ClassVar[bool] = False
+    by_cell: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         """Raises unless there are arrays with enough axes, and a grid if any."""
@@ -92,18 +70,23 @@ class TablePolicy(AbstractTable):
         """The number of cells that the table is for, or 1 if all cells share everything."""
         return max(self.actions.shape[-3], self.weights.shape[-2])
 
-    def check_grid(self, grid: Grid) -> None:
-        """Raises if the table is for other cells."""
+    def check(self, grid: Grid, actions: Box | MoveSet) -> None:
+        """Raises if the table is for other cells, or its actions have another number of axes."""
         if self.rows not in (1, grid.n_cells):
             raise UserError(
                 f"the table is for {self.rows} cells, and the grid has {grid.n_cells}; use the "
                 "grid that it was planned for"
             )
-        check_same_grid(self.grid, grid)
+        if self.grid is not None:
+            check_same(self.grid, grid, "another map than this")
+        if self.actions.shape[-1] != actions.dim:
+            raise UserError(
+                f"the policy's actions have {self.actions.shape[-1]} axes, and the problem's "
+                f"{actions.dim}; name the environment that it was planned for"
+            )
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The moves and weights of the agent's cell."""
-        self.check_grid(mu.grid)
         cell = mu.grid.index_of(state) if self.rows > 1 else 0
         actions = self.actions[cell if self.actions.shape[0] > 1 else 0]
         if actions.shape[0] == 1:
@@ -113,7 +96,6 @@ class TablePolicy(AbstractTable):
 
     def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
         """The whole table, without a look-up."""
-        self.check_grid(grid)
         moves = self.actions.shape[-2]
         actions = jnp.broadcast_to(self.actions, (grid.n_cells, *self.actions.shape[1:]))
         # A known weight of one compiles to better code than a stored one.
@@ -140,43 +122,6 @@ def _check_axes(array: Any, name: str, axes: int) -> None:
         )
 
 
-class PooledTable(AbstractTable):
-    """One action for each block of cells: a table for maps of too many cells to plan one by one.
-
-    `Profile.stacked` makes a profile of tables that have one more axis at the front, for the steps.
-
-    Attributes:
-        actions: The actions of the blocks. The axes of the grid are cut into as many equal parts,
-            up to whole cells, as the array has entries along them.
-        grid: The space.
-    """
-
-    actions: Float[Array, "*steps_and_blocks action_dim"]
-    grid: Grid = eqx.field(static=True)
-
-    def check_grid(self, grid: Grid) -> None:
-        """Raises if the table is for another space."""
-        check_same_grid(self.grid, grid)
-
-    def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The action of the block of the agent's cell."""
-        grid = self.grid
-        place = []
-        for axis, (where, cells) in enumerate(zip(grid.lattice(state), grid.shape, strict=True)):
-            cell = jnp.floor(where).astype(jnp.int32)
-            cell = cell % cells if grid.periodic[axis] else jnp.clip(cell, 0, cells - 1)
-            place.append(cell * self.actions.shape[axis] // cells)
-        return ActionLaw.certain(self.actions[tuple(place)])
-
-    def table(self) -> TablePolicy:
-        """The same policy with an action for each cell, for example to save it."""
-        cells = self.grid.free_cells
-        first = self.actions.ndim - 1 - self.grid.dim
-        blocks = self.actions.shape[first:-1]
-        place = tuple(cells.T * np.array(blocks)[:, None] // np.array(self.grid.shape)[:, None])
-        return TablePolicy.deterministic(self.actions[(..., *place, slice(None))], self.grid)
-
-
 def option_policy(
     actions: MoveSet, choice: Int[Array, "*steps cells"], grid: Grid | None = None
 ) -> TablePolicy:
@@ -196,3 +141,60 @@ def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:
     """The policy that draws from the same moves with equal probability everywhere."""
     count = moves.shape[0]
     return TablePolicy.mixing(moves, jnp.full((1, count), 1.0 / count, dtype=moves.dtype))
+
+
+def switched_at(grid: Grid, step: int, early: Profile, late: Profile, mass: Masses) -> Profile:
+    """The policies of ``early`` before a step, and those of ``late`` from it on.
+
+    Policies of the same kind are joined as they are. Those of different kinds, such as a table and
+    networks, become one table, in which all agents of a cell do the same.
+
+    Args:
+        grid: The space.
+        step: The first step of ``late``.
+        early: The first policies, for all steps of an episode.
+        late: The others, likewise.
+        mass: The distributions before each move, for policies that look at mu.
+    """
+    now = jnp.arange(late.horizon) < step
+
+    def switch(before: Array, after: Array) -> Array:
+        # Not by slices, which would be compiled anew for every step.
+        early_rows = now.reshape(-1, *(1,) * (before.ndim - 1))
+        return jnp.where(early_rows, before, after)
+
+    shapes = [jax.tree.map(jnp.shape, each.per_step) for each in (early, late)]
+    alike = early.per_step is not None and eqx.tree_equal(*shapes)
+    if alike and bool(eqx.tree_equal(early.shared, late.shared)):
+        steps = jax.tree.map(switch, early.per_step, late.per_step)
+        return Profile(per_step=steps, shared=late.shared, horizon=late.horizon)
+    before, after = (_as_table(grid, each, mass) for each in (early, late))
+    # All moves of both, those of the other with no weight.
+    rows = max(each.rows for each in (before, after))
+
+    def wide(array: Array) -> Array:
+        return jnp.broadcast_to(array, (late.horizon, rows, *array.shape[2:]))
+
+    actions = jnp.concatenate([wide(before.actions), wide(after.actions)], axis=2)
+    rows_now = now[:, None, None]
+    weights = [
+        jnp.where(rows_now, wide(before.weights), 0),
+        jnp.where(rows_now, 0, wide(after.weights)),
+    ]
+    table = TablePolicy(actions, jnp.concatenate(weights, axis=2), grid)
+    return Profile.stacked(table, late.horizon)
+
+
+def _as_table(grid: Grid, profile: Profile, mass: Masses) -> TablePolicy:
+    """The profile as tables of its steps; of a table itself, rows that cells share stay one."""
+    policy = profile.join(profile.per_step)
+    if not isinstance(policy, TablePolicy):
+        # Where nothing is known of the population, an even one stands in for it.
+        laws = profile.laws(grid, jnp.where(jnp.isfinite(mass), mass, 1 / grid.n_cells))
+        return TablePolicy(actions=laws.actions, weights=laws.weights)
+    actions, weights = policy.actions, policy.weights
+    if profile.per_step is None:
+        actions, weights = actions[None], weights[None]
+    if actions.shape[-2] == 1:  # its weight is ignored
+        weights = jnp.ones_like(weights)
+    return TablePolicy(actions=actions, weights=weights)

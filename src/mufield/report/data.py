@@ -15,7 +15,7 @@ import numpy as np
 
 from .._style import DIAGNOSTICS
 from ..errors import UserError
-from ..learning.coverage import COVERAGE_LEVEL
+from ..learning.metrics import COVERAGE_LEVEL
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, read_config
 from ..runs.layout import (
@@ -107,12 +107,12 @@ class RunReader:
         """How the run's flows are drawn, or why they cannot be."""
         try:
             config = self._config()
+            if config is None:
+                return "There is no run here yet."
+            if self._scene is None or self._scene[0] != config.identity:
+                self._scene = (config.identity, self._build(config))
         except (ValueError, OSError) as error:
             return _line(error)
-        if config is None:
-            return "There is no run here yet."
-        if self._scene is None or self._scene[0] != config.identity:
-            self._scene = (config.identity, self._build(config))
         return self._scene[1]
 
     def flow(self, episode: int, stride: int = 1) -> dict[str, Any]:
@@ -152,6 +152,8 @@ class RunReader:
     def _build(self, config: RunConfig) -> Scene | str:
         try:
             return Scene(build_problem(config, self._imports))
+        except OSError:  # the next time the files may be readable
+            raise
         except Exception as error:  # the user's own function may raise anything
             return f"The flow cannot be drawn: {_line(error)}"
 
@@ -239,5 +241,9 @@ def _line(error: BaseException) -> str:
 
 
 def to_json(document: Any) -> str:
-    """JSON without spaces; raises if a number is not finite."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """JSON without spaces; raises if a number is not finite.
+
+    Bytes of file names that are not UTF-8, lone surrogates in Python, are escaped.
+    """
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -22,12 +22,12 @@ def build_page(document: dict[str, Any]) -> str:
         "flow.js",
         "field.js",
         "views.js",
-        "sweep.js",
         "player.js",
         "page.js",
     )
     script = "\n".join(_asset(name) for name in scripts)
     names = ", ".join(run["name"] for run in document["runs"])
+    names = names.encode("utf-8", "replace").decode()  # a file name may be no UTF-8
     parts = {
         "title": html.escape(f"{names} – mufield"),
         "policy": _policy(style, script, live=bool(document["live"])),

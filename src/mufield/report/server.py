@@ -6,14 +6,18 @@ are larger, so the page asks for those that it shows.
 """
 
 import json
+import math
 import re
 import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,7 +76,9 @@ class Watcher:
 
     def _poll(self) -> None:
         while not self.stopped.wait(self.interval):
-            self._look()
+            # Files may be locked or too many be open for a while: the next look may succeed.
+            with suppress(OSError):
+                self._look()
 
     def _look(self) -> None:
         seen = [reader.fingerprint() for reader in self.readers]
@@ -112,10 +118,17 @@ def _unreadable(run: dict[str, Any], error: Exception) -> dict[str, Any]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of some runs."""
+    """Serves the page of some runs.
+
+    Attributes:
+        patience: Seconds within which a request must have arrived, and an answer been taken.
+        most_connections: More at once are closed unanswered, so that the watcher always has file
+            descriptors left.
+    """
 
     daemon_threads = True
-    loopback = ("127.0.0.1", "localhost", "::1")
+    patience = 10.0
+    most_connections = 32
 
     def __init__(self, directories: Sequence[Path], host: str, port: int, imports: str | None):
         """Takes the port, 0 for any that is free, and begins to look at the runs.
@@ -123,7 +136,7 @@ class PageServer(ThreadingHTTPServer):
         The runs need not exist yet; ``imports`` is as in `RunReader`.
         """
         readers = make_readers(directories, imports)
-        self.local = host in self.loopback
+        self._open: dict[socket.socket, float] = {}  # connections, and when their request is due
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -131,6 +144,8 @@ class PageServer(ThreadingHTTPServer):
             raise UserError(
                 f"cannot serve at {host}, port {port}: {error}; choose another with --port"
             ) from error
+        names = (host.lower(), "localhost", "127.0.0.1", "::1")
+        self.names = names if ip_address(str(self.server_address[0])).is_loopback else None
         self.watcher = Watcher(readers)
         self.watcher.start()
 
@@ -150,9 +165,34 @@ class PageServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for one more connection."""
+        return len(self._open) < self.most_connections
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread of its own."""
+        self._open[request] = time.monotonic() + self.patience
+        super().process_request(request, client_address)
+
+    def arrived(self, request: Any) -> None:
+        """Notes that a request is complete; its answer may take as long as it wants."""
+        self._open[request] = math.inf
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Twice a second: ends connections whose request never became complete."""
+        for request, due in list(self._open.items()):
+            if time.monotonic() > due:
+                with suppress(OSError):  # it ended by itself
+                    request.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores browsers that went away."""
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
@@ -160,12 +200,18 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version = "mufield"
     sys_version = ""
+    timeout = PageServer.patience
+
+    def parse_request(self) -> bool:
+        complete = super().parse_request()
+        self.server.arrived(self.connection)
+        return complete
 
     def do_GET(self) -> None:
         if not self._is_meant():
             self.send_error(HTTPStatus.FORBIDDEN, "Ask for localhost")
             return
-        path = urlsplit(self.path).path
+        path = self.path.partition("?")[0]
         flow = re.fullmatch(r"/flow/(\d{1,6})/(\d{1,6})", path)
         if path == "/":
             self._answer(build_page(json.loads(self.server.watcher.wait(0, 0.0)[1])), "text/html")
@@ -191,8 +237,13 @@ class _Handler(BaseHTTPRequestHandler):
         Against DNS rebinding: a page from elsewhere could let its own name point to this
         computer's address, and so read what is served here.
         """
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        return not self.server.local or name in self.server.loopback
+        if self.server.names is None:  # it is served to other computers, whatever they call it
+            return True
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            return False
+        return name in self.server.names
 
     def _answer(self, text: str, kind: str) -> None:
         body = text.encode()

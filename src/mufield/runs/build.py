@@ -4,40 +4,37 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
-from ..constraints.model_samples import ModelSamples
-from ..environments.registry import find, make_known
-from ..episode import AbstractSystem, Known
+from ..environments.registry import find, make_system_or_problem
+from ..episode import AbstractSystem, SystemOrProblem
 from ..errors import UserError
-from ..learning.fitting import default_reward_family
 from ..learning.m3ucrl import M3UCRL
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
+from ..learning.safety import ModelSamples
 from ..models.base import AbstractModelFamily
 from ..models.calibration import EmpiricalBeta
-from ..models.data import KnownNoise, LearnedNoise
 from ..models.ensemble import DeepEnsemble
-from ..models.gp import GaussianProcess, TheoryBeta, TheoryNoise
-from ..models.priors import Additive, Steered, Structured
+from ..models.gp import GaussianProcess, TheoryBeta
+from ..models.kernels import Additive, ControlAffine, Structured
+from ..planning.gradient import GradientPlanner
+from ..planning.kinds import Network, Table
 from ..planning.mirror import MirrorPlanner
-from ..planning.plan import GradientPlanner
 from ..planning.planner import AbstractPlanner
-from ..planning.starts import Network, Table
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import RunConfig
-from .surroundings import check_precision, import_named, import_users
+from .surroundings import check_precision
+from .trust import import_named, import_users
 
 T = TypeVar("T")
 
 
 WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
-    "prior": {"structured": Structured, "steered": Steered, "additive": Additive},
-    "noise": {"known": KnownNoise, "learned": LearnedNoise, "theory": TheoryNoise},
+    "prior": {"structured": Structured, "control affine": ControlAffine, "additive": Additive},
     "beta": {"empirical": EmpiricalBeta, "theory": TheoryBeta},
 }
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
@@ -62,14 +59,13 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
     """
     check_precision(config.precision)
     known = _known(config, imports)
-    problem, family = _problem(known), _family(config)
+    problem, family = problem_of(known), _family(config)
     learner = M3UCRL(
         problem,
         family,
         _planner(config),
         optimism=_optimism(config),
         random_first=config.first == "random",
-        estimate_noise=config.estimate_noise,
         reward_family=_reward_family(config, problem, family),
         pessimism=_pessimism(config, problem),
     )
@@ -90,7 +86,7 @@ def with_reward_options(setup: Setup) -> Setup:
 
 def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
     """The problem alone; faster than `build`."""
-    return _problem(_known(config, imports))
+    return problem_of(_known(config, imports))
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -106,15 +102,13 @@ def resolve(config: RunConfig) -> RunConfig:
     )
 
 
-def _known(config: RunConfig, imports: str | None) -> Known:
-    if imports is None:
-        import_named(config.imports)
-    else:
-        import_users(imports)
-    return make_known(config.environment, **config.options)
+def _known(config: RunConfig, imports: str | None) -> SystemOrProblem:
+    import_named(config.imports, imports)
+    return make_system_or_problem(config.environment, **config.options)
 
 
-def _problem(known: Known) -> Problem:
+def problem_of(known: SystemOrProblem) -> Problem:
+    """The problem of a system, or the problem itself."""
     return known if isinstance(known, Problem) else known.problem
 
 
@@ -133,7 +127,7 @@ def _reward_family(
                 f"set {', '.join(sorted(config.reward_options))} of; leave out reward_options"
             )
         return None
-    usual: AbstractModelFamily = default_reward_family(family)
+    usual = family.for_rewards()
     options = _checked(type(usual), config.reward_options, f"the reward's model {config.model!r}")
     return dataclasses.replace(usual, **options)
 
@@ -198,9 +192,10 @@ def _checked(
     kind: type[Any],
     options: dict[str, Any],
     what: str,
-    fixed: Mapping[str, Any] = MappingProxyType({}),
+    fixed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Plain settings as values of the dataclass's types; raises for unknown names and values."""
+    fixed = fixed or {}
     known = {e.name: e.type for e in dataclasses.fields(kind) if e.name not in fixed}
     unknown = sorted(options.keys() - known.keys())
     if unknown:

@@ -43,7 +43,6 @@ class RunConfig:
         first: Plan the first episode under the model's prior, or run a random policy.
         pessimism: Where the environment has constraints: satisfy them in samples of the model, or
             only as planned, which is not safe.
-        estimate_noise: Imagine the noise that the model estimates instead of the problem's.
         reward_options: Settings of the model of the reward, where the environment hides it; it is
             of the same kind as the motion's.
         reference: J of a reference plan, for the regret.
@@ -73,7 +72,6 @@ class RunConfig:
     scale: float | None = None
     first: FirstName = "prior"
     pessimism: PessimismName = "samples"
-    estimate_noise: bool = False
     reward_options: dict[str, Any] = field(default_factory=dict)
     reference: float | None = None
     judge: bool = True
@@ -93,14 +91,18 @@ class RunConfig:
         """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
         del document["judge"]  # it changes nothing that is learned
-        text = json.dumps(document, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_digest(json.dumps(document, sort_keys=True))
 
     def document(self) -> dict[str, Any]:
         """The configuration as JSON, with the version of the format."""
         text = json.dumps(asdict(self) | {"format": self.version}, allow_nan=False)
         document: dict[str, Any] = json.loads(text)
         return document
+
+
+def short_digest(*lines: str) -> str:
+    """Names what some lines of text say."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 @cache
@@ -205,5 +207,4 @@ def read_config(directory: Path) -> RunConfig:
         raise UserError(
             f"there is no run in {directory}; begin one with `mufield train` or `mufield new`"
         )
-    # Runs that were begun before there were judges go on without.
-    return parse_config({"judge": False} | read_settings(path), str(path))
+    return parse_config(read_settings(path), str(path))

@@ -1,6 +1,5 @@
 """A run, read from its files. Nothing is written here; no JAX."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ import numpy as np
 
 from ..errors import UserError
 from ..io.sealed import Sealed, digest, read_sealed, require, unusable
-from ..learning.best_episode import Earned, best_episode
-from .config import RunConfig, read_config
+from ..learning.metrics import Earned, best_episode
+from .config import RunConfig, read_config, short_digest
 from .layout import (
     LAYOUT,
     EpisodeRecord,
@@ -36,7 +35,7 @@ class RunFiles:
         for number in check_parts(directory)["episodes"]:
             path = self.path("episodes", number)
             document, record = read_record(path)
-            self._check_owner(path, document, number)
+            self._check_owner(path, document, episode=number, data=self.data_id(number))
             self.records.append(record)
             self._check_replans(path, document, number)
 
@@ -101,15 +100,13 @@ class RunFiles:
 
     def new_plan_id(self, number: int, policy: str, mass: np.ndarray) -> str:
         """Names a plan by what it is: its policy's digest, where it leads, and what it knew."""
-        text = "\n".join([self.data_id(number), policy, digest("", {"mass": mass})])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_digest(self.data_id(number), policy, digest("", {"mass": mass}))
 
     def data_id(self, number: int) -> str:
         """Names what an episode's plan knew: a digest of the run and of all that it observed."""
         before = [record.content for record in self.records[: number - 1]]
         before += [f"log {log.since} {log.content}" for log in self.logs if log.since <= number]
-        text = "\n".join([self.config.identity, str(number), *before])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_digest(self.config.identity, str(number), *before)
 
     def replans(self, number: int) -> list[ReplanRecord]:
         """The changes of an episode's plan within the day, in their order."""
@@ -123,13 +120,7 @@ class RunFiles:
             if not 0 <= step < len(arrays["mass"]):
                 raise unusable(path, f"it has no step {step}")
             name = self.replan_id(number, found, step, arrays["mass"], document["options"])
-            for key, value in {"run": self.config.identity, "episode": number, "id": name}.items():
-                if document.get(key) != value:
-                    raise unusable(
-                        path,
-                        f"it belongs to another run, episode or plan: expected the {key} {value}, "
-                        f"got {document.get(key)}",
-                    )
+            self._check_owner(path, document, episode=number, id=name)
             found.append(ReplanRecord(path, step, name, document, arrays))
         return found
 
@@ -144,8 +135,7 @@ class RunFiles:
         """Names a changed plan: by what it changes, when, from where, and for what problem."""
         start = digest("", {"start": np.asarray(mass[step])})
         last = before[-1].id if before else self.plan_id(number)
-        text = "\n".join([last, str(step), start, json.dumps(options, sort_keys=True)])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_digest(last, str(step), start, json.dumps(options, sort_keys=True))
 
     def policy_id(self, number: int) -> str:
         """Names the policy that an episode was ended with."""
@@ -169,21 +159,16 @@ class RunFiles:
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
         # One later than the next plan, which may not know the last logs.
-        text = f"{kind} {self.data_id(self.episodes + 2)}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_digest(f"{kind} {self.data_id(self.episodes + 2)}")
 
     def read_plan_file(self, number: int) -> Sealed:
         """What a planner expected of an episode, and its memory afterwards."""
         path = self.path("plans", number)
         plan = read_sealed(path, LAYOUT.plan_kind)
         require(path, plan, {"id": str, **LAYOUT.policy_of}, LAYOUT.planned)
-        self._check_owner(path, plan.document, number)
-        if number <= self.episodes and plan.document["id"] != self.records[number - 1].plan:
-            raise unusable(
-                path,
-                f"its episode belongs to another plan: expected the id "
-                f"{self.records[number - 1].plan}, got {plan.document['id']}",
-            )
+        self._check_owner(path, plan.document, episode=number, data=self.data_id(number))
+        if number <= self.episodes:
+            self._check_owner(path, plan.document, id=self.records[number - 1].plan)
         return plan
 
     def _read_logs(self) -> list[LogRecord]:
@@ -194,13 +179,7 @@ class RunFiles:
             path = self.log_path(number)
             document, arrays = sealed = read_sealed(path, LAYOUT.log_kind)
             require(path, sealed, {"since": int, "source": dict}, LAYOUT.logged)
-            for name, value in {"run": self.config.identity, "log": number}.items():
-                if document.get(name) != value:
-                    raise unusable(
-                        path,
-                        f"it belongs to another run: expected the {name} {value}, got "
-                        f"{document.get(name)}",
-                    )
+            self._check_owner(path, document, log=number)
             content = digest("", arrays)
             logs.append(LogRecord(arrays, content, document["since"], document["source"]))
         return logs
@@ -209,13 +188,12 @@ class RunFiles:
         """The file of a log."""
         return self.directory / LAYOUT.logs / f"{number:04d}.safetensors"
 
-    def _check_owner(self, path: Path, document: dict[str, Any], number: int) -> None:
-        """Raises unless a file is of this run, this episode and these data."""
-        wanted = {"run": self.config.identity, "episode": number, "data": self.data_id(number)}
-        for name, value in wanted.items():
+    def _check_owner(self, path: Path, document: dict[str, Any], **wanted: Any) -> None:
+        """Raises unless a file says that it is of this run, and what else is wanted."""
+        for name, value in ({"run": self.config.identity} | wanted).items():
             if document.get(name) != value:
                 raise unusable(
                     path,
-                    f"it belongs to another run or episode: expected the {name} {value}, got "
+                    f"it belongs to another run, episode or plan: expected the {name} {value}, got "
                     f"{document.get(name)}",
                 )

@@ -7,15 +7,13 @@ policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
 logs/0001.safetensors      transitions that belong to no episode, if there are any
-replans/0001-0004.policy   the policy of episode 1 as it was changed at step 4, if it was
-replans/0001-0004.safetensors  what the planner expected from then on
+replans/0001-0002.policy   the policy of episode 1 as it was changed for the second time
+replans/0001-0002.safetensors  from which step on, and what the planner expected then
 metrics.jsonl     one row for each episode, the same whenever the run is repeated
-metrics.parquet   the same by columns; only with the extra ``parquet``
 timings.jsonl     seconds, which differ from run to run
 last.policy       a copy of the last episode's policy
 best_episode.policy   a copy of the policy of the best episode so far
 best.policy       the policy that all data make best, and cautious.policy: once they were asked for
-tensorboard/      events, if they were asked for
 ```
 
 The first eight are the run; a plan, an episode or a log is part of it once its file is there. The
@@ -28,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..io.sealed import digest, read_json, read_lines, read_sealed, require, unusable
-from .metrics_files import may_be, wanted
+from ..io.sealed import digest, is_a, read_json, read_lines, read_sealed, require, unusable
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,7 @@ class Layout:
     """Names in a run's directory.
 
     Attributes:
-        config, versions, timings, metrics, columns: Files; ``columns`` holds the metrics by
-            columns.
+        config, versions, timings, metrics: Files.
         logs: Directory with one file for each log; runs without logs have none.
         replans: Directory with two files for each change of a policy within a day.
         parts: Directories with one file for each episode, and how the names of the files end.
@@ -56,7 +52,6 @@ class Layout:
     versions: str = "versions.json"
     timings: str = "timings.jsonl"
     metrics: str = "metrics.jsonl"
-    columns: str = "metrics.parquet"
     logs: str = "logs"
     replans: str = "replans"
     parts: dict[str, str] = field(
@@ -156,13 +151,13 @@ def part_path(directory: Path, part: str, number: int) -> Path:
     return directory / part / f"{number:04d}.{LAYOUT.parts[part]}"
 
 
-def replan_path(directory: Path, number: int, step: int) -> Path:
-    """The file of an episode's plan as it was changed at a step."""
-    return directory / LAYOUT.replans / f"{number:04d}-{step:04d}.safetensors"
+def replan_path(directory: Path, number: int, count: int) -> Path:
+    """The file of an episode's plan as it was changed for the first, second, ... time."""
+    return directory / LAYOUT.replans / f"{number:04d}-{count:04d}.safetensors"
 
 
 def replan_paths(directory: Path, number: int) -> list[Path]:
-    """The files of all changes of an episode's plan, by step."""
+    """The files of all changes of an episode's plan, in their order."""
     found = (directory / LAYOUT.replans).glob(f"{number:04d}-*.safetensors")
     named = [path for path in found if path.stem.partition("-")[2].isdecimal()]
     return sorted(named, key=lambda path: int(path.stem.partition("-")[2]))
@@ -210,8 +205,9 @@ def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
     document, arrays = sealed = read_sealed(path, LAYOUT.episode_kind)
     require(path, sealed, {"metrics": dict, "source": dict}, LAYOUT.observed)
     for name, found in ({"value": None, "best": None} | document["metrics"]).items():
-        if not may_be(name, found):
-            raise unusable(path, f"expected {wanted(name)} as its {name}, got {found!r:.200}")
+        wanted = _wanted(name, found)
+        if wanted:
+            raise unusable(path, f"expected {wanted} as its {name}, got {found!r:.200}")
     kept = {name: arrays[name] for name in (*LAYOUT.observed, *LAYOUT.sometimes) if name in arrays}
     about, plan = (document["metrics"], document["source"]), str(document.get("plan"))
     return document, EpisodeRecord(kept, digest("", kept), *about, plan)
@@ -229,3 +225,24 @@ def read_versions(directory: Path) -> dict[str, Any]:
 def read_seconds(directory: Path) -> list[dict[str, Any]]:
     """The run's timings: rows with the number of an episode, and seconds by the part's name."""
     return read_lines(directory / LAYOUT.timings)
+
+
+def _wanted(name: str, value: Any) -> str:
+    """What a figure of the metrics should be, in words; empty if it is, whoever wrote it."""
+    if name == "notes":
+        right = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return "" if right else "a list of texts"
+    if name == "margins":
+        right = value is None or (
+            isinstance(value, dict)
+            and all(
+                isinstance(each, list) and all(m is None or is_a(m, float) for m in each)
+                for each in value.values()
+            )
+        )
+        return "" if right else "lists of numbers by name"
+    whole = name in ("episode", "transitions")
+    # Without these numbers a run cannot be gone on with, or drawn.
+    needed = whole or name in ("value", "best")
+    right = not needed if value is None else is_a(value, int if whole else float)
+    return "" if right else "a number"

@@ -1,19 +1,18 @@
 """Runs on a simulator: begin one, and go on with it."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .._progress import progress_bar
 from ..errors import UserError
+from ..learning.metrics import bar_figures
 from .build import Setup, build, resolve, with_reward_options
-from .config import RunConfig
-from .metrics_files import event_writer
+from .config import RunConfig, read_config
 from .session import open_run
 from .store import RunStore, check_vacant
-from .surroundings import import_users
+from .trust import import_named, import_users
 
 
 def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:
@@ -38,13 +37,29 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
     return setup
 
 
+def check_settings(directory: Path, config: RunConfig, imports: str | None = None) -> None:
+    """Raises if the run in a directory has other settings; their number of episodes may differ.
+
+    ``imports`` is the user's own file, to be executed, if the user named it.
+    """
+    there = read_config(directory)
+    import_named(there.imports, imports)
+    wanted = resolve(replace(config, imports=None)).document()
+    for name, value in there.document().items():
+        if name not in ("imports", "episodes") and wanted[name] != value:
+            raise UserError(
+                f"{directory} holds a run with other settings: {name} is {value!r} there, got "
+                f"{wanted[name]!r}; leave the setting out to go on with the run, or choose another "
+                "directory"
+            )
+
+
 def learn_run(
     directory: Path,
     episodes: int | None = None,
     *,
     setup: Setup | None = None,
     imports: str | None = None,
-    tensorboard: bool = False,
     check: Callable[[], None] | None = None,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
@@ -55,7 +70,6 @@ def learn_run(
         episodes: Number of episodes in all; by default what the configuration says.
         setup: What `new_run` returned, to save time.
         imports: The user's own file, if it is no longer where it was when the run began.
-        tensorboard: Whether to write all metrics as TensorBoard events, too.
         check: Called before each episode; it may raise to stop.
         progress: Whether to show a bar with the figures of the last episode.
 
@@ -69,23 +83,10 @@ def learn_run(
         if episodes is not None:
             store.set_target(episodes)
         total = store.config.episodes
-        events = event_writer(directory / "tensorboard", store.rows) if tensorboard else None
-        with (
-            events or nullcontext() as write,
-            progress_bar("learning", total, shown=progress) as report,
-        ):
+        with progress_bar("learning", total, shown=progress) as report:
             while store.episodes < total:
                 if check is not None:
                     check()
                 session.step()
-                row = store.rows[-1]
-                if write is not None:
-                    write(row)
-                report(store.episodes, **_figures(row))
+                report(store.episodes, **bar_figures([store.rows[-1]]))
         return store.rows
-
-
-def _figures(row: dict[str, Any]) -> dict[str, float]:
-    others = ("optimistic", "usable", "best", "beta", "spread", "reference")
-    figures = {"J": row["value"]} | {name: row.get(name) for name in others}
-    return {name: value for name, value in figures.items() if value is not None}

@@ -1,23 +1,21 @@
-"""Many runs at a glance: found, summarised and grouped. No JAX, and damaged runs raise no error.
+"""Many runs at a glance: found and summarised. No JAX, and damaged runs raise no error.
 
 Only names and small files are looked at; the contents of episodes and policies are checked when a
 run is opened.
 """
 
 import contextlib
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from jaxtyping import Float
-
 from ..io.sealed import read_lines
-from ..learning.best_episode import Earned, best_episode
-from .config import TABLES, RunConfig, read_config
+from ..learning.metrics import Earned, best_episode
+from .config import RunConfig, read_config
 from .layout import LAYOUT, check_parts, part_numbers
 
 State = Literal["complete", "unfinished", "waiting for tell", "damaged"]
@@ -32,7 +30,6 @@ class RunSummary:
         episodes: Number of episodes so far.
         best: J of the best episode so far.
         last: J of the last episode.
-        final: Mean J of the last episodes, of as many as are `judged`.
         reason: What is damaged; empty if nothing is.
         began: When the run began, by the time of its files.
     """
@@ -42,7 +39,6 @@ class RunSummary:
     episodes: int
     best: float | None
     last: float | None
-    final: float | None
     state: State
     reason: str
     began: datetime | None
@@ -57,7 +53,6 @@ class RunSummary:
             "target": None if self.config is None else self.config.episodes,
             "best": self.best,
             "last": self.last,
-            "final": self.final,
             "state": self.state,
             "reason": self.reason,
             "began": None if self.began is None else self.began.isoformat(timespec="seconds"),
@@ -65,7 +60,7 @@ class RunSummary:
         }
 
 
-def find_runs(directories: Iterable[Path], *, depth: int) -> Iterator[Path]:
+def find_runs(directories: Iterable[Path], *, depth: int = 5) -> Iterator[Path]:
     """The run directories in some directories and up to ``depth`` levels below, each once."""
     seen: set[Path] = set()
     for top in directories:
@@ -121,19 +116,10 @@ def summarise(directory: Path) -> RunSummary:
         episodes=done,
         best=values[best_episode(earned)] if earned else None,
         last=values[-1] if values else None,
-        final=float(np.mean(values[-judged(len(values)) :])) if values else None,
         state="damaged" if reason or config is None else _state(config, done, pending),
         reason=reason,
         began=_began(directory),
     )
-
-
-def judged(episodes: int) -> int:
-    """Number of a learner's last episodes whose mean J counts."""
-    # The mean J of a learner's last episodes counts: of a third of them, at most of five, so
-    # that its first attempts never do.
-    last, share = 5, 3
-    return max(1, min(last, episodes // share))
 
 
 def _state(config: RunConfig, done: int, pending: bool) -> State:
@@ -152,95 +138,24 @@ def _began(directory: Path) -> datetime | None:
     return None
 
 
-def matches(config: RunConfig | None, wanted: Mapping[str, Any]) -> bool:
-    """Whether a configuration has all wanted values; options are named ``model_options.beta``."""
-    if config is None:
-        return not wanted
-    document = config.document()
-    return all(_value(document, name) == value for name, value in wanted.items())
+def matches(run: RunSummary, wanted: Mapping[str, str]) -> bool:
+    """Whether a run has all wanted settings, and perhaps ``state``, each written as a text.
+
+    Options are named as in ``model_options.beta``.
+    """
+    known = {} if run.config is None else run.config.document()
+    return all(_has(known | {"state": run.state}, name, text) for name, text in wanted.items())
 
 
-def _value(document: dict[str, Any], name: str) -> Any:
+def _has(document: dict[str, Any], name: str, text: str) -> bool:
     value: Any = document
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
-            return object()  # equal to no value
+            return False
         value = value[part]
-    return value
-
-
-@dataclass(frozen=True)
-class RunMetrics:
-    """A run's configuration and the metrics of its episodes, at least one."""
-
-    directory: Path
-    config: RunConfig
-    rows: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class RunGroup:
-    """Runs that differ only in their seed, at least one; the name tells groups apart."""
-
-    name: str
-    runs: tuple[RunMetrics, ...]
-
-    def column(self, key: str) -> Float[np.ndarray, "runs episodes"]:
-        """A column of the metrics, up to the shortest run's end; NaN where there is no value."""
-        count = min(len(run.rows) for run in self.runs)
-        values = [[run.rows[i].get(key) for i in range(count)] for run in self.runs]
-        return np.array(values, dtype=float)
-
-
-def group_runs(runs: Sequence[RunMetrics]) -> list[RunGroup]:
-    """Groups runs that differ only in seed, label and the like; keeps their order."""
-    groups: list[tuple[dict[str, Any], list[RunMetrics]]] = []
-    for run in runs:
-        settings = _settings(run.config)
-        for known, members in groups:
-            if known == settings:
-                members.append(run)
-                break
-        else:
-            groups.append((settings, [run]))
-    names = _group_names([settings for settings, _ in groups])
-    return [
-        RunGroup(name or str(members[0].directory), tuple(members))
-        for name, (_, members) in zip(names, groups, strict=True)
-    ]
-
-
-def _settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that tell groups apart, with one entry for each option."""
-    flat: dict[str, Any] = {}
-    # Settings that may differ within a group.
-    ignored = ("seed", "label", "episodes", "reference", "judge", "imports", "format")
-    for name, value in config.document().items():
-        if name in TABLES.values():
-            flat |= {f"{name}.{key}": option for key, option in value.items()}
-        elif name not in ignored:
-            flat[name] = value
-    return flat
-
-
-def _group_names(groups: list[dict[str, Any]]) -> list[str]:
-    """Names groups after the settings in which they differ; empty if too many do, or none."""
-    if len(groups) == 1:
-        return [str(groups[0]["environment"])]
-    keys = list(dict.fromkeys(key for settings in groups for key in settings))
-    differing = [k for k in keys if any(s.get(k) != groups[0].get(k) for s in groups)]
-    for name, options in TABLES.items():
-        if name in differing:  # then its options differ anyway
-            differing = [key for key in differing if not key.startswith(f"{options}.")]
-    # Groups that differ in more settings are named after their directories.
-    most_differences = 3
-    if len(differing) > most_differences:
-        return [""] * len(groups)
-    names = [", ".join(_words(key, s.get(key)) for key in differing) for s in groups]
-    return [name if names.count(name) == 1 else "" for name in names]
-
-
-def _words(key: str, value: Any) -> str:
-    if isinstance(value, str) and "." not in key:
-        return value
-    return f"{key.rpartition('.')[2]} = {value}"
+    if isinstance(value, str):  # a label may look like a number
+        return value == text
+    try:
+        return bool(json.loads(text) == value)
+    except ValueError:
+        return False

@@ -4,6 +4,7 @@ The learner's state is always made from what is on disk, interrupted or not. So 
 killed and goes on computes the same as one that was not.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,17 +25,17 @@ from ..episode import Episode
 from ..errors import UserError
 from ..io.checks import Asked
 from ..io.sealed import digest
-from ..learning.fitting import PlanError
-from ..learning.forecast import BestPlan
-from ..learning.metrics import EpisodeMetrics, Usable, measure
-from ..learning.run import judged
-from ..learning.state import LearnerState, Use
+from ..learning.best import BestPlan
+from ..learning.diagnostics import GreedyRun, measure
+from ..learning.metrics import EpisodeMetrics
+from ..learning.run import run_greedy_plans
+from ..learning.state import LearnerState, PlanError, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from .build import Setup, build, build_problem
+from .history import history_of, observed_arrays, to_episode, to_transitions
 from .layout import read_seconds
 from .store import RunStore
-from .told import observed_arrays, to_episode, to_transitions, told
 
 
 class Session:
@@ -50,16 +51,12 @@ class Session:
         self.store = store
         self.imports = imports
         self.setup = setup
-        self.data, self.ends, _ = told(store, setup.problem)
         self._state: LearnerState | None = None
         self._plan: Plan | None = None
+        self.reread()
         # What a run's timings call the stages that are shown while it learns.
-        stages = {
-            "fit": "fitting",
-            "plan": "planning",
-            "best": "choosing a policy",
-            "cautious": "choosing a cautious policy",
-        }
+        stages = {"fit": "fitting", "plan": "planning", "best": "choosing a policy"}
+        stages["cautious"] = "choosing a cautious policy"
         for row in read_seconds(store.directory):
             for part, name in stages.items():
                 if isinstance(row.get(part), float | int):
@@ -117,7 +114,9 @@ class Session:
         return self._plan
 
     def replan(self, mass: Mass, step: int, options: dict[str, Any] | None = None) -> Plan:
-        """Plans the rest of the next episode anew, from a step on; or reads it from disk.
+        """Plans the rest of the next episode anew, from a step on, in place of the last plan.
+
+        If that was made for the same step, place and options, it is read from disk.
 
         Args:
             mass: Where the population was observed to be.
@@ -126,18 +125,11 @@ class Session:
                 rest of this episode only.
         """
         asked, given = self.asked(), options or {}
-        changed = self.store.replans(asked.episode)
-        if changed and changed[-1].step >= step:
-            last = changed[-1]
+        for last in self.store.replans(asked.episode)[-1:]:
             start = np.asarray(self.ask().mass[last.step])
             same = float(np.max(np.abs(start - np.asarray(mass)))) <= MASS_TOLERANCE
             if last.step == step and same and last.document["options"] == given:
                 return self.ask()
-            raise UserError(
-                f"episode {asked.episode} of the run {self.store.directory} was planned anew from "
-                f"step {last.step} already; name a later step, or delete {last.path} to plan it "
-                "once more"
-            )
         problem = None
         if given:
             config = self.store.config
@@ -162,17 +154,17 @@ class Session:
                     f"the run {self.store.directory} has no data yet that could make a policy the "
                     "best; tell it an episode first, `mufield ask` plans one, or a log"
                 )
-            ran: tuple[Profile, float | None] | None = None
+            best_run: tuple[Profile, float | None] | None = None
             if self.store.episodes:
                 number = self.store.best_episode
                 value, elsewhere = self.store.earned[number - 1]
-                ran = (self._read_plan(number).profile, value if elsewhere is None else None)
+                best_run = (self._read_plan(number).profile, value if elsewhere is None else None)
             state = self.state
             for log in self.store.logs:
                 if log.since > self.episode:  # told while a plan waits, which does not know it
                     state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
             began = time.perf_counter()
-            found = self.setup.learner.best(state, cautious=cautious, ran=ran)
+            found = self.setup.learner.best(state, cautious=cautious, best_run=best_run)
             self.store.note_seconds(self.episode, **{kind: time.perf_counter() - began})
             self.store.write_best(found, kind)
         return found
@@ -202,7 +194,7 @@ class Session:
         *,
         source: dict[str, Any] | None = None,
         repeated: bool = True,
-        usable: Usable | None = None,
+        greedy: GreedyRun | None = None,
         notes: Sequence[str] = (),
     ) -> EpisodeMetrics:
         """Makes an episode part of the run; raises, and changes nothing, if it does not fit.
@@ -211,36 +203,40 @@ class Session:
             episode: What was observed under the plan of the last `ask`.
             source: Where it comes from, for the record.
             repeated: Whether it may equal an earlier one, number for number.
-            usable: What a plan without optimism earned, if that is known.
+            greedy: What a plan without optimism earned, if that is known.
             notes: Sentences on the episode, for its metrics.
         """
         asked = self.asked()
-        data = self.data.append(episode)  # raises if it does not fit the problem
+        self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
             self._check_new(episode, source or {})
         config = self.store.config
         plan = self.ask()
-        if asked.changes:  # what the whole day was expected to earn, only its first plan said
+        if asked.changes:  # the last plan expected what the rest of the day earns, not the whole
             anew = ", ".join(str(step) for step, _ in asked.changes)
             note = "; ".join(each for each in (plan.note, f"planned anew from step {anew}") if each)
-            plan = replace(plan, value=self._first_plan(self.episode).value, note=note)
+            plan = replace(plan, value=jnp.nan * plan.value, note=note)
         metrics = measure(
             self.state,
             plan,
             episode,
-            data,
             earlier=self.store.earned,
             reference=config.reference,
-            usable=usable,
+            greedy=greedy,
             notes=notes,
         )
+        if not math.isfinite(metrics.value):
+            raise UserError(
+                f"expected rewards whose sum is a number, got J = {metrics.value}; tell them in "
+                "larger units"
+            )
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self.reread()
         return metrics
 
     def reread(self) -> None:
         """Reads the data again, after more were written; the plan is forgotten."""
-        self.data, self.ends, _ = told(self.store, self.setup.problem)
+        self.data, self.ends, _ = history_of(self.store, self.setup.problem)
         self._state = self._plan = None
 
     def step(self) -> EpisodeMetrics:
@@ -254,12 +250,12 @@ class Session:
         plan, number, began = self.ask(), self.episode, time.perf_counter()
         key = self.state.key_for(Use.RUN)
         episode = system.run(plan.profile, key, agents=self.store.config.agents)
-        ran, usable = time.perf_counter(), None
+        ran, greedy = time.perf_counter(), None
         if self.store.config.judge:
-            usable = judged(system, self.setup.learner, [self.state])[0]
+            greedy = run_greedy_plans(system, self.setup.learner, [self.state])[0]
             self.store.note_seconds(number, judge=time.perf_counter() - ran)
         began += time.perf_counter() - ran
-        metrics = self.tell(episode, usable=usable)
+        metrics = self.tell(episode, greedy=greedy)
         self.store.note_seconds(number, run=time.perf_counter() - began)
         return metrics
 

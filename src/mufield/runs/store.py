@@ -28,17 +28,16 @@ from ..io.sealed import (
     write_lines,
     write_sealed,
 )
-from ..learning.forecast import BestPlan
+from ..learning.best import BestPlan
 from ..learning.metrics import EpisodeMetrics
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from .config import RunConfig, read_config
 from .files import RunFiles
+from .history import logged_arrays, observed_arrays
 from .layout import LAYOUT, EpisodeRecord, LogRecord, ReplanRecord, read_seconds, replan_path
-from .metrics_files import write_columns
 from .surroundings import versions
-from .told import logged_arrays, observed_arrays
 
 
 class RunStore(RunFiles):
@@ -46,6 +45,10 @@ class RunStore(RunFiles):
 
     facts: ClassVar[tuple[str, ...]] = ("expected", "lower", "upper", "draws", "transitions", "how")
     """Kept with the policy that the data make best: fields of `BestPlan`."""
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        self.notes: list[str] = []  # what went wrong without harm, for people
 
     @classmethod
     def create(cls, directory: Path, config: RunConfig, imported: Path | None = None) -> "RunStore":
@@ -83,63 +86,42 @@ class RunStore(RunFiles):
     def write_plan(self, plan: Plan) -> None:
         """Writes the plan of the next episode: its policy, then the file that makes it count."""
         number = self.episodes + 1
-        policy = self.path("policies", number)
         document, arrays = plain(plan.profile)
         content = digest(json.dumps(document, sort_keys=True), arrays)
         name = self.new_plan_id(number, content, np.asarray(plan.mass))
         about = {"run": self.config.identity, "episode": number, "id": name}
-        save_policy(policy, plan.profile, info=about)
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
         memory = {_memory_name(path): leaf for path, leaf in leaves}
-        least = {} if plan.least is None else {"least": plan.least}
-        write_sealed(
-            self.path("plans", number),
-            about
-            | {"data": self.data_id(number), "note": plan.note}
-            | {"policy_sha256": file_digest(policy)},
-            {name: getattr(plan, name) for name in LAYOUT.planned} | least | memory,
-            kind=LAYOUT.plan_kind,
-        )
+        more = {"data": self.data_id(number)}
+        places = self.path("plans", number), self.path("policies", number)
+        _write_planned(*places, plan, about, more, memory, LAYOUT.plan_kind)
 
     def read_plan(self, number: int, memory: Any) -> Plan:
         """The plan of an episode; ``memory`` is like the planner's, with arrays or their shapes."""
         document, arrays = self.read_plan_file(number)
-        policy = self.path("policies", number)
-        check_file(policy)
-        if file_digest(policy) != document.get("policy_sha256"):
-            raise unusable(policy, "it is not the policy that was planned")
-        profile = load_policy(policy)
-        assert isinstance(profile, Profile)
-        figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in LAYOUT.planned}
-        if "least" in arrays:
-            figures["least"] = jnp.asarray(arrays.pop("least"))
+        profile = _read_planned(self.path("policies", number), document)
+        names = [name for name in (*LAYOUT.planned, "least") if name in arrays]
+        figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in names}
         filled = _fill(memory, arrays, self.path("plans", number))
         return Plan(profile=profile, memory=filled, note=document["note"], **figures)
 
     def write_replan(self, plan: Plan, step: int, options: dict[str, Any]) -> None:
         """Writes the next episode's plan as it was changed at a step: first its policy."""
         number = self.episodes + 1
-        path, mass = replan_path(self.directory, number, step), np.asarray(plan.mass)
+        before = self.replans(number)
+        path = replan_path(self.directory, number, len(before) + 1)
         path.parent.mkdir(exist_ok=True)
-        name = self.replan_id(number, self.replans(number), step, mass, options)
+        name = self.replan_id(number, before, step, np.asarray(plan.mass), options)
         about = {"run": self.config.identity, "episode": number, "id": name, "step": step}
-        policy = path.with_suffix(".policy")
-        save_policy(policy, plan.profile, info=about)
-        least = {} if plan.least is None else {"least": plan.least}
-        told = {"options": options, "note": plan.note, "policy_sha256": file_digest(policy)}
-        figures = {name: getattr(plan, name) for name in LAYOUT.planned}
-        write_sealed(path, about | told, figures | least, kind=LAYOUT.replan_kind)
+        places, more = (path, path.with_suffix(".policy")), {"options": options}
+        _write_planned(*places, plan, about, more, {}, LAYOUT.replan_kind)
 
     def read_replan(self, record: ReplanRecord, plan: Plan) -> Plan:
         """A plan as it was changed within the day; ``plan`` is the day's first."""
-        check_file(record.policy)
-        if file_digest(record.policy) != record.document["policy_sha256"]:
-            raise unusable(record.policy, "it is not the policy that was planned")
-        profile = load_policy(record.policy)
-        assert isinstance(profile, Profile)
+        profile = _read_planned(record.policy, record.document)
         figures = {name: jnp.asarray(array) for name, array in record.arrays.items()}
-        memory, note = plan.memory, record.document["note"]
-        return Plan(profile=profile, memory=memory, note=note, **figures)
+        note = record.document["note"]
+        return Plan(profile=profile, memory=plan.memory, note=note, **figures)
 
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
@@ -185,7 +167,13 @@ class RunStore(RunFiles):
             document["replans"] = changed
         write_sealed(self.path("episodes", number), document, arrays, kind=LAYOUT.episode_kind)
         self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source, name))
-        self.derive()
+        try:
+            self.derive()
+        except OSError as error:  # such as a full disk; the episode itself is there
+            self.notes.append(
+                f"episode {number} is part of the run, but its metrics or copies of policies could "
+                f"not be written ({error}); they are written when the run is opened next"
+            )
 
     def write_log(self, data: Transitions, source: dict[str, Any]) -> LogRecord:
         """Makes transitions that belong to no episode part of the run by writing one file."""
@@ -203,17 +191,12 @@ class RunStore(RunFiles):
     def derive(self) -> None:
         """Writes the metrics and the copies of policies where they are missing or differ."""
         write_lines(self.directory / LAYOUT.metrics, self.rows)
-        write_columns(self.directory / LAYOUT.columns, self.rows)
         if not self.records:
             return
         for name, number in (("last", self.episodes), ("best_episode", self.best_episode)):
             source, changed = self.policy_path(number), self.replans(number)
             planned = changed[-1].document if changed else self.read_plan_file(number).document
-            check_file(source)
-            data = source.read_bytes()
-            if hashlib.sha256(data).hexdigest() != planned.get("policy_sha256"):
-                raise unusable(source, "it is not the policy that was planned")
-            write_changed(self.directory / f"{name}.policy", data)
+            write_changed(self.directory / f"{name}.policy", _planned_bytes(source, planned))
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""
@@ -227,8 +210,8 @@ def check_vacant(directory: Path) -> None:
         return
     if (directory / LAYOUT.config).exists():
         raise UserError(
-            f"{directory} holds a run already; go on with `mufield resume {directory}`, or choose "
-            "another directory"
+            f"{directory} holds a run already; go on with `mufield train --out {directory}`, or "
+            "choose another directory"
         )
     # A process that was killed while it began a run may have left these.
     own = {"lock", LAYOUT.versions, *LAYOUT.parts}
@@ -239,6 +222,40 @@ def check_vacant(directory: Path) -> None:
             f"expected a new or empty directory for the run, but {directory} holds {others[0]}; "
             "choose another"
         )
+
+
+def _write_planned(
+    path: Path,
+    policy: Path,
+    plan: Plan,
+    about: dict[str, Any],
+    more: dict[str, Any],
+    memory: dict[str, Any],
+    kind: str,
+) -> None:
+    """Writes a policy, then the file that makes it count; both say what it is ``about``."""
+    save_policy(policy, plan.profile, info=about)
+    figures = {name: getattr(plan, name) for name in LAYOUT.planned}
+    if plan.least is not None:
+        figures["least"] = plan.least
+    told = {"note": plan.note, "policy_sha256": file_digest(policy)}
+    write_sealed(path, about | more | told, figures | memory, kind=kind)
+
+
+def _planned_bytes(policy: Path, planned: dict[str, Any]) -> bytes:
+    """A policy's file; raises if it is not the one that was planned."""
+    check_file(policy)
+    data = policy.read_bytes()
+    if hashlib.sha256(data).hexdigest() != planned["policy_sha256"]:
+        raise unusable(policy, "it is not the policy that was planned")
+    return data
+
+
+def _read_planned(policy: Path, planned: dict[str, Any]) -> Profile:
+    _planned_bytes(policy, planned)
+    profile = load_policy(policy)
+    assert isinstance(profile, Profile)
+    return profile
 
 
 def _memory_name(path: Any) -> str:

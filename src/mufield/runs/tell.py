@@ -1,18 +1,16 @@
 """Episodes and logs of a real system, told from files."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
 from ..io.episode import read_episode
 from ..io.log import read_log
-from ..io.policies import read_info
 from ..io.sealed import digest, file_digest
 from ..learning.metrics import EpisodeMetrics
+from .history import logged_arrays
 from .layout import LogRecord
 from .session import Session
-from .told import logged_arrays
 
 
 def tell_episode(
@@ -21,7 +19,6 @@ def tell_episode(
     *,
     mass_path: Path | None = None,
     agents: Sequence[str] = (),
-    policy_path: Path | None = None,
     repeated: bool = False,
 ) -> EpisodeMetrics:
     """Tells an episode from a file; raises, and changes nothing, if it cannot be right.
@@ -31,22 +28,10 @@ def tell_episode(
         path: The file of agents.
         mass_path: The file of distributions, if there is one.
         agents: The agents to learn from; by default all.
-        policy_path: The policy file that was run, to check that it is the one asked for.
         repeated: Whether the episode may equal an earlier one.
     """
-    asked = session.asked()
-    if policy_path is not None:
-        info = read_info(policy_path)
-        last = asked.policy_at(math.inf)
-        if info.get("id") != last:
-            raise UserError(
-                f"{policy_path} is not the policy that was asked for last: expected the id "
-                f"{last} of episode {asked.episode} of the run {asked.run}, got "
-                f"{info.get('id')} of episode {info.get('episode')} of the run "
-                f"{info.get('run')}; tell the episode of that policy"
-            )
     notes: list[str] = []
-    episode = read_episode(path, asked, mass_path=mass_path, agents=agents, notes=notes)
+    episode = read_episode(path, session.asked(), mass_path=mass_path, agents=agents, notes=notes)
     source = {"file": path.name, "sha256": file_digest(path)}
     return session.tell(episode, source=source, repeated=repeated, notes=notes)
 

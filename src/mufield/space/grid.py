@@ -1,4 +1,4 @@
-"""Regular grids over a box: cells, centres, walls and wrapped axes."""
+"""Regular grids over a box: cells, centres, walls, wrapped axes, and maps as drawings."""
 
 import math
 from collections.abc import Sequence
@@ -10,20 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..checks import numbers, whole_number
+from ..checks import PerAxis, bounds, numbers, per_axis, whole_number
 from ..errors import UserError
-from .drawing import parse_map
-
-T = TypeVar("T", float, bool)
-
-PerAxis = float | Sequence[float] | np.ndarray
-"""One number for all axes, or one for each."""
 
 Points = TypeVar("Points", Array, np.ndarray)
 """Arrays of JAX or of NumPy; methods return the same kind as they are given."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Grid:
     """A box of one to three dimensions, cut into equal cells; some cells may be walls.
 
@@ -41,23 +35,7 @@ class Grid:
     walls: np.ndarray = field(repr=False)
 
     def __post_init__(self) -> None:
-        dim = len(self.shape)
-        if not 1 <= dim <= 3:
-            raise UserError(f"a grid has 1 to 3 dimensions, got {dim} in the shape {self.shape}")
-        for cells in self.shape:
-            whole_number(cells, f"each number of cells in the shape {self.shape}")
-        for name in ("lower", "upper", "periodic"):
-            value = getattr(self, name)
-            if len(value) != dim:
-                raise UserError(
-                    f"{name} must have one entry for each of the {dim} axes, got {value}"
-                )
-        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise UserError(
-                    f"axis {axis} must run from a lower to a higher finite bound, "
-                    f"got {low} to {high}"
-                )
+        bounds(self.lower, self.upper, "the grid")
         walls = np.array(self.walls, dtype=bool)
         if walls.shape != self.shape:
             raise UserError(
@@ -90,6 +68,8 @@ class Grid:
         cells = numbers(shape, "shape", "give one whole number of cells for each axis")
         sizes = tuple(whole_number(n, "each entry of shape") for n in np.atleast_1d(cells).tolist())
         dim = len(sizes)
+        if not 1 <= dim <= 3:
+            raise UserError(f"a grid has 1 to 3 dimensions, got {dim} in the shape {sizes}")
         mask = np.zeros(sizes) if walls is None else numbers(walls, "walls", "give a mask")
         return cls(
             lower=per_axis(lower, dim, float, "lower"),
@@ -108,15 +88,19 @@ class Grid:
         lower: PerAxis = 0.0,
         periodic: bool | Sequence[bool] = False,
     ) -> "Grid":
-        """Builds a grid from an ASCII drawing; `parse_map` says how drawings are read."""
-        walls = parse_map(drawing)
-        dim = walls.ndim
-        low = per_axis(lower, dim, float, "lower")
-        size = per_axis(cell_size, dim, float, "cell_size")
+        """Builds a grid from a drawing in which ``#`` is a wall and ``.`` is free.
+
+        Drawings show x to the right and y upwards, so the *last* line of a drawing is y = 0. A
+        single line is a one-dimensional map; a sequence of drawings is a stack of floors, the first
+        at z = 0. Blank lines around a drawing and spaces around a line are ignored.
+        """
+        walls = _parse(drawing)
+        low = per_axis(lower, walls.ndim, float, "lower")
+        size = per_axis(cell_size, walls.ndim, float, "cell_size")
         if any(not s > 0 for s in size):
             raise UserError(f"cell_size must be positive on every axis, got {cell_size}")
         high = tuple(lo + s * n for lo, s, n in zip(low, size, walls.shape, strict=True))
-        return cls(low, high, walls.shape, per_axis(periodic, dim, bool, "periodic"), walls)
+        return cls.box(low, high, walls.shape, periodic=periodic, walls=walls)
 
     @cached_property
     def _identity(self) -> tuple[object, ...]:
@@ -127,6 +111,9 @@ class Grid:
 
     def __hash__(self) -> int:
         return hash(self._identity)
+
+    def __repr__(self) -> str:
+        return f"Grid({self.describe()})"
 
     def describe(self) -> str:
         """The space in words, for error messages."""
@@ -180,10 +167,15 @@ class Grid:
 
     @cached_property
     def neighbours(self) -> Int[np.ndarray, "cells directions"]:
-        """Free-cell index of each cell's neighbour in each of the `unit_steps`; -1 if blocked."""
-        return self.cell_index(self.free_cells[:, None] + unit_steps(self.dim))
+        """Free-cell index of each cell itself, then of those below and above it on each axis.
 
-    def lattice(self, points: Float[Points, "*batch dim"]) -> Float[Points, "*batch dim"]:
+        It is -1 where a neighbour is blocked.
+        """
+        axes = np.eye(self.dim, dtype=int)
+        steps = np.concatenate([0 * axes[:1], *np.stack([-axes, axes], axis=1)])
+        return self.cell_index(self.free_cells[:, None] + steps)
+
+    def in_cells(self, points: Float[Points, "*batch dim"]) -> Float[Points, "*batch dim"]:
         """Points measured in cells from the lower corner."""
         xp = _library(points)
         lower, size = xp.asarray(self.lower), xp.asarray(self.cell_size)
@@ -197,7 +189,7 @@ class Grid:
         cell. Periodic axes wrap. Points in NumPy are looked up in NumPy, in their own precision.
         """
         xp = _library(points)
-        place = self.lattice(points)
+        place = self.in_cells(points)
         finite = xp.isfinite(place)
         if xp is np:  # casts saturate in JAX, but in NumPy they may end up anywhere
             finite = finite & (np.abs(place) < 2**30)
@@ -249,15 +241,10 @@ class Grid:
 
         The added cells are walls; on periodic axes they repeat the opposite side.
         """
-        walls = self.walls
-        sizes = (margin,) * self.dim if isinstance(margin, int) else margin
-        for axis, (size, periodic) in enumerate(zip(sizes, self.periodic, strict=True)):
-            widths = [(size, size) if a == axis else (0, 0) for a in range(self.dim)]
-            if periodic:
-                walls = np.pad(walls, widths, mode="wrap")
-            else:
-                walls = np.pad(walls, widths, constant_values=True)
-        return walls
+        sizes = np.broadcast_to(margin, (self.dim,))
+        repeated, added = (np.where(np.equal(self.periodic, on), sizes, 0) for on in (True, False))
+        around = np.pad(self.walls, np.stack([repeated] * 2, axis=1), mode="wrap")
+        return np.pad(around, np.stack([added] * 2, axis=1), constant_values=True)
 
     def to_array(
         self, values: Float[Array | np.ndarray, "*batch cells"], fill: float = math.nan
@@ -280,21 +267,44 @@ class Grid:
         return array[(..., *self.free_cells.T)]
 
 
-def per_axis(value: Any, dim: int, kind: type[T], name: str = "the value") -> tuple[T, ...]:
-    """One value for each axis, from one value or a sequence of them."""
-    found = numbers(value, name, f"give one value, or one for each of the {dim} axes")
-    if found.ndim == 0:
-        found = np.broadcast_to(found, (dim,))
-    if found.shape != (dim,):
-        raise UserError(f"{name} must have one value for each of the {dim} axes, got {value}")
-    return tuple(kind(each) for each in found)
-
-
-def unit_steps(dim: int) -> Int[np.ndarray, "directions dim"]:
-    """The steps to a cell's neighbours: first staying, then one cell down and up each axis."""
-    axes = np.eye(dim, dtype=int)
-    return np.concatenate([np.zeros((1, dim), dtype=int), *np.stack([-axes, axes], axis=1)])
-
-
 def _library(array: Array | np.ndarray) -> Any:
     return np if isinstance(array, np.ndarray) else jnp
+
+
+def _parse(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
+    """The wall mask of a drawing or a stack of them, with axes (x,), (x, y) or (x, y, z)."""
+    if isinstance(drawing, str):
+        return _floor(drawing)
+    if not isinstance(drawing, Sequence) or not drawing:
+        raise UserError(
+            "a map must be a drawing of '#' and '.', or a list of drawings, one for each floor; "
+            f"got {drawing!r}; use Grid.box(..., walls=mask) for arrays"
+        )
+    floors = [np.atleast_2d(_floor(each).T).T for each in drawing]
+    if len({floor.shape for floor in floors}) > 1:
+        raise UserError(
+            "all floors must have the same width and depth, got "
+            f"{[floor.shape for floor in floors]}"
+        )
+    return np.stack(floors, axis=-1)
+
+
+def _floor(drawing: str) -> Bool[np.ndarray, "..."]:
+    lines = [line.strip() for line in drawing.strip().splitlines()]
+    if not lines:
+        raise UserError("the map is empty: draw at least one line of '#' and '.'")
+    for number, line in enumerate(lines, start=1):
+        if len(line) != len(lines[0]):
+            raise UserError(
+                f"all lines of a map must have the same length: line 1 has {len(lines[0])} "
+                f"characters, line {number} has {len(line)}; pad it with '.' or '#'"
+            )
+        for column, character in enumerate(line, start=1):
+            if character not in "#.":
+                raise UserError(
+                    f"unknown character {character!r} at line {number}, column {column}: "
+                    "use '#' for a wall and '.' for a free cell"
+                )
+    # Drawn top to bottom; stored with y growing upwards.
+    walls = np.array([[character == "#" for character in line] for line in lines[::-1]]).T
+    return walls[:, 0] if walls.shape[1] == 1 else walls

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._arrays import device_array
 from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..checks import distribution, finite, is_a, non_negative, numbers
 from ..errors import UserError, in_words
@@ -74,11 +75,6 @@ def log_mass(mass: Float[Array, "..."], floor: float = 1e-25) -> Float[Array, ".
     return jnp.log(jnp.maximum(mass, floor))
 
 
-def density(grid: Grid, mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch cells"]:
-    """Mass for each unit of length, area or volume."""
-    return mass / grid.cell_volume
-
-
 def entropy(mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch"]:
     """Shannon entropy of the masses in nats; ``log(n_cells)`` for the uniform distribution."""
     return jnp.sum(-mass * log_mass(mass), axis=-1)
@@ -87,18 +83,20 @@ def entropy(mass: Float[Array, "*batch cells"]) -> Float[Array, "*batch"]:
 def uniform(grid: Grid) -> Mass:
     """The same mass in every free cell."""
     check_grid(grid)
-    return jnp.full(grid.n_cells, 1.0 / grid.n_cells)
+    return device_array(np.full(grid.n_cells, 1.0 / grid.n_cells))
 
 
 def point_mass(grid: Grid, *cell: int) -> Mass:
     """All mass in the cell with these coordinates."""
     check_grid(grid)
-    return jnp.zeros(grid.n_cells).at[grid.index_at(*cell)].set(1.0)
+    mass = np.zeros(grid.n_cells)
+    mass[grid.index_at(*cell)] = 1.0
+    return device_array(mass)
 
 
-def check_grid(grid: Any) -> None:
-    """Raises unless ``grid`` is a `Grid`."""
-    is_a(grid, Grid, "the space", "make it with Grid.box or Grid.from_map")
+def check_grid(grid: Any) -> Grid:
+    """Returns ``grid`` if it is a `Grid`."""
+    return is_a(grid, Grid, "the space", "make it with Grid.box or Grid.from_map")
 
 
 def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass:
@@ -122,7 +120,7 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
     given = _per_cell(grid, values, name).astype(float)
     if not given.sum() > 0:
         raise UserError(f"{name} must not be zero everywhere; make it positive in some cell")
-    return jnp.asarray(given / given.sum(), dtype=jnp.result_type(float))
+    return device_array(given / given.sum())
 
 
 def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
@@ -134,8 +132,7 @@ def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
             raise UserError(f"{name} puts mass {in_walls:g} inside walls; move it to free cells")
         values = grid.from_array(values)
     values = _per_cell(grid, values, name)
-    total = distribution(values, name)
-    return jnp.asarray(values / total, dtype=jnp.result_type(float))
+    return device_array(values / distribution(values, name))
 
 
 def _per_cell(grid: Grid, given: Any, name: str) -> Float[np.ndarray, "cells"]:
@@ -166,13 +163,20 @@ def place_agents(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool)
     """Draws agents: each gets a cell by its mass, then a uniform position in it or its centre."""
     cell_key, place_key = jax.random.split(key)
     cell = _draw_cells(mass, jax.random.uniform(cell_key, (count,), dtype=mass.dtype))
-    position = jnp.asarray(grid.centres, dtype=mass.dtype)[cell]
-    if not centred:
-        inside = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
-        # Not on an edge, where rounding could put the position into the next cell.
-        inside = jnp.clip(inside, 1e-4, 1.0 - 1e-4)
-        position = position + (inside - 0.5) * jnp.asarray(grid.cell_size, dtype=mass.dtype)
-    return Placed(cell, position)
+    if centred:
+        return Placed(cell, jnp.asarray(grid.centres, dtype=mass.dtype)[cell])
+    shares = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
+    return Placed(cell, inside_cell(grid, cell, shares))
+
+
+def inside_cell(
+    grid: Grid, cell: Int[Array, "*agents"], shares: Float[Array, "*agents dim"]
+) -> Float[Array, "*agents dim"]:
+    """Positions at these shares of the edges of their cells, from the lower corner."""
+    # Not on an edge, where rounding could put the position into the next cell.
+    apart = jnp.clip(shares, 1e-4, 1.0 - 1e-4) - 0.5
+    centre = jnp.asarray(grid.centres, dtype=shares.dtype)[cell]
+    return centre + apart * jnp.asarray(grid.cell_size, dtype=shares.dtype)
 
 
 def sample(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool = False) -> States:

@@ -1,23 +1,155 @@
-"""How agents move: where they aim, the noise, and the rule for walls (`wall_rule`)."""
+"""How agents move: towards a target, by the rule for walls, with noise."""
 
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from .._types import Key, State
-from ..checks import finite, non_negative, number, numbers
+from .._types import CellIndex, Key, State, Stopped
+from ..checks import PerAxis, finite, non_negative, number, numbers, per_axis
 from ..errors import UserError
-from .grid import Grid, PerAxis, per_axis, unit_steps
-from .wall_rule import Ends, Move, Places, move, move_many, one_by_one
+from .grid import Grid
+from .walls import Places, decode, entry, lines_between, short_walk, trace
+
+
+class Move(eqx.Module):
+    """Where one move ended.
+
+    Attributes:
+        position: Where the agent is now.
+        stopped: Axes on which a wall or a border stopped it. There the displacement is censored:
+            it is shorter than the motion that was intended.
+        index: Free-cell index of the position.
+    """
+
+    position: State
+    stopped: Stopped
+    index: CellIndex
+
+
+class Ends(NamedTuple):
+    """Where the moves of many agents ended, as `Move` says it of one; an array for each axis."""
+
+    position: Places
+    stopped: tuple[Bool[Array, "*agents"], ...]
+    cell: Int[Array, "*agents"]
+
+
+def move(grid: Grid, start: State, target: State) -> Move:
+    """Moves one agent from ``start`` along the straight line towards ``target``.
+
+    Where an axis meets a wall or a border, that axis stops there and the others go on, so agents
+    slide along walls. A path that hits the corner of a wall exactly stops on all axes that meet
+    there, so that no axis is preferred. Periodic axes wrap. The paper leaves the rule open
+    ("stopped by the walls", Sec. 6; "redistribute some of the probability mass", App. D.2).
+
+    Stopped agents rest a rounding error in front of the wall, so that the cell of their position
+    is always free.
+
+    Args:
+        grid: The space.
+        start: A position in a free cell.
+        target: Where the agent would be without walls; may lie outside the box. An infinite or NaN
+            coordinate gives NaN.
+    """
+    path = trace(grid, grid.in_cells(start), grid.in_cells(target))
+    ends = _at_rest(grid, *map(tuple, (target, path.cell, path.stopped, path.direction > 0)))
+    return Move(jnp.stack(ends.position), path.stopped, ends.cell)
+
+
+def move_many(grid: Grid, start: Places, cell: Int[Array, "agents"], target: Places) -> Ends:
+    """Moves agents as `move` does, from ``start``, which is in the free cell ``cell``.
+
+    If one of them crosses many cells, all go by the rule for any distance, which is slower: call it
+    for some thousand agents at a time.
+    """
+    axes = zip(grid.lower, grid.cell_size, start, target, strict=True)
+    ends = [((here - low) / size, (there - low) / size) for low, size, here, there in axes]
+    lines = lines_between(grid, *zip(*ends, strict=True))
+
+    def at_rest(passed: Sequence[Array], stopped: Sequence[Array]) -> Ends:
+        cells = [line.first + p for line, p in zip(lines, passed, strict=True)]
+        return _at_rest(grid, target, cells, stopped, [line.steps > 0 for line in lines])
+
+    if not grid.padded_walls(1).any():
+        nowhere = jnp.zeros_like(cell, dtype=bool)
+        return at_rest([line.steps for line in lines], [nowhere] * grid.dim)
+    code = short_walk(grid, lines, cell)
+    return Ends(
+        *jax.lax.cond(
+            jnp.min(code) >= 0,
+            lambda code: at_rest(*decode(code, grid.dim)),
+            lambda _: one_by_one(partial(move, grid), start, target),
+            code,
+        )
+    )
+
+
+def one_by_one(rule: Callable[..., Move], *parts: Places) -> Ends:
+    """The moves of many agents by a rule for one, which takes vectors."""
+
+    def one(*parts: Sequence[Array]) -> Ends:
+        moved = rule(*map(jnp.stack, parts))
+        return Ends(tuple(moved.position), tuple(moved.stopped), moved.index)
+
+    return Ends(*jax.vmap(one)(*parts))
+
+
+def _at_rest(
+    grid: Grid,
+    target: Places,
+    cells: Sequence[Array],
+    stopped: Sequence[Array],
+    upward: Sequence[Array],
+) -> Ends:
+    """Where agents come to rest whose paths ended in these cells, not wrapped, on each axis."""
+    found, positions = [], []
+    margin = wall_margin(grid, target[0].dtype)
+    for axis, (goal, cell, stop, up) in enumerate(zip(target, cells, stopped, upward, strict=True)):
+        lower, size, extent = grid.lower[axis], grid.cell_size[axis], grid.extent[axis]
+        free = goal
+        if grid.periodic[axis]:
+            wrapped = jnp.mod(goal - lower, extent)
+            free = lower + jnp.where(wrapped >= extent, 0.0, wrapped)
+            cell = cell % grid.shape[axis]
+        low = lower + cell.astype(goal.dtype) * size
+        at_wall = jnp.where(up, low + size - margin, low + margin)
+        # Rounding must not put a position into another cell than the path ended in.
+        inside = jnp.clip(free, low + margin, low + size - margin)
+        position = jnp.where(stop, at_wall, inside)
+        positions.append(jnp.where(jnp.isfinite(goal), position, jnp.nan))
+        found.append(cell)
+    index = entry(jnp.asarray(grid.index_table), found)
+    return Ends(tuple(positions), tuple(stopped), index)
+
+
+def wall_margin(grid: Grid, dtype: Any) -> float:
+    """How far in front of a wall stopped agents rest: some rounding errors of positions."""
+    magnitude = max(*(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
+    return 8.0 * magnitude * float(jnp.finfo(dtype).eps)
+
+
+def check_rounding(grid: Grid, dtype: Any) -> None:
+    """Raises if positions are so far from the origin that their rounding is felt in a cell."""
+    far, smallest = max(map(abs, (*grid.lower, *grid.upper))), min(grid.cell_size)
+    if wall_margin(grid, dtype) > 0.1 * smallest:
+        raise UserError(
+            f"expected cells that are large beside the rounding of positions, got cells of "
+            f"{smallest:g} and positions up to {far:g}, which {dtype} rounds to "
+            f"{far * float(jnp.finfo(dtype).eps):.2g}; measure positions from a corner of the map "
+            "(subtract its lower corner), or compute with 64 bits "
+            "(jax.config.update('jax_enable_x64', True) at the start)"
+        )
 
 
 class GaussianNoise(eqx.Module):
-    """Independent Gaussian noise on each axis, added to where an agent aims."""
+    """Independent Gaussian noise on each axis, added to where an agent would go."""
 
     std: tuple[float, ...] = eqx.field(static=True)
     centred: ClassVar[bool] = False
@@ -30,15 +162,40 @@ class GaussianNoise(eqx.Module):
         non_negative(values, name, remedy)
         self.std = tuple(values.astype(float).tolist())
 
-    def draws(
-        self, grid: Grid, key: Key, shape: tuple[int, ...], dtype: Any
-    ) -> Float[Array, "*agents draws"]:
-        """The random numbers that `move` needs, for an array of agents of this shape."""
-        return jax.random.normal(key, (*shape, grid.dim), dtype=dtype)
+    def on(self, grid: Grid) -> "GaussianNoise":
+        """The noise with one standard deviation for each axis of a grid."""
+        given = self.std * grid.dim if len(self.std) == 1 else self.std
+        std = per_axis(given, grid.dim, float, "the noise")
+        for axis, (each, wide) in enumerate(zip(std, grid.extent, strict=True)):
+            if each > wide:
+                raise UserError(
+                    f"expected noise that is smaller than the space, which is {wide:g} wide on "
+                    f"axis {axis}, got a standard deviation of {each:g}; check the units"
+                )
+        return GaussianNoise(std)
 
-    def move(self, grid: Grid, state: State, aim: State, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent to where it aims plus the noise."""
-        return move(grid, state, aim + jnp.asarray(self.std, dtype=state.dtype) * draws)
+    def numbers(self, grid: Grid) -> int:
+        """How many random numbers a move needs: a standard normal one for each axis."""
+        return grid.dim
+
+    def draws(self, grid: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
+        """The random numbers of one agent's move."""
+        return jax.random.normal(key, (grid.dim,), dtype=dtype)
+
+    def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
+        """A draw of each number that is uniform between 0 and 1."""
+        return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform - 1.0)
+
+    def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
+        """Moves one agent towards its target plus the noise."""
+        return move(grid, state, target + jnp.asarray(self.std, dtype=state.dtype) * draws)
+
+    def move_many(
+        self, grid: Grid, start: Places, cell: Int[Array, "agents"], target: Places, draws: Places
+    ) -> Ends:
+        """Moves agents as `move` does, with one array for each axis and each draw."""
+        pushed = [t + s * draw for t, s, draw in zip(target, self.std, draws, strict=True)]
+        return move_many(grid, start, cell, tuple(pushed))
 
     def scaled(self, factor: float) -> "GaussianNoise":
         """Noise of ``factor`` times the standard deviation."""
@@ -60,30 +217,43 @@ class NeighbourNoise(eqx.Module):
         self.intensity = number(intensity, "the noise intensity", 0.0, 1.0)
 
     def weights(self, grid: Grid) -> Float[np.ndarray, "cells directions"]:
-        """Probability of each of the `unit_steps` in each cell."""
+        """Probability of each of the cell's `Grid.neighbours`."""
         free = grid.neighbours >= 0
         weights = self.intensity * free / free.sum(axis=1, keepdims=True)
         weights[:, 0] += 1.0 - self.intensity
         return np.asarray(weights)
 
-    def draws(
-        self, grid: Grid, key: Key, shape: tuple[int, ...], dtype: Any
-    ) -> Float[Array, "*agents draws"]:
-        """The random numbers that `move` needs, for an array of agents of this shape."""
-        return jax.random.gumbel(key, (*shape, len(unit_steps(grid.dim))), dtype=dtype)
+    def on(self, grid: Grid) -> "NeighbourNoise":
+        """The noise itself, which is the same on all grids."""
+        return self
 
-    def move(self, grid: Grid, state: State, aim: State, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent to where it aims, then perhaps on to a neighbour."""
-        moved = move(grid, state, aim)
-        dtype = state.dtype
-        weights = jnp.asarray(self.weights(grid), dtype=dtype)[moved.index]
-        # The Gumbel trick: this argmax has the weights as its probabilities.
-        direction = jnp.argmax(jnp.log(weights) + draws)
-        step = jnp.asarray(unit_steps(grid.dim), dtype=dtype)[direction]
-        size = jnp.asarray(grid.cell_size, dtype=dtype)
-        pushed = move(grid, moved.position, moved.position + step * size)
-        centre = jnp.asarray(grid.centres, dtype=dtype)[pushed.index]
-        return Move(position=centre, stopped=moved.stopped, index=pushed.index)
+    def numbers(self, grid: Grid) -> int:
+        """How many random numbers a move needs: one that is uniform between 0 and 1."""
+        return 1
+
+    def draws(self, grid: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
+        """The random number of one agent's move."""
+        return jax.random.uniform(key, (1,), dtype=dtype)
+
+    def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
+        """A draw of each number that is uniform between 0 and 1: the number itself."""
+        return uniform
+
+    def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
+        """Moves one agent to its target, then perhaps on to a neighbour."""
+        moved = move(grid, state, target)
+        # Blocked directions have no weight, repeat the sum before them and are never drawn.
+        sums = np.cumsum(self.weights(grid), axis=1)
+        above = jnp.asarray(sums / sums[:, -1:], dtype=state.dtype)[moved.index] > draws
+        index = jnp.asarray(grid.neighbours)[moved.index, jnp.argmax(above)]
+        centre = jnp.asarray(grid.centres, dtype=state.dtype)[index]
+        return Move(position=centre, stopped=moved.stopped, index=index)
+
+    def move_many(
+        self, grid: Grid, start: Places, cell: Int[Array, "agents"], target: Places, draws: Places
+    ) -> Ends:
+        """Moves agents as `move` does, with one array for each axis and each draw."""
+        return one_by_one(partial(self.move, grid), start, target, draws)
 
     def scaled(self, factor: float) -> "NeighbourNoise":
         """Noise of ``factor`` times the intensity."""
@@ -97,17 +267,3 @@ class NeighbourNoise(eqx.Module):
 
 
 Noise = GaussianNoise | NeighbourNoise
-
-
-def move_with_noise(
-    grid: Grid, noise: Noise, start: Places, cell: Int[Array, "agents"], aim: Places, draws: Places
-) -> Ends:
-    """Moves many agents to where they aim and the noise pushes them.
-
-    ``draws`` are those of ``noise.move``, with one array for each number.
-    """
-    if isinstance(noise, GaussianNoise):
-        std = per_axis(noise.std, grid.dim, float)
-        pushed = [a + s * draw for a, s, draw in zip(aim, std, draws, strict=True)]
-        return move_many(grid, start, cell, tuple(pushed))
-    return one_by_one(partial(noise.move, grid), start, aim, draws)

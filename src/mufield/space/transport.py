@@ -1,76 +1,53 @@
 """The Wasserstein-1 distance between distributions on a grid (Sec. 3 and App. A of the paper).
 
-`wasserstein` is exact: by cumulative sums on the line and the circle, by linear programming on
-other grids. The program starts with arcs between near cells and adds arcs until the dual prices
-prove that no other arc can help, so that a thousand cells take seconds rather than minutes.
-`approximate_wasserstein` serves grids of any size, and says how far off it may be.
+It is computed by cumulative sums on the line and the circle, by linear programming on other grids.
+The program starts with arcs between near cells and adds arcs until the dual prices prove that no
+other arc can help, so that a thousand cells take seconds rather than minutes.
 """
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from ..errors import UserError
 from .grid import Grid
 from .measure import check_mass
 
-MOST_CELLS = 4000
-"""Above this the linear program would take minutes and gigabytes; it refuses instead."""
 
-
-def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> float:
-    """W1 between two distributions over the free cells: the least mass times distance moved.
+def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike, *, most_cells: int = 4000) -> float:
+    r"""W1 between two distributions over the free cells: the least mass times distance moved.
 
     The distance between two cells is the Euclidean one of their centres, the shorter way around
     periodic axes.
+
+    The result is exact on lines, and on grids of up to ``most_cells`` free cells. Larger ones would
+    take minutes and gigabytes: they are pooled to at most a quarter as many square blocks, and all
+    excess of a block is put to one place in it. By the triangle inequality the result is then off
+    by at most $\sum_k |\mu_k - \nu_k|$ times the diagonal of a block.
     """
     excess = _excess(grid, mu, nu)
     if grid.dim == 1:
         return _one_dimensional(grid, excess)
-    if grid.n_cells > MOST_CELLS:
-        raise UserError(
-            f"the exact distance is for grids of up to {MOST_CELLS} free cells, this one has "
-            f"{grid.n_cells}; use approximate_wasserstein, which says how far off it may be"
-        )
+    if grid.n_cells > most_cells:
+        return _pooled(grid, excess, most_cells // 4)
     return _least_cost(excess, cell_distances(grid))
 
 
-class Distance(NamedTuple):
-    """A distance that may be off by ``error``, 0 if it is exact."""
-
-    value: float
-    error: float
-
-
-def approximate_wasserstein(
-    grid: Grid, mu: ArrayLike, nu: ArrayLike, most_blocks: int = 1000
-) -> Distance:
-    """W1 between two distributions on grids of any size.
-
-    It is exact up to `MOST_CELLS` free cells and on lines. Larger grids are pooled to at most
-    ``most_blocks`` blocks: all excess of a block of cells is put to one place in it. By the
-    triangle inequality the distance changes by no more than that takes, which is the ``error``.
-    """
-    if grid.dim == 1 or grid.n_cells <= MOST_CELLS:
-        return Distance(wasserstein(grid, mu, nu), 0.0)
-    excess = _excess(grid, mu, nu)
+def _pooled(grid: Grid, excess: Float[np.ndarray, "cells"], most_blocks: int) -> float:
+    """W1 after the excess of each block of cells is put to one place."""
     present = np.flatnonzero(excess)
     if not len(present):
-        return Distance(0.0, 0.0)
-    cells, places = grid.free_cells[present], np.asarray(grid.centres)[present]
+        return 0.0
+    cells, places, amount = grid.free_cells[present], grid.centres[present], excess[present]
     for side in range(2, max(grid.shape) + 1):
-        inverse = np.unique(cells // side, axis=0, return_inverse=True)[1].reshape(-1)
-        if inverse.max() < most_blocks:
+        block = np.unique(cells // side, axis=0, return_inverse=True)[1].reshape(-1)
+        if block.max() < most_blocks:
             break
-    amount = excess[present]
-    weight = np.bincount(inverse, np.abs(amount))
+    weight = np.bincount(block, np.abs(amount))
     # The middle of the block's excess, which it is cheap to put all of it to.
-    middles = np.stack([np.bincount(inverse, np.abs(amount) * x) / weight for x in places.T], 1)
-    carried = np.abs(amount) @ np.linalg.norm(places - middles[inverse], axis=-1)
-    between = np.linalg.norm(grid.displacement(middles[:, None], middles[None]), axis=-1)
-    return Distance(_least_cost(np.bincount(inverse, amount), between), float(carried))
+    middles = np.stack([np.bincount(block, np.abs(amount) * x) / weight for x in places.T], axis=1)
+    return _least_cost(np.bincount(block, amount), _distances(grid, middles))
 
 
 def _excess(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Float[np.ndarray, "cells"]:
@@ -102,8 +79,13 @@ def _least_cost(
 @lru_cache(maxsize=8)
 def cell_distances(grid: Grid) -> Float[np.ndarray, "cells cells"]:
     """Distances between the centres of all free cells."""
-    between = grid.displacement(grid.centres[:, None], grid.centres[None])
-    return np.asarray(np.linalg.norm(between, axis=-1))
+    return _distances(grid, grid.centres)
+
+
+def _distances(
+    grid: Grid, places: Float[np.ndarray, "places dim"]
+) -> Float[np.ndarray, "places places"]:
+    return np.asarray(np.linalg.norm(grid.displacement(places[:, None], places[None]), axis=-1))
 
 
 def _one_dimensional(grid: Grid, excess: Float[np.ndarray, "cells"]) -> float:

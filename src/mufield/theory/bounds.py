@@ -11,48 +11,32 @@ $\int \|\sigma(s, \pi_h(s), \mu_h)\| \mu_h(ds)$.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from ..checks import number
 from ..errors import UserError
 
 Log = float
 """Natural logarithm of a bound; minus infinity for a bound of zero."""
 
-Source = Literal["given", "bound", "estimate"]
-"""``"given"`` by the user; ``"bound"``, which the true constant cannot exceed; ``"estimate"``, the
-largest value that was seen, which the true constant can only exceed."""
-
 SYMBOLS = {
-    "motion": "L_f",
-    "spread": "L_sigma",
-    "policy": "L_pi",
-    "reward": "L_r",
-    "stretch": "kappa",
-    "norm": "B_f",
+    "L_f": "motion",
+    "L_sigma": "spread",
+    "L_pi": "policy",
+    "L_r": "reward",
+    "kappa": "stretch",
 }
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A value and its source: what is computed from an estimate is not proven."""
-
-    value: float
-    source: Source
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.value >= 0:
-            raise UserError(f"a constant must be 0 or more, got {self.value}")
+"""Symbols of the constants, and what they are called in `Constants`."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    r"""All constants of Sec. 5.
+    r"""The constants of Sec. 5; infinite where none is known.
 
     Attributes:
         motion: $L_f$ of assumption LipschitzDynamics.
@@ -61,45 +45,52 @@ class Constants:
             Lipschitz constant of the action's law in W1; the proofs then hold as they stand.
         reward: $L_r$ of the same assumption.
         stretch: $\kappa$, by how much rounding to cells can increase the distance of two agents
-            (`constants.grid_stretch`). It is 1 in the paper, which has no grid.
-        norm: $B_f$ of assumption RKHS, for the scaled displacement; None if there is no kernel.
+            (`grid_stretch`). It is 1 in the paper, which has no grid.
     """
 
-    motion: Constant
-    spread: Constant
-    policy: Constant
-    reward: Constant
-    stretch: Constant
-    norm: Constant | None = None
+    motion: float = math.inf
+    spread: float = math.inf
+    policy: float = math.inf
+    reward: float = math.inf
+    stretch: float = 1.0
 
-    @property
-    def estimated(self) -> list[str]:
-        """Names of the constants that are only estimates; B_f enters through beta alone."""
-        names = [each.name for each in fields(self) if each.name != "norm"]
-        return [name for name in names if getattr(self, name).source == "estimate"]
+    @classmethod
+    def given(cls, values: Mapping[str, Any], stretch: float) -> "Constants":
+        """Reads a user's constants, by their symbols, such as ``L_f``."""
+        for symbol in values:
+            if symbol not in SYMBOLS:
+                raise UserError(f"there is no constant {symbol!r}; there are {', '.join(SYMBOLS)}")
+        named = {SYMBOLS[each]: number(value, each, 0.0) for each, value in values.items()}
+        return cls(**{"stretch": stretch, **named})
 
     def step_growth(self, beta: float) -> float:
         r"""Growth of W1 in a step: $2 \kappa (1 + L_\pi) (L_f + 2 \beta L_\sigma)$."""
-        kappa, pi = self.stretch.value, self.policy.value
-        return kappa * 2 * (1 + pi) * (self.motion.value + 2 * beta * self.spread.value)
+        return self.stretch * 2 * (1 + self.policy) * (self.motion + 2 * beta * self.spread)
 
     def growth(self, beta: float) -> float:
         r"""$\overline{L}$ of theorem main: the paper adds one, so that its powers never fall."""
         return 1 + self.step_growth(beta)
 
 
-def given_constants(given: Mapping[str, Any]) -> dict[str, Constant]:
-    """Reads a user's constants, called by name (``motion``) or by symbol (``L_f``)."""
-    names = {symbol: name for name, symbol in SYMBOLS.items()} | {n: n for n in SYMBOLS}
-    found = {}
-    for key, value in given.items():
-        if key not in names:
-            known = ", ".join(f"{name} ({symbol})" for name, symbol in SYMBOLS.items())
-            raise UserError(f"there is no constant {key!r}; there are {known}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"the constant {key} must be a number, got {value!r}")
-        found[names[key]] = Constant(float(value), "given")
-    return found
+def grid_stretch(noise_std: Sequence[float], cell_size: Sequence[float]) -> float:
+    r"""Kappa, for noise and cells with one entry for each axis; derived in docs/theory.md.
+
+    On one axis it is $\Delta \sum_k \varphi_\sigma(k \Delta)$, infinite without noise; of p axes
+    the greatest counts, times $\sqrt{p}$. The borders of the space bring agents nearer to each
+    other; walls inside it may tear them apart, so that no constant holds at their ends.
+    """
+
+    def of_axis(std: float, size: float) -> float:
+        if std == 0:
+            return math.inf
+        step = size / std
+        if step < 0.5:  # the sum is one up to 1e-34
+            return 1.0
+        widest = math.ceil(40.0 / step)  # beyond 40 standard deviations the density is zero
+        edges = step * np.arange(-widest, widest + 1)
+        return float(step * np.sum(np.exp(-0.5 * edges**2)) / math.sqrt(2 * math.pi))
+
+    return math.sqrt(len(cell_size)) * max(map(of_axis, noise_std, cell_size))
 
 
 def flow_bound(
@@ -111,7 +102,7 @@ def flow_bound(
     the lemma's proof, which is sharper than its statement
     $2 \kappa \beta \, \overline{L}^{h-1} \sum_{i<h} \text{deviations}_i$.
     """
-    source = log(2 * constants.stretch.value * beta) + logs(deviations)
+    source = log(2 * constants.stretch * beta) + logs(deviations)
     growth = log(constants.step_growth(beta))
     bounds = [-math.inf]
     for each in source:
@@ -128,7 +119,7 @@ def gap_bound(constants: Constants, distances: Float[np.ndarray, "moments"]) -> 
 
     ``distances`` are logarithms of the distances, or of bounds of them, at the paid moments.
     """
-    factor = 2 * constants.reward.value * (1 + constants.policy.value)
+    factor = 2 * constants.reward * (1 + constants.policy)
     return log(factor) + float(np.logaddexp.reduce(distances))
 
 
@@ -167,7 +158,15 @@ def logs(values: Float[np.ndarray, "entries"]) -> Float[np.ndarray, "entries"]:
         return np.asarray(np.log(np.asarray(values, dtype=float)))
 
 
+def power(value: Log) -> str:
+    """Formats a value given by its natural logarithm, if large or small as a power of ten."""
+    if math.isinf(value):
+        return "infinite" if value > 0 else "0"
+    digits = value / math.log(10)
+    return f"{math.exp(value):.4g}" if -4 < digits < 5 else f"10^{digits:.1f}"
+
+
 def _prefix(constants: Constants, beta: float, paid: int) -> Log:
-    factor = 4 * constants.stretch.value * beta * constants.reward.value
+    factor = 4 * constants.stretch * beta * constants.reward
     powers = (paid - 1) * log(constants.growth(beta)) if paid > 1 else 0.0
-    return log(factor * (1 + constants.policy.value)) + powers
+    return log(factor * (1 + constants.policy)) + powers

@@ -2,21 +2,26 @@ r"""Information that noisy observations give about a function, and the complexit
 
 Observing a function at points where its values have the covariances $K$, with noise of variance
 $\lambda$, gains $\frac12 \log\det(I + K / \lambda)$ nats. The greatest gain of any $n$ points,
-which may repeat, is $\gamma_n$ (definition MaximumInformationGain). Everything here is about one
-scalar output; those of several axes are added. The derivations are in docs/theory.md.
+which may repeat, is $\gamma_n$ (definition MaximumInformationGain). Formulas are about one scalar
+output; those of several axes are added. The derivations are in docs/theory.md.
 
 In signatures ``noise`` is $\lambda$, ``variance`` is v, the greatest prior variance, ``count`` is
 n and ``points`` the number of observations in an episode.
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from ..errors import UserError
+from ..learning.state import Use, key_after
+from ..models.gp import GaussianProcess
+from ..models.posterior import covariances
 from .bounds import Log, log
+from .run import RunData
 
 Covariance = Float[np.ndarray, "points points"]
 
@@ -46,76 +51,9 @@ def stale_variances(
     return np.asarray(np.maximum(left, 0.0))
 
 
-@dataclass(frozen=True, eq=False)
-class Capacity:
-    r"""Bounds of $\gamma_n$ from points that were chosen greedily among candidates.
-
-    Attributes:
-        gains: Information that each chosen point added.
-        chosen: Indices of the chosen candidates, in order.
-        left: After each choice, the most that one more observation could add.
-    """
-
-    gains: Float[np.ndarray, "steps"]
-    chosen: Int[np.ndarray, "steps"]
-    left: Float[np.ndarray, "steps"]
-
-    def lower(self, count: int) -> float:
-        r"""A lower bound of $\gamma_n$: the information of the first n chosen points."""
-        return float(np.sum(self.gains[:count]))
-
-    def submodular(self, count: int) -> float:
-        r"""An upper bound: as information is submodular, greedy reaches $(1 - 1/e) \gamma_n$."""
-        return self.lower(count) / (1 - math.exp(-1))
-
-    def online(self, count: int) -> float:
-        r"""An upper bound that is often sharper.
-
-        By submodularity, n observations add at most n times what the best single one adds to the
-        points chosen so far; the bound is the least over all stages of the choice.
-        """
-        if count == 0:
-            return 0.0
-        known = np.concatenate([[0.0], np.cumsum(self.gains)])
-        most = np.concatenate([self.gains[:1], self.left])
-        return float(np.min(known + count * most))
-
-    def upper(self, count: int) -> float:
-        r"""The smaller of the two upper bounds of $\gamma_n$."""
-        return min(self.submodular(count), self.online(count))
-
-
-def greedy(covariance: Covariance, noise: float, steps: int) -> Capacity:
-    """Chooses ``steps`` points one by one, always the candidate whose value is known least."""
-    _check_noise(noise)
-    if len(covariance) == 0 or steps < 0:
-        raise UserError(
-            f"expected at least one candidate and 0 or more steps, got {len(covariance)} "
-            f"and {steps}"
-        )
-    left = np.array(covariance, dtype=float)
-    found, chosen, after = np.zeros(steps), np.zeros(steps, dtype=np.int64), np.zeros(steps)
-    for step in range(steps):
-        best = int(np.argmax(np.diagonal(left)))
-        found[step] = most_information(1, left[best, best], noise)
-        chosen[step] = best
-        column = left[:, best].copy()
-        left -= np.outer(column, column / (noise + max(column[best], 0.0)))
-        after[step] = most_information(1, float(np.max(np.diagonal(left))), noise)
-    return Capacity(found, chosen, after)
-
-
 def most_information(count: int, variance: float, noise: float) -> float:
     """The information of n independent observations; no others give more."""
     return count * 0.5 * math.log1p(max(float(variance), 0.0) / noise)
-
-
-def cover_allowance(count: int, radius: float, variance: float, noise: float) -> float:
-    r"""How much more information n points anywhere can give than n of the candidates.
-
-    Every point of the space lies within ``radius`` of a candidate, in the kernel metric $d_k$.
-    """
-    return count * (2 * radius * math.sqrt(variance) + radius**2) / (2 * noise)
 
 
 def log_stale_factor(noise: float, variance: float, points: int) -> Log:
@@ -126,8 +64,6 @@ def log_stale_factor(noise: float, variance: float, points: int) -> Log:
     for episodes of n ``points``. With the paper's $\lambda = n$ and $v \le 1$ it is less than
     $2 e n$ (eq. ChodhuryOnlineLemma11Partial); with a small lambda it grows exponentially in n.
     """
-    if points < 1:
-        raise UserError(f"an episode needs at least one observation, got {points}")
     return (points - 1) * math.log1p(variance / noise) + _log_lost(noise, variance)
 
 
@@ -148,21 +84,73 @@ def stale_bound(
 
 def _log_lost(noise: float, variance: float) -> Log:
     """Logarithm of 2 v / log(1 + v / lambda)."""
-    if not (noise > 0 and variance > 0):
-        raise UserError(
-            f"noise and variance must be positive, got {noise} and {variance}; without either "
-            "there is nothing to bound"
-        )
+    _check_positive(noise, variance)
     return log(2 * variance) - log(math.log1p(variance / noise))
 
 
 def _factor(covariance: Covariance, noise: float) -> Covariance:
     """Cholesky factor of K / lambda + I."""
-    _check_noise(noise)
+    _check_positive(noise)
     scaled = np.asarray(covariance, dtype=float) / noise
     return np.asarray(np.linalg.cholesky(scaled + np.eye(len(scaled))))
 
 
-def _check_noise(noise: float) -> None:
-    if not noise > 0:
-        raise UserError(f"the noise's variance lambda must be positive, got {noise}")
+def _check_positive(*variances: float) -> None:
+    if min(variances) <= 0:
+        raise UserError(f"noise and prior variances must be positive, got {variances}")
+
+
+class Information(NamedTuple):
+    r"""Information of a run's data in nats, summed over the axes.
+
+    Attributes:
+        gathered: Information of the data.
+        capacity: What as many observations with nothing in common would give: it bounds $\gamma$
+            among points whose prior variance is no greater than the data's.
+        complexity: $I_T$ at the data under the last kernel, in squared units of the space.
+        complexity_bound: Its bound by the information of the data.
+        prior_complexity: Its bound by the prior variance alone.
+        factor: Logarithm of C with $I_T \le C \gamma$, in the same units.
+    """
+
+    gathered: float
+    capacity: float
+    complexity: float
+    complexity_bound: float
+    prior_complexity: float
+    factor: Log
+
+
+def information_of(run: RunData, most: int = 5000) -> Information | None:
+    """The information of the data of a Gaussian process' run, under its last kernel.
+
+    None for other models, without noise, or for more than ``most`` transitions. The prior variance
+    is the greatest at the data.
+    """
+    family, ends = run.setup.learner.family, np.asarray(run.ends)
+    if not isinstance(family, GaussianProcess) or len(run.data) > most:
+        return None
+    key = key_after(jax.random.key(run.store.config.seed), len(ends), Use.FIT)
+    family, factor = family.factorised(run.data, key)  # with the hyperparameters of the last fit
+    if not np.all(factor.noise > 0):
+        return None
+    rows = family.rows(run.data)
+    table = covariances(factor.kernel, rows.inputs, rows.inputs)
+    variance, points = float(np.max(np.diagonal(table))), int(np.max(np.diff(ends, prepend=0)))
+    found = []
+    for axis, scale in enumerate(run.setup.problem.max_move):
+        noise, seen = float(factor.noise[axis]), rows.observed[:, axis].astype(bool)
+        own, stop = table[np.ix_(seen, seen)], np.cumsum(seen)[ends - 1]  # censored moves are out
+        gained = np.diff(np.append(0.0, np.cumsum(gains(own, noise)))[stop], prepend=0.0)
+        found.append(
+            Information(
+                gathered=float(gained.sum()),
+                capacity=most_information(len(own), variance, noise),
+                complexity=scale**2 * float(stale_variances(own, noise, stop).sum()),
+                complexity_bound=scale**2 * stale_bound(noise, variance, points, gained)[-1],
+                prior_complexity=scale**2 * variance * len(own),
+                factor=2 * math.log(scale) + log_stale_factor(noise, variance, points),
+            )
+        )
+    sums = [float(sum(column)) for column in zip(*found, strict=True)]
+    return Information(*sums)._replace(factor=max(each.factor for each in found))

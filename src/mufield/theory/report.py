@@ -1,259 +1,224 @@
-"""What `mufield theory` reports: the theory's bounds beside what a run realised."""
+"""The paper's bounds beside what a run realised, and which of its assumptions the run keeps."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from ..errors import UserError
-from ..models.gp import TheoryBeta
+from ..models.gp import GaussianProcess
+from ..problem import Problem
+from ..space.measure import at_all_cells
+from ..space.move import GaussianNoise
 from ..space.transport import cell_distances
-from .assumptions import Assumption, assumptions_of
-from .bounds import (
-    SYMBOLS,
-    Constants,
-    flow_bound,
-    gap_bound,
-    given_constants,
-    log,
-    logs,
-    regret_bound,
-)
-from .constants import constants_of, of_episode
-from .run import EpisodeEvidence, RunData, episodes_of
-from .run_information import information_of, prior_of
-from .verdicts import Findings, Verdict, value_range, verdicts_of
+from . import bounds
+from .bounds import Constants, Log, log, logs
+from .information import information_of
+from .run import Evidence, RunData
 
 
 @dataclass(frozen=True)
-class TheoryRow:
-    """One episode. Bounds are logarithms to the base of ten; sums are over episodes so far.
+class Verdict:
+    """A bound beside what was realised.
 
     Attributes:
-        value: Realised J.
-        regret: J of the reference minus ``value``.
-        optimism: J that the plan expected minus ``value``.
-        gap_bound: Bound of the optimism from the realised distances (lemma regretOptBound).
-        regret_bound: Bound of the regret from the deviations along the episode.
-        total_bound: Bound of the total regret from the complexity (theorem main).
-        w1_end: W1 of the imagined and the realised distribution at the end.
-        w1_bound: Bound of ``w1_end`` (`flow_bound`).
-        complexity: I_t along the realised flows.
-        observed_complexity: I_t at the tracked agents' points.
-        theory_beta: Scale of corollary ConfidenceInterval with the information of the data.
-        stale_complexity: ``observed_complexity`` of all agents, under the last kernel.
-        complexity_bound: Bound of ``stale_complexity`` by the information of the data.
-        information: Information of the data.
-        least_capacity: Lower bound of the greatest information that as many data can have.
-        capacity: Upper bound of it, among the candidates.
+        name: Label of the bound in the paper.
+        quantity: What it bounds.
+        realised: Realised value; NaN if unknown.
+        bound: Natural logarithm of the bound.
+        trivial: A value that the quantity cannot exceed anyway.
     """
 
-    episode: int
-    value: float
-    regret: float | None
-    total_regret: float | None
-    optimism: float | None
-    gap_bound: float | None
-    regret_bound: float
-    total_bound: float
-    beta: float
-    w1_end: float | None
-    w1_bound: float
-    complexity: float
-    observed_complexity: float
-    theory_beta: float | None = None
-    stale_complexity: float | None = None
-    complexity_bound: float | None = None
-    information: float | None = None
-    least_capacity: float | None = None
-    capacity: float | None = None
+    name: str
+    quantity: str
+    realised: float
+    bound: Log
+    trivial: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether it holds, and if so, whether it says more than the trivial bound."""
+        if math.isnan(self.realised) or math.isnan(self.bound):
+            return "not known"
+        if log(self.realised) > self.bound + 1e-6:  # rounding is forgiven
+            return "does not hold"
+        return "vacuous" if self.bound >= log(self.trivial) else "holds"
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One of the theory's assumptions; ``holds`` is None if a run cannot show it."""
+
+    name: str
+    holds: bool | None
+    why: str
 
 
 @dataclass(frozen=True, eq=False)
 class TheoryReport:
-    """The whole report.
-
-    Attributes:
-        run: Directory of the run.
-        delta: Probability with which the theory's band may fail.
-        growth: L-bar, with the constants of all episodes.
-        diameter: Greatest distance in the space.
-        value_range: Greatest difference of two policies' J.
-        rows: One for each episode.
-        distances: W1 of imagined and realised flows, by episode and moment; NaN without a plan.
-        distance_bounds: Logarithms to the base of ten of their bounds.
-    """
+    """The whole report; ``growth`` is L-bar, ``rows`` has one entry for each episode."""
 
     run: str
-    environment: str
-    model: str
-    horizon: int
-    delta: float
     constants: Constants
     growth: float
-    diameter: float
-    value_range: float
-    assumptions: tuple[Assumption, ...]
     verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...]
-    rows: tuple[TheoryRow, ...]
-    distances: Float[np.ndarray, "episodes moments"] = field(repr=False)
-    distance_bounds: Float[np.ndarray, "episodes moments"] = field(repr=False)
+    assumptions: tuple[Assumption, ...]
+    rows: tuple[dict[str, float], ...]
 
     def document(self) -> dict[str, Any]:
         """The report for JSON; bounds are logarithms to the base of ten."""
         document = asdict(self)
         document["episodes"] = document.pop("rows")
-        document["w1"] = document.pop("distances").tolist()
-        document["log10_w1_bound"] = document.pop("distance_bounds").tolist()
-        for words, verdict in zip(document["verdicts"], self.verdicts, strict=True):
+        for words, each in zip(document["verdicts"], self.verdicts, strict=True):
             words["log10_bound"] = words.pop("bound") / math.log(10)
-            words |= {name: getattr(verdict, name) for name in ("vacuous", "holds", "sentence")}
+            words["verdict"] = each.verdict
         plain: dict[str, Any] = _finite(document)
         return plain
 
 
 def make_report(
     run: RunData,
+    evidence: Sequence[Evidence],
     *,
     given: Mapping[str, Any] | None = None,
-    delta: float = 0.1,
     reference: float | None = None,
-    evidence: Sequence[EpisodeEvidence] | None = None,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> TheoryReport:
     """Computes the report on a run.
 
     Args:
         run: The run.
-        given: Constants that the user knows, by name or symbol.
-        delta: Probability with which the theory's band may fail.
+        evidence: All of `episodes_of`, which takes most of the time.
+        given: Constants that the user knows, by their symbols.
         reference: J of the best policy; by default the run's own reference.
-        evidence: Result of `episodes_of`, if at hand; it takes most of the time.
-        progress: Called after each episode with the number of episodes done.
     """
-    if not 0 < delta < 1:
-        raise UserError(f"delta must be between 0 and 1, got {delta}")
-    known = given_constants(given or {})
-    if evidence is None:
-        evidence = []
-        for each in episodes_of(run):
-            evidence.append(each)
-            progress(len(evidence))
-    problem, config, rewarded = run.setup.problem, run.store.config, run.rewarded
-    prior = prior_of(run)
-    constants = constants_of(run, evidence, prior, known)
-    wider = (config.scale or 1.0) if config.optimism in ("hallucinated", "shared") else 1.0
-    betas = [max(1.0, wider) * each.beta for each in evidence]
-    masses = np.concatenate([each.mass for each in evidence])
-    found = Findings(
-        run=run,
-        evidence=evidence,
-        constants=constants,
-        betas=betas,
-        flows=[
-            flow_bound(of_episode(constants, each), beta, each.deviations)
-            for each, beta in zip(evidence, betas, strict=True)
-        ],
-        prior=prior,
-        information=None if prior is None else information_of(run, prior),
-        reference=config.reference if reference is None else reference,
-        diameter=float(cell_distances(problem.grid).max()),
-        value_range=math.inf if rewarded is None else value_range(rewarded, masses),
-    )
-    unplanned = np.full(problem.horizon + 1, np.nan)
+    problem, config, stretch = run.setup.problem, run.store.config, math.inf
+    if isinstance(problem.noise, GaussianNoise) and not problem.grid.walls.any():
+        stretch = bounds.grid_stretch(problem.noise.std, problem.grid.cell_size)
+    constants = Constants.given(given or {}, stretch)
+    reference = config.reference if reference is None else reference
     return TheoryReport(
-        run=str(run.store.directory),
-        environment=config.environment,
-        model=config.model,
-        horizon=problem.horizon,
-        delta=delta,
+        run=f"{run.store.directory}: {config.environment}, {config.model}",
         constants=constants,
-        growth=constants.growth(max(betas)),
-        diameter=found.diameter,
-        value_range=found.value_range,
-        assumptions=assumptions_of(found),
-        verdicts=tuple(verdicts_of(found)),
-        notes=_notes(found),
-        rows=tuple(_row(found, delta, t) for t in range(len(evidence))),
-        distances=np.stack([unplanned if e.distances is None else e.distances for e in evidence]),
-        distance_bounds=np.stack(found.flows) / math.log(10),
+        growth=constants.growth(_beta(run, evidence)),
+        verdicts=tuple(_verdicts(run, evidence, constants, reference)),
+        assumptions=tuple(_assumptions(run, evidence, reference)),
+        rows=tuple(
+            {
+                "episode": number,
+                "value": each.value,
+                "regret": math.nan if reference is None else reference - each.value,
+                "optimism": each.optimistic - each.value,
+                "w1_end": float(each.distances[-1]),
+                "complexity": each.squared,
+                "beta": float(each.model.beta),
+            }
+            for number, each in enumerate(evidence, start=1)
+        ),
     )
 
 
-def _row(found: Findings, delta: float, t: int) -> TheoryRow:
-    each, bounds, paid = found.evidence[t], found.flows[t], found.paid
-    constants, own = found.constants, of_episode(found.constants, found.evidence[t])
-    regret, total, planned, w1_end, information = None, None, None, None, {}
-    so_far = found.evidence[: t + 1]
-    if found.reference is not None:
-        regret = found.reference - each.value
-        total = sum(found.reference - episode.value for episode in so_far)
-    if each.distances is not None:
-        planned = gap_bound(own, logs(each.distances[:paid])) / math.log(10)
-        w1_end = float(each.distances[-1])
-    complexity = sum(episode.squared for episode in so_far)
-    main = regret_bound(constants, max(found.betas[: t + 1]), log(complexity), t + 1, paid)
-    if (info := found.information) is not None:
-        information = {
-            "information": float(info.gathered[t]),
-            "least_capacity": float(info.least[t]),
-            "capacity": float(info.most[t]),
-        }
-        if constants.norm is not None and found.prior is not None:
-            before = float(info.gathered[t - 1]) if t else 0.0
-            beta = TheoryBeta(constants.norm.value, delta)
-            information["theory_beta"] = beta(found.prior.ratio, before)
-    if (info := found.own_information) is not None and info.complexity_bound is not None:
-        information["stale_complexity"] = float(info.complexity[t])
-        information["complexity_bound"] = float(info.complexity_bound[t])
-    return TheoryRow(
-        episode=t + 1,
-        value=each.value,
-        regret=regret,
-        total_regret=total,
-        optimism=None if each.optimistic is None else each.optimistic - each.value,
-        gap_bound=planned,
-        regret_bound=gap_bound(own, bounds[:paid]) / math.log(10),
-        total_bound=main / math.log(10),
-        beta=each.beta,
-        w1_end=w1_end,
-        w1_bound=float(bounds[-1]) / math.log(10),
-        complexity=complexity,
-        observed_complexity=sum(episode.observed for episode in so_far),
-        **information,
-    )
+def _beta(run: RunData, evidence: Sequence[Evidence]) -> float:
+    """Scale of a band that holds all imagined motions, and the true one if the model's does."""
+    config = run.store.config
+    wider = (config.scale or 1.0) if config.optimism in ("hallucinated", "shared") else 1.0
+    return max(1.0, wider) * max(float(each.model.beta) for each in evidence)
 
 
-def _notes(found: Findings) -> tuple[str, ...]:
-    notes = []
-    if found.constants.estimated:
-        names = ", ".join(SYMBOLS[name] for name in found.constants.estimated)
-        notes.append(
-            f"{names}: the largest slopes that were seen, which the true constants can only "
-            "exceed; bounds computed from them are not proven. Give what you know with --constants."
-        )
-    if found.reference is None:
-        notes.append(
-            "No reference is known, so that there is no regret; give J of the best policy with "
-            "--reference. The optimism, expected minus realised J, bounds each episode's regret "
-            "from above if the band holds the truth and plans are solved exactly with all of it."
-        )
-    elif max(each.value for each in found.evidence) > found.reference:
-        notes.append(
-            "An episode earned more than the reference, which is thus not the best policy: the "
-            "true regret is larger than what is shown."
-        )
-    broken, count = found.violations()
-    if broken:
-        notes.append(
-            f"{broken} of {count} realised distances exceed their bounds (lemma "
-            "MFFlowW1Bound): an assumption or an estimated constant is wrong."
-        )
-    return tuple(notes)
+def _verdicts(
+    run: RunData, evidence: Sequence[Evidence], constants: Constants, reference: float | None
+) -> Iterator[Verdict]:
+    """All bounds, in the order of the proofs; those of one episode are for the last."""
+    problem, last, beta = run.setup.problem, evidence[-1], _beta(run, evidence)
+    paid, count = problem.paid_steps, len(evidence)
+    best = math.nan if reference is None else reference
+    flow = bounds.flow_bound(constants, beta, last.deviations)
+    diameter, lemma = float(cell_distances(problem.grid).max()), "lemma MFFlowW1Bound"
+    for h, when in {1: "after one step", len(flow) - 1: "at the end"}.items():
+        what, far = f"W1 of imagined and realised flow {when}", float(last.distances[h])
+        yield Verdict(lemma, what, far, float(flow[h]), diameter)
+    most = math.inf if problem.hides_reward else value_range(problem, last.mass)
+    gap = last.optimistic - last.value
+    bound = bounds.gap_bound(constants, logs(last.distances[:paid]))
+    yield Verdict("lemma regretOptBound", "J expected minus realised", gap, bound, most)
+    lemma, regret = "lemma episodeRegretSquareBound", best - last.value
+    bound = bounds.episode_bound(constants, beta, last.deviations, paid)
+    yield Verdict(lemma, "regret of the last episode", regret, bound, most)
+    complexities = {"theorem main": log(sum(each.squared for each in evidence))}
+    if (info := information_of(run)) is not None:
+        complexities["theorem GPRegretBound"] = info.factor + log(info.capacity)
+    regret = sum(best - each.value for each in evidence)
+    for name, complexity in complexities.items():
+        bound = bounds.regret_bound(constants, beta, complexity, count, paid)
+        yield Verdict(name, f"regret of {count} episodes", regret, bound, count * most)
+    if info is not None:
+        name, bound = "eq. ChodhuryOnlineLemma11Partial", log(info.complexity_bound)
+        yield Verdict(name, "complexity of the data", info.complexity, bound, info.prior_complexity)
+        name, bound = "definition MaximumInformationGain", log(info.capacity)
+        yield Verdict(name, "information of the data", info.gathered, bound, math.inf)
+
+
+def _assumptions(
+    run: RunData, evidence: Sequence[Evidence], reference: float | None
+) -> Iterator[Assumption]:
+    """Each assumption, as far as a run can show whether it holds."""
+    problem, config, family = run.setup.problem, run.store.config, run.setup.learner.family
+    broken = ""
+    if problem.grid.walls.any():
+        broken = "walls inside the space make the motion discontinuous at their ends"
+    elif not isinstance(problem.noise, GaussianNoise):
+        broken = "the noise depends on the cell: it is not additive"
+    yield Assumption("LipschitzDynamics", False if broken else None, broken or "give L_f")
+    hidden = problem.hides_reward
+    why = "give L_pi and L_r; a reward with -log mu has none where mu may vanish"
+    why = "the reward was learned, too, which the paper's proofs do not cover" if hidden else why
+    yield Assumption("LipschitzPolicyAndReward", False if hidden else None, why)
+    inside = [each.inside for each in evidence if each.inside is not None]
+    worst = min(inside, default=0.0)
+    why = f"the band held the true motion of {worst:.1%} of the moves or more in every episode"
+    held = worst >= 1 - 1e-6 if inside else None
+    yield Assumption("WellCalibratedModel", held, why if inside else "the true motion is unknown")
+    drawn = config.optimism == "thompson"
+    why = "a motion that is drawn may leave it" if drawn else "plans imagined motions inside it"
+    yield Assumption("the imagined motion lies in the band", not drawn, why)
+    low = [reference is not None and each.optimistic < reference for each in evidence]
+    why, exact = "that a plan is a global optimum cannot be seen", None
+    if config.optimism not in ("hallucinated", "shared"):
+        why, exact = f"the plans' optimism was {config.optimism!r}", False
+    elif any(low):
+        why, exact = f"{sum(low)} plans expected less than the reference earns", False
+    elif config.scale is None or config.scale < 1:
+        why, exact = "plans used a share of the band, which may leave the true motion out", False
+    yield Assumption("plans are optimistic and solved exactly", exact, why)
+    why, in_space = "that the motion lies in the kernel's space cannot be seen", None
+    if not isinstance(family, GaussianProcess):
+        why, in_space = "this model is no Gaussian process: GPRegretBound does not apply", False
+    elif family.fit_kernel:
+        why, in_space = "the kernel was fitted anew in each episode; the theory has one", False
+    yield Assumption("RKHS and Kernel", in_space, why)
+
+
+def value_range(problem: Problem, masses: Float[np.ndarray, "moments cells"]) -> float:
+    """Estimates the greatest possible regret of an episode.
+
+    It is the greatest minus the least integrated reward, times the number of paid steps, among
+    point masses, the uniform distribution and ``masses``, with actions spread over the box.
+    """
+    n, grid, dtype = problem.grid.n_cells, problem.grid, problem.initial.dtype
+    tried = jnp.asarray(np.concatenate([np.eye(n), np.full((1, n), 1.0 / n), masses]), dtype)
+    moves = problem.actions.points(3).astype(dtype)
+    everywhere = jnp.broadcast_to(moves, (n, *moves.shape))
+
+    def extremes(mass: Array) -> Array:
+        rewards = at_all_cells(grid, mass, problem.reward, everywhere)
+        return jnp.stack([mass @ rewards.min(axis=1), mass @ rewards.max(axis=1)])
+
+    low, high = eqx.filter_jit(jax.lax.map)(extremes, tried).T
+    return float(high.max() - low.min()) * problem.paid_steps
 
 
 def _finite(value: Any) -> Any:
@@ -262,6 +227,4 @@ def _finite(value: Any) -> Any:
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

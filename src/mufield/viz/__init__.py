@@ -1,13 +1,11 @@
 """Pictures of flows and of what they earn. Needs the extra ``viz``; nothing else imports it."""
 
-from .calibration import calibration_figure, slice_figure
 from .city import MapPanel, clock, map_figure, map_labels, served_figure
 from .comparison import comparison_figure
 from .curves import Curve, Panel, band_of, curve_figure, panel_figure, save_figure
 from .fields import Labels, draw_field, field_figure
 from .film import animate_flow
 from .flows import NamedFlow
-from .sweep import sweep_figure
 
 __all__ = [
     "Curve",
@@ -17,7 +15,6 @@ __all__ = [
     "Panel",
     "animate_flow",
     "band_of",
-    "calibration_figure",
     "clock",
     "comparison_figure",
     "curve_figure",
@@ -28,6 +25,4 @@ __all__ = [
     "panel_figure",
     "save_figure",
     "served_figure",
-    "slice_figure",
-    "sweep_figure",
 ]

@@ -5,18 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Array, Float
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
 from .._style import STYLE
 from ..errors import UserError
 from ..fleet.maps import CityMap
+from .curves import Curve, Panel, panel_figure
 from .fields import Labels, draw_arrows
 
 Cells = Float[Array | np.ndarray, "cells"]
@@ -48,27 +47,17 @@ def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Lab
     )
 
 
-def map_figure(
-    city: CityMap,
-    panels: Sequence[MapPanel],
-    *,
-    title: str = "",
-    places: Mapping[str, tuple[float, float]] | None = None,
-    fleet: int = 1000,
-) -> Figure:
-    """Draws maps side by side, with one range of colours for all.
+def map_figure(city: CityMap, panels: Sequence[MapPanel], *, title: str = "") -> Figure:
+    """Draws maps side by side, in one range of colours: vehicles of a fleet of 1,000 in each cell.
 
     Args:
         city: The map.
         panels: What to show.
         title: Title of the figure.
-        places: Names to write on the maps, with longitude and latitude. If maps with arrows stand
-            beside others, only on those, because names would hide arrows.
-        fleet: Maps show how many vehicles of a fleet of this size are in a cell.
     """
     if not panels:
         raise UserError("expected at least one map to draw, got none")
-    grid, labels = city.grid, map_labels(city)
+    grid, labels, fleet = city.grid, map_labels(city), 1000
     width = 2.6 * max(1.0, 1.6 * grid.extent[0] / grid.extent[1])
     height = width * grid.extent[1] / grid.extent[0] + 0.9
     figure = Figure(figsize=(width * len(panels) + 1.0, min(height, 8.0)), layout="constrained")
@@ -76,15 +65,25 @@ def map_figure(
     highest = max(float(np.max(panel.shares)) for panel in panels)
     # The square root shows thin cells beside crowds.
     norm = PowerNorm(0.5, 0.0, max(fleet * highest, 1e-9))
-    for place, (panel, each) in enumerate(zip(panels, axes, strict=True)):
-        named = panel.arrows is None or all(other.arrows is not None for other in panels)
-        _draw_map(each, city, panel, fleet, norm, (places or {}) if named else {})
-        each.set(xlabel=labels.x, ylabel=labels.y if place == 0 else "", title=panel.title)
-    size = 1000 * grid.cell_size[0]
+    for panel, each in zip(panels, axes, strict=True):
+        values = np.asarray(panel.shares, dtype=float)
+        each.set_facecolor(STYLE.water)
+        each.imshow(
+            np.where(grid.walls, np.nan, grid.to_array(fleet * values)).T,
+            origin="lower",
+            extent=(grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]),
+            cmap=STYLE.street_map,
+            norm=norm,
+            interpolation="nearest",
+        )
+        if panel.arrows is not None:
+            draw_arrows(each, grid, values, np.asarray(panel.arrows, dtype=float), None)
+        each.set(xlabel=labels.x, title=panel.title)
+    axes[0].set_ylabel(labels.y)
     figure.colorbar(
         ScalarMappable(norm, STYLE.street_map),
         ax=list(axes),
-        label=f"number in a cell of {size:.0f} m, for a fleet of {fleet:,} vehicles",
+        label=f"number in a cell of {1000 * grid.cell_size[0]:.0f} m, of {fleet:,} vehicles",
         fraction=0.05,
         aspect=30,
         shrink=0.75,
@@ -100,34 +99,6 @@ def map_figure(
     return figure
 
 
-def _draw_map(
-    axes: Axes,
-    city: CityMap,
-    panel: MapPanel,
-    fleet: int,
-    norm: Normalize,
-    places: Mapping[str, tuple[float, float]],
-) -> None:
-    grid, values = city.grid, np.asarray(panel.shares, dtype=float)
-    axes.set_facecolor(STYLE.water)
-    picture = np.where(grid.walls, np.nan, grid.to_array(fleet * values))
-    axes.imshow(
-        picture.T,
-        origin="lower",
-        extent=(grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]),
-        cmap=STYLE.street_map,
-        norm=norm,
-        interpolation="nearest",
-    )
-    if panel.arrows is not None:
-        draw_arrows(axes, grid, values, np.asarray(panel.arrows, dtype=float), None)
-    for name, (longitude, latitude) in places.items():
-        x, y = city.to_plane(longitude, latitude)[0]
-        if grid.lower[0] <= x <= grid.upper[0] and grid.lower[1] <= y <= grid.upper[1]:
-            text = axes.text(x, y, name, ha="center", va="center", fontsize=7.5, zorder=4)
-            text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
-
-
 def served_figure(
     hours: Sequence[float] | np.ndarray,
     served: Mapping[str, Float[np.ndarray, "steps"]],
@@ -141,26 +112,13 @@ def served_figure(
         served: The shares by the name of the policy.
         title: Title of the figure.
     """
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for place, (name, shares) in enumerate(served.items()):
-        axes.plot(
-            hours,
-            shares,
-            label=name,
-            color=STYLE.colours[place % len(STYLE.colours)],
-            marker=STYLE.markers[place % len(STYLE.markers)],
-            markersize=4,
-        )
-    axes.set(
-        xlabel="time of day", ylabel="passengers served, of those who want a ride", ylim=(0, 1.03)
-    )
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.xaxis.set_major_formatter(lambda hour, _: clock(hour))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower left")
-    if title:
-        axes.set_title(title)
+    times = np.asarray(hours, dtype=float)
+    curves = {name: Curve(y, times, place=i) for i, (name, y) in enumerate(served.items())}
+    wanted = "passengers served, of those who want a ride"
+    panel = Panel(curves, "time of day", wanted, title, y_range=(0.0, 1.03), whole=False)
+    figure = panel_figure([[panel]], width=7.0)
+    figure.axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    figure.axes[0].xaxis.set_major_formatter(lambda hour, _: clock(hour))
     return figure
 
 

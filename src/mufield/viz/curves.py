@@ -63,12 +63,10 @@ class Panel:
     whole: bool = True
 
 
-def band_of(
-    values: Float[np.ndarray, "seeds entries"], *, place: int, first_x: int = 1, dashes: str = "-"
-) -> Curve:
+def band_of(values: Float[np.ndarray, "seeds entries"], *, place: int, dashes: str = "-") -> Curve:
     """The median over seeds, with a band from the least to the greatest if there are several."""
     # Not nanmedian: where a seed has no value, the curve shall have a gap.
-    middle, x = np.median(values, axis=0), first_x + np.arange(values.shape[1])
+    middle, x = np.median(values, axis=0), 1 + np.arange(values.shape[1])
     band = (values.min(axis=0), values.max(axis=0)) if len(values) > 1 else None
     return Curve(middle, x, band, place=place, dashes=dashes)
 
@@ -108,7 +106,6 @@ def panel_figure(
     panels: Sequence[Sequence[Panel | None]],
     *,
     title: str = "",
-    note: str = "",
     width: float = STYLE.panel[0],
     height: float = STYLE.panel[1],
     share_y: bool = False,
@@ -118,7 +115,6 @@ def panel_figure(
     Args:
         panels: The panels of each row; all rows have the same number. None leaves a place empty.
         title: Title of the figure.
-        note: Text between the panels and the legend.
         width: Width of a panel in inches.
         height: Height of a panel in inches.
         share_y: Whether the panels of a row share their vertical axis.
@@ -146,7 +142,7 @@ def panel_figure(
         place.set(xlim=panel.x_range, ylim=panel.y_range)
         if share_y:
             place.label_outer(remove_inner_ticks=False)
-    legend_below(figure, note)
+    legend_below(figure)
     if title:
         figure.suptitle(title)
     return figure
@@ -198,7 +194,7 @@ def draw_reference(
     axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.2, label=name)
 
 
-def legend_below(figure: Figure, note: str = "") -> None:
+def legend_below(figure: Figure) -> None:
     """Draws one legend for all panels below them, with one entry for each name."""
     entries: dict[str, Artist] = {}
     for axes in figure.axes:
@@ -207,15 +203,13 @@ def legend_below(figure: Figure, note: str = "") -> None:
     longest = max(map(len, entries), default=0)
     # Width in inches of a letter and of a handle in the legend, on the safe side.
     columns = int(figure.get_figwidth() / (0.072 * longest + 0.6))
-    legend = figure.legend(
+    figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
         ncols=max(1, min(len(entries), columns)),
         frameon=False,
     )
-    if note:
-        legend.set_title(note)
 
 
 def save_figure(

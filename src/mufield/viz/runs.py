@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,14 +13,15 @@ from .._style import DIAGNOSTICS, Diagnostic
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..io.policies import load_policy
-from ..learning.coverage import COVERAGE_LEVEL
+from ..learning.metrics import COVERAGE_LEVEL
 from ..problem import Problem
 from ..runs.files import RunFiles
-from ..runs.overview import RunGroup
+from ..space.grid import Grid
 from .curves import Curve, Panel, band_of, panel_figure
 from .fields import field_figure
 from .film import animate_flow
-from .flows import Arrows, Masses
+from .flows import NamedFlow
+from .groups import RunGroup
 
 
 def learning_figure(groups: Sequence[RunGroup]) -> Figure:
@@ -32,17 +32,17 @@ def learning_figure(groups: Sequence[RunGroup]) -> Figure:
     """
     _check(groups)
     curves: dict[str, Curve] = {}
-    usable_name = "realised without optimism"
+    greedy_name = "realised without optimism"
     for place, group in enumerate(groups):
-        name, usable = _label(group), group.column("usable")
+        name, greedy = _label(group), group.column("greedy")
         curves[name] = band_of(group.column("value"), place=place)
-        if np.isfinite(usable).any():
-            curves[f"{name}, {usable_name}"] = band_of(usable, place=place, dashes="--")
+        if np.isfinite(greedy).any():
+            curves[f"{name}, {greedy_name}"] = band_of(greedy, place=place, dashes="--")
     if len(groups) == 1 and len(groups[0].runs) == 1:
         columns = {
             "realised while exploring": "value",
             "expected by the optimistic plan": "optimistic",
-            usable_name: "usable",
+            greedy_name: "greedy",
         }
         found = {name: groups[0].column(column) for name, column in columns.items()}
         curves = {
@@ -76,42 +76,33 @@ def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True, eq=False)
-class RunFlow:
-    """One episode of a run, to be drawn; ``arrows`` are the mean actions, if space is a plane."""
-
-    problem: Problem
-    title: str
-    masses: Masses
-    arrows: Arrows | None
-
-
-def run_flow(run: RunFiles, problem: Problem, episode: int) -> RunFlow:
-    """Reads an episode, by its number from 1, and the policy that was run."""
+def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:
+    """Reads an episode, by its number from 1; if space is a plane, with the mean actions."""
     record = run.records[episode - 1]
     masses, arrows = jnp.asarray(record.arrays["mass"]), None
     if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
         policy = load_policy(run.policy_path(episode))
         arrows = np.asarray(Flow(problem).mean_actions(policy, masses))
     title = f"{run.config.environment}, episode {episode}, J = {record.row['value']:.4g}"
-    return RunFlow(problem, title, masses, arrows)
+    return NamedFlow(title, masses, arrows)
 
 
-def flow_figure(flow: RunFlow) -> Figure:
+def flow_figure(grid: Grid, flow: NamedFlow) -> Figure:
     """Draws the distributions at the beginning, on the way and at the end."""
     horizon = len(flow.masses) - 1
     steps = list(dict.fromkeys((0, horizon // 4, horizon // 2, horizon)))
     titles = [f"h = {step} of {horizon}" for step in steps]
-    figure = field_figure(flow.problem.grid, flow.masses, steps, arrows=flow.arrows, titles=titles)
+    figure = field_figure(grid, flow.masses, steps, arrows=flow.arrows, titles=titles)
     figure.suptitle(flow.title)
     return figure
 
 
-def animate_run(path: Path, flow: RunFlow, progress: Callable[[int, int], None]) -> Path:
+def animate_run(
+    path: Path, grid: Grid, flow: NamedFlow, progress: Callable[[int, int], None]
+) -> Path:
     """Writes an episode as a film; see `animate_flow`."""
     horizon = len(flow.masses) - 1
     titles = [f"{flow.title}\nh = {step} of {horizon}" for step in range(horizon + 1)]
-    grid = flow.problem.grid
     return animate_flow(
         path, grid, flow.masses, arrows=flow.arrows, titles=titles, progress=progress
     )

@@ -233,7 +233,6 @@ function onKey(event) {
 
 bindControls();
 makeQuantities();
-drawSweeps(page.data.sweeps ?? []);
 byId("follow-label").hidden = !page.data.live;
 page.episode = episodesShown().at(-1) ?? 0;
 setTheme(storedTheme());

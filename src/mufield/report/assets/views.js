@@ -2,7 +2,7 @@
 
 const QUANTITIES = [
   { key: "value", name: "realised, exploring", dash: "solid", marker: "circle", colour: "--c0" },
-  { key: "usable", name: "realised without optimism", dash: "solid", marker: "triangle", colour: "--c2" },
+  { key: "greedy", name: "realised without optimism", dash: "solid", marker: "triangle", colour: "--c2" },
   { key: "optimistic", name: "optimistic plan", dash: "dashed", marker: "square", colour: "--c1" },
   { key: "best", name: "best so far", dash: "dotted", marker: "", colour: "--c3" },
 ];
@@ -22,7 +22,7 @@ const PARTS = [
 ];
 
 /** Quantities that at least one run has, or may have once it begins: not all runs are judged. */
-const quantitiesOf = (runs) => QUANTITIES.filter(({ key }) => key !== "usable"
+const quantitiesOf = (runs) => QUANTITIES.filter(({ key }) => key !== "greedy"
   || runs.some((run) => !run.rows.length || column(run, key).length));
 
 const column = (run, key) => run.rows.flatMap((row) => (isNumber(row[key]) ? [[row.episode, row[key]]] : []));
@@ -124,7 +124,7 @@ function tilesOf(run, several) {
     ["best J" + (best ? `, episode ${best.episode}` : ""), figure(last?.best)],
     ["last J", figure(last?.value)],
     isNumber(last?.regret) ? ["last regret", figure(last.regret)] : ["last W1 at end", figure(last?.w1_end)],
-    isNumber(last?.usable) ? ["last J without optimism", figure(last.usable)] : ["last optimism gap", figure(last?.optimism)],
+    isNumber(last?.greedy) ? ["last J without optimism", figure(last.greedy)] : ["last optimism gap", figure(last?.optimism)],
     ["last coverage", percent(last?.coverage)],
     ["transitions", figure(last?.transitions)],
     ["time", duration(total)],
@@ -196,15 +196,15 @@ function settingText(value) {
 }
 
 const ROW_COLUMNS = [
-  ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["usable", "usable"],
-  ["usable_expected", "usable expected"], ["best", "best"], ["elsewhere", "elsewhere"],
-  ["beta", "β"], ["spread", "spread"], ["control", "|η|"], ["w1_middle", "W1 half-way"], ["w1_end", "W1 end"],
+  ["episode", "episode"], ["value", "J"], ["optimistic", "optimistic"], ["optimism", "gap"], ["greedy", "greedy"],
+  ["greedy_expected", "greedy expected"], ["best", "best"], ["elsewhere", "elsewhere"],
+  ["beta", "β"], ["spread", "spread"], ["control", "|η|"], ["w1_end", "W1 end"],
   ["coverage", "coverage"], ["margin", "margin"], ["assured", "assured"],
   ["transitions", "transitions"], ["regret", "regret"],
 ];
 
 // Columns of the table that only some runs have.
-const RARE = ["usable", "usable_expected", "elsewhere", "margin", "assured"];
+const RARE = ["greedy", "greedy_expected", "elsewhere", "margin", "assured"];
 
 function rowsTable(run) {
   const columns = ROW_COLUMNS.filter(([key]) => !RARE.includes(key) || column(run, key).length);

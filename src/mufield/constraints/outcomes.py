@@ -1,0 +1,187 @@
+"""Constraints under an uncertain model: they must hold in all of some sampled models.
+
+A learner plans with one motion, an optimistic one, and must satisfy constraints under every other
+that its data allow. While mirror ascent climbs, margins are raised by what the worst sampled model
+falls short of the planned one. A plan that is still not safe is mixed with a safe policy.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._types import Margins, Mass, Masses, Step
+from ..flow.flow import Flow
+from ..flow.moves import Weights
+from ..flow.rollout import forward
+from ..flow.windows import KernelBank
+
+
+class Mixture(NamedTuple):
+    """A plan, followed by as many agents as constraints allow.
+
+    Attributes:
+        weights: The weights of the mixture.
+        share: Share of the agents that follow the plan.
+        resumed: Whether the others do as in the last episode, instead of following the safe policy.
+        margins: The least margins of the mixture.
+    """
+
+    weights: Weights
+    share: Float[Array, ""]
+    resumed: Bool[Array, ""]
+    margins: Margins
+
+
+class Outcomes(eqx.Module):
+    """What policies over a fixed set of moves lead to in the mean model and in sampled ones.
+
+    A margin counts as satisfied if it is in every sampled model; and also if it is after
+    subtracting each sampled model's error on the last episode, so that samples need tell only what
+    changes. The true model was not wrong then: if it is like the samples, one bound is as good as
+    the other.
+
+    Attributes:
+        flow: The flow of the problem, with agents' own actions.
+        actions: The moves.
+        kernels: Landing kernels: of the mean, of samples that plans are made for, and of as many
+            that plans are only checked in: of many plans the best looks better than it is in the
+            samples that it was chosen by.
+        errors: By how much too large each model expected the margins of the last episode; None if
+            there was none.
+        relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up
+            to this factor more, after the first episode; otherwise no plan would ever be run.
+        trials: Shares of a plan that are tried in a mixture with a safe policy.
+        reach: Each trial is at this share of the predicted boundary.
+    """
+
+    flow: Flow
+    actions: Float[Array, "moves action_dim"]
+    kernels: Float[Array, "models cells moves window"]
+    errors: Float[Array, "models steps margins"] | None
+    relaxation: float = eqx.field(static=True, default=1.5)
+    trials: int = eqx.field(static=True, default=3)
+    reach: float = eqx.field(static=True, default=0.95)
+
+    @classmethod
+    def of(
+        cls, flow: Flow, actions: Array, kernels: Array, last: tuple[Array, Weights] | None
+    ) -> "Outcomes":
+        """The outcomes by the models' kernels.
+
+        ``last`` are the population before each move of the last episode, and the weights of the
+        policy that was run; None if there was no episode.
+        """
+        if last is None:
+            return cls(flow, actions, kernels, None)
+        problem, (mass, weights) = flow.problem, last
+
+        def error(kernel: Array) -> Margins:
+            begin = mass[0 if problem.first is None else problem.first]
+            expected = problem.margins(episode(flow, kernel, weights, begin))
+            # How the episode ended is not known; each model knows how its last move would end.
+            phi = _by_kernel(flow, kernel)
+            end = phi.push(mass[-1][:, None] * weights[-1], None, mass[-1], problem.horizon - 1)
+            was = problem.margins(jnp.concatenate([mass, end[None]]))
+            return jnp.where(jnp.isfinite(was), expected - was, 0.0)
+
+        return cls(flow, actions, kernels, jax.lax.map(error, kernels))
+
+    def expected(self, weights: Weights) -> Masses:
+        """The population under the mean model."""
+        return episode(self.flow, self.kernels[0], weights)
+
+    def least(self, weights: Weights) -> Margins:
+        """The least margins of the models that plans are made for."""
+        return self._worst(weights, 1 + len(self.kernels) // 2)
+
+    def checked(self, weights: Weights) -> Margins:
+        """The least margins of all models."""
+        return self._worst(weights, len(self.kernels))
+
+    def _worst(self, weights: Weights, count: int) -> Margins:
+        def one(kernel: Array) -> Margins:
+            return self.flow.problem.margins(episode(self.flow, kernel, weights))
+
+        found = jax.lax.map(one, self.kernels[:count])
+        least = jnp.min(found, axis=0)
+        if self.errors is None:
+            return least
+        return jnp.maximum(least, jnp.min(found - self.errors[:count], axis=0))
+
+    def mixed(self, weights: Weights, safe: Weights, last: Weights | None = None) -> Mixture:
+        """The greatest share of a plan that satisfies the constraints in a mixture.
+
+        In a mixture a share of the agents follows the plan and the others the safe policy, as far
+        as the mean model can tell who is who. The policy of the ``last`` episode takes the place of
+        the safe one if it satisfies the constraints, too: that it is safe was seen.
+        """
+        whole = self.checked(weights)
+        one, no = jnp.ones((), dtype=weights.dtype), jnp.asarray(False)
+
+        def mix() -> Mixture:
+            resumed, base = no, safe
+            if last is None:
+                least = self.checked(safe)
+            else:
+                least = self.checked(last)
+                resumed = jnp.min(least) >= 0
+                base = jnp.where(resumed, last, safe)
+                least = jax.lax.cond(resumed, lambda: least, lambda: self.checked(safe))
+            still = self.expected(base)
+            plan, rest = self.expected(weights)[:-1, :, None], still[:-1, :, None]
+            allowed = 0 * one
+            if last is not None:
+                known = jnp.maximum(jnp.min(self.flow.problem.margins(still)), jnp.min(least))
+                allowed = self.relaxation * jnp.minimum(known, 0.0)
+
+            def mixture(share: Array) -> Weights:
+                own, others = share * plan, (1 - share) * rest
+                both = own * weights + others * base
+                # Where nobody is expected, the plan, as far as it is followed at all.
+                unseen = share * weights + (1 - share) * base
+                met = own + others
+                return jnp.where(met > 1e-9, both / jnp.maximum(met, 1e-9), unseen)
+
+            def attempt(_: Any, tried: tuple[Array, ...]) -> tuple[Array, ...]:
+                low, margins, high, violated = tried
+                # Constraints are concave, so that less than the straight line between is on the
+                # safe side; a little less than that, because samples differ in who is who.
+                ratio = (margins - allowed) / (margins - violated)
+                reach = jnp.where(violated < allowed, ratio, 1.0)
+                share = low + (high - low) * self.reach * jnp.clip(jnp.min(reach), 0.0, 1.0)
+                found = self.checked(mixture(share))
+                better = jnp.min(found) >= allowed
+                yes, no = (share, found, high, violated), (low, margins, share, found)
+                return tuple(jnp.where(better, a, b) for a, b in zip(yes, no, strict=True))
+
+            start = (0 * one, least, one, whole)
+            share, margins, *_ = jax.lax.fori_loop(0, self.trials, attempt, start)
+            return Mixture(mixture(share), share, resumed, margins)
+
+        feasible = jnp.min(whole) >= 0
+        found: Mixture = jax.lax.cond(feasible, lambda: Mixture(weights, one, no, whole), mix)
+        return found
+
+
+def episode(
+    flow: Flow,
+    kernel: Float[Array, "cells moves window"],
+    weights: Weights,
+    start: Mass | None = None,
+) -> Masses:
+    """The population's distributions by a landing kernel, from the problem's start or another."""
+    phi = _by_kernel(flow, kernel)
+
+    def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, None]:
+        return phi.push(mass[:, None] * now, None, mass, number), None
+
+    return forward(phi, flow.problem, weights, step, start=start)[0]
+
+
+def _by_kernel(flow: Flow, kernel: Float[Array, "cells moves window"]) -> KernelBank:
+    """The transition by one landing kernel."""
+    return replace(flow.windows.with_kernels(kernel[None, :, None]), trips=flow.problem.trips)

@@ -1,0 +1,71 @@
+"""What a fleet adds to a problem, as interfaces: trips and a map.
+
+Problem and flow know them by these methods alone. `mufield.fleet` implements them, and is imported
+only where it is used.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Bool, Float
+
+from ._types import CellIndex, Mass, State, Step
+from .space.grid import Grid
+from .space.measure import MeanField
+from .space.move import Move
+
+
+class AbstractTrips(eqx.Module):
+    """Known transitions that are no moves; see `mufield.fleet.Trips`."""
+
+    @abstractmethod
+    def check(self, grid: Grid, initial: Mass, horizon: int) -> None:
+        """Raises if the trips do not fit a problem."""
+
+    @abstractmethod
+    def chance_at(self, state: State, action: Array, mu: MeanField) -> Array:
+        """Probability that one agent is carried off, as a function of a motion's arguments."""
+
+    @abstractmethod
+    def chances(self, grid: Grid, mass: Mass, step: Step) -> Float[Array, "cells ..."]:
+        """Probability of being carried off in each cell."""
+
+    @abstractmethod
+    def wrong_chance(self, grid: Grid, mass: Mass, step: Any) -> str:
+        """Says which chance is no probability; empty if all are."""
+
+    @abstractmethod
+    def land(self, taken: Mass, step: Step) -> Mass:
+        """Where the agents land that were taken in each cell."""
+
+    @abstractmethod
+    def carry(
+        self,
+        grid: Grid,
+        mass: Mass,
+        step: Step,
+        cell: CellIndex,
+        moved: Move,
+        uniforms: Float[Array, "draws"],
+        *,
+        centred: bool,
+    ) -> tuple[Move, Bool[Array, ""]]:
+        """Where one agent comes to rest after its own move, and whether a trip carried it there."""
+
+
+class AbstractMap(ABC):
+    """A grid on the earth; see `mufield.fleet.CityMap`."""
+
+    longitude: float
+    latitude: float
+    turn: float
+    grid: Grid
+
+    @abstractmethod
+    def to_plane(self, longitude: Any, latitude: Any) -> Any:
+        """States of the grid from longitude and latitude."""
+
+    @abstractmethod
+    def onto_streets(self, states: Any) -> tuple[Any, Any]:
+        """States moved into free cells, and which of them were there or near."""

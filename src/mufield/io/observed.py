@@ -1,0 +1,259 @@
+"""Tables of agents' moves and of masses: what files of episodes and of logs have in common.
+
+On a `CityMap`, ``longitude`` and ``latitude`` may stand for ``state_0`` and ``state_1``,
+``next_longitude`` and ``next_latitude`` for ``next_0`` and ``next_1``. Vehicles in walls, on a
+bridge or by the error of a receiver, count for the nearest free cell; rows of vehicles farther off
+are left out, and counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._types import Mass
+from ..checks import MASS_TOLERANCE
+from ..errors import UserError
+from ..problem import Problem
+from ..space.grid import Grid
+from ..space.measure import histogram
+from .contact import Axes, Points
+from .rows import checked_positions
+from .table_files import read_table
+from .tables import Rows, Table, label
+
+
+class ObservedMoves:
+    """A table of agents' moves whose columns fit a problem.
+
+    Attributes:
+        table: The table.
+        problem: The problem.
+        notes: What was left out, in words.
+        who: Names of the agents, sorted.
+        agent: For each row, the number of its agent in `who`.
+        carried: Which rows are trips that carried the agent off.
+    """
+
+    def __init__(self, path: Path, problem: Problem, *, episode: bool):
+        """Reads a table; raises if columns are missing or are not those of the problem.
+
+        Rows of an ``episode`` have steps and say where moves ended; those of a log need not.
+        """
+        self.problem = problem
+        self.table, self.notes = _with_positions(read_table(path), problem)
+        columns = self.table.columns
+        ends = episode or any(column in columns for column in self._names("next"))
+        named = [*self._names("state"), *self._names("action"), *(self._names("next") * ends)]
+        self.table.require(["agent", *(["step"] if episode else []), *named])
+        self._check_sizes()
+        self._check_rewards(["reward", *(["end_reward"] if episode and problem.pay_end else [])])
+        labels = self.table.labels("agent")
+        self.who = sorted(set(labels), key=by_number)
+        number = {name: i for i, name in enumerate(self.who)}
+        self.agent: Rows = np.array([number[name] for name in labels])
+        self.carried = self._trips()
+
+    @property
+    def gives_next(self) -> bool:
+        """Whether rows say where moves ended."""
+        return "next_0" in self.table.columns
+
+    def numbers(self, name: str, rows: Rows | None = None) -> np.ndarray:
+        """The columns of ``"state"``, ``"action"`` or ``"next"``: all rows, or some."""
+        columns = [self.table.numbers(column, rows) for column in self._names(name)]
+        return np.stack(columns, axis=-1).astype(self.problem.initial.dtype)
+
+    def positions(self, name: str) -> Points:
+        """The columns of ``"state"`` or ``"next"``; raises if one is in a wall or off the grid."""
+        points, columns = self.numbers(name), self._names(name)
+        return checked_positions(self.table.where, self.problem.grid, points, columns)
+
+    def stopped(self, rows: Rows | None = None) -> Axes | None:
+        """Axes on which the file says that agents were stopped; None if it does not say it."""
+        columns = [f"stopped_{i}" for i in range(self.problem.grid.dim)]
+        if not any(column in self.table.columns for column in columns):
+            return None
+        self.table.require(columns)
+        return np.stack([self.table.flags(column, rows) for column in columns], axis=-1)
+
+    def chosen(self, agents: Sequence[str]) -> Int[np.ndarray, "chosen"]:
+        """Numbers of the agents to learn from; by default all."""
+        wanted = [label(agent) for agent in agents] or self.who
+        unknown = [agent for agent in wanted if agent not in self.who]
+        if unknown:
+            others = len(self.who) - 10
+            raise UserError(
+                f"{self.table.path}: there is no agent {', '.join(unknown)}; there are "
+                f"{', '.join(self.who[:10])}" + (f" and {others} others" if others > 0 else "")
+            )
+        return np.array([self.who.index(agent) for agent in wanted])
+
+    def _names(self, name: str) -> list[str]:
+        axes = self.problem.actions.dim if name == "action" else self.problem.grid.dim
+        return [f"{name}_{axis}" for axis in range(axes)]
+
+    def _check_sizes(self) -> None:
+        """Raises if there are positions or actions of more axes than the problem has."""
+        for name in ("state", "next", "action"):
+            size = len(self._names(name))
+            if f"{name}_{size}" in self.table.columns:
+                raise UserError(
+                    f"{self.table.path}: expected {size} columns {name}_0, ..., got {name}_{size} "
+                    "as well; tell data of this problem only"
+                )
+
+    def _check_rewards(self, needed: Sequence[str]) -> None:
+        missing = [column for column in needed if column not in self.table.columns]
+        if self.problem.hides_reward and missing:
+            raise UserError(
+                f"{self.table.path}: the column {missing[0]} is missing; the problem hides its "
+                "reward, so the file must say what agents were paid"
+            )
+
+    def _trips(self) -> Bool[np.ndarray, "rows"]:
+        table, trips = self.table, self.problem.trips
+        if trips is not None and "carried" not in table.columns:
+            raise UserError(
+                f"{table.path}: expected a column carried, with 1 where a trip carried the agent "
+                "off and 0 where it moved by itself, because the problem has trips; got none"
+            )
+        if trips is None and "carried" in table.columns:
+            raise UserError(
+                f"{table.path}: a column carried, but the problem has no trips; leave it out"
+            )
+        return np.zeros(len(table), dtype=bool) if trips is None else table.flags("carried")
+
+
+def by_number(name: str) -> tuple[bool, int, str]:
+    """Orders names: numbers by their size, then the others."""
+    number = name.isdecimal() and len(name) < 20  # Python refuses to read very long ones
+    return (not number, int(name) if number else 0, name)
+
+
+def read_positions(path: Path, problem: Problem) -> tuple[Mass, tuple[str, ...]]:
+    """The distribution of agents whose positions a file has, one row for each, and notes."""
+    (table, notes), grid = _with_positions(read_table(path), problem), problem.grid
+    columns = [f"state_{i}" for i in range(grid.dim)]
+    table.require(columns)
+    points = np.stack([table.numbers(column) for column in columns], axis=-1)
+    places = checked_positions(table.where, grid, points, columns)
+    return histogram(grid, places).astype(problem.initial.dtype), notes
+
+
+def _with_positions(table: Table, problem: Problem) -> tuple[Table, tuple[str, ...]]:
+    """The table with positions in place of coordinates, and notes on what was left out."""
+    pairs = {"state": ("longitude", "latitude"), "next": ("next_longitude", "next_latitude")}
+    given = {name: pair for name, pair in pairs.items() if set(pair) & table.columns.keys()}
+    if not given:
+        return table, ()
+    columns, near = dict(table.columns), np.ones(len(table), dtype=bool)
+    for name, pair in given.items():
+        places, known = _located(table, problem, name, pair)
+        near &= known
+        columns |= {f"{name}_{axis}": places[:, axis].tolist() for axis in range(2)}
+    kept = np.flatnonzero(near)
+    if len(kept) == 0:
+        raise UserError(
+            f"{table.path}: none of {len(table):,} rows is on the map or near it; check the order "
+            "of longitude and latitude"
+        )
+    names = {f"{name}_{axis}": pair[axis] for name, pair in given.items() for axis in range(2)}
+    found = replace(table, columns=columns, shown=names)
+    if near.all():
+        return found, ()
+    left = len(table) - len(kept)
+    note = f"{left:,} of {len(table):,} rows were left out, because they are not on the map"
+    return found.only(kept), (note,)
+
+
+def _located(
+    table: Table, problem: Problem, name: str, pair: tuple[str, str]
+) -> tuple[np.ndarray, Bool[np.ndarray, "rows"]]:
+    """Positions from two columns, and which of them are on the map or near it."""
+    city = problem.city
+    if city is None:
+        raise UserError(
+            f"{table.path}: the columns {pair[0]} and {pair[1]} need a map, and the problem has "
+            f"none; give {name}_0, ..., or build the problem with grid=CityMap(...)"
+        )
+    if f"{name}_0" in table.columns:
+        raise UserError(
+            f"{table.path}: both {pair[0]} and {name}_0 say where agents were; leave one out"
+        )
+    table.require(pair)
+    points = np.stack([table.numbers(column) for column in pair], axis=-1)
+    for axis, most in enumerate((180.0, 89.0)):
+        wrong = np.abs(points[:, axis]) > most
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise UserError(
+                f"{table.where(row, pair[axis])}: expected degrees from -{most:g} to {most:g}, got "
+                f"{points[row, axis]:g}; check the order of longitude and latitude"
+            )
+    return city.onto_streets(city.to_plane(points[:, 0], points[:, 1]))
+
+
+def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"]:
+    """Reads the distributions mu_0, ..., mu_H from a file of masses."""
+    last = problem.horizon
+    table = read_table(path)
+    table.require(["step", *cell_columns(problem.grid), "mass"])
+    steps = table.integers("step")
+    if steps.min() != 0 or steps.max() != last:
+        raise UserError(
+            f"{path}: expected the steps 0 to {last}, as the horizon is {last}, got {steps.min()} "
+            f"to {steps.max()}; the distribution after the last move belongs to it"
+        )
+    return distributions(table, problem.grid, steps, [f"step {step}" for step in range(last + 1)])
+
+
+def cell_columns(grid: Grid) -> list[str]:
+    """The columns of a file of masses that say which cell a row is of."""
+    return [f"cell_{axis}" for axis in range(grid.dim)]
+
+
+def distributions(
+    table: Table, grid: Grid, moment: Int[np.ndarray, "rows"], names: Sequence[str]
+) -> Float[np.ndarray, "moments cells"]:
+    """The distributions of a file of masses; ``names`` are those of all moments, for errors."""
+    columns = cell_columns(grid)
+    cells = np.stack([table.integers(column) for column in columns], axis=-1)
+    mass = table.numbers("mass")
+    outside = (cells < 0) | (cells >= np.asarray(grid.shape))
+    if outside.any():
+        row, axis = (int(i) for i in np.argwhere(outside)[0])
+        raise UserError(
+            f"{table.where(row, columns[axis])}: expected a cell from 0 to {grid.shape[axis] - 1}, "
+            f"got {cells[row, axis]}; count cells from 0"
+        )
+    index = grid.index_table[tuple(cells.T)]
+    odd = (mass < 0) | ((index < 0) & (mass != 0))
+    if odd.any():
+        row = int(np.argmax(odd))
+        raise UserError(
+            f"{table.where(row, 'mass')}: expected 0 or more, and none in walls, got {mass[row]} "
+            f"in the {'wall' if index[row] < 0 else 'cell'} {tuple(cells[row].tolist())}; repair it"
+        )
+    free = np.flatnonzero(index >= 0)
+    place = moment[free] * grid.n_cells + index[free]
+    twice = np.bincount(place) > 1
+    if twice.any():
+        row = int(free[np.flatnonzero(place == np.argmax(twice))[1]])
+        raise UserError(
+            f"{table.where(row, 'mass')}: the cell {tuple(cells[row].tolist())} has "
+            f"{names[moment[row]]} more than once; leave one out"
+        )
+    flow = np.zeros((len(names), grid.n_cells))
+    flow.flat[place] = mass[free]
+    total = flow.sum(axis=1)
+    off = np.abs(total - 1) > MASS_TOLERANCE
+    if off.any():
+        first = int(np.argmax(off))
+        raise UserError(
+            f"{table.path}: expected masses that sum to 1 at every time, got {total[first]:.6g} at "
+            f"{names[first]}; divide them by their sum"
+        )
+    return np.asarray(flow / total[:, None])

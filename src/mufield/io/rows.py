@@ -1,0 +1,235 @@
+"""Transitions from loose rows of a log, and checks of observed moves.
+
+Errors name the row, the column and the remedy.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..checks import distribution
+from ..errors import UserError
+from ..models.data import Transitions
+from ..problem import Problem
+from ..space.grid import Grid
+from ..space.move import GaussianNoise, NeighbourNoise
+from .contact import CONTACT, Axes, Points, settle, touching, unmoved_at_walls
+
+Where = Callable[[int, str], str]
+"""The place of a value for errors, from its row and the name of its column."""
+
+
+def as_transitions(
+    problem: Problem,
+    states: Any,
+    actions: Any,
+    next_states: Any,
+    *,
+    mass: Any | Literal["unknown"] | None = None,
+    moment: Any | None = None,
+    step: Any | None = None,
+    stopped: Any | None = None,
+    earned: Any | None = None,
+) -> Transitions:
+    """Loose rows of a log, in any order, of any agents and times; raises if one is wrong.
+
+    Values are rounded to the problem's precision, as those of episodes are.
+
+    Args:
+        problem: What is known of the system.
+        states: Where agents were (rows, dim).
+        actions: What they did (rows, action_dim).
+        next_states: Where they were one step later.
+        mass: The population's distributions (moments, cells), with ``moment`` to say which
+            belongs to a row; or one for each row; or a single one (cells). None takes the rows of
+            the same ``moment`` for the population. ``"unknown"`` assumes an even spread, which
+            does no harm where the motion does not depend on mu.
+        moment: The row of ``mass`` for each row; without ``mass`` any numbers that tell times
+            apart.
+        step: The number of each row's step, for models that look at ``mu.step``; by default 0.
+        stopped: Axes on which a wall or border stopped the agent (rows, dim). By default those on
+            which it ended in contact with one.
+        earned: What agents were paid (rows), if the problem's reward is hidden.
+    """
+    grid, dtype = problem.grid, problem.initial.dtype
+    start = _matrix("states", states, grid.dim)
+    count, columns = len(start), [""] * grid.dim
+    done = _matrix("actions", actions, problem.actions.dim, count).astype(dtype)
+    end = _matrix("next_states", next_states, grid.dim, count)
+    start = checked_positions(_row_of("states"), grid, start.astype(dtype), columns)
+    end = checked_positions(_row_of("next_states"), grid, end.astype(dtype), columns)
+    check_actions(_row_of("actions"), problem, done)
+    check_moves(_row_of("next_states"), problem, start, end)
+    if stopped is None:
+        halted = stopped_axes(problem, start, end)
+    else:
+        halted = _matrix("stopped", stopped, grid.dim, count) != 0
+    paid = None
+    if problem.hides_reward:
+        if earned is None:
+            raise UserError(
+                "the problem's reward is hidden, but the rows do not say what agents were paid; "
+                "give earned, one number for each row"
+            )
+        paid = _matrix("earned", np.reshape(earned, (-1, 1)), 1, count)[:, 0].astype(dtype)
+    steps = np.zeros(count, dtype=np.int64)
+    if step is not None:
+        numbers = _matrix("step", np.reshape(step, (-1, 1)), 1, count)[:, 0]
+        remedy = "leave step out if rows are not of such episodes"
+        steps = _whole_numbers("step", "a whole number", numbers, problem.horizon, remedy)
+    start = np.asarray(start, dtype=float)
+    masses, moments = checked_distributions(problem, start, mass, moment)
+    return Transitions(
+        problem=problem,
+        states=start,
+        actions=np.asarray(done, dtype=float),
+        next_states=np.asarray(end, dtype=float),
+        observed=~halted,
+        mass=masses.astype(dtype).astype(float),
+        moment=moments,
+        step=steps,
+        earned=None if paid is None else paid.astype(float),
+    )
+
+
+def histograms(
+    grid: Grid, states: Points, moment: Int[np.ndarray, "points"], moments: int
+) -> Float[np.ndarray, "moments cells"]:
+    """The distribution of the agents of each moment; every moment must have one."""
+    place = moment * grid.n_cells + grid.index_of(np.asarray(states, dtype=float))
+    counts = np.bincount(place, minlength=moments * grid.n_cells).reshape(moments, grid.n_cells)
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
+def stopped_axes(problem: Problem, start: Points, end: Points) -> Axes:
+    """Axes on which walls or borders stopped agents, as far as their positions tell."""
+    rule = unmoved_at_walls if isinstance(problem.noise, NeighbourNoise) else touching
+    return rule(problem.grid, start, end)
+
+
+def checked_positions(where: Where, grid: Grid, points: Points, columns: list[str]) -> Points:
+    """The positions after `settle`; raises if one of them is inside a wall or outside the box."""
+    settled, lost = settle(grid, points)
+    if not lost.any():
+        return settled
+    row = int(np.argmax(lost))
+    low, high, point = np.asarray(grid.lower), np.asarray(grid.upper), points[row]
+    outside = (point < low) | (point > high)
+    if outside.any():
+        axis = int(np.argmax(outside))
+        raise UserError(
+            f"{where(row, columns[axis])}: expected a position between {low[axis]} and "
+            f"{high[axis]}, got {point[axis]}; check the units and the origin"
+            + (", and wrap positions on this periodic axis" if grid.periodic[axis] else "")
+        )
+    raise UserError(
+        f"{where(row, columns[0])}: the position {tuple(map(float, point))} is inside a "
+        "wall; check the units, the origin and the order of the axes"
+    )
+
+
+def check_actions(where: Where, problem: Problem, actions: np.ndarray) -> None:
+    """Raises if an action is outside the problem's set."""
+    inside = np.asarray(problem.actions.contains(jnp.asarray(actions)))
+    if not inside.all():
+        row = int(np.argmin(inside))
+        raise UserError(
+            f"{where(row, 'action_0')}: the action {tuple(map(float, actions[row]))} is "
+            f"outside {problem.actions.describe()}; check the units"
+        )
+
+
+def check_moves(where: Where, problem: Problem, start: Points, end: Points) -> None:
+    """Raises if an agent jumped: a sign of wrong units or of steps that are missing."""
+    grid = problem.grid
+    reach = np.asarray(problem.max_move) + CONTACT * np.asarray(grid.cell_size)
+    if isinstance(problem.noise, GaussianNoise):
+        farthest_noise = 8.0  # standard deviations that a single step may show
+        reach = reach + farthest_noise * np.asarray(problem.noise.std)
+    else:
+        reach = reach + np.asarray(grid.cell_size)
+    moved = np.abs(grid.displacement(start, end))
+    far = moved > reach
+    if far.any():
+        row, axis = (int(i) for i in np.argwhere(far)[0])
+        raise UserError(
+            f"{where(row, f'next_{axis}')}: the agent moved by {moved[row, axis]:.6g} in one "
+            f"step, but max_move and noise reach {reach[axis]:.6g}; check the units and the steps"
+        )
+
+
+def checked_distributions(
+    problem: Problem, states: Points, mass: Any, moment: Any
+) -> tuple[Float[np.ndarray, "moments cells"], Int[np.ndarray, "points"]]:
+    """The population's distributions, and the one that each row belongs to."""
+    count, cells = len(states), problem.grid.n_cells
+    if isinstance(mass, str):
+        if mass != "unknown":
+            raise UserError(f"mass must be distributions or 'unknown', got {mass!r}")
+        return np.full((1, cells), 1.0 / cells), np.zeros(count, dtype=np.int64)
+    if moment is not None and np.shape(moment) != (count,):
+        raise UserError(
+            f"moment must have one entry for each of the {count} rows, got {np.shape(moment)}"
+        )
+    if mass is None:
+        if moment is None:
+            raise UserError(
+                "nothing says how the population was spread when the rows were seen; give mass, "
+                "its distributions, or moment, the time of each row, to take the agents of one "
+                "time for the population, or mass='unknown' to assume an even spread"
+            )
+        times, index = np.unique(np.asarray(moment), return_inverse=True)
+        index = np.reshape(index, -1).astype(np.int64)
+        return histograms(problem.grid, states, index, len(times)), index
+    given = np.asarray(mass, dtype=float)
+    if given.ndim == 1:
+        given, moment = given[None], np.zeros(count) if moment is None else moment
+    if given.ndim != 2 or given.shape[1] != cells or (moment is None and len(given) != count):
+        raise UserError(
+            f"mass must have one entry for each of the {cells} cells, in one row for each of the "
+            f"{count} transitions, or fewer with moment to say which, got the shape {given.shape}"
+        )
+    total = distribution(given, "each row of mass", "divide each distribution by its sum")
+    index = np.arange(count) if moment is None else np.asarray(moment)
+    remedy = "count moments from 0, in the order of mass"
+    index = _whole_numbers("moment", "a row of mass,", index, len(given), remedy)
+    return given / total[:, None], index
+
+
+def _whole_numbers(
+    name: str, expected: str, numbers: np.ndarray, end: int, remedy: str
+) -> Int[np.ndarray, "points"]:
+    """The numbers as integers; raises if one of them is not among 0, ..., end - 1."""
+    odd = ~((numbers >= 0) & (numbers < end) & (numbers == np.floor(numbers)))
+    if odd.any():
+        row = int(np.argmax(odd))
+        raise UserError(
+            f"row {row} of {name} must be {expected} from 0 to {end - 1}, got {numbers[row]:g}; "
+            f"{remedy}"
+        )
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def _matrix(name: str, values: Any, width: int, count: int | None = None) -> Points:
+    """Finite numbers, one line for each row; raises and names the row otherwise."""
+    try:
+        array = np.asarray(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} must be numbers: {error}") from error
+    if array.ndim != 2 or array.shape[1] != width or (count is not None and len(array) != count):
+        rows = "rows" if count is None else count
+        raise UserError(f"{name} must have the shape ({rows}, {width}), got {array.shape}")
+    finite = np.isfinite(array).all(axis=1)
+    if not finite.all():
+        raise UserError(
+            f"row {int(np.argmin(finite))} of {name} holds NaN or infinity; leave it out or repair "
+            "it"
+        )
+    return array
+
+
+def _row_of(name: str) -> Where:
+    return lambda row, column: f"row {row} of {name}"

@@ -1,0 +1,162 @@
+"""Mirror ascent with constraints: its last sweeps, margins for uncertain models, infeasibility."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._types import Scalar
+from ..constraints.lagrangian import AugmentedLagrangian, InfeasibleError
+from ..flow.moves import MoveFlow
+from .ascent import MirrorState, StepRule, ascend, begin_ascent, final_rollout, own_weights
+from .planner import LeastMargins
+
+
+def constrained_ascent(
+    moves: MoveFlow,
+    state: MirrorState,
+    sweeps: int,
+    steps: StepRule,
+    least: LeastMargins | None,
+) -> MirrorState:
+    """An ascent of so many sweeps that ends inside the constraints; may be compiled.
+
+    If ``least`` says what sampled models make of a plan, safety margins are raised on the way.
+    """
+    rule = _lagrangian(state).rule
+    last = round(rule.polish_share * sweeps)
+    first = sweeps - last
+    if least is None:
+        state = ascend(moves, state, jnp.asarray(first), first, steps, False)[0]
+    else:
+        every = rule.sample_every
+
+        def one(number: Array, state: MirrorState) -> MirrorState:
+            count = jnp.minimum(every, first - number * every)
+            state = ascend(moves, state, count, every, steps, False)[0]
+            return _with_margins(moves, state, least)
+
+        state = jax.lax.fori_loop(0, -(-first // every), one, state)
+    return _polish(moves, state, steps, sweeps=last, weight=rule.polish_weight)
+
+
+def make_feasible(moves: MoveFlow, state: MirrorState, steps: StepRule, bound: bool) -> MirrorState:
+    """Polishes a plan until it satisfies the constraints, or all rounds are used up."""
+    rule = _lagrangian(state).rule
+    settings: dict[str, Any] = {"sweeps": rule.polish_sweeps, "bound": bound}
+    pace = state.step_size / rule.polish_weight
+    state = _polish(moves, state, steps, weight=rule.polish_weight, **settings)
+    for _ in range(rule.polish_rounds):
+        least = jnp.min(moves.flow.problem.margins(final_rollout(moves, state).mass))
+        if not least < 0:
+            break
+        # Where nothing was left to gain, steps have shrunk to nothing.
+        again = replace(state, step_size=pace)
+        state = _polish(moves, again, steps, weight=1.0, outside=-least, **settings)
+    return state
+
+
+def prove_infeasible(moves: MoveFlow, sweeps: int, steps: StepRule) -> None:
+    """Raises `InfeasibleError` if it can be proved that no policy satisfies the constraints.
+
+    Without the reward the augmented Lagrangian is minus the squared violations. Where it is
+    greatest, the violations themselves are multipliers; if the Lagrangian's bound is below zero
+    with them, every policy over the moves violates some constraint.
+    """
+    assert moves.flow.problem.constraints is not None
+    name_of = moves.flow.problem.constraints.name_of
+
+    def nothing(state: Array, action: Array, mu: Any) -> Scalar:
+        return jnp.zeros((), dtype=state.dtype)
+
+    problem = moves.flow.problem.replace(reward=nothing)
+    unpaid: MoveFlow = eqx.tree_at(lambda m: m.flow.problem, moves, problem)
+    state = begin_ascent(unpaid, unpaid.uniform(), steps, True)
+    lagrangian = replace(_lagrangian(state), weight=jnp.ones_like(state.step_size))
+    state, at_once = _restart(unpaid, state, lagrangian, True), 20
+    for _ in range(0, sweeps, at_once):
+        # With no update of the multipliers, which would be another objective.
+        state = ascend(
+            unpaid, state, jnp.asarray(at_once), at_once, steps, True, update_multipliers=False
+        )[0]
+        penalty = state.sweep.penalty
+        assert penalty is not None
+        if penalty.violation == 0:
+            return
+        least = float(-state.sweep.upper / jnp.sum(penalty.multipliers))
+        if least > 0:
+            worst = int(jnp.argmax(penalty.multipliers))
+            step, margin = divmod(worst, penalty.multipliers.shape[1])
+            raise InfeasibleError(
+                "no policy over these moves satisfies the constraints: each violates one of them "
+                f"by at least {least:.2%} of it, by the bound of the Lagrangian. Hardest is "
+                f"{name_of(margin)!r} after move {step + 1}; loosen it, or name fewer steps"
+            )
+
+
+def _polish(
+    moves: MoveFlow,
+    state: MirrorState,
+    steps: StepRule,
+    *,
+    sweeps: int,
+    weight: float,
+    outside: Scalar | float = 0.0,
+    bound: bool = False,
+) -> MirrorState:
+    """Ends an ascent with constraints: some sweeps with more weight on larger margins.
+
+    If the plan was polished before and is ``outside`` still, with margins larger by so much more.
+    """
+    lagrangian = _lagrangian(state)
+    lagrangian = lagrangian.tightened(
+        lagrangian.rule.polish_margin * lagrangian.violation_scale + outside
+    )
+    heavier = replace(lagrangian, weight=weight * lagrangian.weight)
+    begun = _restart(moves, state, heavier, bound)
+    # The step that went with less weight would go too far.
+    begun = replace(begun, step_size=state.step_size / weight)
+    return ascend(moves, begun, jnp.asarray(sweeps), max(sweeps, 20), steps, bound)[0]
+
+
+def _with_margins(moves: MoveFlow, state: MirrorState, least: LeastMargins) -> MirrorState:
+    """The state with margins of what the worst sampled model falls short of the planned one.
+
+    And of a little more, because the plan goes on to change.
+    """
+    lagrangian = _lagrangian(state)
+    planned = moves.flow.problem.margins(state.sweep.rollout.mass)
+    short = jnp.maximum(planned - least(own_weights(moves, state)), 0.0)
+    short = short + lagrangian.rule.tolerance * lagrangian.violation_scale
+    margin = jnp.where(jnp.isfinite(planned), short, 0.0).astype(lagrangian.margin.dtype)
+    return _restart(moves, state, replace(lagrangian, margin=margin), bound=False)
+
+
+@eqx.filter_jit
+def _restart(
+    moves: MoveFlow, state: MirrorState, lagrangian: AugmentedLagrangian, bound: bool
+) -> MirrorState:
+    """The state with another Lagrangian, and without momentum.
+
+    There is a floor on weights, so that discarded moves can return when multipliers change.
+    """
+    highest = jnp.max(state.logits, axis=-1, keepdims=True)
+    logits = jnp.maximum(state.logits - highest, math.log(1e-8))
+    sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound, lagrangian=lagrangian)
+    return replace(
+        state,
+        logits=logits,
+        lagrangian=lagrangian,
+        sweep=sweep,
+        velocity=jnp.zeros_like(state.velocity),
+        gains=jnp.zeros_like(state.gains),
+    )
+
+
+def _lagrangian(state: MirrorState) -> AugmentedLagrangian:
+    assert state.lagrangian is not None
+    return state.lagrangian

@@ -3,41 +3,76 @@
 import argparse
 import json
 import math
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 
+from mufield import enable_compilation_cache
 
-def parse_quick(description: str | None) -> bool:
-    """Reads the command line: whether ``--quick`` was given."""
+# Some benchmarks use `reproduction`, which is not installed.
+sys.path.append(str(Path(__file__).parents[1]))
+
+
+Section = Callable[["Report", argparse.Namespace], None]
+"""Part of a benchmark: adds rows and claims to the report."""
+
+
+def options_of(description: str | None) -> argparse.ArgumentParser:
+    """The options that all benchmarks share."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="end within a minute")
-    return bool(parser.parse_args().quick)
-
-
-def parser_of_sections(
-    description: str | None, sections: Collection[str], *, quick: str
-) -> argparse.ArgumentParser:
-    """A parser for benchmarks of learners: ``--quick``, sections, episodes, seeds and ``--out``."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add, listed = parser.add_argument, ", ".join(sections)
-    add("--quick", action="store_true", help=quick)
-    add("--sections", type=names_of(sections), help=f"of {listed}, with commas; all by default")
-    add("--episodes", type=int, help="of learners, in place of the sections' numbers")
-    add("--seeds", type=int, help="likewise")
-    add("--out", type=Path, metavar="DIR", help="keep results and pictures here")
+    parser.add_argument("--quick", action="store_true", help="smaller; ends within a minute")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep results and pictures here")
     return parser
+
+
+def run_sections(
+    name: str,
+    parser: argparse.ArgumentParser,
+    sections: Mapping[str, Section],
+    *,
+    quick: Collection[str] = (),
+) -> None:
+    """Runs the sections that the command line names, and prints the report.
+
+    Args:
+        name: Name of the benchmark.
+        parser: Of `options_of`, perhaps with further options.
+        sections: All sections, in their order.
+        quick: Those of the quick form; all by default.
+    """
+    listed = ", ".join(sections)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {listed}")
+    given = parser.parse_args()
+    unknown = sorted(set(given.sections) - set(sections))
+    if unknown:
+        parser.error(f"unknown sections {unknown}; there are {listed}")
+    enable_compilation_cache()
+    report, spent = Report(name), []
+    for each in given.sections or ((given.quick and quick) or sections):
+        began = time.perf_counter(), processor_seconds()
+        sections[each](report, given)
+        wall, processor = time.perf_counter() - began[0], processor_seconds() - began[1]
+        spent.append(f"{each} {wall:.0f} ({processor:.0f})")
+        print(f"{name}, {spent[-1]}", file=sys.stderr, flush=True)
+    report.row("seconds (of processor time)", ", ".join(spent))
+    report.show()
+
+
+def processor_seconds() -> float:
+    """What this process and its children that have ended took."""
+    own, others = (resource.getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
 def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
@@ -68,6 +103,9 @@ class Timing:
     def median(self) -> float:
         """The middle round."""
         return statistics.median(self.rounds)
+
+    def __str__(self) -> str:
+        return f"{duration(self.best)} (median {duration(self.median)})"
 
 
 def time_side_by_side(

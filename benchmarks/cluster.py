@@ -1,11 +1,12 @@
 """The paper's learning curve on a Ray cluster that loses a node half-way, against this machine.
 
-Two nodes of one core each compute the jobs of ``mufield reproduce learning-curve --quick``: seeds
-of both classes of policies, the plan with known motion, the certified optimum. Once half of the
-work is done, the second node is killed. The claims: its job goes on elsewhere from its last
+Two nodes of one core each compute the jobs of ``python -m reproduction learning-curve --quick``:
+seeds of both classes of policies, the plan with known motion, the certified optimum. Once half of
+the work is done, the second node is killed. The claims: its job goes on elsewhere from its last
 checkpoint, so at most the episode that was under way is planned twice; every file is what ``--on
 local`` writes, byte for byte, but for seconds (timings, logs and locks are left out, and seconds
-inside of other files); and the same where machines share no directory and hand their files back.
+inside of other files); and the same files where machines share no directory and hand them back at
+the end, so that the lost job begins anew.
 
 The nodes are processes of one machine, so times say nothing about speed on several. They are shown
 to say what a worker for each job costs.
@@ -18,6 +19,7 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import argparse
 import contextlib
 import json
 import tempfile
@@ -27,14 +29,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from _report import Report, duration, parse_quick
+from _report import Report, duration, options_of, run_sections
 
 ITEM = "learning-curve"
 HALF = 0.5
 
 
 def smallest() -> Any:
-    from mufield.paper.budget import QUICK
+    from reproduction.paper import QUICK
 
     return replace(
         QUICK,
@@ -44,13 +46,12 @@ def smallest() -> Any:
         model="ensemble",
         model_options={"members": 2, "width": 4, "steps": 3},
         rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
-        effort=0.01,
     )
 
 
 def jobs_of(budget: Any, quick: bool) -> list[Any]:
-    from mufield.paper.catalogue import choose
-    from mufield.paper.workload import rooms_runs
+    from reproduction.items import choose
+    from reproduction.workload import rooms_runs
 
     if quick:
         return list(rooms_runs(budget, "mirror"))
@@ -79,7 +80,7 @@ def compute_with(pool: Any, out: Path, budget: Any, quick: bool) -> float:
     """Computes the jobs, and draws the figure unless it is to be quick; returns the seconds."""
     from mufield.jobs.job import JobStore
     from mufield.jobs.pool import compute_missing
-    from mufield.paper.reproduce import reproduce
+    from reproduction.reproduce import reproduce
 
     began, store = time.perf_counter(), JobStore(out)
     if quick:
@@ -87,40 +88,44 @@ def compute_with(pool: Any, out: Path, budget: Any, quick: bool) -> float:
             ended = list(compute_missing(jobs_of(budget, quick), store, pool))
         problems = tuple(each.problem for each in ended if each.problem)
     else:
-        problems = reproduce([ITEM], out, budget, pool=pool).problems
+        problems = tuple(reproduce([ITEM], out, budget, pool))
     assert not problems, problems
     return time.perf_counter() - began
 
 
-def losing_pool(address: str, lose: Any, jobs: list[Any], out: Path) -> Any:
+def losing_pool(address: str, lose: Any, jobs: list[Any], out: Path, *, shared: bool) -> Any:
     """Workers on the cluster, which loses a node while it learns, once half of the work is done."""
     from mufield.jobs.cluster import RayWorkers
     from mufield.jobs.job import JobStore
     from mufield.jobs.pool import Working
 
-    store, total = JobStore(out), sum(job.seconds for job in jobs)
+    store = JobStore(out)
 
     class Losing(RayWorkers):
         hired = 0
         lost: float | None = None
 
-        def _hire(self) -> Any:
-            worker = super()._hire()
-            self.hired += worker is not None
-            return worker
+        def _begin(self, task: Any) -> Any:
+            future = super()._begin(task)
+            self.hired += future is not None
+            return future
 
         def run(self, tasks: Any) -> Any:
             for news in super().run(tasks):
-                done = sum(store.progress(job) * job.seconds for job in jobs) / total
-                if self.lost is None and isinstance(news, Working) and len(news.jobs) == 2:
-                    # Each node has a job, so the second loses one.
+                done = sum(store.progress(job) for job in jobs) / len(jobs)
+                if self.lost is None and isinstance(news, Working) and len(news.jobs) >= 2:
+                    # Each node has a job, so the second loses one; without a shared directory
+                    # nobody sees how far it is.
                     shares = [store.progress(job) for job in news.jobs]
-                    if done >= HALF and any(0 < share < 1 for share in shares):
+                    if done >= HALF and (not shared or any(0 < share < 1 for share in shares)):
                         self.lost = done
                         lose()
                 yield news
 
-    return Losing(address)
+    pool = Losing(address)
+    if not shared:
+        pool.token_file = ".mufield-elsewhere.tmp"  # no worker finds it, as on another machine
+    return pool
 
 
 def contents(out: Path) -> dict[str, Any]:
@@ -156,31 +161,26 @@ def repeated_plans(out: Path) -> int:
     return again
 
 
-def main() -> None:
-    quick = parse_quick(__doc__)
-    from mufield import enable_compilation_cache
-    from mufield.jobs import cluster
+def node_lost(report: Report, options: argparse.Namespace) -> None:
+    """Both ways to hand files over, each with a node that is killed."""
+    quick = options.quick
     from mufield.jobs.processes import LocalProcesses
-    from mufield.paper.budget import QUICK
     from mufield.runs.surroundings import set_precision
+    from reproduction.paper import QUICK
 
-    enable_compilation_cache()
     budget = smallest() if quick else QUICK
     set_precision(budget.precision)
-    report, jobs = Report("cluster"), jobs_of(budget, quick)
+    jobs = jobs_of(budget, quick)
     with tempfile.TemporaryDirectory() as directory:
-        out, token = Path(directory), cluster.Desk.token_file
+        out = Path(directory)
         seconds = compute_with(LocalProcesses(2), out / "local", budget, quick)
         wanted = contents(out / "local")
         report.row("two processes of this machine", duration(seconds))
-        ways = {"shared directory": token, "files handed back": ".mufield-elsewhere.tmp"}
-        for way, name in list(ways.items())[: 1 if quick else 2]:
-            # Under another name no worker finds it, as on another machine.
-            cluster.Desk.token_file = name
+        for way in ("shared directory", "files handed back")[: 1 if quick else 2]:
+            shared = way == "shared directory"
             with two_nodes() as (address, lose):
-                pool = losing_pool(address, lose, jobs, out / way)
+                pool = losing_pool(address, lose, jobs, out / way, shared=shared)
                 seconds = compute_with(pool, out / way, budget, quick)
-            cluster.Desk.token_file = token
             found = contents(out / way)
             names = wanted.keys() | found.keys()
             differing = [each for each in names if wanted.get(each) != found.get(each)]
@@ -192,8 +192,12 @@ def main() -> None:
             report.claim(f"{way}: files that differ", len(differing), 0, side="at most")
             moved, again = pool.hired - len(jobs), repeated_plans(out / way)
             report.claim(f"{way}: jobs that went on elsewhere", moved, 1, side="at least")
-            report.claim(f"{way}: episodes planned twice", again, 1, side="at most")
-    report.show()
+            if shared:
+                report.claim(f"{way}: episodes planned twice", again, 1, side="at most")
+
+
+def main() -> None:
+    run_sections("cluster", options_of(__doc__), {"node": node_lost})
 
 
 if __name__ == "__main__":

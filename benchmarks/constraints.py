@@ -26,19 +26,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration
+from _report import Report, duration, names_of, options_of, run_sections
 
 import mufield
 from mufield import MirrorAscent, MoveFlow, Network, Table, learn_many
-from mufield.constraints import InfeasibleError, ModelSamples, mass_at_least
+from mufield.constraints import InfeasibleError, mass_at_least
+from mufield.learning import ModelSamples
 
-SECTIONS = ("known", "infeasible", "rooms", "swarm")
 CAP = 0.03
 PESSIMISM = {"model samples": ModelSamples(), "no pessimism": ModelSamples(draws=0)}
 LAST = 5
@@ -147,8 +146,6 @@ def learning(
     rest = float(system.evaluate(lambda s, mu, h: jnp.asarray(system.problem.actions.rest)).value)
     upper = float(found.upper)
     report.row(f"{name}: constrained optimum", f"{float(found.value):.3f} to {upper:.3f}")
-    seeds = options.seeds or (1 if options.quick else 10)
-    episodes = options.episodes or (3 if options.quick else 20)
     for agents in options.agents:
         for way, pessimism in PESSIMISM.items():
             if options.ways and way not in options.ways:
@@ -156,7 +153,11 @@ def learning(
             learner = mufield.M3UCRL(system.problem, pessimism=pessimism)
             began = time.perf_counter()
             results = learn_many(
-                system, learner, seeds=range(seeds), episodes=episodes, agents=agents
+                system,
+                learner,
+                seeds=range(options.seeds),
+                episodes=options.episodes,
+                agents=agents,
             )
             spent = time.perf_counter() - began
             values = np.array([[row.value for row in each.metrics] for each in results])
@@ -186,13 +187,13 @@ def learning(
             report.claim(
                 f"{label}: worst violation", max(0.0, -margins.min()), WORST, side="at most"
             )
-            if agents >= 10 and not options.quick:
+            if agents >= 10:
                 report.claim(f"{label}: end", ends.mean(), 0.97, side="at least")
                 state = results[0].state
                 data = replace(state.data, problem=free.problem)
                 loose = replace(state, data=data, profile=None, last_mass=None)
                 spent_on = [
-                    seconds(lambda who=who, what=what: who.plans([what])[0].mass)
+                    seconds(lambda who=who, what=what: who.ask(what).mass)
                     for who, what in ((mufield.M3UCRL(free.problem), loose), (learner, state))
                 ]
                 report.row(
@@ -214,27 +215,14 @@ def swarm(report: Report, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     add = parser.add_argument
-    add("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all by default")
-    add("--quick", action="store_true", help="known motion and one short run; within a minute")
     add("--agents", type=lambda text: tuple(map(int, text.split(","))), default=(1, 10))
-    add("--seeds", type=int, help="in place of ten")
-    add("--episodes", type=int, help="in place of 20")
-    add("--ways", type=lambda text: text.split(","), help="kinds of pessimism; all by default")
-    add("--out", type=Path, metavar="DIR", help="keep curves and margins here")
-    options = parser.parse_args()
-    unknown = set(options.sections) - set(SECTIONS)
-    if unknown:
-        parser.error(f"unknown {sorted(unknown)}; there are {', '.join(SECTIONS)}")
-    mufield.enable_compilation_cache()
-    report = Report("constraints")
-    run = {"known": known, "infeasible": infeasible, "rooms": rooms, "swarm": swarm}
-    for name in options.sections or (("known", "infeasible") if options.quick else SECTIONS):
-        run[name](report, options)
-    report.show()
+    add("--seeds", type=int, default=10)
+    add("--episodes", type=int, default=20)
+    add("--ways", type=names_of(PESSIMISM), help="kinds of pessimism; all by default")
+    sections = {"known": known, "infeasible": infeasible, "rooms": rooms, "swarm": swarm}
+    run_sections("constraints", parser, sections, quick=("known", "infeasible"))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -30,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnxruntime
-from _report import Report, Timing, duration, parse_quick, time_side_by_side
+from _report import Report, Timing, duration, options_of, run_sections, time_side_by_side
 
 import mufield as mf
 from mufield.deploy.export import export_policy
@@ -104,40 +105,40 @@ def deciders(
     }
 
 
-def compare_decisions(report: Report, quick: bool) -> dict[str, float]:
-    """Times all ways of deciding; returns the slowest with the most agents, and the files' largest
-    difference from JAX.
-    """
+def decisions(report: Report, options: argparse.Namespace) -> None:
+    """Times all ways of deciding, and how far the files' outputs are from JAX."""
     problem = mf.make("four-rooms").problem
     worst = {"NumPy reader": 0.0, "onnxruntime": 0.0, "difference": 0.0}
     for kind, profile in profiles(problem).items():
         with tempfile.TemporaryDirectory() as place:
             directory = Path(place)
-            written = export_policy(profile, problem, directory)
+            written = export_policy(profile, problem, directory, formats=["safetensors", "onnx"])
             gaps = [each.difference for each in written if each.difference is not None]
             worst["difference"] = max(worst["difference"], *gaps)
             for agents in SIZES:
                 sides = deciders(directory, profile, problem, agents)
-                times = time_side_by_side(sides, rounds=3 if quick else 25)
+                times = time_side_by_side(sides, rounds=3 if options.quick else 25)
                 report.row(f"{kind} policy, {agents:,} agent{'s' if agents > 1 else ''}", "")
                 for name, timing in times.items():
                     ratio = times["JAX, compiled"].best / timing.best
-                    report.row(
-                        f"  {name}", f"{show(timing)}, {ratio:.2g} times as fast as compiled JAX"
-                    )
+                    report.row(f"  {name}", f"{timing}, {ratio:.2g} times as fast as compiled JAX")
                 if agents == max(SIZES):
                     for name in ("NumPy reader", "onnxruntime"):
                         worst[name] = max(worst[name], times[name].best)
-    return worst
+    for name in ("NumPy reader", "onnxruntime"):
+        text = f"{name}: seconds for {max(SIZES):,} agents, the slower policy"
+        report.claim(text, worst[name], DECISION, side="at most")
+    text = "largest difference of a file's outputs from JAX"
+    report.claim(text, worst["difference"], SAME, side="at most")
 
 
-def compare_starts(report: Report, quick: bool) -> float:
-    """Times whole processes; returns the processor seconds of the reader's best start."""
+def start(report: Report, options: argparse.Namespace) -> None:
+    """Times whole processes."""
     problem = mf.make("four-rooms").problem
     profile = profiles(problem)["network"]
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        export_policy(profile, problem, directory, formats=["safetensors"])
+        export_policy(profile, problem, directory)
         mf.save_policy(directory / "learned.policy", profile)
         codes = {
             "the reader, within mufield": READER,
@@ -146,14 +147,16 @@ def compare_starts(report: Report, quick: bool) -> float:
             "JAX": IN_JAX,
         }
         starts: dict[str, list[tuple[float, float]]] = {name: [] for name in codes}
-        for _ in range(3 if quick else 10):
+        for _ in range(3 if options.quick else 10):
             for name, code in codes.items():
                 starts[name].append(_started(code, directory))
     report.row("a process that starts, loads and decides for one agent", "")
     for name, pairs in starts.items():
         wall, processor = (Timing(seconds) for seconds in zip(*pairs, strict=True))
-        report.row(f"  {name}", f"{show(wall)}, processor time {duration(processor.best)}")
-    return min(processor for _, processor in starts["the reader, within mufield"])
+        report.row(f"  {name}", f"{wall}, processor time {duration(processor.best)}")
+    started = min(processor for _, processor in starts["the reader, within mufield"])
+    text = "reader: processor seconds to start, load and decide"
+    report.claim(text, started, START, side="at most")
 
 
 def _started(code: str, directory: Path) -> tuple[float, float]:
@@ -164,26 +167,9 @@ def _started(code: str, directory: Path) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def show(timing: Timing) -> str:
-    """Fastest and middle round."""
-    return f"{duration(timing.best)} (median {duration(timing.median)})"
-
-
 def main() -> None:
-    """Runs all comparisons."""
-    quick = parse_quick(__doc__)
-    report = Report("deploy")
-    worst = compare_decisions(report, quick)
-    started = compare_starts(report, quick)
-    report.claim(
-        "reader: processor seconds to start, load and decide", started, START, side="at most"
-    )
-    for name in ("NumPy reader", "onnxruntime"):
-        text = f"{name}: seconds for {max(SIZES):,} agents, the slower policy"
-        report.claim(text, worst[name], DECISION, side="at most")
-    text = "largest difference of a file's outputs from JAX"
-    report.claim(text, worst["difference"], SAME, side="at most")
-    report.show()
+    sections = {"decisions": decisions, "start": start}
+    run_sections("deploy", options_of(__doc__), sections)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,19 @@ Loads of 0.6 and 0.9, episodes of 12 and 36 steps. Sections, each with its claim
   at least 97% of the limit, and so do 10,000. Beside it, what the best dispatcher of 1,000 can
   hope for: the linear programme with the chance that comes after all decisions, on streets that
   are empty, or as crowded as with the known plan.
+- ``replan``: what it gains to plan the rest of a day anew when something happens at 7:40, after
+  four of twelve steps: nothing, which must not lose anything; a third of the fleet is at a depot in
+  the south (``depot``); 70% of the vehicles in the south go home (``lost``); a quarter of demand
+  moves to a place in the north (``concert``); the demand is that of a weekend (``holiday``). The
+  rest of the day is earned by the morning's plan; by plans from where vehicles are with the demand
+  that the morning expected, once or at every second step; and with the demand of the day. The
+  motion is known, or what a learner knows of it after five episodes.
 - ``time``: 36 steps at 185 cells are planned in 20 s after compilation, and 1,024 cells with a
   dense matrix in a minute with it.
 
-Run ``python benchmarks/fleet.py``; ``--quick`` ends within a minute, with the section ``plans`` and
-a fleet of 10,000 for a short episode. With ``--out DIR`` results are kept as soon as they are
-there, with pictures, and taken from there by the next run.
+Run ``python benchmarks/fleet.py [section ...]``; ``--quick`` has plans of a short episode, a fleet
+of 10,000 and known surprises. With ``--out DIR`` results are kept as soon as they are there,
+with pictures, and taken from there by the next run.
 """
 
 import os
@@ -42,17 +49,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, names_of, parser_of_sections
+from _report import Report, duration, names_of, options_of, run_sections
 from scipy import sparse
 from scipy.stats import binom, poisson
 
 import mufield as mf
 from mufield.baselines.fleet import stay, towards_demand
-from mufield.finite.gap import population_gap
 from mufield.finite.system import FiniteSystem, Replan
 from mufield.fleet import fluid
 
-SECTIONS = ("plans", "loose", "clock", "learn", "population", "time")
 LOADS, HORIZONS = (0.6, 0.9), (12, 36)
 BARS = {0.6: 0.97, 0.9: 0.94}
 POINTS, FLUID_POINTS, SWEEPS = 9, 5, 240
@@ -187,7 +192,8 @@ class Bench:
         return self.kept(case.name, compute)
 
 
-def plans(bench: Bench) -> None:
+def plans(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     for case in bench.cases:
         found = bench.values(case)
         show(bench.report, case, found)
@@ -206,9 +212,10 @@ def show(report: Report, case: Case, found: dict[str, Any]) -> None:
     report.row(f"{case.name}: shares of the bound", shares)
 
 
-def loose(bench: Bench) -> None:
+def loose(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     for plain in bench.cases[:2]:
-        case = Case(plain.load, plain.horizon, (("crowds", 0.0),))
+        case = Case(plain.load, plain.horizon, (("congestion", 0.0),))
         found, crowded = bench.values(case), bench.values(plain)
         show(bench.report, case, found)
         share = found["known"] / found["upper"]
@@ -222,7 +229,8 @@ def loose(bench: Bench) -> None:
         bench.report.row(f"{case.name}: refused in the programme", f"{found['refused']:.2%}")
 
 
-def clock(bench: Bench) -> None:
+def clock(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     for case in bench.cases:
 
         def compute(case: Case = case) -> dict[str, Any]:
@@ -238,15 +246,15 @@ def clock(bench: Bench) -> None:
         bench.report.claim(f"{case.name}: without the clock", share, 0.98, side="at least")
 
 
-def learn(bench: Bench) -> None:
-    given = bench.options
+def learn(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     for case in bench.cases:
 
         def compute(case: Case = case) -> dict[str, Any]:
             runs = mf.learn_many(
                 case.system(),
-                seeds=list(range(given.seeds)),
-                episodes=given.episodes,
+                seeds=list(range(options.seeds)),
+                episodes=options.episodes,
                 agents=AGENTS,
                 progress=sys.stderr.isatty(),
             )
@@ -270,7 +278,8 @@ def learn(bench: Bench) -> None:
         bench.report.row(f"{case.name}: an episode, with compilation", f"{each:.0f} s")
 
 
-def population(bench: Bench) -> None:
+def population(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     quick = bench.options.quick
     sizes, ways = ((1000, 10_000), PLANS[:1]) if quick else (SIZES, PLANS)
     found: dict[str, tuple[list[int], np.ndarray]] = {}
@@ -279,7 +288,10 @@ def population(bench: Bench) -> None:
         def compute(case: Case = case) -> dict[str, Any]:
             limit, profile = bench.known(case)
             system = case.system()
-            usual = population_gap(system, profile, sizes, GAP_EPISODES, KEY)
+            usual = [
+                FiniteSystem.of(system, size).evaluate(profile, key, episodes=GAP_EPISODES).values
+                for size, key in zip(sizes, jax.random.split(KEY, len(sizes)), strict=True)
+            ]
             values: dict[str, list[list[float]]] = {plan: [] for plan in ways[1:]}
             for size in () if quick else sizes:
                 problem = mf.fleet.for_fleet(system.problem, size)
@@ -290,7 +302,12 @@ def population(bench: Bench) -> None:
                 values[PLANS[1]].append(play(episodes=GAP_EPISODES).values.tolist())
                 seen = play(episodes=WINDOW_EPISODES, replan=dispatcher(system, size, plan))
                 values[PLANS[2]].append(seen.values.tolist())
-            return {"limit": limit, "sizes": list(sizes), PLANS[0]: usual.values.tolist(), **values}
+            return {
+                "limit": limit,
+                "sizes": list(sizes),
+                PLANS[0]: np.array(usual).tolist(),
+                **values,
+            }
 
         def best(case: Case = case) -> dict[str, Any]:
             return dict(hoped(case.system(), bench.known(case)[1], HOPED))
@@ -421,7 +438,7 @@ def hoped(system: mf.SimulatedSystem, profile: mf.Profile, size: int) -> dict[st
     )
     mass = np.asarray(system.evaluate(profile).mass, dtype=float)
     empty = fluid.Programme(few)
-    crowded = fluid.Programme(few, crowds=mass)
+    crowded = fluid.Programme(few, seen=mass)
     wanted = empty.demand
     chances = binom.pmf(np.arange(size + 1)[:, None], size, empty.initial)
     numbers = np.minimum(np.arange(size + 1)[:, None], size * wanted[0])
@@ -432,14 +449,14 @@ def hoped(system: mf.SimulatedSystem, profile: mf.Profile, size: int) -> dict[st
         law = profile.at(step).at_cells(problem.grid, jnp.asarray(mass[step]), step)
         sent = (mass[step][:, None] * np.asarray(law.weights)).reshape(-1)
         rides = taken * fluid.trip_matrix(problem.trips, step).toarray()
-        landing = fluid.landings(many, step, mass[step]).toarray()
-        drives = np.repeat(1 - taken, many.n_moves, axis=0) * landing
-        there = np.repeat(rides, many.n_moves, axis=0) + drives
+        landing = fluid.landing_matrix(many, step, mass[step]).toarray()
+        drives = np.repeat(1 - taken, many.actions.shape[1], axis=0) * landing
+        there = np.repeat(rides, many.actions.shape[1], axis=0) + drives
         variance[step + 1] = size * (sent @ (there * (1 - there)))
     cells, choices = empty.cells, empty.cost.size
     one = sparse.eye_array(cells)
     serving = sparse.hstack([sparse.csr_array((cells, choices)), one])
-    present = sparse.hstack([sparse.kron(one, np.ones((1, few.n_moves))), one])
+    present = sparse.hstack([sparse.kron(one, np.ones((1, few.actions.shape[1]))), one])
     slopes, heights = [], []
     for place in TANGENTS:
         mean = np.maximum(size * wanted + place * np.sqrt(variance), 0.0)
@@ -486,7 +503,181 @@ def draw(found: dict[str, tuple[list[int], np.ndarray]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def timing(bench: Bench) -> None:
+# A day planned anew.
+
+
+HAPPENS = 4
+SOUTH, GO_HOME = 7.0, 0.7
+CONCERT, NEARBY, MOVED = (2.75, 11.5), 1.0, 0.25
+DEPOT, CHANGING = (3.0, 1.5), 1 / 3
+
+Masses = Any
+Planner = Callable[[mf.Problem, int, Masses, mf.Profile], mf.Profile]
+"""Plans the rest of a day: problem, step, population, and the profile so far."""
+
+
+def with_demand(problem: mf.Problem, wanted: np.ndarray) -> mf.Problem:
+    """The problem with another demand."""
+    new = jnp.asarray(wanted, dtype=problem.initial.dtype)
+    changed: mf.Problem = eqx.tree_at(
+        lambda p: (p.reward.passengers.demand, p.trips.chance.demand), problem, (new, new)
+    )
+    return changed
+
+
+def demand_of(problem: mf.Problem) -> np.ndarray:
+    assert problem.trips is not None
+    return np.asarray(problem.trips.chance.demand, dtype=float)
+
+
+def days(
+    problem: mf.Problem, mass: np.ndarray, load: float
+) -> dict[str, tuple[mf.Problem, np.ndarray]]:
+    """What happens: the problem as it turns out to be, and where vehicles are then."""
+    centres, usual = problem.grid.centres, demand_of(problem)
+    south = centres[:, 1] < SOUTH
+    left = np.where(south, 1 - GO_HOME, 1.0) * mass
+    fewer = usual.copy()
+    fewer[HAPPENS:] /= left.sum()
+    there = np.linalg.norm(centres - np.asarray(CONCERT), axis=1) < NEARBY
+    concert = usual.copy()
+    crowd = there / there.sum() * usual.sum(axis=1, keepdims=True)
+    concert[HAPPENS:] = ((1 - MOVED) * usual + MOVED * crowd)[HAPPENS:]
+    depot = np.eye(len(mass))[np.argmin(np.linalg.norm(centres - np.asarray(DEPOT), axis=1))]
+    weekend = mf.make("manhattan", load=load, day="weekend").problem
+    return {
+        "as planned": (problem, mass),
+        "depot": (problem, (1 - CHANGING) * mass + CHANGING * depot),
+        f"lost: {1 - left.sum():.0%} of the fleet": (
+            with_demand(problem, fewer),
+            left / left.sum(),
+        ),
+        "concert": (with_demand(problem, concert), mass),
+        "holiday": (weekend, mass),
+    }
+
+
+_rollout = eqx.filter_jit(mf.Flow.rollout)
+
+
+def rest(
+    flow: mf.Flow, motion: Any, day: mf.Problem, step: int, mass: Any, profile: mf.Profile
+) -> Any:
+    """The course of a day from a step on."""
+    return _rollout(flow.of_problem(day).from_step(step, mass), profile, motion)
+
+
+def earned(
+    system: mf.SimulatedSystem,
+    day: mf.Problem,
+    mass: np.ndarray,
+    profile: mf.Profile,
+    steps: list[int],
+    replan: Planner,
+    expected: mf.Problem,
+) -> tuple[float, float]:
+    """J of the rest of a day, planned anew at some steps, and the share of demand served."""
+    flow, motion = system.reveal()
+    horizon, now, value = system.problem.horizon, jnp.asarray(mass), 0.0
+    wanted, served = demand_of(day), 0.0
+    for first, after in zip([HAPPENS, *steps], [*steps, horizon], strict=True):
+        if first in steps:
+            profile = replan(expected, first, now, profile)
+        if after == first:
+            continue
+        course = rest(flow, motion, day, first, now, profile)
+        value += float(course.rewards[first:after].sum())
+        masses = np.asarray(course.mass[first:after], dtype=float)
+        served += float(np.minimum(masses, wanted[first:after]).sum())
+        now = course.mass[after]
+    return value, served / float(wanted[HAPPENS:].sum())
+
+
+def known_plans(system: mf.SimulatedSystem, sweeps: int) -> tuple[mf.Profile, Planner]:
+    """The morning's plan with known motion, and a way to plan anew."""
+    flow, motion = system.reveal()
+    points, ascent = (
+        system.problem.actions.points(FLUID_POINTS),
+        mf.MirrorAscent(sweeps, bound=False),
+    )
+
+    def replan(problem: mf.Problem, step: int, mass: Masses, profile: mf.Profile) -> mf.Profile:
+        there = flow.of_problem(problem).from_step(step, mass)
+        return ascent.solve(mf.MoveFlow(there, motion, points)).profile
+
+    return ascent.solve(mf.MoveFlow(flow, motion, points)).profile, replan
+
+
+def learned_plans(system: mf.SimulatedSystem, episodes: int) -> tuple[mf.Profile, Planner]:
+    """A learner's plan of the day after some episodes with 50 tracked vehicles."""
+    planner = mf.MirrorPlanner(points=FLUID_POINTS, sweeps=60)
+    family = mf.GaussianProcess(mu=mf.policies.Here())
+    learner = mf.M3UCRL(system.problem, family, planner)
+    state = mf.learn(system, learner, episodes=episodes, agents=50).state
+    plan = learner.ask(state)
+
+    def replan(problem: mf.Problem, step: int, mass: Masses, profile: mf.Profile) -> mf.Profile:
+        so_far = eqx.tree_at(lambda p: p.profile, plan, profile)
+        return learner.replan(state, so_far, mass, step, problem=problem).profile
+
+    return plan.profile, replan
+
+
+def surprises(
+    report: Report, name: str, load: float, plans: tuple[mf.Profile, Planner], *, quick: bool
+) -> None:
+    system = mf.make("manhattan", load=load)
+    assert isinstance(system, mf.SimulatedSystem)
+    profile, replan = plans
+    whole = system.evaluate(profile)
+    noon = np.asarray(whole.mass[HAPPENS], dtype=float)
+    often = list(range(HAPPENS, system.problem.horizon, 2))
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    spent: list[float] = []
+    for what, (day, mass) in days(system.problem, noon, load).items():
+        ways: dict[str, tuple[list[int], mf.Problem]] = {
+            "keep": ([], system.problem),
+            "positions": ([HAPPENS], system.problem),
+            "positions, often": (often, system.problem),
+            "positions and demand": ([HAPPENS], day),
+        }
+        if quick:
+            del ways["positions, often"]
+        if what in ("as planned", "depot"):  # the demand is the expected one
+            del ways["positions and demand"]
+        if quick and what == "holiday":
+            continue
+        results = found.setdefault(what.partition(":")[0], {})
+        for way, (steps, expected) in ways.items():
+            began = time.perf_counter()
+            results[way] = earned(system, day, mass, profile, steps, replan, expected)
+            if len(steps) == 1:
+                spent.append(time.perf_counter() - began)
+        report.row(
+            f"{name}, {what}: J of the rest (served) " + " | ".join(ways),
+            " | ".join(f"{value:.3f} ({share:.1%})" for value, share in results.values()),
+        )
+    for what, results in found.items():
+        kept = results["keep"][0]
+        gains = {way: value / kept - 1 for way, (value, _) in results.items()}
+        way = list(results)[-1] if what not in ("as planned", "depot") else "positions"
+        bar = {"as planned": -0.01, "depot": 0.02, "lost": 0.02, "concert": 0.03, "holiday": 0.05}
+        report.claim(f"{name}, {what}: gain by {way}", gains[way], bar[what], side="at least")
+    report.row(f"{name}: seconds of a new plan, the fastest", duration(min(spent)))
+    report.claim(f"{name}: seconds of a new plan", min(spent), 20.0, side="at most")
+
+
+def replan(report: Report, options: argparse.Namespace) -> None:
+    for load in (0.6,) if options.quick else LOADS:
+        plans = known_plans(mf.make("manhattan", load=load), 20 if options.quick else 100)
+        surprises(report, f"known, load {load}", load, plans, quick=options.quick)
+    if not options.quick:
+        learned = learned_plans(mf.make("manhattan"), 5)
+        surprises(report, "learned, load 0.6", 0.6, learned, quick=True)
+
+
+def timing(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     ascent = mf.MirrorAscent(sweeps=TIMED_SWEEPS, bound=False)
 
     def timed(build: Callable[[], mf.SimulatedSystem], points: int) -> Callable[[], dict[str, Any]]:
@@ -502,7 +693,7 @@ def timing(bench: Bench) -> None:
 
         return compute
 
-    horizon, side = (4, 12) if bench.options.quick else (36, 32)
+    horizon, side = 36, 32
     sides = {
         f"{horizon} steps at 185 cells": (Case(0.6, horizon).system, "again", 20.0),
         f"{side**2:,} cells, dense matrix, 12 steps": (lambda: wide(side), "first", 60.0),
@@ -539,26 +730,22 @@ def wide(side: int) -> mf.SimulatedSystem:
 
 
 def main() -> None:
-    parser = parser_of_sections(__doc__, SECTIONS, quick="short episodes; ends within a minute")
+    parser = options_of(__doc__)
     every = [Case(load, horizon).name for horizon in HORIZONS for load in LOADS]
     listed = ", ".join(every)
     parser.add_argument("--cases", type=names_of(every), help=f"of {listed}; all by default")
-    parser.set_defaults(episodes=EPISODES, seeds=SEEDS)
-    options = parser.parse_args()
-    quick = ("plans", "population")
-    run_section = {
+    parser.add_argument("--episodes", type=int, default=EPISODES, help="of learners")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of learners")
+    sections = {
         "plans": plans,
         "loose": loose,
         "clock": clock,
         "learn": learn,
         "population": population,
+        "replan": replan,
         "time": timing,
     }
-    mf.enable_compilation_cache()
-    bench = Bench(options, Report("fleet"))
-    for name in options.sections or (quick if options.quick else SECTIONS):
-        run_section[name](bench)
-    bench.report.show()
+    run_sections("fleet", parser, sections, quick=("plans", "population", "replan"))
 
 
 if __name__ == "__main__":

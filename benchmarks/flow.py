@@ -1,28 +1,33 @@
-"""How fast the mean-field flow and its gradient are.
+"""How fast the mean-field flow and its gradient are, up to millions of cells.
 
-Two claims, both about value-and-gradient of J with respect to a table of actions, one for every
-cell and step:
+All about value-and-gradient of J with respect to a table of actions, one for every cell and step.
 
-1. In the four rooms (H = 20, float32) it is at least 20 times faster than the plain way to write
-   the same formula: for every source cell the mass of every target cell, product of the axes'
-   differences of cumulative distribution functions, added up where it lands by
-   ``zeros(n).at[landing].add(mass)``. The values are equal. The reference follows its own lines
-   through the walls with `mufield.space.wall_rule.trace`, so it also checks the flow's tables.
-   It is written down three times:
+- ``plain``: in the four rooms (H = 20, float32) the flow is at least 20 times faster than the plain
+  way to write the same formula: for every source cell the mass of every target cell, product of the
+  axes' differences of cumulative distribution functions, added up where it lands by
+  ``zeros(n).at[landing].add(mass)``. The values are equal. The reference follows its own lines
+  through the walls with `mufield.space.walls.trace`, so it also checks the flow's tables. It is
+  written down three times:
 
-   - *dense*: whole cells as targets, against the flow with ``subcells=1``. Each pair of source
-     and target has a row of possible landings and their shares, zero for most.
-   - *fine*: the target cells cut into 8 x 8 subcells, against the flow as it is by default.
-   - *lean*: as *dense*, but second and further landings are a short list of their own. That is no
-     longer plain; its ratio is shown, not claimed.
+  - *dense*: whole cells as targets, against the flow with ``subcells=1``. Each pair of source
+    and target has a row of possible landings and their shares, zero for most.
+  - *fine*: the target cells cut into 8 x 8 subcells, against the flow as it is by default.
+  - *lean*: as *dense*, but second and further landings are a short list of their own. That is no
+    longer plain; its ratio is shown, not claimed.
 
-   The claim's value is the smaller of the ratios to *dense* and *fine*, of work on one core. With
-   ``PJRT_NPROC=2`` the scatter computes on both of two cores, the flow of so small a map does
-   not, and the ratio is about 14.
-2. The cost is linear in the number of cells: the time for each cell on a map of 352 x 352 cells
-   is at most twice that on a map of 44 x 44 cells.
+  The claim's value is the smaller of the ratios to *dense* and *fine*, of work on one core. With
+  ``PJRT_NPROC=2`` the scatter computes on both of two cores, the flow of so small a map does
+  not, and the ratio is about 14.
+- ``growth``: the cost is linear in the number of cells: the time for each cell on a map of
+  352 x 352 cells is at most twice that on a map of 44 x 44 cells.
+- ``stencil``: four rooms of 1,000 x 1,000 cells, ten steps; open cells by a stencil, against tables
+  for all cells (``WindowSettings(stencil=False)``). At least 4 times faster, at most half the peak
+  memory, built at least 5 times faster, the same J. Each side is a process of its own, which is
+  told to compute in turn.
+- ``largest``: a map of 4,000 x 2,500 cells: five steps within 20 GB.
 
-Run ``python benchmarks/flow.py``, or with ``--quick`` for less than a minute.
+Run ``python benchmarks/flow.py [section ...]``; ``--quick`` has fewer rounds and 250 x 250 cells
+for the stencil.
 """
 
 import os
@@ -30,23 +35,28 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("PJRT_NPROC", "1")  # JAX's threads
 
+import argparse
 import itertools
+import json
 import math
+import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, Timing, duration, parse_quick, time_side_by_side
+from _report import Report, Timing, duration, options_of, run_sections, time_side_by_side
 
 import mufield
 from mufield import Flow, Grid, Problem, Profile, TablePolicy
 from mufield.environments.four_rooms import avoid_crowds, walk
 from mufield.flow import WindowSettings
-from mufield.space.wall_rule import trace
+from mufield.space.walls import trace
 
 FASTER_THAN_DENSE = 20.0
 COST_GROWTH = 2.0
@@ -56,6 +66,8 @@ NOISE_STD = 0.25
 LINES_PER_AXIS = 2  # Of a target; the flow's tables are sampled as finely.
 FAR = 1e6
 SMALL, LARGE = 44, 352
+STENCIL_FASTER, LESS_MEMORY, BUILT_FASTER = 4.0, 0.5, 5.0
+MOST_GIGABYTES = 20.0
 LARGE_MAP_HORIZON = 5
 
 Objective = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
@@ -173,10 +185,10 @@ def plain_objective(
     return jax.jit(jax.value_and_grad(value))
 
 
-# The first claim.
+# Against the plain version.
 
 
-def compare_with_plain(report: Report, quick: bool) -> None:
+def plain(report: Report, options: argparse.Namespace) -> None:
     """Times the flow against the plain version, after a check that both say the same."""
     problem = mufield.make("four-rooms").problem
     n = problem.grid.n_cells
@@ -185,31 +197,31 @@ def compare_with_plain(report: Report, quick: bool) -> None:
     ours_coarse, ours_fine = our_objective(coarse), our_objective(fine)
     ratios = []
 
-    reach = coarse.core.landing.reach[0]
+    reach = coarse.windows.landing.reach[0]
     cells = follow_lines(problem.grid, reach, 1)
-    rounds = 20 if quick else 60
+    rounds = 20 if options.quick else 60
     references = {
         "dense": plain_objective(problem, cells, add_up_dense(cells, n)),
         "lean": plain_objective(problem, cells, add_up_lean(cells, n)),
     }
     sides = {"flow": ours_coarse, **references, "default": ours_fine}
     times = time_objectives(sides, raw, rounds)
-    report.row("flow, subcells=1", show(times["flow"]))
+    report.row("flow, subcells=1", str(times["flow"]))
     for name, objective in references.items():
         ratio = times[name].best / times["flow"].best
         if name == "dense":
             ratios.append(ratio)
-        report.row(f"plain, whole cells, {name}", f"{show(times[name])}, {ratio:.1f} x")
+        report.row(f"plain, whole cells, {name}", f"{times[name]}, {ratio:.1f} x")
         check_equal(report, name, ours_coarse, objective, raw)
 
-    cut = fine.core.landing.split_shares.shape[-1]
+    cut = fine.windows.landing.split_shares.shape[-1]
     subcells = follow_lines(problem.grid, reach, cut)
     reference = plain_objective(problem, subcells, add_up_lean(subcells, n))
     sides = {"flow": ours_fine, "fine": reference}
-    pair = time_objectives(sides, raw, 3 if quick else 10)
+    pair = time_objectives(sides, raw, 3 if options.quick else 10)
     ratios.append(pair["fine"].best / pair["flow"].best)
-    report.row(f"flow, default (subcells={cut})", show(pair["flow"]))
-    report.row("plain, subcells, fine", f"{show(pair['fine'])}, {ratios[-1]:.1f} x")
+    report.row(f"flow, default (subcells={cut})", str(pair["flow"]))
+    report.row("plain, subcells, fine", f"{pair['fine']}, {ratios[-1]:.1f} x")
     check_equal(report, "fine", ours_fine, reference, raw)
     # No claim: the default says more about walls' ends than whole cells can.
     report.row(
@@ -248,28 +260,23 @@ def check_equal(
         sys.exit(f"the flow and its plain version ({name}) disagree: {value_gap}, {gradient_gap}")
 
 
-def show(timing: Timing) -> str:
-    """Fastest and middle round."""
-    return f"{duration(timing.best)} (median {duration(timing.median)})"
+# Larger maps.
 
 
-# The second claim.
-
-
-def scaled_rooms(cells: int) -> Problem:
-    """Four rooms of unit cells in a box of ``cells`` x ``cells``, doors a tenth of it wide."""
-    walls = np.zeros((cells, cells), dtype=bool)
-    middle, door = cells // 2, max(1, cells // 10)
-    walls[middle, :] = walls[:, middle] = True
-    for centre in (cells // 4, 3 * cells // 4):
-        opening = slice(centre - door // 2, centre - door // 2 + door)
-        walls[middle, opening] = walls[opening, middle] = False
-    grid = Grid.box(0.0, float(cells), (cells, cells), walls=walls)
+def scaled_rooms(shape: tuple[int, int], horizon: int) -> Problem:
+    """Four rooms of unit cells, doors a tenth of the walls wide."""
+    walls = np.zeros(shape, dtype=bool)
+    middle = [n // 2 for n in shape]
+    walls[middle[0], :] = walls[:, middle[1]] = True
+    for part in (1, 3):
+        across, along = (slice(part * n // 4, part * n // 4 + max(1, n // 10)) for n in shape)
+        walls[middle[0], along] = walls[across, middle[1]] = False
+    grid = Grid.box(0.0, np.array(shape, dtype=float), shape, walls=walls)
     return Problem(
         grid=grid,
         actions=mufield.Box(-1.0, 1.0, dim=2),
         reward=avoid_crowds,
-        horizon=LARGE_MAP_HORIZON,
+        horizon=horizon,
         initial=mufield.uniform(grid),
         noise=NOISE_STD,
         max_move=1.0,
@@ -277,11 +284,11 @@ def scaled_rooms(cells: int) -> Problem:
     )
 
 
-def compare_sizes(report: Report, quick: bool) -> None:
+def growth(report: Report, options: argparse.Namespace) -> None:
     """Times one cell's share of value-and-gradient on a small and a large map."""
     sides, count = {}, {}
     for size in (SMALL, LARGE):
-        problem = scaled_rooms(size)
+        problem = scaled_rooms((size, size), LARGE_MAP_HORIZON)
         count[size] = problem.grid.n_cells
         began = time.perf_counter()
         flow = Flow(problem)
@@ -290,14 +297,14 @@ def compare_sizes(report: Report, quick: bool) -> None:
         objective = our_objective(flow)
         sides[f"{size}"] = lambda o=objective, r=raw: jax.block_until_ready(o(r))
         report.row(f"{size} x {size} map: tables built in", duration(built))
-    times = time_side_by_side(sides, rounds=5 if quick else 15)
+    times = time_side_by_side(sides, rounds=5 if options.quick else 15)
     each = {}
     for size in (SMALL, LARGE):
         timing = times[f"{size}"]
         each[size] = timing.best / (count[size] * LARGE_MAP_HORIZON)
         report.row(
             f"{size} x {size} map: {count[size]} free cells, H = {LARGE_MAP_HORIZON}",
-            f"{show(timing)}, {each[size] * 1e9:.0f} ns for each cell and step",
+            f"{timing}, {each[size] * 1e9:.0f} ns for each cell and step",
         )
     report.claim(
         f"time for each cell at {LARGE} x {LARGE} over that at {SMALL} x {SMALL}",
@@ -307,13 +314,161 @@ def compare_sizes(report: Report, quick: bool) -> None:
     )
 
 
+def work(kind: str, cells: str, horizon: int) -> None:
+    """A worker: builds a flow, then computes each time a line comes in; answers in JSON."""
+    across, along = (int(n) for n in cells.split("x"))
+    problem = scaled_rooms((across, along), horizon)
+    began = time.perf_counter()
+    flow = Flow(problem, settings=WindowSettings(stencil=kind == "stencil"))
+    jax.block_until_ready([x for x in jax.tree.leaves(flow) if isinstance(x, jax.Array)])
+    built = time.perf_counter() - began
+
+    def value(raw: jax.Array, flow: Flow) -> jax.Array:
+        policy = TablePolicy.deterministic(jnp.tanh(raw))
+        return flow.value(Profile.stacked(policy, horizon), walk)
+
+    # The flow is an argument: its tables are too large for constants of a program.
+    objective = eqx.filter_jit(jax.value_and_grad(value))
+    raw = jax.random.normal(jax.random.key(1), (horizon, problem.grid.n_cells, 2))
+    first, _ = jax.block_until_ready(objective(raw, flow))
+    tell(built=built, value=float(first))
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        jax.block_until_ready(objective(raw, flow))
+        seconds = time.perf_counter() - began
+        tell(seconds=seconds, gigabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+
+
+def tell(**figures: float) -> None:
+    """One line for whoever started this worker."""
+    print(json.dumps(figures), flush=True)
+
+
+class Side:
+    """A process that computes the same on demand."""
+
+    def __init__(self, kind: str, cells: str, horizon: int):
+        """Starts it, and waits until it is ready.
+
+        Args:
+            kind: "tables" or "stencil".
+            cells: Shape of the map, as "1000x1000".
+            horizon: Number of steps.
+        """
+        command = [sys.executable, __file__, "--worker", kind, "--map", cells]
+        self.process = subprocess.Popen(
+            [*command, "--horizon", str(horizon)],
+            env=os.environ | {"PJRT_NPROC": str(os.cpu_count())},  # all cores for both sides
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.ready = self._answer()
+        self.seconds: list[float] = []
+        self.gigabytes = 0.0
+
+    def _answer(self) -> dict[str, float]:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a worker ended before it answered; its error stands above")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def run(self) -> None:
+        """Computes once."""
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        answer = self._answer()
+        self.seconds.append(answer["seconds"])
+        self.gigabytes = answer["gigabytes"]
+
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest round."""
+        return min(self.seconds)
+
+    def end(self) -> None:
+        """Ends the process."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def in_turn(sides: list[Side], rounds: int) -> None:
+    """Lets sides compute in turns, so that a slow spell of the machine meets all of them."""
+    for _ in range(rounds):
+        for side in sides:
+            side.run()
+    for side in sides:
+        side.end()
+
+
+def stencil(report: Report, options: argparse.Namespace) -> None:
+    """The stencil against tables for all cells."""
+    cells, horizon, rounds = ("250x250", 4, 2) if options.quick else ("1000x1000", 10, 3)
+    sides = {kind: Side(kind, cells, horizon) for kind in ("tables", "stencil")}
+    in_turn(list(sides.values()), rounds)
+    tables, ours = sides["tables"], sides["stencil"]
+    count = math.prod(int(n) for n in cells.split("x")) * horizon
+    for name, side in sides.items():
+        report.row(
+            f"{cells} cells, {horizon} steps, by {name}",
+            f"built in {duration(side.ready['built'])}, value and gradient {duration(side.best)} "
+            f"({side.best / count * 1e9:.0f} ns a cell and step), peak {side.gigabytes:.2f} GB",
+        )
+    report.claim(
+        "value and gradient: times faster than by tables",
+        tables.best / ours.best,
+        STENCIL_FASTER,
+        side="at least",
+    )
+    memory = ours.gigabytes / tables.gigabytes
+    built = tables.ready["built"] / ours.ready["built"]
+    if options.quick:  # so small a map takes less memory and time than JAX itself
+        report.row("peak memory as a share, built times faster", f"{memory:.2f}, {built:.1f}")
+    else:
+        name = "peak memory, as a share of that by tables"
+        report.claim(name, memory, LESS_MEMORY, side="at most")
+        report.claim("built: times faster than tables", built, BUILT_FASTER, side="at least")
+    report.claim(
+        "relative difference of J",
+        abs(ours.ready["value"] / tables.ready["value"] - 1),
+        SAME_VALUE,
+        side="at most",
+    )
+
+
+def largest(report: Report, options: argparse.Namespace) -> None:
+    """Ten million cells."""
+    cells, horizon = "4000x2500", 5
+    side = Side("stencil", cells, horizon)
+    in_turn([side], 1)
+    report.row(
+        f"{cells} cells, {horizon} steps",
+        f"built in {duration(side.ready['built'])}, value and gradient {duration(side.best)}",
+    )
+    report.claim(
+        f"{cells} cells, {horizon} steps: peak memory in GB",
+        side.gigabytes,
+        MOST_GIGABYTES,
+        side="at most",
+    )
+
+
 def main() -> None:
-    """Runs both comparisons."""
-    quick = parse_quick(__doc__)
-    report = Report("flow")
-    compare_with_plain(report, quick)
-    compare_sizes(report, quick)
-    report.show()
+    """Runs the sections, or is a worker."""
+    parser = options_of(__doc__)
+    for name in ("worker", "map"):
+        parser.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--horizon", type=int, default=1, help=argparse.SUPPRESS)
+    given, _ = parser.parse_known_args()
+    if given.worker:
+        work(given.worker, given.map, given.horizon)
+        return
+    sections = {"plain": plain, "growth": growth, "stencil": stencil, "largest": largest}
+    run_sections("flow", parser, sections, quick=("plain", "growth", "stencil"))
 
 
 if __name__ == "__main__":

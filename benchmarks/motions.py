@@ -22,12 +22,10 @@ Sections, each with its claims:
 - ``city``: at least 95% of the way within ten episodes in every seed; plan and fit take at most
   10 s.
 - ``ensemble``: the band of deep ensembles holds at least 95% on every motion.
-- ``time``: four rooms; an episode of the defaults against one with a deep ensemble, the last
-  episodes against the first, and a fit to 6,000 transitions.
 
-Run ``python benchmarks/motions.py``; ``--quick`` ends within a minute. With ``--out DIR`` every
-motion's result is kept as soon as it is there, with a picture, and ``--resume`` goes on after them.
-References that are there already are always taken from there.
+Run ``python benchmarks/motions.py [section ...]``; ``--quick`` has two motions and two episodes.
+With ``--out DIR`` every motion's result is kept as soon as it is there, with a picture, and
+``--resume`` goes on after them. References that are there already are always taken from there.
 """
 
 import os
@@ -46,21 +44,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration, names_of, parser_of_sections
+from _report import Report, names_of, options_of, run_sections
 
 import mufield
 from mufield import M3UCRL, DeepEnsemble, GaussianProcess, Hallucinated, MirrorAscent, MoveFlow
 from mufield.environments.registry import SUITE
-from mufield.flow.dependence import depends_on_mu
+from mufield.flow.motions import dependence
 from mufield.learning import learn_many
-from mufield.models import AbstractModel, Transitions
+from mufield.models import AbstractModel
 from mufield.space.measure import at_all_cells
 
 SIGNED = ("torus-vortex", "city")
 """Systems whose J can be negative."""
 
 FAMILIES = {"default": None, "gp": GaussianProcess(), "ensemble": DeepEnsemble()}
-SECTIONS = ("ten", "one", "city", "ensemble", "time")
 MOMENTS = 5
 ACTIONS = 5
 """Moments of an episode, and actions on each axis, at which models are asked for the motion."""
@@ -74,9 +71,6 @@ ENDS = {"ten": (0.985, 0.99), "one": (0.97, 0.98)}
 
 INSIDE, ENSEMBLE_INSIDE = 0.99, 0.95
 """Claimed share of the true motion in the band: of the default, and of deep ensembles."""
-
-MANY = 6000
-"""Transitions of the fit that is timed."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +198,7 @@ def reference(system: mufield.SimulatedSystem, most: int | None) -> dict[str, fl
     actions = system.problem.actions
     still = jnp.asarray(actions.rest)
     rest = float(system.evaluate(lambda state, mu, step: still).value)
-    sees_mu = depends_on_mu(system.problem, motion)
+    sees_mu = dependence(system.problem, motion).mu
     sweeps = most or (SWEEPS_WITH_MU if sees_mu else SWEEPS)
     moves = MoveFlow(flow, motion, actions.points(9))
     # J is about as far from rest as a short ascent finds.
@@ -318,7 +312,8 @@ def claim_coverage(bench: Bench, results: list[Figures], bar: float) -> None:
     bench.report.claim(name, worst.least_coverage, bar, side="at least")
 
 
-def ten(bench: Bench) -> None:
+def ten(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     results = suite(bench, bench.setting("ten", agents=10, episodes=10), last=3)
     if bench.options.quick:
         return
@@ -329,17 +324,20 @@ def ten(bench: Bench) -> None:
     bench.report.claim(name, widest.greatest_width, 6.0, side="at most")
 
 
-def one(bench: Bench) -> None:
+def one(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     results = suite(bench, bench.setting("one", agents=1, episodes=30), last=5)
     claim_ends(bench, results, 5)
 
 
-def ensemble(bench: Bench) -> None:
+def ensemble(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     results = suite(bench, bench.setting("ensemble", agents=10, episodes=6, seeds=1), last=3)
     claim_coverage(bench, results, ENSEMBLE_INSIDE)
 
 
-def city(bench: Bench) -> None:
+def city(report: Report, options: argparse.Namespace) -> None:
+    bench = Bench(options, report)
     setting = bench.setting("ten", agents=10, episodes=10)
     found = bench.figures("city", setting)
     curve = " ".join(f"{100 * share:.1f}" for share in found.share.mean(axis=0))
@@ -369,60 +367,24 @@ def episode_seconds(
     return seconds
 
 
-def timing(bench: Bench) -> None:
-    system = mufield.make("four-rooms")
-    problem = system.problem
-    learner = bench.setting("time", agents=1, episodes=30).learner(problem)
-    rival = M3UCRL(
-        problem, DeepEnsemble(), learner.model_planner.planner, optimism=learner.optimism
-    )
-    episodes = bench.options.episodes or 30
-    spent = episode_seconds(system, learner, episodes)
-    usual, theirs = np.median(spent[1:]), np.median(episode_seconds(system, rival, 8)[1:])
-    bench.report.row("time: seconds of plan and fit", " ".join(f"{s:.2f}" for s in spent))
-    shown = f"{duration(usual)}, {duration(theirs)}"
-    bench.report.row("time: an episode, with the default and with the ensemble", shown)
-    claim = bench.report.claim
-    claim("time: an episode against one with the ensemble", usual / theirs, 1.5, side="at most")
-    late = float(np.median(spent[-3:]) / np.median(spent[1:4]))
-    claim("time: last against second episode", late, 1.5, side="at most")
-    policy = mufield.random_policy(problem)
-    agents = MANY // problem.horizon
-    seconds = []
-    for seed in range(2):
-        played = system.run(policy, jax.random.key(seed), agents=agents)
-        data = Transitions.of(problem, [played])
-        began = time.perf_counter()
-        jax.block_until_ready(learner.family.fit(data, jax.random.key(seed)))
-        seconds.append(time.perf_counter() - began)
-    bench.report.row("time: fit with compilation, without", ", ".join(map(duration, seconds)))
-    claim(f"time: seconds of a fit to {MANY} transitions", seconds[1], 10.0, side="at most")
-
-
 def main() -> None:
-    quick = "two motions, two episodes; ends within a minute"
-    parser = parser_of_sections(__doc__, SECTIONS, quick=quick)
+    parser = options_of(__doc__)
     add = parser.add_argument
+    add("--episodes", type=int, help="in place of the sections' numbers")
+    add("--seeds", type=int, help="likewise")
     add("--only", type=names_of(SUITE), help=f"motions, with commas; of {', '.join(SUITE)}")
     add("--family", choices=FAMILIES, default="default", help="model of the motion")
     add("--scale", type=float, help="share of the band, in place of the library's choice")
     add("--resume", action="store_true", help="skip motions whose results are in --out")
-    options = parser.parse_args()
-    run_section = {"ten": ten, "one": one, "city": city, "ensemble": ensemble, "time": timing}
+    options, _ = parser.parse_known_args()
     if options.episodes is not None and options.episodes < 2:
         parser.error("--episodes must be at least 2: in the first, nothing has been learned yet")
     if options.resume and not options.out:
         parser.error("--resume needs --out, the directory of the results so far")
     if options.quick:
-        options.only = options.only or ("rooms-slow", "rooms-coupled")
-        options.sections = options.sections or ("ten",)
-        options.episodes, options.seeds = options.episodes or 2, options.seeds or 1
-    mufield.enable_compilation_cache()
-    report = Report("motions")
-    bench = Bench(options, report)
-    for name in options.sections or SECTIONS:
-        run_section[name](bench)
-    report.show()
+        parser.set_defaults(only=("rooms-slow", "rooms-coupled"), episodes=2, seeds=1)
+    sections = {"ten": ten, "one": one, "city": city, "ensemble": ensemble}
+    run_sections("motions", parser, sections, quick=("ten",))
 
 
 if __name__ == "__main__":

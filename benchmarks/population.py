@@ -1,35 +1,27 @@
-"""How fast N agents are simulated, in how much memory, and how they approach the limit.
+"""N agents: how fast they are simulated, in how much memory, and how they approach the limit.
 
-1. Speed, in the four rooms (H = 20, float32) under a randomised per-cell policy over 81 moves that
-   mirror ascent found. One agent and step of `FiniteSystem.evaluate` against
+- ``speed``: the four rooms (H = 20, float32) under a randomised per-cell policy over 81 moves that
+  mirror ascent found. One agent and step of `FiniteSystem.evaluate` against NumPy for all agents at
+  once: actions by `searchsorted` in one table of cumulative weights, the wall rule on the agents
+  that are still on their way, in blocks that fit the caches. Ours moves blocks of agents in a
+  thread for each core, NumPy uses one core; pin the process to one core (``taskset -c 0``) to
+  compare on equal terms. NumPy's wall rule is checked against `mufield.move` before it is timed.
+- ``memory``: the most that `evaluate` adds to the process, for each of the agents. Programs are
+  compiled before.
+- ``gap``: the root mean squared difference, over episodes, of J of N agents and J of the mean
+  field, for the swarm under its closed-form policy, whose cells are small beside the noise, with
+  N = 100 to 1,000,000 agents in continuous space: a slope of -1/2 in logarithms.
+- ``limit``: the flow from cell centres and `Flow(problem, within_cells=True)` against 10,000 and
+  100,000 agents who stand anywhere in their cells: in the four rooms, the swarm, and a city whose
+  noise is 0.3 and 1 cell, under policies that differ: at rest, at random, a whirl that differs
+  within cells, a deterministic table that was planned with the flow from centres, and so exploits
+  its error where that helps, and mirror ascent's randomised plan. The error is J of the flow minus
+  the mean J of N agents, as a share of J's range over these policies; the cost is processor time of
+  an episode's flow within cells over that from centres, for the table and mirror ascent's plan; for
+  the whirl, which is asked at four points of each cell, without a bar.
 
-   - *loop*: NumPy draws all agents' actions and noise at each step; a loop in Python then takes
-     each agent through the walls. Timed with fewer agents.
-   - *vectorised*: NumPy for all agents at once: actions by `searchsorted` in one table of
-     cumulative weights, the wall rule on the agents that are still on their way, in blocks that
-     fit the caches.
-
-   Ours moves blocks of agents in a thread for each core, NumPy's versions use one core; pin the
-   process to one core (``taskset -c 0``) to compare on equal terms.
-
-   Both follow the rule of `mufield.move`: axes slide along walls, a hit exactly on a corner stops
-   both. The benchmark checks that on the same moves before it times anything.
-2. Memory: the most that `evaluate` adds to the process, for each of the agents. Programs are
-   compiled before.
-3. The gap: the root mean squared difference, over episodes, of J of N agents and J of the mean
-   field. Claimed for the swarm under its closed-form policy, whose cells are small beside the
-   noise, with N = 100 to 1,000,000 agents in continuous space: a slope of -1/2 in logarithms. The
-   four rooms show what else there is, not claimed:
-
-   - The entropy of a histogram is biased by about cells / 2N at each step. The bias is more than
-     the spread for all but the largest N, so the gap falls nearly like 1 / N; the standard
-     deviation of J and the distance of the distributions fall like 1 / sqrt(N).
-   - Cells are large beside the noise there. Agents that are not centred have another limit than
-     the flow, so that the gap stops falling; measured from their own limit, which the largest
-     population estimates, it goes on.
-
-Run ``python benchmarks/population.py``; ``--quick`` takes fewer agents and leaves the rooms' gaps
-out; ``--pictures DIR`` draws the gaps.
+Run ``python benchmarks/population.py [section ...]``; ``--quick`` takes fewer agents, policies and
+places.
 """
 
 import os
@@ -37,31 +29,50 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
-import math
+import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration, time_side_by_side
+from _report import Report, options_of, run_sections, time_side_by_side
+from scipy.stats import linregress
 
 import mufield
-from mufield import Grid, MirrorAscent, MoveFlow, Profile, SimulatedSystem
+from mufield import Flow, Grid, MirrorAscent, MoveFlow, Profile, SimulatedSystem, Table, as_profile
 from mufield.environments.swarm import closed_form_policy
-from mufield.finite.gap import PopulationGap, PowerLaw, fit_power, population_gap
 from mufield.finite.system import BLOCK, FiniteSystem
+from mufield.planning import BPTT
 
-FASTER_THAN_LOOP = 30.0
 FASTER_THAN_NUMPY = 4.0
 BYTES_PER_AGENT = 200.0
 STEEPEST, FLATTEST = -0.6, -0.4
 MOVES_PER_AXIS = 9
 NUMPY_BLOCK = 1 << 18
 SAME_PLACE = 1e-4
+NEAR = 0.01
+"""Greatest error of the flow within cells, as a share of J's range over policies."""
+
+COST = 3.0
+STEPS = 100
+"""Steps of the table's ascent: enough to exploit the flow's error."""
+
+EPISODES = {10_000: 4, 100_000: 1}
+"""Episodes by number of agents."""
+
+PLACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "four rooms": ("four-rooms", {}),
+    "swarm": ("swarm", {}),
+    "city, noise 0.12": ("city", {"noise_std": 0.3}),
+    "city, noise 0.4": ("city", {"noise_std": 1.0}),
+}
 
 
 def plan(system: SimulatedSystem, sweeps: int) -> tuple[Profile, np.ndarray, np.ndarray]:
@@ -107,8 +118,8 @@ class NumpyRooms:
         self.margin = np.float32(8 * max(grid.shape) * np.finfo(np.float32).eps)
         self.rng = np.random.default_rng(0)
 
-    def run(self, agents: int, walk: Callable[..., Agents]) -> float:
-        """J of one episode from the lower left corner, with one of the versions of the walls."""
+    def run(self, agents: int) -> float:
+        """J of one episode from the lower left corner."""
         blocks = [min(NUMPY_BLOCK, agents - i) for i in range(0, agents, NUMPY_BLOCK)]
         states = [
             Agents(*self.rng.random((2, n), dtype=np.float32), np.zeros(n, dtype=np.intp))
@@ -120,7 +131,7 @@ class NumpyRooms:
             mu = counts / agents
             value -= float(mu @ np.log(np.maximum(mu, 1e-25)))
             if step < len(self.cumulative):
-                states = [walk(state, *self.aims(step, state)) for state in states]
+                states = [self.walk(state, *self.aims(step, state)) for state in states]
         return value
 
     def aims(self, step: int, state: Agents) -> list[np.ndarray]:
@@ -137,40 +148,6 @@ class NumpyRooms:
             aim += actions.take(choice)
             aims.append(aim)
         return aims
-
-    def walk_one_by_one(self, state: Agents, *aims: np.ndarray) -> Agents:
-        """The wall rule in a loop over agents."""
-        ends = [aim.copy() for aim in aims]
-        index = np.empty(len(state.x), dtype=np.intp)
-        starts = zip(state.x.tolist(), state.y.tolist(), strict=True)
-        for agent, (here, there) in enumerate(
-            zip(starts, zip(*(aim.tolist() for aim in aims), strict=True), strict=True)
-        ):
-            at, goal = [math.floor(x) for x in here], [math.floor(x) for x in there]
-            while at != goal:
-                times = [
-                    math.inf
-                    if at[a] == goal[a]
-                    else (at[a] + (goal[a] > at[a]) - here[a]) / (there[a] - here[a])
-                    for a in (0, 1)
-                ]
-                now = [a for a in (0, 1) if times[a] == min(times)]
-                steps = [(1 if goal[a] > at[a] else -1) if a in now else 0 for a in (0, 1)]
-                hit = [a for a in now if self.wall(at, steps[0] * (a == 0), steps[1] * (a == 1))]
-                if len(now) == 2 and not hit and self.wall(at, *steps):
-                    hit = now
-                for a in now:
-                    if a in hit:
-                        goal[a] = at[a]
-                        ends[a][agent] = at[a] + (1 - self.margin if steps[a] > 0 else self.margin)
-                    else:
-                        at[a] += steps[a]
-            index[agent] = self.index[(at[0] + 1) * self.stride + at[1] + 1]
-        return Agents(*ends, index)
-
-    def wall(self, at: list[int], right: int, up: int) -> bool:
-        """Whether a neighbour is a wall."""
-        return bool(self.walls[(at[0] + right + 1) * self.stride + at[1] + up + 1])
 
     def walk(self, state: Agents, end_x: np.ndarray, end_y: np.ndarray) -> Agents:
         """The wall rule for all agents at once: in each round those on their way cross a line."""
@@ -216,75 +193,52 @@ class NumpyRooms:
 
 
 def check_walls(rooms: NumpyRooms, grid: Grid) -> None:
-    """Exits if the NumPy versions do not bring agents to where `mufield.move` does."""
+    """Exits if the NumPy version does not bring agents to where `mufield.move` does."""
     key, other = jax.random.split(jax.random.key(0))
     start = mufield.sample(grid, mufield.uniform(grid), key, 20_000)
     aim = start + 1.2 * jax.random.normal(other, start.shape)
     moved = jax.jit(jax.vmap(lambda s, a: mufield.move(grid, s, a)))(start, aim)
-    for walk in (rooms.walk, rooms.walk_one_by_one):
-        here = Agents(*np.asarray(start).T, np.asarray(grid.index_of(start)))
-        there = walk(here, *np.array(aim).T.copy())
-        # By rounding, a line may pass a corner on another side.
-        off = np.abs(np.stack(there[:2], axis=1) - np.asarray(moved.position)).max(axis=1)
-        wrong = (off > SAME_PLACE) | (there.index != np.asarray(moved.index))
-        if wrong.mean() > 1e-3:
-            sys.exit(f"{walk.__name__} and mufield.move differ in {wrong.mean():.2%} of the moves")
+    here = Agents(*np.asarray(start).T, np.asarray(grid.index_of(start)))
+    there = rooms.walk(here, *np.array(aim).T.copy())
+    # By rounding, a line may pass a corner on another side.
+    off = np.abs(np.stack(there[:2], axis=1) - np.asarray(moved.position)).max(axis=1)
+    wrong = (off > SAME_PLACE) | (there.index != np.asarray(moved.index))
+    if wrong.mean() > 1e-3:
+        sys.exit(f"NumPy's agents and mufield.move differ in {wrong.mean():.2%} of the moves")
 
 
-# The claims.
-
-
-def compare_speed(report: Report, quick: bool) -> tuple[SimulatedSystem, Profile]:
-    """Times an episode of ours and of both NumPy versions."""
+def speed(report: Report, options: argparse.Namespace) -> None:
+    """Times an episode of ours and of NumPy's."""
     system = mufield.make("four-rooms")
     grid, horizon = system.problem.grid, system.problem.horizon
-    policy, actions, weights = plan(system, 20 if quick else 100)
+    policy, actions, weights = plan(system, 20 if options.quick else 100)
     rooms = NumpyRooms(grid, actions, weights, system.problem.noise.std[0])
     check_walls(rooms, grid)
-    agents, few = (2 * BLOCK, 500) if quick else (1_000_000, 2000)
+    agents = 2 * BLOCK if options.quick else 1_000_000
     finite = FiniteSystem.of(system, agents)
-    values: dict[str, list[float]] = {"ours": [], "vectorised": []}
+    values: dict[str, list[float]] = {"ours": [], "NumPy": []}
 
     def ours() -> None:
         values["ours"].append(float(finite.evaluate(policy, jax.random.key(0)).values[0]))
 
-    def vectorised() -> None:
-        values["vectorised"].append(rooms.run(agents, rooms.walk))
+    def numpy() -> None:
+        values["NumPy"].append(rooms.run(agents))
 
-    def loop() -> None:
-        rooms.run(few, rooms.walk_one_by_one)
-
-    times = time_side_by_side({"ours": ours, "vectorised": vectorised}, rounds=2 if quick else 7)
-    times |= time_side_by_side({"loop": loop}, rounds=3)
-    each = {
-        name: timing.best / (horizon * (few if name == "loop" else agents))
-        for name, timing in times.items()
-    }
-    for name, seconds in each.items():
-        count = few if name == "loop" else agents
-        report.row(f"{name}: {count:,} agents, {horizon} steps", duration(times[name].best))
-        report.row(f"{name}: one agent and step", f"{seconds * 1e9:.0f} ns")
-    found = {name: np.mean(each_value) for name, each_value in values.items()}
-    report.row("J of ours, vectorised", f"{found['ours']:.3f}, {found['vectorised']:.3f}")
-    if abs(found["ours"] - found["vectorised"]) > 0.1:
-        sys.exit(f"ours and NumPy's agents earn different amounts: {found}")
-    report.claim(
-        "times faster than a loop over agents",
-        each["loop"] / each["ours"],
-        FASTER_THAN_LOOP,
-        side="at least",
-    )
-    report.claim(
-        "times faster than vectorised NumPy",
-        each["vectorised"] / each["ours"],
-        FASTER_THAN_NUMPY,
-        side="at least",
-    )
-    return system, policy
+    rounds = 2 if options.quick else 7
+    times = time_side_by_side({"ours": ours, "NumPy": numpy}, rounds=rounds)
+    for name, timing in times.items():
+        each = timing.best / (horizon * agents) * 1e9
+        text = f"{timing}, {each:.0f} ns for an agent and step, J = {np.mean(values[name]):.3f}"
+        report.row(f"{name}: {agents:,} agents, {horizon} steps", text)
+    if abs(np.mean(values["ours"]) - np.mean(values["NumPy"])) > 0.1:
+        sys.exit("ours and NumPy's agents earn different amounts")
+    ratio = times["NumPy"].best / times["ours"].best
+    report.claim("times faster than NumPy", ratio, FASTER_THAN_NUMPY, side="at least")
 
 
-def compare_memory(report: Report, agents: int) -> None:
+def memory(report: Report, options: argparse.Namespace) -> None:
     """Has a process of its own measure what an evaluation takes."""
+    agents = (1 << 19) if options.quick else 1_000_000
     command = [sys.executable, __file__, "--measure-memory", str(agents)]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     extra = int(found.split()[-1])
@@ -321,102 +275,144 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def compare_gaps(
-    report: Report, system: SimulatedSystem, policy: Profile, quick: bool
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Measures the gap of the swarm and, if there is time, that of the rooms."""
-    sizes = decades(100, 100_000 if quick else 1_000_000, 1 if quick else 2)
+# The gap to the limit.
+
+
+def gap(report: Report, options: argparse.Namespace) -> None:
+    """How fast the gap of the swarm to the limit closes."""
+    last, episodes = (100_000, 16) if options.quick else (1_000_000, 32)
+    sizes = np.geomspace(100, last, 4 if options.quick else 9).round().astype(int)
     swarm = mufield.make("swarm", horizon=20, duration=0.1)
-    gap = population_gap(swarm, closed_form_policy, sizes, 16 if quick else 32, jax.random.key(0))
-    show_gap(report, "swarm", gap)
+    flow, figures = swarm.evaluate(closed_form_policy), []
+    for size, key in zip(sizes, jax.random.split(jax.random.key(0), len(sizes)), strict=True):
+        crowd = FiniteSystem.of(swarm, int(size))
+        seen = crowd.evaluate(closed_form_policy, key, episodes=episodes)
+        off = np.asarray(seen.values, dtype=float) - float(flow.value)
+        apart = np.abs(np.asarray(seen.mass, dtype=float) - np.asarray(flow.mass, dtype=float))
+        figures.append((np.sqrt(np.mean(off**2)), off.std(ddof=1), apart[:, 1:].sum(-1).mean() / 2))
+        shown = ", ".join(f"{figure:.4f}" for figure in (off.mean(), *figures[-1]))
+        report.row(f"swarm, N = {size:,}: mean J - J, gap, std, distance", shown)
+    slopes = [linregress(np.log(sizes), np.log(each)) for each in zip(*figures, strict=True)]
+    shown = ", ".join(f"{line.slope:.3f} ± {line.stderr:.3f}" for line in slopes)
+    report.row("swarm: slopes of gap, std, total variation distance", shown)
     name = f"slope of the swarm's gap, {sizes[0]:,} to {sizes[-1]:,} agents"
-    report.claim(name, gap.law.slope, STEEPEST, side="at least")
-    report.claim(name, gap.law.slope, FLATTEST, side="at most")
-    curves = {"swarm: gap": (gap.sizes, gap.gaps)}
-    if quick:
-        return curves
-    sizes = decades(100, 1_000_000, 1)
-    for centred, name in ((True, "rooms, centred"), (False, "rooms")):
-        key = jax.random.key(1)
-        found = population_gap(system, policy, sizes, 16, key, centred=centred)
-        show_gap(report, name, found)
-        curves[f"{name}: gap"] = (found.sizes, found.gaps)
-        if centred:
-            curves[f"{name}: spread of J"] = (found.sizes, found.stds)
-        else:
-            own = np.abs(found.means - found.means[-1])[:-1]
-            law = fit_power(found.sizes[:-1], np.hypot(own, found.stds[:-1]))
-            report.row(f"{name}: slope of the gap to their own limit", slope(law))
-    return curves
+    report.claim(name, slopes[0].slope, STEEPEST, side="at least")
+    report.claim(name, slopes[0].slope, FLATTEST, side="at most")
 
 
-def decades(first: int, last: int, each: int) -> list[int]:
-    """Sizes evenly spaced in logarithms, so many in each decade."""
-    count = round(each * math.log10(last / first)) + 1
-    return [round(size) for size in np.geomspace(first, last, count)]
+# Agents anywhere in their cells.
 
 
-def show_gap(report: Report, name: str, gap: PopulationGap) -> None:
-    report.row(f"{name}: J of the flow", f"{gap.limit:.4f}")
-    for size, mean, std, rms, distance in zip(
-        gap.sizes, gap.means, gap.stds, gap.gaps, gap.distances, strict=True
-    ):
+def policies(system: SimulatedSystem, quick: bool) -> dict[str, Any]:
+    """Policies that earn very different amounts."""
+    flow, motion = system.reveal()
+    problem = system.problem
+    box, centres = problem.actions, jnp.asarray(problem.grid.centres)
+    low, extent = jnp.min(centres, axis=0), jnp.ptp(centres, axis=0)
+    rates = jnp.pi * jnp.arange(3, 3 + box.dim)
+
+    def whirl(state: Any, mu: Any, step: Any) -> Any:
+        along = jnp.flip((state - low) / extent)
+        return jnp.asarray(box.upper) * jnp.sin(rates * along + step)
+
+    moves = box.points(5 if problem.grid.dim == 2 else 15)
+    found = {
+        "rest": lambda state, mu, step: jnp.asarray(box.rest),
+        "random": mufield.random_policy(problem),
+        "whirl": whirl,
+        "mirror": MirrorAscent(sweeps=20 if quick else 100)
+        .solve(MoveFlow(flow, motion, moves))
+        .profile,
+    }
+    if not quick:
+        ascent = BPTT(steps=STEPS, learning_rate=Table().learning_rate)
+        found["table"] = mufield.plan(flow, motion, Table(), ascent=ascent).profile
+    return {name: as_profile(policy, problem.horizon) for name, policy in found.items()}
+
+
+def cost(functions: Sequence[Callable[[], Any]], rounds: int = 9) -> float:
+    """Processor time of the second function over that of the first, called in turns."""
+    seconds: list[list[float]] = [[], []]
+    for number in range(rounds + 1):
+        for function, each in zip(functions, seconds, strict=True):
+            began = time.process_time()
+            jax.block_until_ready(function())
+            if number:  # the first call compiles
+                each.append(time.process_time() - began)
+    return statistics.median(seconds[1]) / statistics.median(seconds[0])
+
+
+def compare(report: Report, place: str, quick: bool) -> tuple[dict[int, float], float]:
+    """The largest error within cells by number of agents, and the largest cost."""
+    name, options = PLACES[place]
+    system = mufield.make(name, **options)
+    flow, motion = system.reveal()
+    within = Flow(flow.problem, within_cells=True)
+    chosen = policies(system, quick)
+    rollout = eqx.filter_jit(Flow.rollout)
+    values = {
+        policy: [float(rollout(each, profile, motion).value) for each in (flow, within)]
+        for policy, profile in chosen.items()
+    }
+    sizes = list(EPISODES)[:1] if quick else list(EPISODES)
+    means: dict[int, dict[str, float]] = {size: {} for size in sizes}
+    for size in sizes:
+        crowd = FiniteSystem.of(system, size)
+        for policy, profile in chosen.items():
+            played = crowd.evaluate(profile, jax.random.key(1), episodes=EPISODES[size])
+            means[size][policy] = float(jnp.mean(played.values))
+        print(f"{place}: {size:,} agents played", flush=True)
+    extent = max(means[10_000].values()) - min(means[10_000].values())
+    for policy, both in values.items():
+        agents = ", ".join(f"{means[size][policy]:.2f} ({size:,} agents)" for size in sizes)
         report.row(
-            f"{name}, N = {size:,}: mean J - J, std, gap, distance",
-            f"{mean - gap.limit:+.4f}, {std:.4f}, {rms:.4f}, {distance:.4f}",
+            f"{place}, {policy}: J", f"{both[0]:.2f} centres, {both[1]:.2f} within, {agents}"
         )
-    for what, figures in (("gap", gap.gaps), ("std", gap.stds), ("distance", gap.distances)):
-        report.row(f"{name}: slope of the {what}", slope(fit_power(gap.sizes, figures)))
+        off = [100 * (value - means[sizes[-1]][policy]) / extent for value in both]
+        report.row(
+            f"{place}, {policy}: error in % of the range {extent:.1f}",
+            f"{off[0]:.2f} from centres, {off[1]:.2f} within cells",
+        )
+    costs = {
+        policy: cost(
+            [
+                lambda each=each, policy=policy: rollout(each, chosen[policy], motion).value
+                for each in (flow, within)
+            ]
+        )
+        for policy in ("whirl", "table", "mirror")
+        if policy in chosen
+    }
+    for policy, found in costs.items():
+        report.row(f"{place}, {policy}: times the cost", f"{found:.2f}")
+    errors = {
+        size: max(abs(values[policy][1] - each[policy]) for policy in chosen) / extent
+        for size, each in means.items()
+    }
+    return errors, max(costs[policy] for policy in costs.keys() - {"whirl"})
 
 
-def slope(law: PowerLaw) -> str:
-    return f"{law.slope:.3f} ± {law.slope_error:.3f}"
-
-
-def draw(curves: dict[str, tuple[np.ndarray, np.ndarray]], directory: Path) -> Path:
-    """Draws the gaps with their lines."""
-    from matplotlib.figure import Figure
-
-    from mufield._style import STYLE
-
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.subplots()
-    for (name, (sizes, figures)), colour, marker in zip(
-        curves.items(), STYLE.colours, STYLE.markers, strict=False
-    ):
-        law = fit_power(sizes, figures)
-        label = f"{name}, slope {law.slope:.2f}"
-        axes.plot(sizes, figures, marker, color=colour, markersize=5, label=label)
-        axes.plot(sizes, law(sizes), color=colour, linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="agents N", ylabel="difference of J (reward)")
-    axes.set_title("N agents against the mean field")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "population.png"
-    figure.savefig(path, dpi=150)
-    return path
+def limit(report: Report, options: argparse.Namespace) -> None:
+    """Both flows against agents who stand anywhere in their cells."""
+    costs = []
+    for place in list(PLACES)[: 1 if options.quick else None]:
+        errors, times = compare(report, place, options.quick)
+        costs.append(times)
+        for size, error in errors.items():
+            name = f"{place}: largest error of the flow within cells at {size:,} agents"
+            report.claim(f"{name}, share of the range of J", error, NEAR, side="at most")
+    report.claim("times the cost of the flow from centres", max(costs), COST, side="at most")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="end within a minute")
-    parser.add_argument("--pictures", type=Path, metavar="DIR", help="where to draw the gaps")
+    parser = options_of(__doc__)
     parser.add_argument("--measure-memory", type=int, metavar="N", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure_memory:
-        measure_memory(options.measure_memory)
+    given, _ = parser.parse_known_args()
+    if given.measure_memory:
+        measure_memory(given.measure_memory)
         return
-    report = Report("population")
-    system, policy = compare_speed(report, options.quick)
-    compare_memory(report, (1 << 19) if options.quick else 1_000_000)
-    curves = compare_gaps(report, system, policy, options.quick)
-    if options.pictures:
-        report.row("picture", str(draw(curves, options.pictures)))
-    report.show()
+    sections = {"speed": speed, "memory": memory, "gap": gap, "limit": limit}
+    run_sections("population", parser, sections)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,10 @@ epsilon = 0.15):
    bound of the best randomised policy, which mirror ascent brackets.
 
 Standard earns exactly nothing: without noise, a population that starts in one cell and takes
-single moves stays in one cell. With noise it does not, so both formulations are also shown there;
-they learn in two threads at once.
+single moves stays in one cell.
 
-Run ``python benchmarks/qlearning.py``, or with ``--quick`` for less than a minute. ``--save DIR``
-writes the curves there as JSON, beside checkpoints, from which a later run with more
-``--episodes`` goes on.
+Run ``python benchmarks/qlearning.py``, or with ``--quick`` for less than a minute. ``--out DIR``
+writes the curves there as JSON.
 """
 
 import os
@@ -29,16 +27,14 @@ import argparse
 import json
 import math
 import sys
-import time
 from bisect import bisect_right
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
-from _report import Report, time_side_by_side
+from _report import Report, options_of, run_sections, time_side_by_side
 
 import mufield
 from mufield import MirrorAscent, MoveFlow
@@ -50,7 +46,6 @@ FORMULATIONS = {"standard": "discrete-rooms", "extended": "discrete-rooms-extend
 TEN_MILLION, MINUTES = 10_000_000, 2.0
 FASTER_THAN_NUMPY, FASTER_THAN_LISTS = 200.0, 40.0
 EXTENDED_GAIN = 1.0
-NOISE = 1.0  # OpenSpiel's default for the same rooms.
 SAME_VALUE = 1e-9
 
 
@@ -60,12 +55,11 @@ class Sizes:
 
     episodes: int = TEN_MILLION
     entries: int = 10
-    noisy_episodes: int = TEN_MILLION
     rounds: int = 10
     bracket: float = 0.002
 
 
-QUICK = Sizes(episodes=200_000, noisy_episodes=200_000, rounds=3, bracket=0.05)
+QUICK = Sizes(episodes=200_000, rounds=3, bracket=0.05)
 
 
 # The same algorithm in Python.
@@ -221,7 +215,6 @@ def train_both(report: Report, sizes: Sizes, save: Path | None) -> dict[str, QRe
             mufield.make(system),
             episodes=sizes.episodes,
             evaluate_every=every,
-            checkpoint=None if save is None else save / f"{name}.safetensors",
         )
         curve = results[name].curve
         show_curve(report, name, results[name])
@@ -251,23 +244,6 @@ def show_curve(report: Report, name: str, result: QResult) -> None:
         report.row(f"  {column} reward", ", ".join(f"{value:.2f}" for value in values))
 
 
-def train_with_noise(report: Report, sizes: Sizes) -> None:
-    """Both formulations at once, in two threads."""
-    every = sizes.noisy_episodes // sizes.entries
-    systems = [mufield.make(name, noise_intensity=NOISE) for name in FORMULATIONS.values()]
-
-    def run(system: mufield.SimulatedSystem) -> QResult:
-        return train(system, episodes=sizes.noisy_episodes, evaluate_every=every, progress=False)
-
-    began = time.perf_counter()
-    with ThreadPoolExecutor(len(systems)) as pool:
-        results = list(pool.map(run, systems))
-    seconds = time.perf_counter() - began
-    for name, result in zip(FORMULATIONS, results, strict=True):
-        show_curve(report, f"{name}, noise intensity {NOISE:g}", result)
-    report.row("  both in two threads", f"{seconds:.1f} s")
-
-
 def bound_both(report: Report, results: dict[str, QResult], bracket: float) -> None:
     """The final policies, between each other and below the optimum."""
     with jax.enable_x64(True):
@@ -287,28 +263,18 @@ def bound_both(report: Report, results: dict[str, QResult], bracket: float) -> N
         report.claim(f"evaluation reward at the end, {name}", value[name], upper, side="at most")
 
 
-def main() -> None:
-    """Runs everything."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="end within a minute")
-    parser.add_argument("--episodes", type=int, metavar="N", help="a multiple of one million")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write the curves there")
-    options = parser.parse_args()
+def learn(report: Report, options: argparse.Namespace) -> None:
+    """Trains, compares with Python, and bounds what was learned."""
     sizes = QUICK if options.quick else Sizes()
-    if options.episodes is not None:
-        if options.quick or options.episodes < 1 or options.episodes % 1_000_000:
-            parser.error("--episodes takes a multiple of one million, and not with --quick")
-        sizes = Sizes(episodes=options.episodes, entries=options.episodes // 1_000_000)
-    if options.save is not None:
-        options.save.mkdir(parents=True, exist_ok=True)
-    report = Report("qlearning")
-    results = train_both(report, sizes, options.save)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    results = train_both(report, sizes, options.out)
     compare_with_python(report, results, sizes.rounds)
-    train_with_noise(report, sizes)
     bound_both(report, results, sizes.bracket)
-    report.show()
+
+
+def main() -> None:
+    run_sections("qlearning", options_of(__doc__), {"learn": learn})
 
 
 if __name__ == "__main__":

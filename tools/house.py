@@ -129,13 +129,13 @@ def _answer(source: Path, program: str) -> Any:
 
 
 def imported_by_learn(source: Path) -> dict[str, int]:
-    """Lines of each module of mufield that one call of ``learn`` imports."""
+    """Lines of each module of mufield, without packages, that one call of ``learn`` imports."""
     files = _answer(
         source,
         "import mufield as mf\n"
         'mf.learn(mf.make("four-rooms", horizon=3), episodes=1, progress=False)\n'
         "print(json.dumps({name: module.__file__ for name, module in sys.modules.items()"
-        ' if name.startswith("mufield.")}))',
+        ' if name.startswith("mufield.") and not hasattr(module, "__path__")}))',
     )
     return {name: lines_of(Path(file)) for name, file in sorted(files.items())}
 

@@ -1,39 +1,205 @@
-"""Kills `train`, `tell`, `export`, `compare` and `reproduce` at random moments, and goes on.
+"""Whether files and processes can be trusted: damaged files, and commands that are killed.
 
-Each command runs in a process of its own, on a tiny problem, and is killed (SIGKILL) somewhere
-between shortly before its first file and its end. Then it is run again, or gone on with as its
-documentation says, to the end. What comes out must be what comes out without a kill: the same
-files, the same bits in all that does not measure time. No temporary file may be left, neither
-beside the results nor in the directory for temporary files, and no process.
+- ``damage``: every kind of file that mufield reads is damaged, 10,000 times, and read again. The
+  files and their loaders are those of tests/loaders.py, which a test keeps complete. A changed file
+  may be refused, in words that name it, or be read: as if nothing had happened where a checksum
+  seals it or it follows from other files, and as what it says now where it is a text of the user's.
+  Anything else is a fault: another error than those that the command line prints in one line, more
+  than ten seconds, more than 2 GB, or another result without a word. Ways to damage: random changes
+  (bytes, parts cut out, doubled or of another file, numbers); descriptions that were changed and
+  sealed again with a right checksum, which may say anything but must not crash; a directory, a link
+  to nowhere or a pipe in the file's place; and a file of 20 GB that takes no room.
+- ``kills``: `train`, `tell`, `export`, `compare` and `reproduce` run in a process of their own, on
+  a tiny problem, and are killed (SIGKILL) somewhere between shortly before their first file and
+  their end. Then they are run again, or gone on with as their documentation says, to the end. What
+  comes out must be what comes out without a kill: the same files, the same bits in all that does
+  not measure time. No temporary file may be left, neither beside the results nor in the directory
+  for temporary files, and no process. What follows the kills is run by one further process, which
+  traces programs once.
 
-Most of a command's time on a tiny problem goes into tracing programs. So what follows the kills is
-run by one further process, which traces them once, and every other comparison and reproduction
-computes in its own process, not in a worker's.
-
-    python benchmarks/kills.py                  # 20 kills of each
-    python benchmarks/kills.py --quick          # one of each
-    python benchmarks/kills.py --only tell export --kills 5
+    python benchmarks/trust.py                        # all of it: 20 kills of each command
+    python benchmarks/trust.py --quick                # 160 random changes, one kill of `train`
+    python benchmarks/trust.py kills --only tell,export --kills 5
 """
 
 import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from _report import Report, duration
+import jax
+import loaders as zoo
+from _report import Report, duration, names_of, options_of, run_sections
+from loaders import DERIVED, NAMES, PLAIN, SEALED, WHOLE
+
+from mufield._progress import progress_bar
+from mufield.io.sealed import read_sealed
+
+# Damaged files.
+
+MUTATIONS, FEW_MUTATIONS = 10_000, 160
+FORGERIES, FEW_FORGERIES = 200, 5
+"""Forged descriptions of each sealed file."""
+
+MOST_SECONDS, MOST_MEGABYTES = zoo.SECONDS, 2000
+SPARSE, ADDRESSES = 20 << 30, 16 << 30
+"""Size of the files that take no room, and bytes of addresses that this process may have."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file to damage.
+
+    Attributes:
+        name: Its name.
+        path: The copy that is damaged.
+        load: Reads it; what comes back can be compared.
+        told: What an error must name.
+        sealed: Whether a change must be refused, or change nothing.
+    """
+
+    name: str
+    path: Path
+    load: Callable[[], Any]
+    told: Path
+    sealed: bool
+
+
+def cases(originals: zoo.Originals, place: Path) -> list[Case]:
+    """All files: those that are read by themselves, and those of a run."""
+    found = []
+    for name in NAMES:
+        path = place / name
+        shutil.copy(originals.place / name, path)
+        load = originals.loaders[name]
+        found.append(
+            Case(name, path, lambda load=load, path=path: load(path), path, name in SEALED)
+        )
+    run = Path(shutil.copytree(originals.run, place / "run"))
+    for name in (*WHOLE, *DERIVED, *PLAIN):
+        found.append(Case(name, run / name, partial(originals.open_run, run), run, True))
+    return found
+
+
+def damages(
+    case: Case, whole: bytes, others: list[bytes], quick: bool, count: int
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Ways to damage a file, each with what does it."""
+    for data in zoo.mutations(whole or b"\0", count, others):
+        yield "mutation", lambda data=data: case.path.write_bytes(data)
+    if case.name in (*SEALED, *WHOLE) and whole:
+        case.path.write_bytes(whole)
+        forged = list(zoo.forged(case.path, zoo.forgeries))
+        most = FEW_FORGERIES if quick else FORGERIES
+        for data in forged[:: max(1, len(forged) // most)]:
+            yield "forgery", lambda data=data: case.path.write_bytes(data)
+    yield "directory", case.path.mkdir
+    yield "link", lambda: case.path.symlink_to("nowhere")
+    yield "pipe", lambda: os.mkfifo(case.path)
+    yield "sparse", lambda: sparse(case.path)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(SPARSE)
+
+
+def judge(case: Case, kind: str, sound: Any) -> tuple[str, float]:
+    """What comes of reading a damaged file, in a word, and the seconds that it took."""
+    began = time.perf_counter()
+    try:
+        found = zoo.refused(lambda _: case.load(), case.path, name=case.told)
+    except AssertionError as error:  # in place of `refused`: it waited, or named nothing
+        return "hang" if "took more than" in str(error) else "nameless", time.perf_counter() - began
+    except Exception as error:
+        return f"traceback: {type(error).__name__}", time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    if found is None:
+        return "refused", seconds
+    if found == sound:
+        return "as before", seconds
+    return ("silent change" if case.sealed and kind != "forgery" else "as it says"), seconds
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def damage_files(report: Report, options: argparse.Namespace) -> None:
+    """Damages every file in every way, and counts what comes of it."""
+    quick, limits = options.quick, resource.getrlimit(resource.RLIMIT_AS)
+    wanted = FEW_MUTATIONS if quick else MUTATIONS
+    os.environ.setdefault("MUFIELD_FSYNC", "0")
+    jax.config.update("jax_enable_x64", True)
+    # A loader that takes all there is must not take it from others.
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, limits[1]))
+    outcomes, faults = Counter[tuple[str, str]](), Counter[str]()
+    slowest = 0.0
+    with tempfile.TemporaryDirectory() as place:
+        originals = zoo.Originals(Path(place) / "sound")
+        damaged = Path(place) / "damaged"
+        damaged.mkdir()
+        files = cases(originals, damaged)
+        each = -(-(wanted) // len(files))
+        whole = {case.name: case.path.read_bytes() for case in files}
+        sound = {case.name: case.load() for case in files}
+        before = zoo.peak_megabytes()
+        with progress_bar("files", len(files), shown=True) as bar:
+            for number, case in enumerate(files):
+                others = [data for name, data in whole.items() if name != case.name and data]
+                for kind, damage in damages(case, whole[case.name], others, quick, each):
+                    remove(case.path)
+                    damage()
+                    found, seconds = judge(case, kind, sound[case.name])
+                    outcomes[kind, found.partition(":")[0]] += 1
+                    slowest = max(slowest, seconds)
+                    if found not in ("refused", "as before", "as it says"):
+                        faults[f"{case.name}, {kind}: {found}"] += 1
+                    remove(case.path)
+                    case.path.write_bytes(whole[case.name])
+                bar(number + 1, tried=outcomes.total())
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        grown = zoo.peak_megabytes() - before
+    for (kind, found), count in sorted(outcomes.items()):
+        report.row(f"{kind}: {found}", f"{count:,}")
+    for fault, count in faults.most_common(20):
+        report.row(f"fault: {fault}", f"{count:,}")
+    mutated = sum(count for (kind, _), count in outcomes.items() if kind == "mutation")
+    report.row("files", f"{len(files)}")
+    report.row("random mutations", f"{mutated:,}")
+    if not quick:
+        report.claim("random mutations", mutated, MUTATIONS, side="at least")
+    for name, words in {
+        "tracebacks": ("traceback", "nameless"),
+        "hangs": ("hang",),
+        "silent changes": ("silent change",),
+    }.items():
+        count = sum(n for (_, found), n in outcomes.items() if found in words)
+        report.claim(name, count, 0, side="at most")
+    report.claim("seconds of the slowest", slowest, MOST_SECONDS, side="at most")
+    report.claim("MB beyond what sound files take", grown, MOST_MEGABYTES, side="at most")
+
+
+# Killed commands.
 
 KILLS = 20
 TINY = ["--precision", "float64", "--model", "ensemble", "--no-judge"]
@@ -77,7 +243,7 @@ def train(place: Path, workers: int = 0) -> list[str]:
 
 def resume(place: Path) -> Iterable[list[str]]:
     begun = (place / "run" / "config.json").exists()
-    yield mufield("resume", place / "run") if begun else train(place)
+    yield mufield("train", "--out", place / "run") if begun else train(place)
 
 
 def ask_first(server: "Server", place: Path) -> None:
@@ -126,12 +292,10 @@ def reproduce_here(out: Path, workers: int) -> int:
     """A few items of the paper with a tiny budget, which the command line does not have."""
     from mufield import enable_compilation_cache
     from mufield.jobs.processes import make_pool
-    from mufield.paper.budget import Budget
-    from mufield.paper.reproduce import reproduce as computed
-    from mufield.runs.surroundings import set_precision
+    from reproduction.paper import Budget
+    from reproduction.reproduce import reproduce as computed
 
     enable_compilation_cache()
-    set_precision("float64")
     budget = Budget(
         name="tiny",
         rooms_seeds=1,
@@ -146,9 +310,9 @@ def reproduce_here(out: Path, workers: int) -> int:
         rooms={"horizon": 3, "drawing": "...\n.#.\n..."},
     )
     items = ("start", "final-distribution")
-    outcome = computed(items, out, budget, pool=make_pool(workers=workers), progress=False)
-    print(*outcome.problems, sep="\n", file=sys.stderr)
-    return len(outcome.problems)
+    problems = computed(items, out, budget, make_pool(workers=workers), progress=False)
+    print(*problems, sep="\n", file=sys.stderr)
+    return len(problems)
 
 
 def nothing(server: "Server", place: Path) -> None:
@@ -195,10 +359,13 @@ def scratch_for(place: Path) -> str:
 
 def start(command: list[str], place: Path) -> subprocess.Popen[bytes]:
     """Starts a command in a session of its own."""
-    words = [sys.executable, __file__, "--run", json.dumps(command)]
+    name, *rest = command
+    words = ["-m", "mufield", *rest] if name == "mufield" else [__file__, "--run", json.dumps(rest)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     environment = os.environ | {"TMPDIR": scratch_for(place)}
-    return subprocess.Popen(words, env=environment, start_new_session=True, **quiet)
+    return subprocess.Popen(
+        [sys.executable, *words], env=environment, start_new_session=True, **quiet
+    )
 
 
 class Server:
@@ -240,8 +407,6 @@ def outcome(place: Path) -> dict[str, Any]:
 
 
 def _contents(path: Path) -> Any:
-    from mufield.io.sealed import read_sealed
-
     if path.name == "result.safetensors":
         document, arrays = read_sealed(path, "job result")
         return _timeless(document), {name: array.tobytes() for name, array in arrays.items()}
@@ -358,29 +523,33 @@ def try_with(server: Server, name: str, kills: int, place: Path, draw: random.Ra
     return count
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one kill of each")
-    parser.add_argument("--kills", type=int, default=KILLS, help="kills of each command")
-    parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", help=argparse.SUPPRESS)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.run:
-        sys.exit(run(json.loads(given.run)))
-    if given.serve:
-        sys.exit(serve())
-    report, kills = Report("kills"), 1 if given.quick else given.kills
-    for name in given.only:
+def kill_commands(report: Report, options: argparse.Namespace) -> None:
+    """Kills every command at random moments."""
+    kills = 1 if options.quick else options.kills
+    for name in ("train",) if options.quick else options.only or SUBJECTS:
         with tempfile.TemporaryDirectory() as place:
-            count = try_subject(name, kills, Path(place), random.Random(f"{given.seed} {name}"))
+            count = try_subject(name, kills, Path(place), random.Random(f"{options.seed} {name}"))
         report.claim(f"{name}: same bits after a kill", count.same, kills, side="at least")
         report.claim(f"{name}: kills that left files", count.left, 0, side="at most")
         report.claim(f"{name}: kills that left processes", count.processes, 0, side="at most")
-    report.show()
+
+
+def main() -> None:
+    """Runs the sections, or is one of their processes."""
+    parser = options_of(__doc__)
+    add = parser.add_argument
+    add("--kills", type=int, default=KILLS, help="kills of each command")
+    add("--only", type=names_of(SUBJECTS), help=f"commands, with commas; of {', '.join(SUBJECTS)}")
+    add("--seed", type=int, default=0)
+    add("--run", help=argparse.SUPPRESS)
+    add("--serve", action="store_true", help=argparse.SUPPRESS)
+    given, _ = parser.parse_known_args()
+    if given.run:
+        out, workers = json.loads(given.run)
+        sys.exit(reproduce_here(Path(out), int(workers)))
+    if given.serve:
+        sys.exit(serve())
+    run_sections("trust", parser, {"kills": kill_commands, "damage": damage_files})
 
 
 if __name__ == "__main__":

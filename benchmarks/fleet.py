@@ -54,9 +54,9 @@ from scipy import sparse
 from scipy.stats import binom, poisson
 
 import mufield as mf
-from mufield.baselines.fleet import stay, towards_demand
 from mufield.finite.system import FiniteSystem, Replan
 from mufield.fleet import fluid
+from mufield.fleet.baselines import stay, towards_demand
 
 LOADS, HORIZONS = (0.6, 0.9), (12, 36)
 BARS = {0.6: 0.97, 0.9: 0.94}

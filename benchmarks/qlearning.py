@@ -38,9 +38,9 @@ from _report import Report, options_of, run_sections, time_side_by_side
 
 import mufield
 from mufield import MirrorAscent, MoveFlow
-from mufield.baselines.q_learning import QLearning, QState
-from mufield.baselines.q_learning import compiled_loop as numba_loop
-from mufield.baselines.training import QResult, train
+from reproduction.q_learning import QLearning, QState
+from reproduction.q_learning import compiled_loop as numba_loop
+from reproduction.q_training import QResult, train
 
 FORMULATIONS = {"standard": "discrete-rooms", "extended": "discrete-rooms-extended"}
 TEN_MILLION, MINUTES = 10_000_000, 2.0

@@ -41,7 +41,7 @@ def _numbers(budget: Budget) -> Jobs:
 def _qlearning(budget: Budget) -> Jobs:
     cases = [(each, noise) for noise in Cases.noises for each in Cases.formulations]
     brackets = [workload.discrete_bracket(budget, noise) for noise in Cases.noises]
-    return (*brackets, *(workload.q_training(budget, *case) for case in cases))
+    return (*brackets, *(workload.train_q(budget, *case) for case in cases))
 
 
 def _swarm(*starts: str) -> Callable[[Budget], Jobs]:

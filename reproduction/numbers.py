@@ -205,7 +205,7 @@ def _q_learning(budget: Budget) -> Iterator[Entry]:
         yield Entry(
             f"U2-MF-QL-FH, {formulation.capitalize()}: entries of the Q-table",
             "qlearning",
-            (workload.q_training(budget, formulation, 0.0),),
+            (workload.train_q(budget, formulation, 0.0),),
             Paper.table_sizes[formulation],
             lambda training: int(training["entries"]),
             "the footnote lists ten options, the size says nine; we take nine",
@@ -220,7 +220,7 @@ def _q_learning(budget: Budget) -> Iterator[Entry]:
     )
     for noise in Cases.noises:
         named = "no noise" if noise == 0 else f"noise intensity {noise:g}"
-        jobs = tuple(workload.q_training(budget, each, noise) for each in Cases.formulations)
+        jobs = tuple(workload.train_q(budget, each, noise) for each in Cases.formulations)
         for column, why in (("evaluation", lost), ("training", memory)):
             yield Entry(
                 f"U2-MF-QL-FH, {named}: {column} reward after {budget.q_episodes / 1e6:g} million "

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mufield.baselines.q_learning import compiled_loop
 from mufield.jobs.pool import AbstractPool, compute_missing
 from mufield.runs.surroundings import set_precision
 
 from .items import choose
 from .paper import Budget
+from .q_learning import compiled_loop
 from .results import Item, Results
 from .table import write_table
 
@@ -34,7 +34,7 @@ def reproduce(
     items, results = choose(names), Results(out, budget)
     jobs = [job for item in items for job in results.missing(item)]
     if any(job.kind == "qlearning" for job in jobs):
-        compiled_loop()  # raises if its extra is not installed, before anything is computed
+        compiled_loop()  # raises if numba is not installed, before anything is computed
     waiting = [item for item in items if results.item_state(item) != "done"]
     with results.writing():
         # Items are drawn as soon as their jobs are done, so that there is something to see early.

@@ -229,7 +229,7 @@ def _training_panel(results: Results, noise: float) -> viz.Panel:
     budget = results.budget
     curves: dict[str, viz.Curve] = {}
     for place, formulation in enumerate(Cases.formulations):
-        figures = results.figures(workload.q_training(budget, formulation, noise))
+        figures = results.figures(workload.train_q(budget, formulation, noise))
         name, x = formulation.capitalize(), figures["episodes"] / 1e6
         curves[f"{name}, evaluation"] = viz.Curve(figures["evaluation"], x, place=place)
         curves[f"{name}, training"] = viz.Curve(

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from mufield.jobs.job import Q_RATES, Job, learning_job, system_job
+from mufield.jobs.job import Job, learning_job, system_job
 from mufield.planning.kinds import Network, Table
 from mufield.runs.config import RunConfig
 
+from . import q_training
 from .paper import Budget, Cases
 
 
@@ -96,17 +97,12 @@ def discrete_bracket(budget: Budget, noise: float) -> Job:
     return _job(name, "mirror", precise, "discrete-rooms", options, settings)
 
 
-def q_training(budget: Budget, formulation: str, noise: float) -> Job:
+def train_q(budget: Budget, formulation: str, noise: float) -> Job:
     """U2-MF-QL-FH in the discrete rooms, with the paper's rates."""
     name = f"qlearning-{formulation}-noise-{noise:g}"
     options = _discrete(budget, formulation, noise)
-    settings = {
-        "episodes": budget.q_episodes,
-        "evaluate_every": budget.q_every,
-        "seed": 0,
-        "rates": Q_RATES,
-    }
-    return _job(name, "qlearning", budget, "discrete-rooms", options, settings)
+    settings = q_training.job_settings(budget.q_episodes, budget.q_every)
+    return _job(name, q_training.KIND, budget, "discrete-rooms", options, settings)
 
 
 def _discrete(budget: Budget, formulation: str, noise: float) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from . import viz
-from .baselines.fleet import stay, towards_demand
 from .environments.four_rooms import four_rooms
 from .finite.system import FiniteSystem
+from .fleet.baselines import stay, towards_demand
 from .fleet.manhattan import STEPS_PER_HOUR, manhattan, trip_table
 from .fleet.passengers import Passengers
 from .flow.moves import MoveFlow

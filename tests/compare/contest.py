@@ -5,21 +5,20 @@ import numpy as np
 from mufield.compare.config import ComparisonConfig
 from mufield.jobs import compute
 
-SEEDS, EPISODES, HORIZON, Q_EPISODES = (0, 1), 7, 3, 1000
+SEEDS, EPISODES, HORIZON = (0, 1), 7, 3
 ROOMS = "...\n.#.\n..."
 TINY = {
     "seeds": SEEDS,
     "episodes": EPISODES,
-    "q_episodes": Q_EPISODES,
     "model_options": {"inducing": 8, "fit_kernel": False},
     "planner_options": {"points": 3, "sweeps": 2},
 }
-LEARNERS, Q_LEARNERS = ("m3ucrl", "greedy", "thompson", "bonus"), ("u2mfqlfh",)
-ALL = (*LEARNERS, "random", "known", *Q_LEARNERS)
+LEARNERS = ("m3ucrl", "greedy", "thompson", "bonus")
+ALL = (*LEARNERS, "random", "known")
 GAME = {"horizon": HORIZON, "drawing": ROOMS, "noise_intensity": 0.2}
 SMALL = ComparisonConfig("discrete-rooms", ALL, options=GAME, **TINY)
 CONTINUOUS = ComparisonConfig(
-    "four-rooms", ALL[:-1], options={"horizon": HORIZON, "drawing": ROOMS}, **TINY
+    "four-rooms", ALL, options={"horizon": HORIZON, "drawing": ROOMS}, **TINY
 )
 LIMITED = ComparisonConfig(
     "swarm-spread", ("safe", "unsafe", "random"), options={"horizon": 4, "cells": 6}, **TINY

@@ -15,8 +15,6 @@ from contest import (
     HORIZON,
     LEARNERS,
     LIMITED,
-    Q_EPISODES,
-    Q_LEARNERS,
     ROOMS,
     SEEDS,
     SMALL,
@@ -53,7 +51,7 @@ from mufield.viz import comparison_figure
 
 pytestmark = pytest.mark.slow
 
-QUICK = replace(SMALL, contenders=("random", "u2mfqlfh"))
+QUICK = replace(SMALL, contenders=("random", "greedy"))
 
 
 @pytest.fixture
@@ -62,8 +60,9 @@ def found(small):
 
 
 @pytest.fixture
-def kept(tmp_path):
-    """A directory with the results of the quick ones."""
+def kept(tmp_path, monkeypatch):
+    """A directory with the results of the quick ones, of which one only pretends to learn."""
+    pretend(monkeypatch)
     compare(QUICK, tmp_path, progress=False)
     return tmp_path
 
@@ -89,7 +88,7 @@ def test_the_table_has_a_row_for_each_contender_in_their_order(found):
     rows = {row["contender"]: row for row in found.rows()}
     assert tuple(rows) == ALL
     for name, row in rows.items():
-        if name in (*LEARNERS, *Q_LEARNERS):
+        if name in LEARNERS:
             assert row["low"] <= row["mean"] <= row["high"]
             assert row["seeds"] == len(SEEDS)
         else:
@@ -97,9 +96,6 @@ def test_the_table_has_a_row_for_each_contender_in_their_order(found):
         assert row["seconds"] >= 0
     for name in LEARNERS:
         assert (rows[name]["episodes"], rows[name]["transitions"]) == (EPISODES, EPISODES * HORIZON)
-    for name in Q_LEARNERS:
-        assert rows[name]["episodes"] == Q_EPISODES
-        assert rows[name]["transitions"] == Q_EPISODES * HORIZON
     for name in ("random", "known"):
         assert (rows[name]["episodes"], rows[name]["transitions"]) == (0, 0)
 
@@ -126,30 +122,6 @@ def test_curves_have_a_value_for_each_seed_and_entry(found):
         # A third of seven episodes.
         np.testing.assert_allclose(results[name].finals, np.mean(wanted, axis=1, where=last(2)))
         assert results[name].counted == "J of a learner is its mean over episodes 6 to 7"
-    for name in Q_LEARNERS:
-        tenth = HORIZON * Q_EPISODES // 10
-        assert results[name].transitions == tuple(tenth * (i + 1) for i in range(10))
-        assert np.shape(results[name].curves) == (len(SEEDS), 10)
-        assert results[name].finals == tuple(curve[-1] for curve in results[name].curves)
-
-
-def test_q_learning_follows_one_agent_however_many_the_others_track(monkeypatch):
-    pretend(monkeypatch)
-    config = replace(SMALL, contenders=("m3ucrl", "u2mfqlfh"), seeds=(0,), agents=3)
-    rows = {row["contender"]: row for row in compare(config, progress=False).rows()}
-    assert rows["m3ucrl"]["transitions"] == EPISODES * HORIZON * 3
-    assert rows["u2mfqlfh"]["transitions"] == Q_EPISODES * HORIZON
-
-
-def test_single_moves_without_noise_never_spread_a_population():
-    """As the whole population goes from cell to cell, J is zero; splits earn more."""
-    still = {"horizon": HORIZON, "drawing": ROOMS}
-    config = replace(SMALL, contenders=("u2mfqlfh",), options=still)
-    (single,) = compare(config, progress=False).results
-    extended = replace(config, environment="discrete-rooms-extended")
-    (mixed,) = compare(extended, progress=False).results
-    assert max(single.finals) == pytest.approx(0.0, abs=1e-9)
-    assert min(mixed.finals) > 0.1
 
 
 def test_known_motion_is_certified_and_beats_chance(found):
@@ -185,7 +157,7 @@ def test_files_hold_the_curves_the_table_and_what_they_depend_on(small):
     with (directory / "curves.csv").open(newline="") as file:
         tidy = list(csv.DictReader(file))
     assert list(tidy[0]) == ["contender", "seed", "transitions", "J"]
-    assert len(tidy) == len(SEEDS) * (4 * EPISODES + 10) + 2
+    assert len(tidy) == len(SEEDS) * 4 * EPISODES + 2
     greedy = [row for row in tidy if row["contender"] == "greedy" and row["seed"] == "1"]
     assert [float(row["J"]) for row in greedy] == [pretended(1, i) for i in range(EPISODES)]
 
@@ -201,16 +173,15 @@ def test_the_same_comparison_computes_nothing_again(small, players):
 
 
 def test_changed_settings_compute_anew_what_they_change(kept, players):
-    twice = replace(QUICK, q_episodes=2 * Q_EPISODES, episodes=EPISODES + 1)
-    compare(twice, kept, progress=False)
-    assert players == ["qlearning", "qlearning"]
+    compare(replace(QUICK, episodes=EPISODES + 1), kept, progress=False)
+    assert players == ["learn", "learn"]
     players.clear()
     compare(replace(QUICK, seeds=(0, 2)), kept, progress=False)
-    assert players == ["qlearning"]
+    assert players == ["learn"]
     players.clear()
     shorter = {**QUICK.options, "horizon": 2}
     compare(replace(QUICK, options=shorter), kept, progress=False)
-    assert players == ["random", "qlearning", "qlearning"]
+    assert players == ["random", "learn", "learn"]
     players.clear()
     compare(QUICK, kept, progress=False)
     assert players == []
@@ -313,7 +284,7 @@ def test_the_safe_learner_is_m3ucrl_by_another_name():
 
 DISCRETE = ComparisonConfig(
     "discrete-rooms",
-    (*LEARNERS, *Q_LEARNERS, "known"),
+    (*LEARNERS, "known"),
     options={"horizon": 2, "drawing": ROOMS, "noise_intensity": 0.2},
     **{**TINY, "episodes": 2},
 )
@@ -461,6 +432,16 @@ def test_a_learner_of_ones_own_is_a_contender_wherever_it_is_computed(
     comparison_figure(comparison)
 
 
+def test_a_learner_that_is_evaluated_rarely_says_how_many_moves_it_had_seen(own_learners):
+    @contender("patient")
+    def patient(system, *, episodes, agents, seed):
+        return {1_000: 1.0 + seed, 5_000: 2.0 + seed}
+
+    (found,) = compare(replace(SMALL, contenders=("patient",)), progress=False).results
+    assert found.transitions == (1_000, 5_000)
+    assert found.curves == tuple((1.0 + seed, 2.0 + seed) for seed in SEEDS)
+
+
 def test_a_learner_must_return_a_value_for_each_episode(own_learners):
     @contender("lazy")
     def lazy(system, *, episodes, agents, seed):
@@ -485,15 +466,9 @@ def test_a_learner_must_return_a_value_for_each_episode(own_learners):
         ({"seeds": (1, 1)}, "the seed 1 is named twice"),
         ({"seeds": (-1,)}, "no negative seed"),
         ({"episodes": 0}, "1 or more episodes.*got 0"),
-        ({"q_episodes": 0}, "positive multiple of 10"),
-        ({"q_episodes": 15}, "positive multiple of 10.*got 15"),
         ({"environment": "nowhere"}, "no system is named 'nowhere'"),
         ({"options": {"size": 3}}, "has no option size"),
         ({"model_options": {"size": 3}}, "the model 'gp' has no option size"),
-        (
-            {"environment": "swarm", "options": {"horizon": 2, "cells": 6}},
-            "u2mfqlfh needs a finite set of moves, but swarm has the box.*leave u2mfqlfh out",
-        ),
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(tmp_path, changes, message):
@@ -525,7 +500,7 @@ def made_up():
     curves = ((1, 2, 3), (3, 4, 5))
     learner = Result("m3ucrl", Look(), 1.0, (3, 5), transitions=x, curves=curves, episodes=3)
     known = Result("known", Look("-", "black"), 1.0, (6.0,), upper=6.5)
-    other = replace(learner, name="u2mfqlfh", look=Look(place=4))
+    other = replace(learner, name="bonus", look=Look(place=4))
     results = (learner, replace(known, name="random", finals=(0.5,), upper=None), known, other)
     names = tuple(result.name for result in results)
     config = ComparisonConfig("four-rooms", names, seeds=(0, 1))
@@ -540,7 +515,7 @@ def test_the_figure_has_labels_a_log_axis_and_all_contenders():
     assert axes.get_xscale() == "log"
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["m3ucrl", "random", "known", "known, upper bound", "u2mfqlfh"]
+    assert labels == ["m3ucrl", "random", "known", "known, upper bound", "bonus"]
     lines = dict(zip(labels, axes.lines, strict=True))
     np.testing.assert_array_equal(lines["m3ucrl"].get_xdata(), [10, 20, 40])
     np.testing.assert_array_equal(lines["m3ucrl"].get_ydata(), [2, 3, 4])

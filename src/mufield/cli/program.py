@@ -142,7 +142,6 @@ def _explain(error: Exception) -> str | None:
     extras = {
         "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
         "parquet": ("pyarrow",),
-        "qlearning": ("numba",),
         "gymnasium": ("gymnasium",),
         "pettingzoo": ("pettingzoo",),
         "deploy": ("onnx", "onnxruntime"),

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from ..errors import UserError
 from ..runs.config import ModelName
@@ -22,8 +22,8 @@ class ComparisonConfig:
     random draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles
     wait, demand sends them where passengers are near by, and fluid plans with the true motion by
     the fluid linear programme. Each that learns a model may name its family: m3ucrl:ensemble and
-    m3ucrl:gp, side by side; u2mfqlfh is Q-learning, which needs a finite set of moves, as in
-    discrete-rooms. A learner of your own goes by the name that it has in the file of --import.
+    m3ucrl:gp, side by side. A learner of your own goes by the name that it has in the file of
+    --import.
     usual stands for m3ucrl, greedy, thompson, random and known; in manhattan for stay, demand,
     m3ucrl, known and fluid."""
 
@@ -36,9 +36,6 @@ class ComparisonConfig:
 
     agents: int = 1
     """Agents that those that learn a model track in each episode."""
-
-    q_episodes: int = 1_000_000
-    """Episodes of Q-learning, a multiple of ten; of its ten evaluations the last counts."""
 
     model: ModelName = "gp"
     """Family of the learned models, of contenders that do not name their own."""
@@ -57,9 +54,6 @@ class ComparisonConfig:
     imports: str | None = None
     """Python file or module to import first, which registers your own system."""
 
-    evaluations: ClassVar[int] = 10
-    """How often Q-learning is evaluated in a training."""
-
     def __post_init__(self) -> None:
         if self.contenders == ("usual",):
             usual: tuple[str, ...] = ("m3ucrl", "greedy", "thompson", "random", "known")
@@ -72,11 +66,6 @@ class ComparisonConfig:
             raise UserError(
                 "expected 1 or more episodes and agents and no negative seed, got "
                 f"{self.episodes}, {self.agents} and {min(self.seeds)}; correct it"
-            )
-        if self.q_episodes < 1 or self.q_episodes % self.evaluations:
-            raise UserError(
-                f"q_episodes must be a positive multiple of {self.evaluations}, because Q-learning "
-                f"is evaluated every tenth of them, got {self.q_episodes}; correct it"
             )
 
     def document(self) -> dict[str, Any]:

@@ -2,24 +2,25 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from ..actions import MoveSet
 from ..errors import UserError
 from ..fleet.fluid import fleet_parts
 from ..flow.motions import dependence, trips_see_mu
 from ..jobs.compute import OWN_LEARNERS
-from ..jobs.job import Q_RATES, Job, JobResult, learning_job
+from ..jobs.job import Job, JobResult, learning_job
 from ..planning.certificate import is_concave
 from ..planning.kinds import Table
 from ..runs.config import ModelName, parse_config
 from .arena import Arena
 from .result import Look, Result
+
+OwnFunction = Callable[..., Sequence[float] | Mapping[int, float]]
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,6 @@ class Contender(ABC):
     @abstractmethod
     def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
         """Puts the results of its jobs together."""
-
-    def _learned(
-        self,
-        arena: Arena,
-        found: Sequence[JobResult],
-        curves: Float[np.ndarray, "seeds entries"],
-        episodes: Int[np.ndarray, "entries"],
-        *,
-        last: int,
-        agents: int = 1,
-        **more: Any,
-    ) -> Result:
-        """The result of one who learns; a seed's J is the mean of the ``last`` entries."""
-        return Result(
-            self.name,
-            self.look,
-            seconds=sum(each.seconds for each in found),
-            finals=tuple(map(float, curves[:, -last:].mean(axis=1))),
-            transitions=tuple(int(count) * arena.horizon * agents for count in episodes),
-            curves=tuple(tuple(map(float, curve)) for curve in curves),
-            episodes=int(episodes[-1]),
-            **more,
-        )
 
 
 @dataclass(frozen=True)
@@ -80,16 +58,22 @@ class OwnLearner(Contender):
         last = max(1, min(5, count // 3))  # so that its first attempts never count
         which = f"its mean over episodes {count - last + 1} to {count}"
         which = which if last > 1 else f"that of its last episode, {count}"
-        return self._learned(
-            arena,
-            found,
-            curves,
-            np.arange(1, count + 1),
-            last=last,
-            agents=arena.config.agents,
+        return Result(
+            self.name,
+            self.look,
+            seconds=sum(each.seconds for each in found),
+            finals=tuple(map(float, curves[:, -last:].mean(axis=1))),
+            transitions=self._transitions(arena, found[0], count),
+            curves=tuple(tuple(map(float, curve)) for curve in curves),
+            episodes=count,
             counted=f"J of a learner is {which}",
             violated=self._violated(found),
         )
+
+    def _transitions(self, arena: Arena, done: JobResult, count: int) -> tuple[int, ...]:
+        """Moves that it had seen after each episode."""
+        a_time = arena.horizon * arena.config.agents
+        return tuple(map(int, done.figures.get("transitions", a_time * np.arange(1, count + 1))))
 
     def _violated(self, found: Sequence[JobResult]) -> float | None:
         """Share of the episodes that violated a constraint; None if that is not known."""
@@ -196,37 +180,6 @@ class Fluid(Reference):
         return [arena.job(self.name, "fluid", points=5, tried=arena.points)]
 
 
-@dataclass(frozen=True)
-class QLearner(Contender):
-    """Model-free Q-learning, in games with a finite set of moves; it follows one agent."""
-
-    def jobs(self, arena: Arena) -> list[Job]:
-        """Trains once for each seed."""
-        from ..baselines.q_learning import QLearning, compiled_loop  # needs the extra qlearning
-
-        config, system = arena.config, arena.system(self.name)
-        if not isinstance(system.problem.actions, MoveSet):
-            raise UserError(
-                f"{self.name} needs a finite set of moves, but {config.environment} has "
-                f"{system.problem.actions.describe()}; leave {self.name} out, or compare in "
-                "discrete-rooms"
-            )
-        compiled_loop()  # raises if numba is missing
-        QLearning(system)  # raises if the game cannot be tabulated
-        every = config.q_episodes // config.evaluations
-        settings = {"rates": Q_RATES, "episodes": config.q_episodes, "evaluate_every": every}
-        return [
-            arena.job(f"{self.name}-{seed}", "qlearning", **settings, seed=seed)
-            for seed in config.seeds
-        ]
-
-    def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
-        """The last evaluation counts."""
-        curves = np.array([each.figures["evaluation"] for each in found])
-        episodes = found[0].figures["episodes"]
-        return self._learned(arena, found, curves, episodes, last=1)
-
-
 CONTENDERS: dict[str, Contender] = {
     each.name: each
     for each in (
@@ -241,23 +194,23 @@ CONTENDERS: dict[str, Contender] = {
         Reference("stay", Look("-.", "tab:brown"), fleet=True),
         Reference("demand", Look("-.", "tab:olive"), fleet=True),
         Fluid("fluid", Look("-", "tab:gray")),
-        QLearner("u2mfqlfh", Look(place=4)),
     )
 }
 """All contenders by name."""
 
 
-def contender(name: str) -> Callable[[Callable[..., Sequence[float]]], Any]:
+def contender(name: str) -> Callable[[OwnFunction], OwnFunction]:
     """Registers a learner of your own as a contender, as a decorator.
 
     The function gets the system, an `AbstractSystem`, and ``episodes``, ``agents`` and ``seed`` by
-    name; it returns the J of each episode. Write it into a file that ``--import`` or
+    name. It returns the J of each episode; or, if it is evaluated more rarely, a mapping from the
+    number of moves that it had seen to J. Write it into a file that ``--import`` or
     ``ComparisonConfig(imports=...)`` names, so that workers find it as well.
     """
     if name in CONTENDERS and type(CONTENDERS[name]) is not OwnLearner:
         raise UserError(f"the contender {name!r} is mufield's own; choose another name")
 
-    def register(learner: Callable[..., Sequence[float]]) -> Callable[..., Sequence[float]]:
+    def register(learner: OwnFunction) -> OwnFunction:
         OWN_LEARNERS[name] = learner
         # Behind all places of our own learners with models of any family.
         CONTENDERS[name] = OwnLearner(name, Look(place=100 + len(OWN_LEARNERS)))

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
-from ..baselines.fleet import stay, towards_demand
 from ..environments.registry import make
 from ..errors import UserError
+from ..fleet.baselines import stay, towards_demand
 from ..fleet.fluid import fluid_plan
 from ..flow.moves import MoveFlow
 from ..io.policies import load_policy, save_policy
@@ -120,34 +120,22 @@ def _fluid(settings: Settings, directory: Path) -> Settings:
     return {"upper": found.upper, **_played(settings, found.profile)}
 
 
-def _train(settings: Settings, directory: Path) -> Settings:
-    """Trains by Q-learning."""
-    from ..baselines.training import train  # needs the extra qlearning
-
-    found = train(
-        simulated(settings),
-        **settings["rates"],
-        episodes=settings["episodes"],
-        evaluate_every=settings["evaluate_every"],
-        seed=settings["seed"],
-        progress=False,
-    )
-    columns = vars(found.curve)
-    return {**columns, "entries": int(found.state.q.size), "seconds": float(columns["seconds"][-1])}
-
-
 def _own(settings: Settings, directory: Path) -> Settings:
     """Lets a learner of the user's own learn; its figures are the values of J that it returns."""
     names = ("episodes", "agents", "seed")
-    learner = OWN_LEARNERS[settings["learner"]]
+    learner, episodes = OWN_LEARNERS[settings["learner"]], settings["episodes"]
     values = learner(system_of(settings), **{name: settings[name] for name in names})
+    horizon = system_of(settings).problem.horizon
+    seen = horizon * settings["agents"] * np.arange(1, episodes + 1)
+    if isinstance(values, Mapping):
+        seen, values = np.array(list(values), dtype=int), list(values.values())
     found = np.asarray(values, dtype=float)
-    if found.shape != (settings["episodes"],) or not np.isfinite(found).all():
+    if found.shape != seen.shape or not found.size or not np.isfinite(found).all():
         raise UserError(
-            f"expected of {settings['learner']} a finite J for each of {settings['episodes']} "
-            f"episodes, got the shape {found.shape}; return a list of them"
+            f"expected of {settings['learner']} a finite J for each of {episodes} episodes, got "
+            f"the shape {found.shape}; return a list of them, or J by the number of moves seen"
         )
-    return {"values": found}
+    return {"values": found, "transitions": seen}
 
 
 KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
@@ -157,12 +145,11 @@ KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
     "random": _fixed,
     "fleet": _fixed,
     "fluid": _fluid,
-    "qlearning": _train,
     "own": _own,
 }
 """Functions from settings and directory to figures; a figure ``seconds`` replaces the clock's."""
 
-OWN_LEARNERS: dict[str, Callable[..., Sequence[float]]] = {}
+OWN_LEARNERS: dict[str, Callable[..., Sequence[float] | Mapping[int, float]]] = {}
 """Learners of the user's own by name; `mufield.compare.contender` adds them."""
 
 

@@ -29,9 +29,6 @@ from ..errors import UserError
 from ..io.atomic import check_own, locked, remove_leftovers
 from ..runs.config import RunConfig
 
-Q_RATES = {"omega_q": 0.7, "omega_nu": 0.05, "epsilon": 0.15}
-"""The paper's rates of Q-learning."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -143,8 +140,7 @@ class JobResult:
     kind: ClassVar[str] = "job result"
     needed: ClassVar[dict[str, tuple[dict[str, type], tuple[str, ...]]]] = {
         "learn": ({"rows": list, "best_episode": int}, ("values",)),
-        "own": ({}, ("values",)),
-        "qlearning": ({}, ("episodes", "training", "evaluation")),
+        "own": ({}, ("values", "transitions")),
     }
 
     figures: dict[str, Any]
@@ -245,11 +241,11 @@ class JobStore:
         return min(1.0, done / float(job.settings["episodes"]))
 
     def value(self, job: Job) -> float | None:
-        """J so far: that of the last episode or evaluation; None if there is none."""
+        """J so far: that of the last episode; None if there is none."""
         from ..io.sealed import read_lines
 
         rows = read_lines(self.path(job) / "run" / "metrics.jsonl")
         found = None if rows else self.find(job)
         figures = rows[-1] if rows else found.figures if found else {}
-        last = figures.get("value", figures.get("evaluation", [None])[-1])
+        last = figures.get("value", figures.get("values", [None])[-1])
         return float(last) if isinstance(last, Real) else None

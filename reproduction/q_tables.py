@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..actions import MoveSet
-from ..errors import UserError
-from ..flow.flow import Flow
-from ..flow.motions import dependence
-from ..policies.base import ActionLaw
-from ..problem import Motion, Problem
-from ..space.measure import log_mass
-from ..systems import SimulatedSystem
+from mufield.actions import MoveSet
+from mufield.errors import UserError
+from mufield.flow.flow import Flow
+from mufield.flow.motions import dependence
+from mufield.policies.base import ActionLaw
+from mufield.problem import Motion, Problem
+from mufield.space.measure import log_mass
+from mufield.systems import SimulatedSystem
 
 
 class Tables(NamedTuple):

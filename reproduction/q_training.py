@@ -1,15 +1,26 @@
-"""Training by Q-learning, with a curve."""
+"""Training by Q-learning, with a curve: as a job, and as a contender of comparisons.
 
+``python -m mufield compare discrete-rooms --import reproduction.q_training --contenders u2mfqlfh``
+"""
+
+import hashlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._progress import progress_bar
-from ..errors import UserError
-from ..policies.base import Profile
-from ..systems import SimulatedSystem
+from mufield._progress import progress_bar
+from mufield.compare import contender
+from mufield.errors import UserError
+from mufield.jobs.compute import KINDS, simulated
+from mufield.jobs.job import JobResult
+from mufield.policies.base import Profile
+from mufield.systems import SimulatedSystem
+
+from . import q_learning, q_tables
 from .q_learning import QLearning, QState
 
 
@@ -91,3 +102,38 @@ def train(
             rows.append((state.episodes, training, learner.estimate(state), value, seconds))
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     return QResult(Curve(*columns), state, profile)
+
+
+KIND = "qlearning"
+
+
+def job_settings(episodes: int, evaluate_every: int) -> dict[str, Any]:
+    """Settings of a job that trains with the paper's rates; they change with the algorithm."""
+    code = hashlib.sha256()
+    for module in (q_learning, q_tables):
+        code.update(Path(module.__file__).read_bytes())
+    shared = {"imports": __name__, "code": code.hexdigest()[:16], "seed": 0}
+    return shared | {"episodes": episodes, "evaluate_every": evaluate_every}
+
+
+def _job(settings: dict[str, Any], directory: Path) -> dict[str, Any]:
+    names = ("episodes", "evaluate_every", "seed")
+    given = {name: settings[name] for name in names}
+    found = train(simulated(settings), **given, progress=False)
+    columns = vars(found.curve)
+    more = {"values": found.curve.evaluation, "entries": int(found.state.q.size)}
+    return {**columns, **more, "seconds": float(columns["seconds"][-1])}
+
+
+KINDS[KIND] = _job
+JobResult.needed[KIND] = ({}, ("episodes", "training", "evaluation"))
+
+
+@contender("u2mfqlfh")
+def compete(system: SimulatedSystem, *, episodes: int, agents: int, seed: int) -> dict[int, float]:
+    """J after each hundred thousand of a million episodes; it follows one agent."""
+    curve = train(
+        system, episodes=1_000_000, evaluate_every=100_000, seed=seed, progress=False
+    ).curve
+    seen = system.problem.horizon * curve.episodes
+    return dict(zip(seen.tolist(), curve.evaluation.tolist(), strict=True))

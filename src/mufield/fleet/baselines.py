@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import UserError
-from ..fleet.passengers import Passengers, rows_at
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Problem
+from .passengers import Passengers, rows_at
 
 
 def stay(problem: Problem) -> Profile:

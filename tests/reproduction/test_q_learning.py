@@ -24,11 +24,12 @@ from mufield import (
     point_mass,
     uniform,
 )
-from mufield.baselines import q_learning
-from mufield.baselines.q_learning import QLearning
-from mufield.baselines.training import train
+from mufield.compare import ComparisonConfig, compare
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
 from mufield.policies import option_policy
+from reproduction import q_learning, q_training
+from reproduction.q_learning import QLearning
+from reproduction.q_training import train
 
 pytestmark = pytest.mark.slow
 
@@ -226,6 +227,21 @@ def test_single_moves_leave_a_population_in_one_cell():
     assert mixed.curve.evaluation[-1] > 0.5
 
 
+def test_it_is_a_contender_of_comparisons(monkeypatch):
+    few = {"episodes": 1000, "evaluate_every": 500}
+    monkeypatch.setattr(q_training, "train", lambda system, **given: train(system, **given | few))
+    config = ComparisonConfig(
+        "discrete-rooms",
+        ("u2mfqlfh",),
+        seeds=(0,),
+        options={"horizon": 4, "drawing": ROOMS},
+        imports="reproduction.q_training",
+    )
+    (found,) = compare(config, progress=False).results
+    assert found.transitions == (2000, 4000)
+    assert found.finals == (pytest.approx(0.0, abs=1e-9),)
+
+
 def test_no_step_pays_more_than_the_rate_allows():
     learner = QLearning(rooms())
     state, paid = learner.init(0), 5
@@ -378,9 +394,9 @@ def test_systems_that_do_not_fit_are_refused(system, message):
 
 
 def test_numba_is_imported_only_when_it_is_needed_and_named_where_it_is_missing(monkeypatch):
-    code = "import sys, mufield.baselines.training; print('numba' in sys.modules)"
+    code = "import sys, reproduction.q_training; print('numba' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(ImportError, match=r"pip install 'mufield\[qlearning\]'"):
+    with pytest.raises(ImportError, match="pip install numba"):
         q_learning.compiled_loop.__wrapped__()

@@ -35,12 +35,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..actions import MoveSet
-from ..errors import UserError
-from ..policies.base import Profile
-from ..policies.tables import option_policy
-from ..systems import SimulatedSystem
-from .tables import Tables, tabulate
+from mufield.actions import MoveSet
+from mufield.errors import UserError
+from mufield.policies.base import Profile
+from mufield.policies.tables import option_policy
+from mufield.systems import SimulatedSystem
+
+from .q_tables import Tables, tabulate
 
 
 class Rates(NamedTuple):
@@ -178,9 +179,7 @@ def compiled_loop() -> Callable[..., tuple[float, float]]:
     try:
         import numba
     except ImportError as error:
-        raise ImportError(
-            "Q-learning needs numba; install it with: pip install 'mufield[qlearning]'"
-        ) from error
+        raise ImportError("Q-learning needs numba; install it with: pip install numba") from error
 
     def jit(function: Any) -> Any:
         # Under test, functions are wrapped to check their arguments.

@@ -1,1 +1,0 @@
-"""Algorithms from the literature to compare with."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mufield import Grid, UserError
-from mufield.environments.registry import make_system_or_problem
+from mufield.environments.registry import make
 from mufield.io import sealed, tables
 from mufield.io.sealed import check_file, read_json, read_lines, read_sealed, write_sealed
 from mufield.io.table_files import read_table
@@ -123,7 +123,7 @@ def test_wrong_settings_are_refused_by_name(name, value, tmp_path):
 
 def test_options_that_a_system_cannot_have_are_named():
     with pytest.raises(UserError, match=r"'four-rooms' cannot be built with the options"):
-        make_system_or_problem("four-rooms", horizon=[1])
+        make("four-rooms", horizon=[1])
 
 
 def test_columns_that_appear_twice_are_named(tmp_path):

@@ -44,7 +44,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = read(args.trips)
     print(f"{len(rows):,} trips")
-    where = {"cell": CELL, "turn": TURN, "origin": CORNER, "size": SIZE}
+    where = {"cell": CELL, "turn": TURN, "origin": CORNER, "size": SIZE, "islands": "keep"}
     plane = CityMap.of_traffic(*rows[:, 2:4].T, **where)
     ends = [plane.to_plane(*rows[:, i : i + 2].T) for i in (2, 4)]
     inside = np.all([(p >= 0) & (p < np.array(SIZE) / 1000) for p in ends], axis=(0, 2))

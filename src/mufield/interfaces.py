@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Bool, Float
 
-from ._types import CellIndex, Mass, State, Step
+from ._types import CellIndex, Mass, Masses, State, Step
 from .space.grid import Grid
 from .space.measure import MeanField
 from .space.move import Move
@@ -34,6 +34,10 @@ class AbstractTrips(eqx.Module):
     @abstractmethod
     def wrong_chance(self, grid: Grid, mass: Mass, step: Any) -> str:
         """Says which chance is no probability; empty if all are."""
+
+    @abstractmethod
+    def served(self, mass: Masses) -> float | None:
+        """Share of the demand that found an agent along an episode; None without a demand."""
 
     @abstractmethod
     def land(self, taken: Mass, step: Step) -> Mass:

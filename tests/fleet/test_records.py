@@ -7,6 +7,7 @@ import pytest
 from fleet import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import ndimage
 
 import mufield as mf
 
@@ -36,10 +37,13 @@ def trips(count=40, seed=0, **changes):
 
 
 def test_trips_become_a_problem(tmp_path):
-    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()), monday=0)
     assert (len(records), records.notes) == (40, ())
-    found = records.model(CITY, start=7.0, steps=6, bandwidth=0.0, prior_trips=0.0)
-    assert found.notes == ()
+    found = records.model(CITY, start=7.0, steps=6, bandwidth=0.0, prior_trips=0.0, smooth=False)
+    assert found.notes == (
+        "no trip begins in the hour before 7:00: where vehicles start is that of the trips of "
+        "these steps",
+    )
     np.testing.assert_allclose(found.matrix.sum(axis=1), 1.0)
     np.testing.assert_allclose(found.demand_per_vehicle(0.6).sum(axis=1).mean(), 0.6)
     # Without smoothing, rows are the shares of the trips from there.
@@ -66,15 +70,15 @@ def test_trips_become_a_problem(tmp_path):
 
 
 def test_all_hours_of_a_day_hold_all_trips(tmp_path):
-    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()), monday=0)
     day = records.model(CITY, start=0.0, steps=144)
     assert day.demand.sum() == pytest.approx(40.0)
-    own = records.city(cell=500, turn=29)
+    own = records.city(cell=500, turn=29, islands="keep")
     assert own.histogram(*records.dropoff.T)[1] == 0  # the map of all ends holds them
 
 
 def test_days_are_chosen_and_counted(tmp_path):
-    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()), monday=0)
     weekend = records.on((5, 6))
     assert set(weekend.weekday) == {5.0, 6.0}
     assert weekend.notes == (f"{40 - len(weekend)} of 40 trips are on other days",)
@@ -104,7 +108,7 @@ def test_omissions_are_counted_by_reason(tmp_path):
     rows[5]["hour"] = 24
     rows[6]["weekday"] = ""
     rows[7]["fare"] = -3.0
-    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", rows))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", rows), monday=0)
     assert len(records) == 32
     assert [note.partition(":")[0] for note in records.notes] == [
         "2 of 40 trips were left out, because a coordinate is missing or no number",
@@ -119,7 +123,7 @@ def test_omissions_are_counted_by_reason(tmp_path):
     assert records.notes[1].endswith("first in line 4")
     rows[8] |= {"pickup_longitude": -74.5}
     found = mf.fleet.read_trips(write(tmp_path / "trips.csv", rows)).model(CITY, start=7.0, steps=2)
-    assert found.notes[-1] == "1 of 32 trips are not on the map"
+    assert "1 of 32 trips are not on the map" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -156,11 +160,100 @@ def test_gzipped_files_and_other_names(tmp_path):
 
 
 def test_hours_without_trips_are_refused(tmp_path):
-    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()))
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()), monday=0)
     with pytest.raises(mf.UserError, match="no trip begins between 15"):
         records.model(CITY, start=15.0, steps=3)
-    with pytest.raises(mf.UserError, match="expected an hour from 0 to below 24"):
+    with pytest.raises(mf.UserError, match="an hour of the day, must be"):
         records.model(CITY, start=25.0, steps=3)
+
+
+def test_numbers_of_weekdays_may_begin_with_sunday(tmp_path):
+    path = write(tmp_path / "trips.csv", [row | {"weekday": row["weekday"] + 1} for row in trips()])
+    records = mf.fleet.read_trips(path)
+    assert records.notes[-1].startswith("weekdays have the file's own numbers, 1 to 7")
+    sunday_first = mf.fleet.read_trips(path, monday=2)
+    assert sunday_first.notes == ()
+    np.testing.assert_array_equal(sunday_first.weekday, (records.weekday - 2) % 7)
+
+
+def test_notes_say_what_smoothing_over_hours_changes(tmp_path):
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()), monday=0)
+    plain = records.model(CITY, start=7.0, steps=12, smooth=False)
+    assert plain.demand.sum() == pytest.approx(40.0)  # as the records have
+    smooth = records.model(CITY, start=7.0, steps=12)
+    assert smooth.demand.sum() == pytest.approx(27.5)
+    assert "40 trips begin in these steps, the demand is 28" in smooth.notes[0]
+    after = records.model(CITY, start=9.0, steps=6)
+    assert any(note.startswith("no trip begins in the hours from 9:00") for note in after.notes)
+
+
+def centres(cells):
+    """Longitude and latitude of cells of 500 m, three points each."""
+    places = np.repeat(np.array(cells, dtype=float), 3, axis=0)
+    return mf.fleet.CityMap(-73.98, 40.75, 29.0, GRID).to_earth(0.5 * places + 0.25).T
+
+
+def test_islands_are_named_and_left_out_or_joined():
+    street = [(0, 0), (1, 0), (2, 0), (2, 1)]
+    islands = [(5, 1), (8, 3), (1, 3), (2, 4)]  # the last two touch at a corner only
+    options = {"cell": 500, "turn": 29, "origin": (-73.98, 40.75), "size": (4500, 2500)}
+    where = centres(street + islands)
+    dropped = mf.fleet.CityMap.of_traffic(*where, **options)
+    assert dropped.grid.free_cells.tolist() == [list(cell) for cell in street]
+    assert dropped.notes == (
+        "4 of 8 free cells, with 12 of 24 points, are 4 islands that no vehicle can drive to: they "
+        "were left out; islands='join' connects them",
+    )
+    kept = mf.fleet.CityMap.of_traffic(*where, islands="keep", **options)
+    assert (kept.grid.n_cells, len(kept.notes)) == (8, 1)
+    joined = mf.fleet.CityMap.of_traffic(*where, islands="join", **options)
+    assert ndimage.label(~joined.grid.walls)[1] == 1
+    assert (~joined.grid.walls >= ~kept.grid.walls).all()
+    added = joined.grid.n_cells - 8
+    assert f"{added} cells without traffic were made free" in joined.notes[0]
+    assert added <= 9  # of lines that are as short as can be
+    whole = mf.fleet.CityMap.of_traffic(*centres(street), **options)
+    assert whole.notes == ()
+    with pytest.raises(mf.UserError, match="islands must be drop, join or keep, got 'sink'"):
+        mf.fleet.CityMap.of_traffic(*where, islands="sink", **options)
+
+
+def test_a_stray_point_does_not_widen_the_map():
+    street = [(0, 0), (1, 0), (2, 0), (2, 1)]
+    far = mf.fleet.CityMap.of_traffic(*centres([*street, (150, 200)]), cell=500, turn=29)
+    assert max(far.grid.shape) <= 3
+    states = far.to_plane(*centres(street))
+    assert (np.asarray(far.grid.index_of(states)) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": 0.001}, "cells of 0.001 m, more than 4,000,000; take larger cells"),
+        ({"cell": "a"}, "the edge of a cell, in metres, must be real numbers, got 'a'"),
+        ({"cell": 500, "turn": np.inf}, "turn, in degrees, must be one finite number"),
+        ({"cell": 500, "origin": (1,)}, "origin, longitude and latitude, must have one value"),
+        ({"cell": 500, "size": "a"}, "size, in metres, must be real numbers"),
+        ({"cell": 500, "least": 1.5}, "must be a whole number of at least 1"),
+    ],
+)
+def test_maps_that_cannot_be(options, message):
+    with pytest.raises(mf.UserError, match=message):
+        mf.fleet.CityMap.of_traffic(*centres([(0, 0), (3, 4)]), **options)
+    with pytest.raises(mf.UserError, match="longitude and latitude seem to be exchanged"):
+        mf.fleet.CityMap.of_traffic(*centres([(0, 0), (3, 4)])[::-1], cell=500)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("minutes", np.inf), ("bandwidth", 1e300), ("prior_trips", np.inf), ("steps", 10**9)],
+)
+def test_models_that_cannot_be(tmp_path, option, value):
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", trips()), monday=0)
+    with pytest.raises(mf.UserError, match=option if option != "steps" else "at most 10,000 steps"):
+        records.model(CITY, **{"start": 7.0, "steps": 4, option: value})
+    with pytest.raises(mf.UserError, match="the load must be one finite number"):
+        records.model(CITY, start=7.0, steps=4).demand_per_vehicle(np.inf)
 
 
 @settings(max_examples=30, deadline=None)

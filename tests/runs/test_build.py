@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from mufield import Problem, make
+from mufield import Problem
 from mufield.environments import registry
-from mufield.environments.registry import find, make_system_or_problem
+from mufield.environments.registry import find, make, make_system
 from mufield.errors import UserError
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config
@@ -97,11 +97,11 @@ def test_a_users_file_registers_the_problem_of_a_real_fleet(tmp_path, monkeypatc
         imports=str(path),
         options={"horizon": 5},
     )
-    problem = make_system_or_problem("fleet-of-test-build", **resolve(config).options)
+    problem = make("fleet-of-test-build", **resolve(config).options)
     assert isinstance(problem, Problem)
     assert problem.horizon == 5
     assert find("fleet-of-test-build").options == {"horizon": 3}
     with pytest.raises(ValueError, match="is a real system"):
-        make("fleet-of-test-build")
+        make_system("fleet-of-test-build")
     with pytest.raises(UserError, match="no such file"):
         resolve(replace(config, imports=str(tmp_path / "other.py")))

@@ -117,7 +117,7 @@ def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
     store = RunFiles(run)
     flow = run_flow(store, small.problem, 2)
     np.testing.assert_array_equal(flow.masses, store.records[1].arrays["mass"])
-    figure = flow_figure(small.problem.grid, flow)
+    figure = flow_figure(small.problem, flow)
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in panels] == ["h = 0 of 3", "h = 1 of 3", "h = 3 of 3"]
     assert f"episode 2, J = {store.rows[1]['value']:.4g}" in figure.get_suptitle()

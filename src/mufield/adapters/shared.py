@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ..environments.registry import make
+from ..environments.registry import make_system
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..systems import SimulatedSystem
@@ -16,7 +16,7 @@ from ..systems import SimulatedSystem
 def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> SimulatedSystem:
     """The given system, or the registered system of that name built with the options."""
     if isinstance(system, str):
-        system = make(system, **options)
+        system = make_system(system, **options)
     elif options:
         raise UserError(
             f"the options {', '.join(sorted(options))} are for systems given by name; build the "

@@ -147,11 +147,11 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
         return Answer(rows, [f"{run} has no episode yet"])
     names = (
         *("episode", "value", "optimistic", "greedy", "beta", "spread", "w1_end", "coverage"),
-        *("margin", "best", "elsewhere", "regret", "notes"),
+        *("served", "margin", "best", "elsewhere", "regret", "notes"),
     )
     heads = {"value": "J", "w1_end": "W1 end"}
     # These have no column if no episode has them.
-    rare = ("greedy", "margin", "elsewhere", "regret")
+    rare = ("greedy", "served", "margin", "elsewhere", "regret")
     columns = {
         heads.get(name, name): name
         for name in names
@@ -164,7 +164,7 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     )
     if "elsewhere" in columns:
         policies += "; episodes that began elsewhere than the problem says do not compare"
-    shown = in_percent(rows, "margin", "elsewhere")
+    shown = in_percent(rows, "served", "margin", "elsewhere")
     return Answer(rows, [Table(shown, columns, texts=("notes",)), policies])
 
 

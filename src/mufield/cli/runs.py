@@ -119,7 +119,7 @@ class Show(OfRuns):
             problem = build_problem(run.config, self.imports)
             flow = run_flow(run, problem, number)
         with progress_bar("drawing", len(flow.masses), shown=True) as report:
-            path = animate_run(out, problem.grid, flow, lambda done, total: report(done))
+            path = animate_run(out, problem, flow, lambda done, total: report(done))
         if path != out:
             print_notes([f"{path} instead of MP4, which needs imageio-ffmpeg"])
         return [path]
@@ -156,7 +156,7 @@ class Show(OfRuns):
         if problem.grid.dim == 3:
             print_notes([f"{run.directory} is in 3 dimensions, not drawn"])
             return None
-        return flow_figure(problem.grid, run_flow(run, problem, number))
+        return flow_figure(problem, run_flow(run, problem, number))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,7 +132,7 @@ class OfPolicy(Command):
                 f"{path} does not say where it is to be played; name the environment after it, "
                 "`mufield list` shows them"
             )
-        from ..environments.registry import make_system_or_problem
+        from ..environments.registry import make
         from ..io.policies import load_policy, read_info, read_precision
         from ..io.sealed import file_digest
         from ..policies.base import checked_profile
@@ -148,7 +148,7 @@ class OfPolicy(Command):
                 set_precision("float64")
             identity = read_info(path)
         import_named(named, self.imports)
-        known = make_system_or_problem(environment, **options)
+        known = make(environment, **options)
         problem = problem_of(known)
         try:
             policy = random_policy(problem) if path is None else load_policy(path)

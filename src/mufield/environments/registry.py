@@ -12,7 +12,7 @@ from ..checks import is_a
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from ..episode import AbstractSystem, SystemOrProblem
+    from ..episode import AbstractSystem
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,11 @@ def find(name: str) -> Entry:
     return _ENTRIES[name]
 
 
-def make_system_or_problem(name: str, **options: Any) -> "SystemOrProblem":
-    """Builds a registered system, or the problem of a real one."""
+def make(name: str, **options: Any) -> Any:
+    """Builds a registered system, or the problem of a real one, of which no more is known.
+
+    Options are the keyword arguments of the registered function.
+    """
     from ..episode import AbstractSystem
     from ..problem import Problem
 
@@ -207,11 +210,11 @@ def make_system_or_problem(name: str, **options: Any) -> "SystemOrProblem":
     return known
 
 
-def make(name: str, **options: Any) -> "AbstractSystem":
-    """Builds a registered system; options are the keyword arguments of its function."""
+def make_system(name: str, **options: Any) -> "AbstractSystem":
+    """Builds a registered system that can be run; raises for the problem of a real one."""
     from ..episode import AbstractSystem
 
-    known = make_system_or_problem(name, **options)
+    known = make(name, **options)
     if not isinstance(known, AbstractSystem):
         raise UserError(
             f"{name!r} is a real system, of which only the problem is known: it cannot be run "

@@ -12,7 +12,7 @@ def smoothing_kernel(grid: Grid, bandwidth: float = 0.35) -> Float[np.ndarray, "
     The default, in kilometres, predicts Manhattan's left-out trips best of the values that
     ``tools/make_manhattan.py --check`` tries.
     """
-    if bandwidth == 0:
+    if bandwidth < 1e-6:
         return np.eye(grid.n_cells)
     apart = np.sum(np.square(grid.centres[:, None] - grid.centres), axis=-1)
     weights = np.exp(-0.5 * apart / bandwidth**2)
@@ -20,13 +20,17 @@ def smoothing_kernel(grid: Grid, bandwidth: float = 0.35) -> Float[np.ndarray, "
 
 
 def rates_at(
-    by_hour: Float[np.ndarray, "hours cells"], hours: Float[np.ndarray, "times"]
+    by_hour: Float[np.ndarray, "hours cells"],
+    hours: Float[np.ndarray, "times"],
+    smooth: bool = True,
 ) -> Float[np.ndarray, "times cells"]:
     """Trips per hour at times of the day, from counts by the hour.
 
     Counts are smoothed with the weights 1/4, 1/2, 1/4, and interpolated linearly between the
-    middles of the hours.
+    middles of the hours; unless ``smooth``, each hour has its own count.
     """
+    if not smooth:
+        return np.asarray(by_hour[np.floor(hours).astype(int) % 24])
     hourly = (np.roll(by_hour, 1, 0) + 2 * by_hour + np.roll(by_hour, -1, 0)) / 4
     place = (hours - 0.5) % 24
     low = np.floor(place).astype(int)
@@ -64,3 +68,9 @@ def mean_fares(
     everywhere = paid.sum() / trips.sum()
     total = np.maximum(trips @ kernel + prior_trips, 1e-9)
     return np.asarray((paid @ kernel + prior_trips * everywhere) / total)
+
+
+def clock(hour: float) -> str:
+    """An hour of the day as clocks show it: 7.5 is 7:30."""
+    minutes = round(60 * hour) % (24 * 60)
+    return f"{minutes // 60}:{minutes % 60:02d}"

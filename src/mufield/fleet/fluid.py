@@ -112,7 +112,7 @@ def for_fleet(problem: Problem, vehicles: int, *, seen: int = -1) -> Problem:
     the plan is for the rest of an episode: their numbers are not random then.
     """
     earnings, passengers = fleet_parts(problem)
-    finite = Passengers(passengers.grid, passengers.demand, vehicles, seen)
+    finite = Passengers(passengers.grid, passengers.demand, vehicles, seen, clock=passengers.clock)
     changed: Problem = eqx.tree_at(lambda p: p.trips.chance, problem, finite)
     return changed.replace(reward=Earnings(finite, earnings.pay, earnings.cost))
 

@@ -140,7 +140,9 @@ def manhattan(
     hours = start + (np.arange(horizon) + 0.5) / STEPS_PER_HOUR
     rates = rates_at(table.pickups[which], hours)
     parts = _parts(hours)
-    passengers = Passengers(grid, load * horizon * rates / rates.sum())
+    passengers = Passengers(
+        grid, load * horizon * rates / rates.sum(), clock=(start, 60 / STEPS_PER_HOUR)
+    )
     before = start - (np.arange(STEPS_PER_HOUR) + 0.5) / STEPS_PER_HOUR
     ended = np.einsum(
         "hk,hkj->j", rates_at(table.pickups[which], before), table.journeys[which, _parts(before)]

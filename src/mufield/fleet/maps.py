@@ -6,13 +6,14 @@ seldom run north.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from .._types import Mass
+from ..checks import number, per_axis, whole_number
 from ..errors import UserError
 from ..interfaces import AbstractMap
 from ..space.grid import Grid
@@ -30,14 +31,14 @@ class CityMap(AbstractMap):
         latitude: Its latitude.
         turn: By how many degrees the map's second axis is turned from north towards east.
         grid: The grid, in kilometres from the origin along the turned axes.
-        left_out: How many of the points that made the map are outside of it.
+        notes: What was left out of the map or added to it, in words.
     """
 
     longitude: float
     latitude: float
     turn: float
     grid: Grid
-    left_out: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of_traffic(
@@ -45,11 +46,12 @@ class CityMap(AbstractMap):
         longitude: Any,
         latitude: Any,
         *,
-        cell: float,
+        cell: Any,
         turn: float = 0.0,
-        origin: tuple[float, float] | None = None,
-        size: tuple[float, float] | None = None,
-        least: int = 1,
+        origin: Any = None,
+        size: Any = None,
+        least: Any = 1,
+        islands: str = "drop",
     ) -> "CityMap":
         """A map whose free cells are those with traffic.
 
@@ -59,31 +61,44 @@ class CityMap(AbstractMap):
             cell: Edge of a cell, in metres.
             turn: As the attribute; for Manhattan's avenues 29 degrees.
             origin: Longitude and latitude of the map's corner, from which both axes grow; by
-                default such that all points fit.
+                default such that all free cells fit.
             size: Width and height in metres, along the turned axes; by default such that all
-                points fit. Points outside are left out, and counted.
+                free cells fit. Points outside are left out, and counted.
             least: A cell with fewer points is a wall.
+            islands: What becomes of free cells that no vehicle can drive to from where most points
+                are. ``"drop"`` makes them walls; ``"join"`` frees the cells of a short line to the
+                others; ``"keep"`` leaves them, and then only trips lead there and away.
         """
-        if not (math.isfinite(cell) and cell > 0):
-            raise UserError(f"the edge of a cell must be positive, in metres, got {cell}")
-        if least < 1:
-            raise UserError(f"a free cell needs at least one point, got least = {least}")
+        number(cell, "the edge of a cell, in metres,", 1e-3)
+        number(turn, "turn, in degrees,", -360.0, 360.0)
+        whole_number(least, "least, the points that make a cell free,")
+        if islands not in ("drop", "join", "keep"):
+            raise UserError(f"islands must be drop, join or keep, got {islands!r}")
         where = _checked(longitude, latitude)
-        start = np.mean(where, axis=0) if origin is None else np.asarray(origin, dtype=float)
+        start = np.mean(where, axis=0)
+        if origin is not None:
+            start = np.array(per_axis(origin, 2, float, "origin, longitude and latitude,"))
+            _checked(*start)
         points = _to_plane(where, start, turn)
         if origin is None:
-            corner = points.min(axis=0)
-            start = _to_earth(corner[None], start, turn)[0]
+            start = _to_earth(points.min(axis=0)[None], start, turn)[0]
             points = _to_plane(where, start, turn)
-        extent = points.max(axis=0) if size is None else np.asarray(size, dtype=float) / 1000
-        edge = cell / 1000
-        shape = np.maximum(np.ceil(np.round(extent / edge, 6)).astype(int), 1)
-        flat = 400.0  # km; larger maps show that the earth is round
+        extent = points.max(axis=0)
+        if size is not None:
+            extent = np.array(per_axis(size, 2, float, "size, in metres,")) / 1000
+        edge, flat = cell / 1000, 400.0  # km; larger maps show that the earth is round
         if not np.all(extent > 0) or np.any(extent > flat):
             raise UserError(
                 f"a map must be larger than 0 and smaller than {flat:g} km on both axes, "
                 f"got {extent[0]:.6g} by {extent[1]:.6g} km; check the coordinates, their order "
                 "and the size, which is in metres"
+            )
+        shape = np.maximum(np.ceil(np.round(extent / edge, 6)).astype(int), 1)
+        if (cells := int(np.prod(shape))) > 4_000_000:
+            raise UserError(
+                f"a map of {extent[0]:.4g} by {extent[1]:.4g} km would have {cells:,} cells of "
+                f"{cell:g} m, more than 4,000,000; take larger cells, such as 500 m, or give "
+                "origin and size, if a few points are far from the others"
             )
         place = np.floor(points / edge + 1e-9).astype(int)
         # The farthest points stand on the border.
@@ -96,11 +111,18 @@ class CityMap(AbstractMap):
                 f"no cell of the map has {least} points or more; {int(inside.sum()):,} of "
                 f"{len(points):,} are inside; take larger cells, or check origin and turn"
             )
-        grid = Grid.box(
-            0.0, tuple((shape * edge).tolist()), tuple(shape.tolist()), walls=counts < least
-        )
-        outside = int(len(points) - inside.sum())
-        return cls(float(start[0]), float(start[1]), float(turn), grid, outside)
+        free, notes = connected(counts, counts >= least, islands)
+        if not inside.all():
+            notes.insert(0, f"{int((~inside).sum()):,} of {len(points):,} points are off the map")
+        if origin is None and size is None:
+            # A stray point must not make the map wider than the city.
+            used = np.argwhere(free)
+            low, high = used.min(axis=0), used.max(axis=0) + 1
+            free, shape = free[low[0] : high[0], low[1] : high[1]], high - low
+            start = _to_earth((low * edge)[None], start, turn)[0]
+        upper = tuple((shape * edge).tolist())
+        grid = Grid.box(0.0, upper, tuple(shape.tolist()), walls=~free)
+        return cls(float(start[0]), float(start[1]), float(turn), grid, tuple(notes))
 
     def to_plane(self, longitude: Any, latitude: Any) -> Plane:
         """States of the grid, in kilometres, from longitude and latitude."""
@@ -173,7 +195,58 @@ def _checked(longitude: Any, latitude: Any) -> Float[np.ndarray, "points 2"]:
                 f"{name} must be between -{most:g} and {most:g} degrees, got {values[row]} in row "
                 f"{row}; leave the row out, or check the order of longitude and latitude"
             )
+    middle = float(np.median(columns[1]))
+    if middle < -60:
+        raise UserError(
+            f"the latitudes, about {middle:.4g}, are those of Antarctica, and the longitudes are "
+            f"about {np.median(columns[0]):.4g}; longitude and latitude seem to be exchanged"
+        )
     return np.stack(columns, axis=-1)
+
+
+def connected(
+    counts: Int[np.ndarray, "x y"], free: Bool[np.ndarray, "x y"], islands: str
+) -> tuple[Bool[np.ndarray, "x y"], list[str]]:
+    """The free cells once islands are dropped, joined or kept, and notes; see `of_traffic`.
+
+    Cells that share an edge are connected. The main part is the one with the most points.
+    """
+    from scipy import ndimage  # slow to import
+
+    labels, parts = ndimage.label(free)
+    if parts == 1:
+        return free, []
+    main = labels == 1 + np.argmax(ndimage.sum_labels(counts, labels, np.arange(1, parts + 1)))
+    off = int(free.sum() - main.sum())
+    what = (
+        f"{off:,} of {int(free.sum()):,} free cells, with {counts[free & ~main].sum():,} of "
+        f"{counts[free].sum():,} points, are {parts - 1:,} islands that no vehicle can drive to"
+    )
+    if islands == "keep":
+        return free, [f"{what}: only trips lead there and away"]
+    if islands == "drop":
+        return main, [f"{what}: they were left out; islands='join' connects them"]
+    joined = free.copy()
+    while parts > 1:
+        far, nearest = ndimage.distance_transform_edt(~main, return_indices=True)
+        ends = np.array(ndimage.minimum_position(far, labels, np.arange(1, parts + 1)))
+        apart = far[tuple(ends.T)]
+        # The nearer half at a time, so that far islands can join near ones.
+        for end in ends[(apart > 0) & (apart <= np.median(apart[apart > 0]))]:
+            joined[tuple(_cells_between(end, nearest[:, end[0], end[1]]).T)] = True
+        labels, parts = ndimage.label(joined)
+        main = labels == labels[tuple(np.argwhere(main)[0])]
+    added = int(joined.sum() - free.sum())
+    return joined, [f"{what}: {added:,} cells without traffic were made free to join them"]
+
+
+def _cells_between(start: np.ndarray, end: np.ndarray) -> Int[np.ndarray, "cells 2"]:
+    """The cells along the straight line to ``end``, each beside the one before."""
+    apart = end - start
+    when = np.concatenate([(np.arange(n) + 0.5) / n for n in np.abs(apart)])
+    axes = np.repeat([0, 1], np.abs(apart))[np.argsort(when, kind="stable")]
+    steps = (np.sign(apart) * np.eye(2, dtype=int))[axes]
+    return np.asarray(start + np.cumsum(steps, axis=0))
 
 
 def _to_plane(where: np.ndarray, origin: np.ndarray, turn: float) -> Plane:

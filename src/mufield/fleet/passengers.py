@@ -11,7 +11,8 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Scalar, State
+from .._types import Action, Masses, Scalar, State
+from ..checks import per_axis
 from ..errors import UserError
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -32,14 +33,24 @@ class Passengers(eqx.Module):
         vehicles: Size N of the fleet to plan for; None for the mean-field limit.
         seen: Step at which vehicles were counted, so that their numbers are not random then; -1 for
             none.
+        clock: Hour of the day at the first step, and minutes of a step, for pictures; or None.
     """
 
     demand: Float[Array, "steps cells"]
     grid: Grid = eqx.field(static=True)
     vehicles: Scalar | None
     seen: Int[Array, ""]
+    clock: tuple[float, ...] | None = eqx.field(static=True)
 
-    def __init__(self, grid: Grid, demand: Any, vehicles: int | None = None, seen: int = -1):
+    def __init__(
+        self,
+        grid: Grid,
+        demand: Any,
+        vehicles: int | None = None,
+        seen: int = -1,
+        *,
+        clock: tuple[float, ...] | None = None,
+    ):
         """Checks and builds; the last row of the demand serves all steps after it."""
         table = np.atleast_2d(np.asarray(demand, dtype=float))
         if table.ndim != 2 or table.shape[1] != grid.n_cells:
@@ -56,6 +67,15 @@ class Passengers(eqx.Module):
         # Arrays, so that plans for fleets of all sizes share their compiled program.
         self.vehicles = None if vehicles is None else jnp.asarray(float(vehicles))
         self.seen = jnp.asarray(seen, dtype=jnp.int32)
+        self.clock = (
+            None if clock is None else per_axis(clock, 2, float, "clock, hour and minutes,")
+        )
+
+    def served(self, mass: Masses) -> float:
+        """Share of the demand that found a vehicle along an episode."""
+        wanted = rows_at(self.demand, np.arange(len(mass) - 1))
+        found = np.minimum(np.asarray(mass[:-1], dtype=float), wanted)
+        return float(found.sum() / max(wanted.sum(), 1e-12))
 
     def __call__(self, state: State, mu: MeanField) -> Scalar:
         """The chance of one vehicle; in an empty cell it is 1 where there is demand."""

@@ -5,13 +5,15 @@ One row for each trip, as CSV (also gzipped) or Parquet:
 - ``pickup_longitude``, ``pickup_latitude``, ``dropoff_longitude``, ``dropoff_latitude``: degrees.
 - ``time``, or ``hour``: when it began, as the hour of the day (7.25 is a quarter past seven) or as
   a date with a time (2026-03-01T07:15:00, as clocks on the street show it).
-- ``weekday`` (optional): a number; with dates it is not needed, and 0 is Monday.
+- ``weekday`` (optional): a number, and ``monday`` says which is Monday's; with dates it is not
+  needed, and 0 is Monday.
 - ``fare`` (optional): what was paid.
 
 Other columns are ignored. A file that lacks columns or was cut short is refused. Rows that cannot
 be right are left out, and every omission is counted in the notes.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from ..checks import number, whole_number
 from ..errors import UserError
 from ..io.table_files import read_table
 from ..io.tables import DATES, Table, as_datetime, as_number
-from .counts import destinations, mean_fares, rates_at, smoothing_kernel
+from .counts import clock, destinations, mean_fares, rates_at, smoothing_kernel
 from .maps import CityMap
 
 
@@ -83,6 +86,7 @@ class TripRecords:
         minutes: float = 10.0,
         bandwidth: float = 0.35,
         prior_trips: float = 3.0,
+        smooth: bool = True,
     ) -> "TripModel":
         """Demand by step and the origin-destination matrix, on a map.
 
@@ -96,17 +100,18 @@ class TripRecords:
             prior_trips: Pseudo-counts that are added to the trips from each cell, with the
                 destinations of the whole city. With 0 and no trip from a cell or near it, agents
                 there land where they are.
+            smooth: Whether counts are smoothed over neighbouring hours and interpolated; otherwise
+                all steps of an hour have the hour's rate.
         """
-        clock = 0 <= start < 24 and steps >= 1 and minutes > 0
-        if not (clock and bandwidth >= 0 and prior_trips >= 0):
-            raise UserError(
-                "expected an hour from 0 to below 24, at least one step of more than 0 minutes, "
-                f"and widths and counts of 0 or more, got start={start}, steps={steps}, "
-                f"minutes={minutes}, bandwidth={bandwidth}, prior_trips={prior_trips}"
-            )
+        number(start, "start, an hour of the day,", 0.0, 24 - 1e-6)
+        number(minutes, "minutes, the length of a step,", 1e-3, 24 * 60)
+        number(bandwidth, "bandwidth, in kilometres,", 0.0, 1e4)
+        number(prior_trips, "prior_trips", 0.0)
+        if whole_number(steps, "steps") > 10_000:
+            raise UserError(f"expected at most 10,000 steps, got {steps:,}; take longer ones")
         ends = [city.onto_streets(city.to_plane(*each.T)) for each in (self.pickup, self.dropoff)]
         inside = ends[0][1] & ends[1][1]
-        notes = list(self.notes)
+        notes = [*self.notes, *city.notes]
         if not inside.any():
             raise UserError("no trip begins and ends on the map; check its corner, size and turn")
         if not inside.all():
@@ -125,14 +130,22 @@ class TripRecords:
             paid = np.bincount(origin, kept.fare, cells)
             fares = mean_fares(paid, journeys.sum(axis=1), kernel, prior_trips)
         middles = start + (np.arange(steps) + 0.5) * minutes / 60
-        demand = rates_at(by_hour, middles) * minutes / 60
+        by_hour *= minutes / 60  # trips in a step, from here on
+        demand = rates_at(by_hour, middles, smooth)
         if not demand.any():
             raise UserError(
-                f"no trip begins between {start:g} and {middles[-1]:.4g} o'clock; choose others"
+                f"no trip begins between {clock(start)} and {clock(middles[-1])}; choose others"
             )
-        before = rates_at(by_hour, start - (np.arange(6) + 0.5) / 6).sum(axis=0)
+        notes += _clock_notes(by_hour, middles, float(demand.sum()), smooth)
+        before = rates_at(by_hour, start - (np.arange(6) + 0.5) / 6, smooth).sum(axis=0)
+        if not by_hour[math.floor(start - 0.5) % 24].any():
+            there = "hours beside it" if before.any() else "trips of these steps"
+            notes.append(
+                f"no trip begins in the hour before {clock(start)}: where vehicles start is that "
+                f"of the {there}"
+            )
         ended = (before if before.any() else demand.sum(axis=0)) @ matrix
-        return TripModel(demand, matrix, fares, ended / ended.sum(), tuple(notes))
+        return TripModel(demand, matrix, fares, ended / ended.sum(), (start, minutes), tuple(notes))
 
     def _only(self, chosen: Bool[np.ndarray, "trips"]) -> "TripRecords":
         names = ("pickup", "dropoff", "hour", "weekday", "fare")
@@ -151,6 +164,7 @@ class TripModel(NamedTuple):
             (columns) of a trip from each cell (rows).
         fares: Mean fare of trips from each cell; None if the records have none.
         ended: Distribution of the destinations of the hour before: where vehicles start.
+        clock: Hour of the day at the first step, and minutes of a step, for `Passengers`.
         notes: What was left out, in words.
     """
 
@@ -158,6 +172,7 @@ class TripModel(NamedTuple):
     matrix: Float[np.ndarray, "cells cells"]
     fares: Float[np.ndarray, "cells"] | None
     ended: Float[np.ndarray, "cells"]
+    clock: tuple[float, float]
     notes: tuple[str, ...]
 
     def demand_per_vehicle(self, load: float) -> Float[np.ndarray, "steps cells"]:
@@ -166,13 +181,17 @@ class TripModel(NamedTuple):
         With a fleet of N vehicles and records of D days the load is
         ``demand.sum() / (D * N * steps)``, if the records hold all trips.
         """
-        if not load > 0:
-            raise UserError(f"the load must be positive, got {load}")
+        if number(load, "the load", 0.0) == 0:
+            raise UserError("the load must be positive, got 0")
         return np.asarray(load * len(self.demand) * self.demand / self.demand.sum())
 
 
 def read_trips(
-    path: str | Path, columns: Mapping[str, str] | None = None, *, max_left_out: float = 0.5
+    path: str | Path,
+    columns: Mapping[str, str] | None = None,
+    *,
+    monday: int | None = None,
+    max_left_out: float = 0.5,
 ) -> TripRecords:
     """Reads records of trips; counts the rows that are left out.
 
@@ -180,6 +199,8 @@ def read_trips(
         path: A .csv, .csv.gz or .parquet file.
         columns: What the file calls the columns, such as ``{"pickup_longitude": "lon_0"}``; the
             others have the names that the module's text says.
+        monday: What the column ``weekday`` calls Monday: 1, or 2 if 1 is Sunday. Then 0 is Monday
+            in the records, as it is with dates. By default numbers are the file's own.
         max_left_out: Largest share of rows that may be left out. If there are more, the columns
             are probably not what they seem, and the file is refused.
     """
@@ -204,6 +225,8 @@ def read_trips(
     places = np.stack([found[name] for name in ends], axis=-1)
     hour, date = _clock(table, clocks[0])
     day, fare = found.get("weekday", date), found.get("fare")
+    if monday is not None and "weekday" in found:
+        day = (day - whole_number(monday, "monday", 0)) % 7
     dated = not np.isnan(day).all()
     degrees = np.abs(places) <= np.array([180.0, 89.0] * 2)
     nowhere = (places.reshape(-1, 2, 2) == 0).all(axis=-1).any(axis=-1)
@@ -230,11 +253,36 @@ def read_trips(
     if good.mean() < 1 - max_left_out:
         raise UserError(
             f"{table.path}: only {int(good.sum()):,} of {len(table):,} trips can be right: "
-            f"{'; '.join(notes)}; check the columns and their units"
+            f"{'; '.join(notes)}; check the columns, their order and units"
+        )
+    if "weekday" in found and monday is None and good.any():
+        low, high = day[good].min(), day[good].max()
+        notes.append(
+            f"weekdays have the file's own numbers, {low:g} to {high:g}, of which it does not say "
+            "which is Monday; monday=... does, and then 0 is Monday"
         )
     days = day if dated else None
     everything = TripRecords(places[:, :2], places[:, 2:], hour, days, fare, tuple(notes))
     return everything._only(good)
+
+
+def _clock_notes(
+    by_hour: Float[np.ndarray, "hours cells"], hours: np.ndarray, demand: float, smooth: bool
+) -> list[str]:
+    """What smoothing over the hours changed, and which of the steps' hours have no records."""
+    counts, notes = by_hour.sum(axis=1), []
+    counted = float(rates_at(by_hour, hours, smooth=False).sum())
+    if smooth and abs(demand - counted) > 0.1 * counted:
+        notes.append(
+            f"at the rates of the records {counted:,.0f} trips begin in these steps, the demand is "
+            f"{demand:,.0f}: it is smoothed over neighbouring hours, unless smooth=False"
+        )
+    during = np.unique(np.floor(hours).astype(int) % 24)
+    empty = [f"{hour}:00" for hour in during[counts[during] == 0]]
+    if empty:
+        so = "their demand is that of the hours beside them" if smooth else "they have no demand"
+        notes.append(f"no trip begins in the hours from {', '.join(empty)}: {so}")
+    return notes
 
 
 def _numbers(table: Table, column: str) -> Float[np.ndarray, "rows"]:

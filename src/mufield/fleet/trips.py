@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import CellIndex, Mass, Scalar, State, Step
+from .._types import CellIndex, Mass, Masses, Scalar, State, Step
 from ..checks import distribution
 from ..errors import UserError, in_words
 from ..interfaces import AbstractTrips
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
+from .passengers import Passengers
 
 
 class RowSampler(eqx.Module):
@@ -134,6 +135,10 @@ class Trips(AbstractTrips):
     def chance_at(self, state: State, action: Array, mu: MeanField) -> Array:
         """The chance of one agent, as a function of a motion's arguments."""
         return jnp.asarray(self.chance(state, mu))
+
+    def served(self, mass: Masses) -> float | None:
+        """See `Passengers.served`; None for another chance."""
+        return self.chance.served(mass) if isinstance(self.chance, Passengers) else None
 
     def land(self, taken: Mass, step: Step) -> Mass:
         """The distribution of destinations of the agents that were taken in each cell."""

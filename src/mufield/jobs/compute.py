@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _types
-from ..environments.registry import make
+from ..environments.registry import make_system
 from ..errors import UserError
 from ..fleet.baselines import stay, towards_demand
 from ..fleet.fluid import fluid_plan
@@ -162,7 +162,7 @@ def system_of(settings: Settings) -> Any:
 # A system holds arrays, so there is one for each number format.
 @lru_cache
 def _system(name: str, options: str, precision: str) -> Any:
-    return make(name, **json.loads(options))
+    return make_system(name, **json.loads(options))
 
 
 def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:

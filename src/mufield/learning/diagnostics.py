@@ -80,6 +80,7 @@ def measure(
         assured=None if plan.least is None else _number(np.min(plan.least)),
         margins=margins or None,
         elsewhere=earned.elsewhere,
+        served=None if problem.trips is None else problem.trips.served(episode.mass),
     )
 
 

@@ -52,6 +52,7 @@ class EpisodeMetrics:
             hold.
         elsewhere: Share of the population that did not begin as the problem says; None if that
             may be chance. Such an episode does not count as the best.
+        served: Share of a fleet's demand that found a vehicle.
     """
 
     episode: int
@@ -72,6 +73,7 @@ class EpisodeMetrics:
     assured: float | None = None
     margins: dict[str, list[float | None]] | None = None
     elsewhere: float | None = None
+    served: float | None = None
 
     @property
     def earned(self) -> Earned:
@@ -93,7 +95,7 @@ class EpisodeMetrics:
         row = {**asdict(self), "optimism": self.optimism, "regret": self.regret}
         # Most runs have no such figures.
         rare = ("greedy", "greedy_expected", "margin", "assured", "margins")
-        absent = [name for name in (*rare, "elsewhere") if row[name] is None]
+        absent = [name for name in (*rare, "elsewhere", "served") if row[name] is None]
         return {name: value for name, value in row.items() if name not in absent}
 
 

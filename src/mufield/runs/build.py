@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
-from ..environments.registry import find, make_system_or_problem
+from ..environments.registry import find, make
 from ..episode import AbstractSystem, SystemOrProblem
 from ..errors import UserError
 from ..learning.m3ucrl import M3UCRL
@@ -104,7 +104,8 @@ def resolve(config: RunConfig) -> RunConfig:
 
 def _known(config: RunConfig, imports: str | None) -> SystemOrProblem:
     import_named(config.imports, imports)
-    return make_system_or_problem(config.environment, **config.options)
+    known: SystemOrProblem = make(config.environment, **config.options)
+    return known
 
 
 def problem_of(known: SystemOrProblem) -> Problem:

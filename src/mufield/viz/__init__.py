@@ -1,6 +1,7 @@
 """Pictures of flows and of what they earn. Needs the extra ``viz``; nothing else imports it."""
 
-from .city import MapPanel, clock, map_figure, map_labels, served_figure
+from ..fleet.counts import clock
+from .city import MapPanel, map_figure, map_labels, served_figure
 from .comparison import comparison_figure
 from .curves import Curve, Panel, band_of, curve_figure, panel_figure, save_figure
 from .fields import Labels, draw_field, field_figure

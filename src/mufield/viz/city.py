@@ -14,7 +14,9 @@ from matplotlib.ticker import PercentFormatter
 
 from .._style import STYLE
 from ..errors import UserError
+from ..fleet.counts import clock
 from ..fleet.maps import CityMap
+from ..problem import Problem
 from .curves import Curve, Panel, panel_figure
 from .fields import Labels, draw_arrows
 
@@ -45,6 +47,20 @@ def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Lab
         mass=f"{mass} (pale blue: water, or no trips)",
         walls=STYLE.water,
     )
+
+
+def labels_of(problem: Problem) -> Labels:
+    """What the axes of a problem's pictures are called: on a city's map, kilometres."""
+    return map_labels(problem.city) if isinstance(problem.city, CityMap) else Labels()
+
+
+def step_names(problem: Problem) -> list[str]:
+    """What pictures call the steps 0 to H: the time of day if the demand's clock is known."""
+    clock_of = getattr(getattr(problem.trips, "chance", None), "clock", None)
+    steps = range(problem.horizon + 1)
+    if clock_of is None:
+        return [f"h = {step} of {problem.horizon}" for step in steps]
+    return [clock(clock_of[0] + step * clock_of[1] / 60) for step in steps]
 
 
 def map_figure(city: CityMap, panels: Sequence[MapPanel], *, title: str = "") -> Figure:
@@ -120,9 +136,3 @@ def served_figure(
     figure.axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
     figure.axes[0].xaxis.set_major_formatter(lambda hour, _: clock(hour))
     return figure
-
-
-def clock(hour: float) -> str:
-    """An hour of the day as clocks show it: 7.5 is 7:30."""
-    minutes = round(60 * hour) % (24 * 60)
-    return f"{minutes // 60}:{minutes % 60:02d}"

@@ -131,6 +131,7 @@ def field_figure(
     *,
     arrows: Arrows | None = None,
     titles: Sequence[str] | None = None,
+    labels: Labels = Labels(),
 ) -> Figure:
     """Draws a flow at several steps, each with its own colour range, as in the paper.
 
@@ -140,6 +141,7 @@ def field_figure(
         steps: Which of the distributions to draw, one in each column.
         arrows: Mean actions at each step, for a single flow.
         titles: Titles of the columns; by default the step.
+        labels: What axes and colours are called, of a plane.
     """
     flows = as_flows(grid, masses, arrows)
     length = len(flows[0].masses)
@@ -161,6 +163,7 @@ def field_figure(
                 arrows=flow.arrows_at(step),
                 title=f"{flow.title}, {title}" if flow.title else title,
                 arrow_unit=unit,
+                labels=labels,
             )
     return figure
 

@@ -16,7 +16,7 @@ from ..io.policies import load_policy
 from ..learning.metrics import COVERAGE_LEVEL
 from ..problem import Problem
 from ..runs.files import RunFiles
-from ..space.grid import Grid
+from .city import labels_of, step_names
 from .curves import Curve, Panel, band_of, panel_figure
 from .fields import field_figure
 from .film import animate_flow
@@ -87,24 +87,30 @@ def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:
     return NamedFlow(title, masses, arrows)
 
 
-def flow_figure(grid: Grid, flow: NamedFlow) -> Figure:
+def flow_figure(problem: Problem, flow: NamedFlow) -> Figure:
     """Draws the distributions at the beginning, on the way and at the end."""
-    horizon = len(flow.masses) - 1
+    horizon, names = problem.horizon, step_names(problem)
     steps = list(dict.fromkeys((0, horizon // 4, horizon // 2, horizon)))
-    titles = [f"h = {step} of {horizon}" for step in steps]
-    figure = field_figure(grid, flow.masses, steps, arrows=flow.arrows, titles=titles)
+    titles, labels = [names[step] for step in steps], labels_of(problem)
+    figure = field_figure(
+        problem.grid, flow.masses, steps, arrows=flow.arrows, titles=titles, labels=labels
+    )
     figure.suptitle(flow.title)
     return figure
 
 
 def animate_run(
-    path: Path, grid: Grid, flow: NamedFlow, progress: Callable[[int, int], None]
+    path: Path, problem: Problem, flow: NamedFlow, progress: Callable[[int, int], None]
 ) -> Path:
     """Writes an episode as a film; see `animate_flow`."""
-    horizon = len(flow.masses) - 1
-    titles = [f"{flow.title}\nh = {step} of {horizon}" for step in range(horizon + 1)]
     return animate_flow(
-        path, grid, flow.masses, arrows=flow.arrows, titles=titles, progress=progress
+        path,
+        problem.grid,
+        flow.masses,
+        arrows=flow.arrows,
+        titles=[f"{flow.title}\n{name}" for name in step_names(problem)],
+        progress=progress,
+        labels=labels_of(problem),
     )
 
 

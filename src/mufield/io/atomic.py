@@ -1,30 +1,21 @@
-"""Files that are written whole or not at all, and directories with one writer at a time.
-
-If the environment variable ``MUFIELD_FSYNC`` is 0, writers do not wait for the disk, which is
-faster: files then survive a crash of the program, but perhaps not one of the computer.
-"""
+"""Files that are written whole or not at all, and directories with one writer at a time."""
 
 import os
 import secrets
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from ..errors import UserError
+from . import disk
 
-_TEMPORARY = ".mufield-*.tmp"
+_TEMPORARY = (".mufield-", ".tmp")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file atomically: after a crash there is the old file or the new one."""
-    with replacing(path) as temporary, temporary.open("xb") as file:
-        file.write(data)
-        file.flush()
-        if os.environ.get("MUFIELD_FSYNC") != "0":
-            os.fsync(file.fileno())
+    with replacing(path) as temporary:
+        disk.write_new(temporary, data)
 
 
 @contextmanager
@@ -33,25 +24,31 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A symbolic link of that name is replaced, and what it points to is left alone.
     """
-    # In the same directory, because `os.replace` is atomic only within one file system.
-    temporary = path.parent / _TEMPORARY.replace("*", secrets.token_hex(8))
+    # In the same directory, because renaming is atomic only within one file system.
+    temporary = path.parent / secrets.token_hex(8).join(_TEMPORARY)
     try:
         yield temporary
-        os.replace(temporary, path)
+        disk.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            disk.remove(temporary)
         if isinstance(error, OSError) and error.errno is not None:
             # Says which file, not the temporary one or none.
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    # So that the new name survives a power failure as well; Windows cannot open directories.
-    if os.environ.get("MUFIELD_FSYNC") != "0" and os.name == "posix":
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    disk.sync_directory(path.parent)  # so that the new name survives a power failure as well
+
+
+def make_directory(path: Path) -> None:
+    """Makes a directory, and those above it that are missing, so that a power failure spares them.
+
+    Its name is synced even if it is there: a process may have been killed before it did so.
+    """
+    if disk.kind(path) != "directory":
+        if disk.kind(path.parent) != "directory":
+            make_directory(path.parent)
+        disk.make_directory(path)
+    disk.sync_directory(path.parent)
 
 
 def open_new(path: Path) -> int:
@@ -84,15 +81,17 @@ def check_own(directory: Path, *parts: str) -> None:
 def write_changed(path: Path, data: bytes) -> None:
     """Writes a file unless it already holds these bytes; a pipe of that name is replaced."""
     # Sizes first: what stands there may be of any size.
-    same = path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
-    if not same:
+    there = disk.kind(path) == "file" and disk.size(path) == len(data)
+    if not there or disk.read_bytes(path) != data:
         write_bytes(path, data)
 
 
 def remove_leftovers(directory: Path) -> None:
     """Removes temporary files of writers that were killed; call it only while nobody writes."""
-    for left in directory.rglob(_TEMPORARY):
-        left.unlink(missing_ok=True)
+    first, last = _TEMPORARY
+    for path in disk.files(directory):
+        if path.name.startswith(first) and path.name.endswith(last):
+            disk.remove(path)
 
 
 class DirectoryInUse(UserError):
@@ -103,8 +102,7 @@ class DirectoryInUse(UserError):
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
 
-    The operating system drops the lock when the process ends, even if it is killed. Nothing else
-    is written to, even if somebody put a link in the lock's place.
+    Nothing else is written to, even if somebody put a link in the lock's place.
 
     Args:
         directory: The directory, which must exist.
@@ -113,17 +111,11 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     path = directory / "lock"
     if path.is_symlink() or (path.exists() and not (path.is_file() and path.stat().st_nlink == 1)):
         raise UserError(f"cannot lock with {path}: it is a link, directory or device; remove it")
-    lock = FileLock(path, timeout=patience, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        holder = path.read_bytes()[:200].decode(errors="replace").strip() or "another process"
-        raise DirectoryInUse(
-            f"{directory} is in use by {holder}; wait until it ends, or stop it"
-        ) from error
-    try:
-        with suppress(OSError):  # Windows lets nobody write to a locked file
-            path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    with ExitStack() as held:
+        try:
+            held.enter_context(disk.lock(path, patience))
+        except TimeoutError as error:
+            raise DirectoryInUse(
+                f"{directory} is in use by {error}; wait until it ends, or stop it"
+            ) from error
         yield
-    finally:
-        lock.release()

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
 from ..errors import UserError
+from . import disk
 from .atomic import write_bytes, write_changed
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -45,7 +47,7 @@ def read_json(path: Path) -> Any:
     """Reads JSON; raises UserError that names the file if it is damaged."""
     check_file(path, MOST_TEXT)
     try:
-        return _parse(path.read_bytes())
+        return _parse(disk.read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise unusable(path, f"it is no JSON: {error}") from error
 
@@ -74,10 +76,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     So are lines with NaN or infinity, which are no JSON and which `write_lines` never writes.
     """
     rows: list[dict[str, Any]] = []
-    if not path.is_file():
+    if disk.kind(path) != "file":
         return rows
     check_file(path, MOST_TEXT)
-    for line in path.read_bytes().splitlines():
+    for line in disk.read_bytes(path).splitlines():
         try:
             row = _parse(line)
         except (ValueError, RecursionError):
@@ -124,33 +126,26 @@ def read_sealed(
         path: The file.
         kind: What the file must be.
         layout: From the document to the arrays that the file must hold. They are compared before
-            any array is loaded, and so before the checksum: the document may be damaged then.
+            the checksum: the document may be damaged then.
 
     Raises:
         UserError: If the file is missing, damaged or of another kind; the message names it.
     """
     check_file(path, MOST_BYTES)
-    dtypes = {"BOOL": "bool", "F32": "float32", "F64": "float64"} | {
-        f"{letter}{bits}": f"{name}{bits}"
-        for letter, name in (("I", "int"), ("U", "uint"))
-        for bits in (8, 16, 32, 64)
-    }
+    data = disk.read_bytes(path)
     try:
-        with safe_open(path, framework="np") as file:
-            entry = _parse((file.metadata() or {})["mufield"])
-            text = str(entry["document"])
-            document = _parse(text)
-            if not isinstance(document, dict):
-                raise TypeError("its description is no table")
-            if entry["kind"] != kind:
-                raise unusable(path, f"expected a {kind}, got a {entry['kind']}")
-            found: dict[str, tuple[str, tuple[int, ...]]] = {}
-            for name in file.keys():  # noqa: SIM118 (it is no dictionary)
-                part = file.get_slice(name)
-                found[name] = (dtypes[part.get_dtype()], tuple(part.get_shape()))
-            if layout is not None:
-                _check_layout(path, layout(document), found)
-            arrays = {name: file.get_tensor(name) for name in found}
+        arrays = from_safetensors(data)  # also checks that the header is sound
+        header = _parse(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        entry = _parse(header["__metadata__"]["mufield"])
+        text = str(entry["document"])
+        document = _parse(text)
+        if not isinstance(document, dict):
+            raise TypeError("its description is no table")
+        if entry["kind"] != kind:
+            raise unusable(path, f"expected a {kind}, got a {entry['kind']}")
+        if layout is not None:
+            found = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+            _check_layout(path, layout(document), found)
     except UserError:
         raise
     except (SafetensorError, KeyError, TypeError, RecursionError, ValueError) as error:
@@ -206,8 +201,7 @@ def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(disk.read_bytes(path)).hexdigest()
 
 
 def check_file(path: Path, most: int = MOST_BYTES) -> None:
@@ -215,11 +209,11 @@ def check_file(path: Path, most: int = MOST_BYTES) -> None:
 
     Reading a pipe would never end.
     """
-    if not path.exists():
-        raise unusable(path, "it is missing")
-    if not path.is_file():
-        raise unusable(path, "it is a directory or device, not a file")
-    size = path.stat().st_size
+    kind = disk.kind(path)
+    if kind != "file":
+        missing = "it is a directory or device, not a file" if kind else "it is missing"
+        raise unusable(path, missing)
+    size = disk.size(path)
     if size > most:
         raise unusable(path, f"expected at most {most:,} bytes, got {size:,}")
 

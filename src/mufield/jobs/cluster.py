@@ -21,7 +21,7 @@ import ray
 
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
-from ..io.atomic import write_bytes
+from ..io.atomic import make_directory, write_bytes
 from ..runs.trust import import_users
 from .job import Job, versions_that_matter
 from .pool import Finished, Task, WorkerPool, Working, attempt_with_log, one_line
@@ -150,7 +150,7 @@ def write_files(directory: Path, files: Files) -> None:
         if not parts or parts[0] == "/" or ".." in parts:
             raise UserError(f"expected the name of a file inside of a job, got {name!r}")
         path = directory.joinpath(*parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         write_bytes(path, data)
 
 

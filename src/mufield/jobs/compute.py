@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..errors import UserError
 from ..fleet.baselines import stay, towards_demand
 from ..fleet.fluid import fluid_plan
 from ..flow.moves import MoveFlow
+from ..io import disk
 from ..io.policies import load_policy, save_policy
 from ..io.sealed import read_lines
 from ..planning.bptt import BPTT
@@ -46,9 +46,9 @@ def compute(job: Job, directory: Path) -> None:
     """
     set_precision(job.settings["precision"])
     import_users(job.settings["imports"])
-    began = time.perf_counter()
+    began = disk.clock()
     figures = KINDS[job.kind](job.settings, directory)
-    seconds = figures.pop("seconds", time.perf_counter() - began)
+    seconds = figures.pop("seconds", disk.clock() - began)
     write_result(directory, job, figures, seconds)
 
 
@@ -58,7 +58,7 @@ def _learn(settings: Settings, directory: Path) -> Settings:
     Its figures are the metrics of all episodes, and those of the best episode step by step.
     """
     run, config = directory / "run", parse_config(settings, str(directory))
-    setup = None if (run / "config.json").exists() else new_run(run, config, simulated=True)
+    setup = None if disk.kind(run / "config.json") else new_run(run, config, simulated=True)
     rows = learn_run(run, config.episodes, setup=setup, progress=False)
     values = np.array([row["value"] for row in rows])
     best = int(values.argmax()) + 1

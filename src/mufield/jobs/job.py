@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import UserError
-from ..io.atomic import check_own, locked, remove_leftovers
+from ..io import disk
+from ..io.atomic import check_own, locked, make_directory, remove_leftovers
 from ..runs.config import RunConfig
 
 
@@ -192,18 +193,19 @@ class JobStore:
 
     def __init__(self, out: Path):
         """Takes the directory, which may not exist yet."""
-        if out.exists() and not out.is_dir():
+        if disk.kind(out) not in ("directory", ""):
             raise UserError(f"{out} is no directory; name another with --out")
         self.out = out
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Makes the directory, and keeps other writers out for as long as the block lasts."""
-        self.out.mkdir(parents=True, exist_ok=True)
+        make_directory(self.out)
         # Only what is written to: the rest of the directory is the user's.
         check_own(self.out, *self.parts)
         with locked(self.out):
             remove_leftovers(self.out)
+            make_directory(self.out / "jobs")
             yield
 
     def path(self, job: Job) -> Path:
@@ -215,7 +217,7 @@ class JobStore:
         from ..io.sealed import write_json
 
         path = self.path(job)
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         write_json(path / "job.json", job.document())
         return path
 
@@ -233,11 +235,13 @@ class JobStore:
     def progress(self, job: Job) -> float:
         """Share of a job that is done, by its files' names; only for runs between 0 and 1."""
         path = self.path(job)
-        if (path / JobResult.file).exists():
+        if disk.kind(path / JobResult.file):
             return 1.0
         if job.kind != "learn":
             return 0.0
-        done = sum(1 for _ in (path / "run" / "episodes").glob("[0-9]*.safetensors"))
+        from ..runs.layout import part_numbers
+
+        done = len(part_numbers(path / "run", "episodes"))
         return min(1.0, done / float(job.settings["episodes"]))
 
     def value(self, job: Job) -> float | None:

@@ -7,6 +7,7 @@ before it limits the threads of NumPy and JAX.
 """
 
 import contextlib
+import io
 import os
 import sys
 import traceback
@@ -20,7 +21,7 @@ from typing import Any, TextIO
 
 from .._progress import Part, progress_bar
 from ..errors import UserError
-from ..io.atomic import locked, open_new
+from ..io.atomic import locked, open_new, write_bytes
 from .job import Job, JobStore, read_result
 
 
@@ -84,9 +85,9 @@ class SameProcess(AbstractPool):
         """Computes the tasks; only tracebacks go to their logs, as others may print meanwhile."""
         for task in tasks:
             yield Working((task.job,))
-            log = open_new(task.directory / "log.txt")
-            with os.fdopen(log, "w", encoding="utf-8") as file:
-                problem = attempt(task.job, task.directory, file)
+            log = io.StringIO()
+            problem = attempt(task.job, task.directory, log)
+            write_bytes(task.directory / "log.txt", log.getvalue().encode())
             yield Finished(task.job, _sentence(task, problem))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..errors import UserError
+from ..io import disk
 
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
 """In a file of settings, these may be tables that hold ``name`` and the options side by side."""
@@ -150,15 +151,16 @@ def read_settings(path: Path) -> dict[str, Any]:
     The environment, the model and the planner may be tables: ``[model]`` with ``name`` and the
     options is returned as ``model`` and ``model_options``.
     """
-    if not path.exists():
+    kind = disk.kind(path)
+    if not kind:
         raise UserError(f"there is no file of settings {path}")
-    if not path.is_file():  # reading a pipe would never end
+    if kind != "file":  # reading a pipe would never end
         raise UserError(f"expected a file of settings, got the directory or device {path}")
     most = 1 << 20  # larger files are no settings
-    if path.stat().st_size > most:
+    if disk.size(path) > most:
         raise UserError(f"expected at most {most:,} bytes of settings, got more in {path}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = disk.read_bytes(path).decode()
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         # Also refuses numbers that are not finite, and those that no computer holds.
         json.dumps(_usual(document), allow_nan=False)
@@ -203,7 +205,7 @@ def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:
 def read_config(directory: Path) -> RunConfig:
     """The configuration of a run."""
     path = directory / "config.json"
-    if not path.exists():
+    if not disk.kind(path):
         raise UserError(
             f"there is no run in {directory}; begin one with `mufield train` or `mufield new`"
         )

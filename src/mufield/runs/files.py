@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..io import disk
 from ..io.sealed import Sealed, digest, read_sealed, require, unusable
 from ..learning.metrics import Earned, best_episode
 from .config import RunConfig, read_config, short_digest
@@ -16,6 +17,7 @@ from .layout import (
     LogRecord,
     ReplanRecord,
     check_parts,
+    numbered,
     part_path,
     policy_path,
     read_record,
@@ -67,7 +69,7 @@ class RunFiles:
     @property
     def asked(self) -> bool:
         """Whether the next episode is planned, but not observed yet."""
-        return self.path("plans", self.episodes + 1).exists()
+        return bool(disk.kind(self.path("plans", self.episodes + 1)))
 
     def path(self, part: str, number: int) -> Path:
         """The file of an episode."""
@@ -172,10 +174,8 @@ class RunFiles:
         return plan
 
     def _read_logs(self) -> list[LogRecord]:
-        found = (self.directory / LAYOUT.logs).glob("*.safetensors")
-        numbers = sorted(int(path.stem) for path in found if path.stem.isdecimal())
         logs = []
-        for number in range(1, max(numbers, default=0) + 1):
+        for number in range(1, max(numbered(self.directory / LAYOUT.logs), default=0) + 1):
             path = self.log_path(number)
             document, arrays = sealed = read_sealed(path, LAYOUT.log_kind)
             require(path, sealed, {"since": int, "source": dict}, LAYOUT.logged)

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ..io import disk
 from ..io.sealed import digest, is_a, read_json, read_lines, read_sealed, require, unusable
 
 
@@ -158,9 +159,8 @@ def replan_path(directory: Path, number: int, count: int) -> Path:
 
 def replan_paths(directory: Path, number: int) -> list[Path]:
     """The files of all changes of an episode's plan, in their order."""
-    found = (directory / LAYOUT.replans).glob(f"{number:04d}-*.safetensors")
-    named = [path for path in found if path.stem.partition("-")[2].isdecimal()]
-    return sorted(named, key=lambda path: int(path.stem.partition("-")[2]))
+    changes = numbered(directory / LAYOUT.replans, before=f"{number:04d}-")
+    return [replan_path(directory, number, count) for count in changes]
 
 
 def policy_path(directory: Path, number: int) -> Path:
@@ -173,8 +173,17 @@ def policy_path(directory: Path, number: int) -> Path:
 
 def part_numbers(directory: Path, part: str) -> list[int]:
     """The numbers of the files of one of the `LAYOUT.parts`."""
-    found = (directory / part).glob(f"*.{LAYOUT.parts[part]}")
-    return sorted(int(path.stem) for path in found if path.stem.isdecimal())
+    return numbered(directory / part, after=f".{LAYOUT.parts[part]}")
+
+
+def numbered(directory: Path, *, before: str = "", after: str = ".safetensors") -> list[int]:
+    """The numbers in a directory's names, sorted: those between the two texts."""
+    found = (
+        name.removeprefix(before).removesuffix(after)
+        for name in disk.names(directory)
+        if name.startswith(before) and name.endswith(after)
+    )
+    return sorted(int(number) for number in found if number.isdecimal())
 
 
 def check_parts(directory: Path) -> dict[str, list[int]]:
@@ -183,7 +192,7 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
     There may be a plan, or only its policy, for the episode after the last.
     """
     for part in LAYOUT.parts:
-        if not (directory / part).is_dir():
+        if disk.kind(directory / part) != "directory":
             raise unusable(directory / part, "the directory is missing")
     numbers = {part: part_numbers(directory, part) for part in LAYOUT.parts}
     done = len(numbers["episodes"])
@@ -192,7 +201,7 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
             path = part_path(directory, part, number)
             if number not in found:
                 raise unusable(path, "it is missing")
-            if path.is_file() and path.stat().st_size == 0:
+            if disk.kind(path) == "file" and disk.size(path) == 0:
                 raise unusable(path, "it is empty")
             if number > done + 1:
                 lost = part_path(directory, "episodes", done + 1)
@@ -216,7 +225,7 @@ def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
 def read_versions(directory: Path) -> dict[str, Any]:
     """The versions that a run was begun with; empty if their file was lost."""
     path = directory / LAYOUT.versions
-    found = read_json(path) if path.exists() else {}
+    found = read_json(path) if disk.kind(path) else {}
     if not isinstance(found, dict):
         raise unusable(path, "it holds no versions by name")
     return found

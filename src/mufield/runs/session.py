@@ -5,7 +5,6 @@ killed and goes on computes the same as one that was not.
 """
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from .._types import Mass
 from ..checks import MASS_TOLERANCE
 from ..episode import Episode
 from ..errors import UserError
+from ..io import disk
 from ..io.checks import Asked
 from ..io.sealed import digest
 from ..learning.best import BestPlan
@@ -66,7 +66,7 @@ class Session:
     def state(self) -> LearnerState:
         """The learner's state; the model is fitted when it is first needed."""
         if self._state is None:
-            began, learner = time.perf_counter(), self.setup.learner
+            began, learner = disk.clock(), self.setup.learner
             key = jax.random.key(self.store.config.seed)
             if self.ends:
                 last = self._read_plan(self.store.episodes)
@@ -76,7 +76,7 @@ class Session:
             else:
                 self._state = learner.init(key, self.data)
             jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
-            self.store.note_seconds(self.episode, fit=time.perf_counter() - began)
+            self.store.note_seconds(self.episode, fit=disk.clock() - began)
         return self._state
 
     @property
@@ -92,7 +92,7 @@ class Session:
         """
         if self._plan is None:
             if not self.store.asked:
-                state, began = self.state, time.perf_counter()
+                state, began = self.state, disk.clock()
                 try:
                     plan = self.setup.learner.ask(state, initial=initial)
                 except PlanError as error:
@@ -100,7 +100,7 @@ class Session:
                         f"the run {self.store.directory} cannot plan episode {self.episode}: "
                         f"{error}"
                     ) from error
-                self.store.note_seconds(self.episode, plan=time.perf_counter() - began)
+                self.store.note_seconds(self.episode, plan=disk.clock() - began)
                 self.store.write_plan(plan)
             # From disk even if it was just made, to go on as after an interruption.
             self._plan = self._read_plan(self.episode)
@@ -134,9 +134,9 @@ class Session:
         if given:
             config = self.store.config
             problem = build_problem(replace(config, options=config.options | given), self.imports)
-        state, plan, began = self.state, self.ask(), time.perf_counter()
+        state, plan, began = self.state, self.ask(), disk.clock()
         fresh = self.setup.learner.replan(state, plan, mass, step, problem=problem)
-        self.store.note_seconds(self.episode, replan=time.perf_counter() - began)
+        self.store.note_seconds(self.episode, replan=disk.clock() - began)
         self.store.write_replan(fresh, step, given)
         self._plan = None
         return self.ask()
@@ -163,9 +163,9 @@ class Session:
             for log in self.store.logs:
                 if log.since > self.episode:  # told while a plan waits, which does not know it
                     state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
-            began = time.perf_counter()
+            began = disk.clock()
             found = self.setup.learner.best(state, cautious=cautious, best_run=best_run)
-            self.store.note_seconds(self.episode, **{kind: time.perf_counter() - began})
+            self.store.note_seconds(self.episode, **{kind: disk.clock() - began})
             self.store.write_best(found, kind)
         return found
 
@@ -247,16 +247,16 @@ class Session:
                 f"the run {self.store.directory} is of a real system, which cannot be run here; "
                 "use `mufield ask` and `mufield tell`"
             )
-        plan, number, began = self.ask(), self.episode, time.perf_counter()
+        plan, number, began = self.ask(), self.episode, disk.clock()
         key = self.state.key_for(Use.RUN)
         episode = system.run(plan.profile, key, agents=self.store.config.agents)
-        ran, greedy = time.perf_counter(), None
+        ran, greedy = disk.clock(), None
         if self.store.config.judge:
             greedy = run_greedy_plans(system, self.setup.learner, [self.state])[0]
-            self.store.note_seconds(number, judge=time.perf_counter() - ran)
-        began += time.perf_counter() - ran
+            self.store.note_seconds(number, judge=disk.clock() - ran)
+        began += disk.clock() - ran
         metrics = self.tell(episode, greedy=greedy)
-        self.store.note_seconds(number, run=time.perf_counter() - began)
+        self.store.note_seconds(number, run=disk.clock() - began)
         return metrics
 
     def _check_new(self, episode: Episode, source: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
 from ..episode import Episode
 from ..errors import UserError
-from ..io.atomic import check_own, locked, remove_leftovers, write_changed
+from ..io import disk
+from ..io.atomic import check_own, locked, make_directory, remove_leftovers, write_changed
 from ..io.policies import load_policy, plain, read_info, save_policy
 from ..io.policy_document import leaf_name
 from ..io.sealed import (
@@ -53,13 +54,13 @@ class RunStore(RunFiles):
     @classmethod
     def create(cls, directory: Path, config: RunConfig, imported: Path | None = None) -> "RunStore":
         """Begins a run in a new or empty directory."""
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         with locked(directory):
             check_vacant(directory)
             check_own(directory)
             remove_leftovers(directory)
             for part in LAYOUT.parts:
-                (directory / part).mkdir(exist_ok=True)
+                make_directory(directory / part)
             write_json(directory / LAYOUT.versions, versions(imported))
             # Last, because with this file the directory counts as a run.
             write_json(directory / LAYOUT.config, config.document())
@@ -73,6 +74,11 @@ class RunStore(RunFiles):
         check_own(directory)
         with locked(directory):
             remove_leftovers(directory)
+            # A process that was killed may have named files without waiting for the disk. What is
+            # written now builds on them, so they must survive a power failure if it does.
+            for part in ("", *LAYOUT.parts, LAYOUT.logs, LAYOUT.replans):
+                if disk.kind(directory / part):
+                    disk.sync_directory(directory / part)
             store = cls(directory)
             store.derive()
             yield store
@@ -110,7 +116,7 @@ class RunStore(RunFiles):
         number = self.episodes + 1
         before = self.replans(number)
         path = replan_path(self.directory, number, len(before) + 1)
-        path.parent.mkdir(exist_ok=True)
+        make_directory(path.parent)
         name = self.replan_id(number, before, step, np.asarray(plan.mass), options)
         about = {"run": self.config.identity, "episode": number, "id": name, "step": step}
         places, more = (path, path.with_suffix(".policy")), {"options": options}
@@ -183,7 +189,7 @@ class RunStore(RunFiles):
         arrays = logged_arrays(data)
         about = {"run": self.config.identity, "log": number, "since": since, "source": source}
         path = self.log_path(number)
-        path.parent.mkdir(exist_ok=True)
+        make_directory(path.parent)
         write_sealed(path, about, arrays, kind=LAYOUT.log_kind)
         self.logs.append(LogRecord(arrays, digest("", arrays), since, source))
         return self.logs[-1]
@@ -206,17 +212,16 @@ class RunStore(RunFiles):
 
 def check_vacant(directory: Path) -> None:
     """Raises if a directory holds a run or anything else."""
-    if not directory.exists():
-        return
-    if (directory / LAYOUT.config).exists():
+    if disk.kind(directory / LAYOUT.config):
         raise UserError(
             f"{directory} holds a run already; go on with `mufield train --out {directory}`, or "
             "choose another directory"
         )
     # A process that was killed while it began a run may have left these.
     own = {"lock", LAYOUT.versions, *LAYOUT.parts}
-    others = sorted(p.name for p in directory.iterdir() if p.name not in own and p.suffix != ".tmp")
-    others += [part for part in LAYOUT.parts if any((directory / part).glob("*"))]
+    found = [name for name in disk.names(directory) if name not in own]
+    others = [name for name in found if not name.endswith(".tmp")]
+    others += [part for part in LAYOUT.parts if disk.names(directory / part)]
     if others:
         raise UserError(
             f"expected a new or empty directory for the run, but {directory} holds {others[0]}; "
@@ -245,7 +250,7 @@ def _write_planned(
 def _planned_bytes(policy: Path, planned: dict[str, Any]) -> bytes:
     """A policy's file; raises if it is not the one that was planned."""
     check_file(policy)
-    data = policy.read_bytes()
+    data = disk.read_bytes(policy)
     if hashlib.sha256(data).hexdigest() != planned["policy_sha256"]:
         raise unusable(policy, "it is not the policy that was planned")
     return data

@@ -7,7 +7,6 @@ before it limits the threads of NumPy and JAX.
 """
 
 import contextlib
-import io
 import os
 import sys
 import traceback
@@ -17,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from .._progress import Part, progress_bar
 from ..errors import UserError
@@ -85,9 +84,9 @@ class SameProcess(AbstractPool):
         """Computes the tasks; only tracebacks go to their logs, as others may print meanwhile."""
         for task in tasks:
             yield Working((task.job,))
-            log = io.StringIO()
-            problem = attempt(task.job, task.directory, log)
-            write_bytes(task.directory / "log.txt", log.getvalue().encode())
+            lines: list[str] = []
+            problem = attempt(task.job, task.directory, lines.append)
+            write_bytes(task.directory / "log.txt", "".join(lines).encode())
             yield Finished(task.job, _sentence(task, problem))
 
 
@@ -157,11 +156,14 @@ def attempt_with_log(job: Job, directory: Path) -> str:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    return attempt(job, directory, sys.stderr)
+    return attempt(job, directory, sys.stderr.write)
 
 
-def attempt(job: Job, directory: Path, log: TextIO) -> str:
-    """Computes a job unless it is done; returns what went wrong, or an empty text."""
+def attempt(job: Job, directory: Path, log: Callable[[str], object]) -> str:
+    """Computes a job unless it is done; returns what went wrong, or an empty text.
+
+    ``log`` is called with the traceback, if there is one.
+    """
     try:
         from .compute import compute
 
@@ -170,7 +172,7 @@ def attempt(job: Job, directory: Path, log: TextIO) -> str:
             if read_result(directory, job) is None:
                 compute(job, directory)
     except Exception as error:
-        traceback.print_exc(file=log)
+        log(traceback.format_exc())
         named = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return f"{named}{' '.join(str(error).split())}"
     return ""

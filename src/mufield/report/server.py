@@ -122,11 +122,12 @@ class PageServer(ThreadingHTTPServer):
 
     Attributes:
         patience: Seconds within which a request must have arrived, and an answer been taken.
-        most_connections: More at once are closed unanswered, so that the watcher always has file
-            descriptors left.
+        most_connections: With more at once, those that have waited longest for their request are
+            ended, so that the watcher always has file descriptors left.
     """
 
     daemon_threads = True
+    request_queue_size = 128  # as many may wait to be let in
     patience = 10.0
     most_connections = 32
 
@@ -166,7 +167,11 @@ class PageServer(ThreadingHTTPServer):
         self.server_close()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for one more connection."""
+        """Makes room for one more connection, if need be; whether there is any."""
+        waiting = [each for each, due in list(self._open.items()) if due < math.inf]
+        if len(self._open) >= self.most_connections and waiting:
+            self._end(waiting[0])
+            self._open.pop(waiting[0], None)
         return len(self._open) < self.most_connections
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -176,7 +181,8 @@ class PageServer(ThreadingHTTPServer):
 
     def arrived(self, request: Any) -> None:
         """Notes that a request is complete; its answer may take as long as it wants."""
-        self._open[request] = math.inf
+        if request in self._open:
+            self._open[request] = math.inf
 
     def shutdown_request(self, request: Any) -> None:
         """Closes a connection."""
@@ -187,8 +193,11 @@ class PageServer(ThreadingHTTPServer):
         """Twice a second: ends connections whose request never became complete."""
         for request, due in list(self._open.items()):
             if time.monotonic() > due:
-                with suppress(OSError):  # it ended by itself
-                    request.shutdown(socket.SHUT_RDWR)
+                self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        with suppress(OSError):  # it ended by itself
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores browsers that went away."""

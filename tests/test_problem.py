@@ -167,8 +167,8 @@ def test_drawn_actions_are_possible_ones(actions):
 
 
 def test_moves_that_are_no_numbers_are_refused_with_an_example():
-    with pytest.raises(ValueError, match=r"real numbers, got \['N'.*such as \[\[0, 0\]"):
-        MoveSet(["N", "S"])
+    with pytest.raises(ValueError, match=r"real numbers, got \[\['N'.*such as \[\[0, 0\]"):
+        MoveSet([["N"], ["S"]])
 
 
 def far_off(size):

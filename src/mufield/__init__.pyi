@@ -57,6 +57,7 @@ from .space.measure import uniform as uniform
 from .space.move import GaussianNoise as GaussianNoise
 from .space.move import NeighbourNoise as NeighbourNoise
 from .space.move import move as move
+from .space.nodes import Nodes as Nodes
 from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem
 

@@ -16,6 +16,8 @@ Mass = Float[Array, "cells"]
 Masses = Float[Array, "steps_and_end cells"]
 Stopped = Bool[Array, "dim"]
 CellIndex = Int[Array, ""]
+Target = Float[Array, "target"]
+"""What a motion returns: where an agent aims, or on nodes the probabilities of its successors."""
 Step = Int[ArrayLike, ""]
 
 Margins = Float[Array, "steps margins"]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from ._arrays import device_array
 from ._types import Key
-from .checks import PerAxis, bounds, distribution, finite, numbers, per_axis
+from .checks import PerAxis, bounds, distribution, finite, numbers, per_axis, whole_number
 from .errors import UserError
 
 
@@ -59,14 +59,19 @@ class Box(eqx.Module):
         lower, upper = jnp.asarray(self.lower), jnp.asarray(self.upper)
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, self.dim))
 
+    def by_cell(self, cells: int) -> Float[Array, "cells points action_dim"]:
+        """Some actions, the same for each cell; for checks."""
+        few = self.points(3)
+        return jnp.broadcast_to(few, (cells, *few.shape))
+
     def product(self, other: "Box", n: int = 3) -> "Box":
         """The box of all pairs of an action and a point of another box; ``n`` is not used."""
         return Box((*self.lower, *other.lower), (*self.upper, *other.upper))
 
     def contains(
-        self, actions: Float[Array | np.ndarray, "... action_dim"]
+        self, actions: Float[Array | np.ndarray, "... action_dim"], cells: Any = None
     ) -> Bool[Array | np.ndarray, "..."]:
-        """Which actions lie in the box, up to rounding."""
+        """Which actions lie in the box, up to rounding; it is the same in all ``cells``."""
         lower, upper = (np.asarray(end, dtype=actions.dtype) for end in (self.lower, self.upper))
         slack = np.asarray(1e-5, dtype=actions.dtype) * (upper - lower)
         inside: Array = (actions >= lower - slack) & (actions <= upper + slack)
@@ -84,6 +89,8 @@ class MoveSet(eqx.Module):
         moves: One move in each row.
         options: One distribution over the moves in each row; the identity if a policy chooses
             single moves.
+        names: What each move is called.
+        available: Which moves agents of each cell can make; None if all can be made everywhere.
         rest: The move nearest to zero.
         lower: Least value of the moves on each axis.
         upper: Greatest value of the moves on each axis.
@@ -91,13 +98,27 @@ class MoveSet(eqx.Module):
 
     moves: Float[Array, "moves action_dim"]
     options: Float[Array, "options moves"]
+    available: Bool[Array, "cells moves"] | None
+    names: tuple[str, ...] = eqx.field(static=True)
     rest: tuple[float, ...] = eqx.field(static=True)
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, moves: Any, options: Any = None):
-        """Builds a set of moves; by default the options are the moves themselves."""
+    def __init__(self, moves: Any, options: Any = None, *, available: Any = None):
+        """Builds a set of moves; by default the options are the moves themselves.
+
+        Args:
+            moves: One row for each move; or, on nodes, their number or their names.
+            options: See the class.
+            available: On nodes, one row of truth values for each node: which moves it has.
+        """
         remedy = "give one row for each move, such as [[0, 0], [1, 0], [0, 1]]"
+        if isinstance(moves, int | np.integer):
+            moves = np.arange(whole_number(moves, "the number of moves"))[:, None]
+        self.names = ()
+        if not isinstance(moves, np.ndarray | Array) and all(isinstance(m, str) for m in moves):
+            self.names = tuple(moves)
+            moves = np.arange(len(self.names))[:, None]
         points = numbers(moves, "moves", remedy).astype(float)
         finite(points, "moves", remedy)
         if points.ndim != 2 or len(points) == 0:
@@ -112,6 +133,46 @@ class MoveSet(eqx.Module):
             raise UserError(f"options must be rows of {count} weights, got the shape {table.shape}")
         distribution(table, "each option", "divide it by its sum")
         self.options = jnp.asarray(table)
+        self.names = self.names or tuple(f"{each.tolist()}" for each in points)
+        self.available = None
+        if available is not None:
+            mask = np.asarray(available)
+            if mask.dtype != bool or mask.ndim != 2 or mask.shape[1] != count:
+                raise UserError(
+                    f"available must be rows of {count} truth values, one row for each node, got "
+                    f"the type {mask.dtype} and the shape {mask.shape}"
+                )
+            if not mask.any(axis=1).all():
+                raise UserError(
+                    f"node {int(np.argmin(mask.any(axis=1)))} has no available move; give it one, "
+                    "such as to stay"
+                )
+            self.available = jnp.asarray(mask)
+
+    @classmethod
+    def on_nodes(cls, given: Any, nodes: int) -> "MoveSet":
+        """The moves of some nodes, from a set of moves, their number or their names."""
+        if isinstance(given, Box):
+            raise UserError(
+                "on nodes an action is one of finitely many; give their number, such as actions=3, "
+                "their names or a MoveSet, not a Box"
+            )
+        moves = given if isinstance(given, MoveSet) else cls(given)
+        if moves.available is not None and len(moves.available) != nodes:
+            raise UserError(
+                f"available must have one row for each of {nodes} nodes, got {len(moves.available)}"
+            )
+        if moves.options.shape[0] != moves.options.shape[1]:
+            raise UserError("on nodes policies mix moves themselves; leave out the options")
+        return moves
+
+    def by_cell(self, cells: int) -> Float[Array, "cells moves action_dim"]:
+        """The moves of each cell; in place of one that is not available, the first that is."""
+        if self.available is None:
+            return jnp.broadcast_to(self.moves, (cells, *self.moves.shape))
+        own = jnp.arange(len(self.moves))
+        first = jnp.argmax(self.available, axis=1)[:, None]
+        return self.moves[jnp.where(self.available, own, first)]
 
     @property
     def dim(self) -> int:
@@ -132,14 +193,20 @@ class MoveSet(eqx.Module):
         """All pairs of a move and one of the points of a box, ``n`` on each axis."""
         many, few = np.asarray(self.moves), np.asarray(other.points(n))
         left, right = np.repeat(many, len(few), axis=0), np.tile(few, (len(many), 1))
-        return MoveSet(np.concatenate([left, right], axis=1))
+        mask = None
+        if self.available is not None:
+            mask = np.repeat(np.asarray(self.available), len(few), axis=1)
+        return MoveSet(np.concatenate([left, right], axis=1), available=mask)
 
     def contains(
-        self, actions: Float[Array | np.ndarray, "... action_dim"]
+        self, actions: Float[Array | np.ndarray, "... action_dim"], cells: Any = None
     ) -> Bool[Array | np.ndarray, "..."]:
-        """Which actions are moves of the set, up to rounding."""
+        """Which actions are moves of the set, up to rounding; of ``cells``, available there."""
         distance = jnp.max(jnp.abs(actions[..., None, :] - self.moves), axis=-1)
-        return jnp.min(distance, axis=-1) < 1e-5
+        known = jnp.min(distance, axis=-1) < 1e-5
+        if self.available is None or cells is None:
+            return known
+        return known & self.available[cells, jnp.argmin(distance, axis=-1)]
 
     def describe(self) -> str:
         """The moves in words, for error messages."""

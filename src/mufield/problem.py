@@ -1,7 +1,7 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,38 +9,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._arrays import device_array
-from ._types import Action, Key, Margins, Mass, Masses, Scalar, State, States
+from ._types import Key, Margins, Mass, Masses, States
 from .actions import Box, MoveSet
-from .checks import PerAxis, finite, is_a, number, per_axis, whole_number
+from .checks import PerAxis, finite, is_a, number, whole_number
 from .constraints.constraint import Constraints
 from .errors import UserError, in_words
+from .functions import AbstractLifted, Discounted, HiddenReward, long_enough
+from .functions import Motion as Motion
+from .functions import Motions as Motions
+from .functions import Reward as Reward
 from .interfaces import AbstractMap, AbstractTrips
 from .space.grid import Grid
-from .space.measure import MeanField, at_all_cells, check_grid, check_mass, sample
-from .space.move import GaussianNoise, NeighbourNoise, Noise, check_rounding
-
-Motion = Callable[[State, Action, MeanField], State]
-"""The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
-
-It may depend on the time of day: ``mu.step`` is the number of the step.
-"""
-
-Motions = Callable[[State, Action, MeanField], Float[Array, "motions outputs"]]
-"""Several motions, or rewards, of one agent."""
-
-Reward = Callable[[State, Action, MeanField], Scalar]
-"""The reward r(s, a, mu) of one agent; it may depend on ``mu.step``, too."""
-
-
-class HiddenReward(eqx.Module):
-    """Stands in for a reward that only the true system knows; calling it raises an error."""
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> NoReturn:
-        """Raises."""
-        raise UserError(
-            "the reward is hidden: it is known to the true system alone; learn it with M3UCRL, "
-            "or, where the system is simulated, take the flow of system.reveal(), which has it"
-        )
+from .space.measure import at_all_cells, check_grid, check_mass, sample
+from .space.move import GaussianNoise, NeighbourNoise, Noise, check_rounding, farthest_moves
+from .space.nodes import NodeFunction, Nodes, Successors
 
 
 class Problem(eqx.Module):
@@ -56,6 +38,9 @@ class Problem(eqx.Module):
     Attributes:
         city: The map that the grid belongs to, if there is one.
         first: Number of the first step, if the problem is the rest of an episode; else None.
+        discount: The reward of step h counts this to the power h.
+        stationary: Whether policies are the same at every step, and the horizon was chosen by the
+            discount.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -63,7 +48,7 @@ class Problem(eqx.Module):
     reward: Reward
     horizon: int = eqx.field(static=True)
     initial: Mass
-    noise: Noise
+    noise: Noise | Successors
     max_move: tuple[float, ...] = eqx.field(static=True)
     pay_end: bool = eqx.field(static=True)
     reward_noise: float = eqx.field(static=True)
@@ -72,16 +57,20 @@ class Problem(eqx.Module):
     trips: AbstractTrips | None = None
     city: AbstractMap | None = eqx.field(static=True, default=None)
     first: Int[Array, ""] | None = None
+    discount: float = eqx.field(static=True, default=1.0)
+    stationary: bool = eqx.field(static=True, default=False)
 
     def __init__(
         self,
         *,
-        grid: Grid | AbstractMap,
-        actions: Box | MoveSet,
+        grid: Grid | AbstractMap | None = None,
+        space: Grid | AbstractMap | None = None,
+        actions: Box | MoveSet | Any,
         reward: Reward | None,
-        horizon: int,
+        horizon: int | None,
         initial: Any,
-        noise: Noise | PerAxis,
+        noise: Noise | PerAxis | None = None,
+        discount: float = 1.0,
         max_move: PerAxis | None = None,
         pay_end: bool = False,
         reward_noise: float = 0.0,
@@ -92,12 +81,16 @@ class Problem(eqx.Module):
 
         Args:
             grid: The space; of a city, its map, and then files may hold longitude and latitude.
-            actions: What agents can do.
+            space: The same by another name, which reads better for `Nodes`.
+            actions: What agents can do; on nodes a `MoveSet`, or the number or the names of moves.
             reward: The reward of one agent, ``(state, action, mu) -> number``; None to hide it.
-            horizon: Number of moves in an episode.
+            horizon: Number of moves in an episode. None, with a discount below 1: as many as leave
+                less than a thousandth of the discounted reward; policies are then stationary, the
+                same at every step.
             initial: Distribution at the start, over the free cells or the whole box.
             noise: The noise of the motion. A number, or one for each axis, is the standard
-                deviation of Gaussian noise.
+                deviation of Gaussian noise. On nodes there is none: it is part of the motion.
+            discount: The reward of step h counts this to the power h.
             max_move: The farthest that one step can carry an agent on each axis, without noise;
                 by default the whole space. The smaller it is, the faster is the flow.
             pay_end: Whether the last distribution is paid too.
@@ -106,18 +99,35 @@ class Problem(eqx.Module):
                 `mufield.constraints`, such as ``mass_at_most(grid, region, 0.1)``.
             trips: Known transitions that are no moves: who is taken at a step, and where to.
         """
-        is_a(actions, (Box, MoveSet), "actions", "make one of these")
-        space = check_grid(getattr(grid, "grid", grid))
-        self.city = None if isinstance(grid, Grid) else grid
-        self.grid = space
-        self.actions = actions
+        if (grid is None) == (space is None):
+            raise UserError("a problem has one space: give grid=... or space=..., not both")
+        given = space if grid is None else grid
+        self.city = None if given is None or isinstance(given, Grid) else given
+        self.grid = grid = check_grid(getattr(given, "grid", given))
+        self.discount = number(discount, "the discount", 0.0, 1.0)
+        self.stationary = horizon is None
+        if horizon is None:
+            horizon = long_enough(self.discount)
         self.horizon = whole_number(horizon, "the horizon")
-        self.initial = check_mass(space, initial, "the initial distribution")
-        check_rounding(space, self.initial.dtype)
-        if not isinstance(noise, GaussianNoise | NeighbourNoise):
-            noise = GaussianNoise(noise)
-        self.noise = noise.on(space)
-        self.max_move = _farthest(max_move, space)
+        self.initial = check_mass(grid, initial, "the initial distribution")
+        if isinstance(grid, Nodes):
+            self.actions = MoveSet.on_nodes(actions, grid.n_cells)
+            self.noise, self.max_move = Successors(), ()
+            if noise is not None or max_move is not None:
+                raise UserError(
+                    "on nodes the motion returns probabilities, which hold all noise and every "
+                    "jump; leave out noise and max_move"
+                )
+        else:
+            is_a(actions, (Box, MoveSet), "actions", "make one of these")
+            self.actions = actions
+            check_rounding(grid, self.initial.dtype)
+            if noise is None:
+                raise UserError("on a grid the noise is needed; give noise=0.1, or 0.0 for none")
+            if not isinstance(noise, GaussianNoise | NeighbourNoise):
+                noise = GaussianNoise(noise)
+            self.noise = noise.on(grid)
+            self.max_move = farthest_moves(max_move, grid)
         self.pay_end = pay_end
         self.reward_noise = number(reward_noise, "reward_noise", 0.0)
         if reward_noise and reward is not None:
@@ -125,14 +135,34 @@ class Problem(eqx.Module):
                 f"a known reward is not observed, so there is no noise on it; leave out "
                 f"reward_noise = {reward_noise}, or hide the reward with reward=None"
             )
-        self.reward = HiddenReward() if reward is None else reward
-        self.constraints = Constraints.of(constraints, space, self.initial, self.horizon)
+        if reward is None and discount != 1:
+            raise UserError(
+                "a hidden reward cannot be discounted: what agents report would have to be; give "
+                "the reward, or leave out the discount"
+            )
+        self.reward = HiddenReward() if reward is None else self.rewarding(reward)
+        self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
         self.trips = trips
         if trips is not None:
-            trips.check(space, self.initial, self.horizon)
+            trips.check(grid, self.initial, self.horizon)
         self.first = None
         if reward is not None:
-            check_function(self, reward, "the reward", ())
+            check_function(self, self.reward, "the reward", ())
+
+    def lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A user's motion as a function of states and actions; on grids it is one already."""
+        known = isinstance(function, NodeFunction | AbstractLifted)
+        return NodeFunction(function) if self.on_nodes and not known else function
+
+    def rewarding(self, reward: Reward) -> Reward:
+        """A user's reward as a function of states and actions, discounted."""
+        lifted = self.lifted(reward)
+        return lifted if self.discount == 1 else Discounted(lifted, self.discount)
+
+    @property
+    def on_nodes(self) -> bool:
+        """Whether the space is a finite set of nodes."""
+        return isinstance(self.grid, Nodes)
 
     @property
     def steps(self) -> Int[Array, "steps"]:
@@ -153,6 +183,10 @@ class Problem(eqx.Module):
     def noise_std(self) -> tuple[float, ...]:
         """Standard deviation of the Gaussian noise on each axis; zero for other noise."""
         return self.noise.std if isinstance(self.noise, GaussianNoise) else (0.0,) * self.grid.dim
+
+    def allowed(self, actions: Any, cells: Any) -> Any:
+        """Which actions agents of these cells can take."""
+        return self.actions.contains(actions, cells)
 
     @property
     def paid_steps(self) -> int:
@@ -218,20 +252,6 @@ class Problem(eqx.Module):
         return changed
 
 
-def _farthest(max_move: PerAxis | None, grid: Grid) -> tuple[float, ...]:
-    """The farthest move on each axis; by default the whole space."""
-    if max_move is None:
-        return grid.extent
-    farthest = per_axis(max_move, grid.dim, float, "max_move")
-    for axis, (each, wide) in enumerate(zip(farthest, grid.extent, strict=True)):
-        if not 0 < each <= 100 * wide:  # more is a mistake in the units
-            raise UserError(
-                f"max_move must be positive and within the space, which is {wide:g} wide on axis "
-                f"{axis}, got {each:g}; check the units"
-            )
-    return farthest
-
-
 # Compiled once for the module, so that equal problems share the program.
 _at_all_cells = eqx.filter_jit(at_all_cells)
 
@@ -241,22 +261,25 @@ def check_function(
     function: Callable[..., Any],
     name: str,
     shape: tuple[int, ...],
-    actions: Float[Array, "actions action_dim"] | None = None,
+    actions: Float[Array, "*cells actions action_dim"] | None = None,
 ) -> Float[np.ndarray, "cells actions *shape"]:
     """Evaluates a user's function ``(state, action, mu)`` of one agent in every cell.
 
     Raises an error that calls it ``name`` if a result has not the right ``shape`` or is not
-    finite. By default only the action nearest to zero is tried.
+    finite. By default only the action nearest to zero is tried, on nodes all of them.
     """
     grid, mass = problem.grid, problem.initial
-    tried = np.asarray([problem.actions.rest] if actions is None else actions)
-    everywhere = device_array(np.broadcast_to(tried, (grid.n_cells, *tried.shape)), mass.dtype)
+    if actions is None:
+        rest = jnp.asarray([problem.actions.rest])
+        actions = problem.actions.by_cell(grid.n_cells) if problem.on_nodes else rest
+    tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
+    everywhere = device_array(tried, mass.dtype)
     try:
         values = np.asarray(_at_all_cells(grid, mass, function, everywhere), dtype=float)
     except Exception as error:
         raise UserError(
-            f"{name} could not be evaluated for a state of shape {(grid.dim,)}, an action of "
-            f"shape {tried.shape[1:]} and mu: {in_words(error, '(state, action, mu)')}"
+            f"{name} could not be evaluated for {_arguments(problem)} and mu: "
+            f"{in_words(error, '(state, action, mu)')}"
         ) from error
     if values.shape[2:] != shape:
         raise UserError(
@@ -265,8 +288,16 @@ def check_function(
         )
 
     def place(index: tuple[int, ...]) -> str:
-        state, action = grid.centres[index[0]], np.asarray(tried[index[1]])
-        return f"for the state {state}, the action {action} and the initial distribution"
+        action = tried[index[:2]]
+        where = grid.place(index[0]) if problem.on_nodes else f"the state {grid.centres[index[0]]}"
+        return f"for {where}, the action {action} and the initial distribution"
 
     finite(values, name, "in logarithms of mu, mufield.log_mass is finite in empty cells", place)
     return values
+
+
+def _arguments(problem: Problem) -> str:
+    """What a user's function gets before mu, in words."""
+    if problem.on_nodes:
+        return "the number of a node, the number of an action"
+    return f"a state of shape {(problem.grid.dim,)}, an action of shape {(problem.actions.dim,)}"

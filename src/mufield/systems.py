@@ -13,12 +13,14 @@ from ._types import Action, Key, Mass, Scalar, State, Step
 from .checks import MASS_TOLERANCE, whole_number
 from .episode import AbstractSystem, Episode
 from .errors import UserError
+from .flow.checks import check_farthest, check_motion, check_probabilities
 from .flow.flow import Flow
 from .flow.rollout import PolicyCheck, Rollout, if_begun
 from .policies.base import AbstractPolicy, Profile, checked_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.measure import MeanField, mean_field_at
 from .space.move import Move
+from .space.nodes import Nodes
 
 
 class SimulatedSystem(AbstractSystem):
@@ -45,12 +47,13 @@ class SimulatedSystem(AbstractSystem):
 
         Args:
             problem: What the learner may know.
-            motion: The true law of motion of one agent, ``(state, action, mu) -> next state``.
+            motion: The true law of motion of one agent, ``(state, action, mu) -> next state``; on
+                nodes, ``(node, action, mu) -> probabilities`` of its successors.
             reward: The true reward, if the problem hides it.
             within_cells: Whether the population's flow follows where in their cells agents stand,
                 as tracked agents do; see [`Flow`][].
         """
-        check_motion(problem, motion)
+        motion = check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
         self._flow = Flow(with_true_reward(problem, reward), within_cells=within_cells)
@@ -109,6 +112,7 @@ def with_true_reward(problem: Problem, reward: Reward | None) -> Problem:
         )
     if reward is None:
         return problem
+    reward = problem.rewarding(reward)
     check_function(problem, reward, "the reward", ())
     return problem.replace(reward=reward)
 
@@ -159,11 +163,9 @@ def agent_step(
     return action, *problem.trips.carry(*where, moved, uniforms, centred=noise.centred)
 
 
-def agent_target(motion: Motion, state: State, action: Action, mu: MeanField) -> State:
-    """Where one agent would be without noise and walls."""
-    # The shorter way round on periodic axes, as in the flow.
-    wanted = jnp.asarray(motion(state, action, mu), dtype=state.dtype)
-    return state + mu.grid.displacement(state, wanted)
+def agent_target(motion: Motion, state: State, action: Action, mu: MeanField) -> Array:
+    """Where one agent would be without noise and walls; on nodes its successors' probabilities."""
+    return mu.grid.aim(state, jnp.asarray(motion(state, action, mu), dtype=state.dtype))
 
 
 _inspect = eqx.filter_jit(Flow.inspect)
@@ -216,9 +218,10 @@ def _check_rollout(
         mass = rollout.mass[step]
         law = profile.at(step).at_cells(problem.grid, mass, step)
         used = (law.weights != 0) & (mass[:, None] > 0)
-        outside = np.argwhere(~np.asarray(problem.actions.contains(law.actions) | ~used))
+        cells = np.arange(len(mass))[:, None]
+        outside = np.argwhere(~np.asarray(problem.allowed(law.actions, cells) | ~used))
         cell, choice = (int(i) for i in outside[0])
-        where = f"cell {tuple(int(c) for c in problem.grid.free_cells[cell])}"
+        where = problem.grid.place(cell)
         raise _outside_actions(problem, law.actions[cell, choice], step, where, profile.by_cell)
     if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
         from .flow.diagnose import diagnose  # only needed here
@@ -236,7 +239,13 @@ def _check_rollout(
             f"the sums are off by up to {error:.3g}, the least weight is {least:.3g}; "
             "normalise them"
         )
-    _check_farthest(problem, np.asarray(check.farthest).max(axis=0))
+    farthest = np.asarray(check.farthest).max(axis=0)
+    if isinstance(problem.grid, Nodes):
+        if not (farthest <= MASS_TOLERANCE).all():
+            for step in range(problem.first_step, problem.horizon):
+                check_probabilities(problem, motion, rollout.mass[step], step)
+    else:
+        check_farthest(problem, farthest)
 
 
 def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = None) -> None:
@@ -248,7 +257,8 @@ def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = No
         table: Whether the policy is a table, for the advice.
         step: Number of the step, if there is one only.
     """
-    outside = ~np.asarray(problem.actions.contains(np.asarray(moves.actions)))
+    cells = problem.grid.index_of(np.asarray(moves.states))
+    outside = ~np.asarray(problem.allowed(np.asarray(moves.actions), cells))
     if step is None:
         outside &= np.arange(problem.horizon) >= problem.first_step
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)
@@ -279,19 +289,3 @@ def _outside_actions(
         f"the policy's action {np.asarray(action)} at step {step} in the {where} is outside "
         f"{problem.actions.describe()}; {remedy}"
     )
-
-
-def check_motion(problem: Problem, motion: Motion) -> None:
-    """Raises if the motion has the wrong shape, is not finite, or goes beyond ``max_move``."""
-    grid = problem.grid
-    targets = check_function(problem, motion, "the motion", (grid.dim,), problem.actions.points(3))
-    moved = np.abs(grid.displacement(grid.centres[:, None], targets))
-    _check_farthest(problem, moved.max(axis=(0, 1)))
-
-
-def _check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None:
-    if np.any(farthest > np.asarray(problem.max_move) * (1 + 1e-4)):
-        raise UserError(
-            f"the motion carries agents up to {farthest} in one step, farther than the problem's "
-            f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
-        )

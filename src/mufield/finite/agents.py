@@ -15,6 +15,7 @@ from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
 from ..space.move import Ends, Move, Noise
+from ..space.nodes import Successors
 from ..systems import agent_target, check_moves
 from .draws import CellLaws, drawn, random_bits, uniform
 
@@ -27,7 +28,7 @@ class Rules(eqx.Module):
 
     problem: Problem
     motion: Motion
-    noise: Noise
+    noise: Noise | Successors
     lost: float = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
 
@@ -163,7 +164,7 @@ def _advance(
         problem.check_action(action.shape)
         target = agent_target(rules.motion, state, action, mu)
         reward = problem.reward(centres[cell], action, mu)
-        return tuple(action), tuple(target), reward, problem.actions.contains(action)
+        return tuple(action), noise.parts(target), reward, problem.allowed(action, cell)
 
     def some(agents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Moves as many agents as the caches hold."""

@@ -17,10 +17,11 @@ from .._types import Key, Mass
 from ..checks import number, whole_number
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
+from ..flow.checks import check_motion
 from ..flow.rollout import end_reward
 from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem, Reward
-from ..systems import SimulatedSystem, check_motion, with_earnings, with_true_reward
+from ..systems import SimulatedSystem, with_earnings, with_true_reward
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
@@ -108,7 +109,7 @@ class FiniteSystem(AbstractSystem):
         if not 0 <= number(lost, "lost") < 1:
             raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
         problem.noise.scaled(noise_factor)
-        check_motion(problem, motion)
+        motion = check_motion(problem, motion)
         self.problem = problem
         self.agents = whole_number(agents, "agents")
         self.stale = whole_number(stale, "stale", least=0)

@@ -21,6 +21,7 @@ from ..interfaces import AbstractTrips
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
+from ..space.nodes import Nodes, node_number
 from .passengers import Passengers
 
 
@@ -134,7 +135,8 @@ class Trips(AbstractTrips):
 
     def chance_at(self, state: State, action: Array, mu: MeanField) -> Array:
         """The chance of one agent, as a function of a motion's arguments."""
-        return jnp.asarray(self.chance(state, mu))
+        nodes = isinstance(mu.grid, Nodes)
+        return jnp.asarray(self.chance(node_number(state) if nodes else state, mu))
 
     def served(self, mass: Masses) -> float | None:
         """See `Passengers.served`; None for another chance."""

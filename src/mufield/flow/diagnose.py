@@ -89,7 +89,7 @@ def _not_finite(problem: Problem, function: Callable[..., Any], mass: Mass) -> s
             if not np.all(fine):
                 cell, choice = (int(i) for i in np.argwhere(~np.asarray(fine))[0])
                 return (
-                    f"{fault} in the cell {tuple(grid.free_cells[cell].tolist())}, "
+                    f"{fault} in the {grid.place(cell)}, "
                     f"at step {step}, for the action {np.asarray(actions[choice]).tolist()}"
                 )
     return ""

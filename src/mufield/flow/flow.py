@@ -16,6 +16,7 @@ from ..policies.base import ActionLaw, checked_profile
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
+from ..space.nodes import Nodes
 from .phi import AbstractPhi, displacements, integrated_reward
 from .rollout import PolicyCheck, Rollout, rollout
 from .tables import build_tables
@@ -132,7 +133,8 @@ class Flow(eqx.Module):
                 "within_cells=True follows from the start of an episode: use rollout, or "
                 "flow.centred for single steps"
             )
-        moved = displacements(self.problem.grid, mass, motion, law.actions, step)
+        lifted = self.problem.lifted(motion)
+        moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
         after: Mass = self.phi.push(mass[:, None] * law.weights, moved, mass, step)
         return after
 
@@ -155,7 +157,7 @@ class Flow(eqx.Module):
 
     def inspect(self, policy: Any, motion: Motion) -> tuple[Rollout, PolicyCheck]:
         """`rollout`, and the figures by which the policy and the motion can be checked."""
-        return rollout(self.phi, self.problem, policy, motion)
+        return rollout(self.phi, self.problem, policy, self.problem.lifted(motion))
 
     def value(self, policy: Any, motion: Motion) -> Scalar:
         """J(pi) under a motion (lemma DistMDP)."""
@@ -171,6 +173,13 @@ class Flow(eqx.Module):
 def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
     """The transition of a problem's grid, noise and farthest moves from the centres of cells."""
     grid, dtype = problem.grid, problem.initial.dtype
+    landing: AbstractLanding
+    std = jnp.asarray(problem.noise_std, dtype=dtype)
+    # What few problems need is loaded when one does.
+    if isinstance(grid, Nodes):
+        from .successors import build_successors
+
+        return Windows(landing=build_successors(grid), noise_std=std, grid=grid, trips=None)
     reach = _reach(problem, settings.noise_reach, start=0.0)
     noiseless = not any(problem.noise_std)
     stencil = settings.stencil
@@ -178,8 +187,6 @@ def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
         large = grid.n_cells >= settings.stencil_cells and _size(reach) <= settings.most_window
         stencil = large and bool(open_cells(grid, reach).mean() >= 0.5)
     _check_size(problem, reach, settings, stencil and not noiseless)
-    landing: AbstractLanding
-    # What few problems need is loaded when one does.
     if noiseless:
         from .noiseless import build_noiseless
 
@@ -192,7 +199,6 @@ def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
             build = build_stencil
         cut = settings.subcells or _subcells(grid, problem.noise_std)
         landing = build(grid, reach, cut, dtype.name)
-    std = jnp.asarray(problem.noise_std, dtype=dtype)
     return Windows(landing=landing, noise_std=std, grid=grid, trips=None)
 
 

@@ -19,8 +19,9 @@ import numpy as np
 from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float
 
-from .._types import Action, Mass, Scalar, State, Step
+from .._types import Action, Mass, Scalar, State, Step, Target
 from ..actions import Box, MoveSet
+from ..functions import AbstractLifted
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -60,6 +61,7 @@ def dependence(problem: Problem, function: Callable[..., Any]) -> Dependence:
         return jnp.asarray(function(state, action, mu))
 
     inputs = (problem.initial, problem.initial[0], problem.steps[0])
+    function = problem.lifted(function)
     program = jax.make_jaxpr(of_mu)(*inputs).jaxpr
     return Dependence(*(_reaches(program, variable) for variable in program.invars))
 
@@ -78,7 +80,7 @@ def _reaches(program: Any, variable: Any) -> bool:
     return any(v in reached for v in program.outvars if not isinstance(v, Constant))
 
 
-class AbstractJointMotion(eqx.Module):
+class AbstractJointMotion(AbstractLifted):
     """A motion f(s, (a, eta), mu) of joint actions whose costly part does not depend on eta.
 
     Planners compute that part once for all controls eta of an action.
@@ -94,10 +96,10 @@ class AbstractJointMotion(eqx.Module):
         """The part that does not depend on eta, such as the mean and the deviation of a model."""
 
     @abstractmethod
-    def hallucinate(self, state: State, prediction: Any, eta: Array) -> State:
+    def hallucinate(self, state: State, prediction: Any, eta: Array) -> Target:
         """The target of an agent, given what `predict` returned and the control eta."""
 
-    def __call__(self, state: State, joint: Action, mu: MeanField) -> State:
+    def __call__(self, state: State, joint: Action, mu: MeanField) -> Target:
         """The target of an agent."""
         prediction = self.predict(state, joint[: self.action_dim], mu)
         return self.hallucinate(state, prediction, joint[self.action_dim :])
@@ -143,7 +145,7 @@ class MotionTable(AbstractJointMotion):
 
         return jax.tree.map(one, self.values)
 
-    def hallucinate(self, state: State, prediction: Any, eta: Array) -> State:
+    def hallucinate(self, state: State, prediction: Any, eta: Array) -> Target:
         """Where an agent aims: as far from its position as it would from its cell's centre."""
         centre = jnp.asarray(self.grid.centres, dtype=state.dtype)[self.grid.index_of(state)]
         end = hallucinated(self.motion, centre, prediction, eta)
@@ -242,7 +244,7 @@ def prediction_of(motion: Motion, state: State, action: Action, mu: MeanField) -
     return motion(state, action, mu)
 
 
-def hallucinated(motion: Motion, state: State, prediction: Any, eta: Array) -> State:
+def hallucinated(motion: Motion, state: State, prediction: Any, eta: Array) -> Target:
     """The target of an agent, given what `prediction_of` returned."""
     if isinstance(motion, AbstractJointMotion):
         return motion.hallucinate(state, prediction, eta)

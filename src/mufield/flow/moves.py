@@ -49,8 +49,8 @@ class ListedMotion(eqx.Module):
     actions: Float[Array, "cells moves action_dim"]
     group: int = eqx.field(static=True, default=1)
 
-    def displacements(self, grid: Grid, seen: Mass, step: Step) -> Float[Array, "cells moves dim"]:
-        """How far each move leads, without noise and walls."""
+    def displacements(self, grid: Grid, seen: Mass, step: Step) -> Float[Array, "cells moves _"]:
+        """How far each move leads, without noise and walls; on nodes, with which probabilities."""
         motion, (cells, moves, size) = self.motion, self.actions.shape
         group, dim = 1, size
         if isinstance(motion, AbstractJointMotion):
@@ -63,14 +63,14 @@ class ListedMotion(eqx.Module):
             own = parts[:, :, 0, :dim]
             found = predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
 
-        def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group dim"]:
+        def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
             of_group = jax.vmap(partial(hallucinated, motion, centre), (None, 0))
             ends: Array = jax.vmap(of_group)(found, etas)
             return ends
 
         centres = jnp.asarray(grid.centres, dtype=seen.dtype)
         ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
-        return grid.displacement(centres[:, None, :], ends)
+        return grid.targets(centres[:, None, :], ends)
 
     @eqx.filter_jit
     def kernels(
@@ -172,7 +172,10 @@ class MoveFlow(eqx.Module):
                 f"got the shape {actions.shape}"
             )
         # Hallucinated controls are not checked: planners may try others than a `MoveSet` lists.
-        inside = True if group > 1 else jnp.all(problem.actions.contains(actions))
+        shape = (problem.grid.n_cells, *actions.shape[-2:])
+        everywhere = jnp.broadcast_to(actions.astype(problem.initial.dtype), shape)
+        own = jnp.arange(shape[0])[:, None]
+        inside = True if group > 1 else jnp.all(problem.allowed(everywhere, own))
         if not isinstance(inside, jax.core.Tracer) and not inside:
             raise UserError(f"some moves are outside {problem.actions.describe()}; leave them out")
         if actions.shape[-2] % group:
@@ -180,8 +183,7 @@ class MoveFlow(eqx.Module):
                 f"{actions.shape[-2]} moves cannot be divided into groups of {group} that earn the "
                 "same; make them equal in number"
             )
-        shape = (problem.grid.n_cells, *actions.shape[-2:])
-        everywhere = jnp.broadcast_to(actions.astype(problem.initial.dtype), shape)
+        motion = problem.lifted(motion)
         sees = dependence(problem, motion)
         self.shared = actions.ndim == 2
         self.flow = flow
@@ -194,6 +196,8 @@ class MoveFlow(eqx.Module):
         steps = problem.steps if sees.step else jnp.zeros(1, dtype=jnp.int32)
         fit = bank_bytes // (windows.kernel_bytes(shape[1]) * len(steps))
         needed = 12 if sees.here else 1  # knots: with fewer, interpolation would be coarse
+        # Probabilities on nodes cost too little to be interpolated.
+        interpolate = interpolate and not problem.on_nodes
         if fit >= needed and not sees.mass and (interpolate or not sees.here):
             knots = min(16, fit) if sees.here else 1
             self.bank = windows.with_kernels(self.listed.kernels(windows, steps, knots))
@@ -220,12 +224,22 @@ class MoveFlow(eqx.Module):
         return jnp.full(shape, 1.0 / shape[-1], dtype=self.actions.dtype)
 
     def profile(self, weights: Weights) -> Profile:
-        """The policy profile with these weights."""
-        horizon, grid = self.flow.problem.horizon, self.flow.problem.grid
+        """The policy profile with these weights; of a stationary problem that of its first step."""
+        return self._profile(self.actions, weights)
+
+    def own_profile(self, weights: Weights, action_dim: int) -> Profile:
+        """The profile of agents' own actions, whatever the control; weights are of groups."""
+        return self._profile(self.actions[:, :: self.group, :action_dim], weights)
+
+    def _profile(self, actions: Array, weights: Weights) -> Profile:
+        problem = self.flow.problem
         if self.shared:
-            return Profile.stacked(TablePolicy.mixing(self.actions[0], weights, grid), horizon)
-        actions = jnp.broadcast_to(self.actions, (horizon, *self.actions.shape))
-        return Profile.stacked(TablePolicy(actions, weights, grid), horizon)
+            table = TablePolicy.mixing(actions[0], weights, problem.grid)
+        else:
+            every = jnp.broadcast_to(actions, (problem.horizon, *actions.shape))
+            table = TablePolicy(every, weights, problem.grid)
+        profile = Profile.stacked(table, problem.horizon)
+        return Profile.stationary(profile.at(0), problem.horizon) if problem.stationary else profile
 
     def phi(self, *, exact: bool = False) -> AbstractPhi:
         """The transition that `push` uses; if ``exact``, no interpolation."""
@@ -305,6 +319,12 @@ class MoveFlow(eqx.Module):
         action_values, gap = backward(
             self.phi(), problem, rollout.mass, weights, choices, bound=bound, slopes=slopes
         )
+        if problem.stationary:
+            # One policy for all steps: of their derivatives by its weights, the sum over the steps,
+            # for each agent that uses it.
+            now = rollout.mass[:-1, :, None]
+            mean = jnp.sum(now * action_values, axis=0) / jnp.maximum(jnp.sum(now, axis=0), 1e-12)
+            action_values = jnp.broadcast_to(mean, action_values.shape)
         return Sweep(rollout, action_values, gap, penalty)
 
     def step(

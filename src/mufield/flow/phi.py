@@ -15,8 +15,8 @@ so every variant of the transition is one method, `AbstractPhi.move`. The implem
 - `mufield.flow.within.WithinCells`: agents stand anywhere in their cells; the population carries
   the moments of where.
 
-Only `AbstractPhi.depart`, `AbstractPhi.earn` and `Departure.displacement`, which checks read, need
-coordinates: a space of nodes, whose motion returns probabilities of successors, overrides these.
+On nodes (`mufield.space.nodes`) the motion returns the probabilities of successors, which are the
+kernel itself: `mufield.flow.successors` is the landing for them, and everything else is the same.
 
 `mufield.flow.Flow` chooses one; `mufield.flow.rollout` scans an episode, forwards and backwards.
 """
@@ -44,7 +44,8 @@ class Departure(eqx.Module):
 
     Attributes:
         law: Their moves, with probabilities that sum to one in each cell.
-        displacement: How far each move would carry them without noise and walls.
+        displacement: How far each move would carry them without noise and walls; on nodes, the
+            probabilities of its successors.
         targets: What `AbstractPhi.move` needs to know of the moves; mostly the displacement.
     """
 
@@ -138,10 +139,13 @@ def displacements(
     actions: Float[Array, "cells moves action_dim"],
     step: Step,
 ) -> Float[Array, "cells moves dim"]:
-    """How far each move carries an agent at each cell centre, without noise and walls."""
+    """How far each move carries an agent at each cell centre, without noise and walls.
+
+    On nodes, the probabilities of its successors.
+    """
     centres = jnp.asarray(grid.centres, dtype=mass.dtype)
     ends = at_all_cells(grid, mass, motion, actions, step)
-    return grid.displacement(centres[:, None, :], ends)
+    return grid.targets(centres[:, None, :], ends)
 
 
 def integrated_reward(grid: Grid, mass: Mass, law: ActionLaw, reward: Reward, step: Step) -> Scalar:

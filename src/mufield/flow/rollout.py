@@ -38,26 +38,26 @@ class PolicyCheck(eqx.Module):
         allowed: Whether all actions with weight, in cells with mass, are in the action space.
         weight_error: Largest difference from one of the sum of a cell's weights, where it has mass.
         least_weight: The smallest weight, which must not be negative.
-        farthest: The longest displacement on each axis that agents aimed at.
+        farthest: The longest displacement on each axis that agents aimed at; on nodes, how wrong
+            probabilities were, as `mufield.Nodes.extremes` has it.
     """
 
     allowed: Bool[Array, "*steps"]
     weight_error: Float[Array, "*steps"]
     least_weight: Float[Array, "*steps"]
-    farthest: Float[Array, "*steps dim"]
+    farthest: Float[Array, "*steps figures"]
 
     @classmethod
     def of(cls, problem: Problem, mass: Mass, leaving: Departure) -> "PolicyCheck":
         """The figures of one step."""
-        law, displacement = leaving.law, leaving.displacement
+        law, cells = leaving.law, jnp.arange(len(mass))[:, None]
         used = (law.weights != 0) & (mass[:, None] > 0)
         total = jnp.where(mass > 0, jnp.sum(law.weights, axis=1), 1.0)
-        far = jnp.max(jnp.abs(displacement), axis=(0, 1), where=used[..., None], initial=0.0)
         return cls(
-            allowed=jnp.all(problem.actions.contains(law.actions) | ~used),
+            allowed=jnp.all(problem.allowed(law.actions, cells) | ~used),
             weight_error=jnp.max(jnp.abs(total - 1.0)),
             least_weight=jnp.min(law.weights),
-            farthest=far,
+            farthest=problem.grid.extremes(leaving.displacement, used),
         )
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._types import Scalar
-from ..actions import Box
+from ..actions import MoveSet
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Sweep, Weights
@@ -105,14 +105,19 @@ def regular_moves(
             the middle of the confidence band.
     """
     own = actions.points(points)
+    if isinstance(actions, MoveSet) and actions.available is not None:
+        own = actions.by_cell(flow.problem.grid.n_cells)
     size = flow.problem.actions.dim - actions.dim
     if size == 0:
         return MoveFlow(flow, motion, own)
-    etas = Box(-1.0, 1.0, dim=size).points(controls)
-    if controls == 2:
-        etas = jnp.concatenate([jnp.zeros((1, size)), etas])
-    joint = [jnp.repeat(own, len(etas), axis=0), jnp.tile(etas, (len(own), 1))]
-    return MoveFlow(flow, motion, jnp.concatenate(joint, axis=1), group=len(etas))
+    etas = jnp.asarray(flow.problem.grid.controls(controls), own.dtype)
+    pairs = (*own.shape[:-1], len(etas))
+    joint = [
+        jnp.broadcast_to(own[..., None, :], (*pairs, own.shape[-1])),
+        jnp.broadcast_to(etas, (*pairs, size)),
+    ]
+    moves = jnp.concatenate(joint, axis=-1).reshape(*own.shape[:-2], -1, own.shape[-1] + size)
+    return MoveFlow(flow, motion, moves, group=len(etas))
 
 
 def uniform_weights(moves: MoveFlow) -> Weights:

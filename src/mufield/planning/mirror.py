@@ -20,7 +20,6 @@ from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Weights
 from ..flow.rollout import Rollout, check_planned
 from ..policies.base import Profile
-from ..policies.tables import TablePolicy
 from ..problem import Motion
 from .ascent import (
     MirrorState,
@@ -238,16 +237,13 @@ class MirrorPlanner(AbstractPlanner):
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
         state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
-        joint = moves.actions[0]
-        own = joint[:: moves.group, : actions.dim]
-        policy = TablePolicy.mixing(own, own_weights(moves, state), flow.problem.grid)
-        controls = state.weights @ jnp.abs(joint[:, actions.dim :])
+        etas = jnp.abs(moves.actions[0][:, actions.dim :])
         return Plan(
-            profile=Profile.stacked(policy, flow.problem.horizon),
+            profile=moves.own_profile(own_weights(moves, state), actions.dim),
             memory=None,
             value=jnp.where(jnp.isfinite(state.planned), rollout.value, jnp.nan),
             mass=rollout.mass,
-            control=control_size(flow.problem, rollout.mass, controls),
+            control=control_size(flow.problem, rollout.mass, state.weights @ etas),
             late_gain=gain,
         )
 

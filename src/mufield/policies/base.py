@@ -17,6 +17,7 @@ from ..errors import UserError, in_words
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
+from ..space.nodes import Nodes, node_number
 
 
 class ActionLaw(eqx.Module):
@@ -173,7 +174,10 @@ class FunctionPolicy(AbstractPolicy):
         """The function's action, with certainty."""
         step = jnp.asarray(mu.step, dtype=jnp.int32)
         try:
-            action = jnp.asarray(self.function(state, mu, step), dtype=state.dtype)
+            nodes = isinstance(mu.grid, Nodes)
+            here = node_number(state) if nodes else state
+            action = jnp.asarray(self.function(here, mu, step), dtype=state.dtype)
+            action = jnp.atleast_1d(action) if nodes else action
         except Exception as error:
             raise UserError(
                 "the policy could not be evaluated; it must be a function (state, mu, step) -> "

@@ -134,7 +134,11 @@ def option_policy(
 
 def random_policy(problem: Problem, points: int = 9) -> TablePolicy:
     """The uniform random policy over a set's moves, or over ``points`` on each axis of a box."""
-    return uniform_policy(problem.actions.points(points, border=False))
+    actions = problem.actions
+    if isinstance(actions, MoveSet) and actions.available is not None:
+        weights = actions.available / jnp.sum(actions.available, axis=1, keepdims=True)
+        return TablePolicy.mixing(actions.moves, weights, problem.grid)
+    return uniform_policy(actions.points(points, border=False))
 
 
 def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..checks import PerAxis, bounds, numbers, per_axis, whole_number
 from ..errors import UserError
+from .drawing import parse_drawing
 
 Points = TypeVar("Points", Array, np.ndarray)
 """Arrays of JAX or of NumPy; methods return the same kind as they are given."""
@@ -94,7 +95,7 @@ class Grid:
         single line is a one-dimensional map; a sequence of drawings is a stack of floors, the first
         at z = 0. Blank lines around a drawing and spaces around a line are ignored.
         """
-        walls = _parse(drawing)
+        walls = parse_drawing(drawing)
         low = per_axis(lower, walls.ndim, float, "lower")
         size = per_axis(cell_size, walls.ndim, float, "cell_size")
         if any(not s > 0 for s in size):
@@ -236,6 +237,33 @@ class Grid:
         shorter: Points = xp.where(xp.asarray(self.periodic), wrapped, difference)
         return shorter
 
+    def place(self, cell: int) -> str:
+        """A free cell in words, for error messages."""
+        return f"cell {tuple(self.free_cells[cell].tolist())}"
+
+    def targets(self, start: Array, ends: Array) -> Float[Array, "... dim"]:
+        """What Phi needs of a motion's results: displacements from where agents stand."""
+        return self.displacement(start, ends)
+
+    def aim(self, state: Array, wanted: Array) -> Float[Array, "dim"]:
+        """Where one agent would be without noise and walls, the shorter way round."""
+        return state + self.displacement(state, wanted)
+
+    def extremes(
+        self, targets: Float[Array, "cells moves dim"], used: Bool[Array, "cells moves"]
+    ) -> Float[Array, "dim"]:
+        """The longest displacement on each axis, of moves that are used; for checks."""
+        return jnp.max(jnp.abs(targets), axis=(0, 1), where=used[..., None], initial=0.0)
+
+    def controls(self, points: int) -> Float[np.ndarray, "controls dim"]:
+        """Values of the hallucinated control eta in [-1, 1]^p, ``points`` on each axis.
+
+        Two are the corners and the centre, the middle of the confidence band.
+        """
+        ticks = [np.linspace(-1.0, 1.0, points) if points > 1 else np.zeros(1)] * self.dim
+        etas = np.stack(np.meshgrid(*ticks, indexing="ij"), axis=-1).reshape(-1, self.dim)
+        return np.concatenate([np.zeros((1, self.dim)), etas]) if points == 2 else etas
+
     def padded_walls(self, margin: int | Sequence[int]) -> Bool[np.ndarray, "..."]:
         """The wall mask with ``margin`` more cells on each side of every axis.
 
@@ -269,42 +297,3 @@ class Grid:
 
 def _library(array: Array | np.ndarray) -> Any:
     return np if isinstance(array, np.ndarray) else jnp
-
-
-def _parse(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
-    """The wall mask of a drawing or a stack of them, with axes (x,), (x, y) or (x, y, z)."""
-    if isinstance(drawing, str):
-        return _floor(drawing)
-    if not isinstance(drawing, Sequence) or not drawing:
-        raise UserError(
-            "a map must be a drawing of '#' and '.', or a list of drawings, one for each floor; "
-            f"got {drawing!r}; use Grid.box(..., walls=mask) for arrays"
-        )
-    floors = [np.atleast_2d(_floor(each).T).T for each in drawing]
-    if len({floor.shape for floor in floors}) > 1:
-        raise UserError(
-            "all floors must have the same width and depth, got "
-            f"{[floor.shape for floor in floors]}"
-        )
-    return np.stack(floors, axis=-1)
-
-
-def _floor(drawing: str) -> Bool[np.ndarray, "..."]:
-    lines = [line.strip() for line in drawing.strip().splitlines()]
-    if not lines:
-        raise UserError("the map is empty: draw at least one line of '#' and '.'")
-    for number, line in enumerate(lines, start=1):
-        if len(line) != len(lines[0]):
-            raise UserError(
-                f"all lines of a map must have the same length: line 1 has {len(lines[0])} "
-                f"characters, line {number} has {len(line)}; pad it with '.' or '#'"
-            )
-        for column, character in enumerate(line, start=1):
-            if character not in "#.":
-                raise UserError(
-                    f"unknown character {character!r} at line {number}, column {column}: "
-                    "use '#' for a wall and '.' for a free cell"
-                )
-    # Drawn top to bottom; stored with y growing upwards.
-    walls = np.array([[character == "#" for character in line] for line in lines[::-1]]).T
-    return walls[:, 0] if walls.shape[1] == 1 else walls

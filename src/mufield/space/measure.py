@@ -18,6 +18,7 @@ from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..checks import distribution, finite, is_a, non_negative, numbers
 from ..errors import UserError, in_words
 from .grid import Grid
+from .nodes import Nodes
 
 
 class MeanField(eqx.Module):
@@ -86,8 +87,8 @@ def uniform(grid: Grid) -> Mass:
     return device_array(np.full(grid.n_cells, 1.0 / grid.n_cells))
 
 
-def point_mass(grid: Grid, *cell: int) -> Mass:
-    """All mass in the cell with these coordinates."""
+def point_mass(grid: Grid, *cell: Any) -> Mass:
+    """All mass in the cell with these coordinates, or in a node by its number or name."""
     check_grid(grid)
     mass = np.zeros(grid.n_cells)
     mass[grid.index_at(*cell)] = 1.0
@@ -111,7 +112,10 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
     name = "the density"
     if callable(values):
         try:
-            values = jax.vmap(values)(jnp.asarray(grid.centres, dtype=jnp.result_type(float)))
+            states: Array = jnp.asarray(grid.centres, dtype=jnp.result_type(float))
+            if isinstance(grid, Nodes):
+                states = jnp.arange(grid.n_cells)
+            values = jax.vmap(values)(states)
         except Exception as error:
             raise UserError(
                 f"{name} could not be evaluated for a state of shape {(grid.dim,)}; it must be a "
@@ -145,7 +149,7 @@ def _per_cell(grid: Grid, given: Any, name: str) -> Float[np.ndarray, "cells"]:
         )
 
     def place(index: tuple[int, ...]) -> str:
-        return f"in cell {tuple(grid.free_cells[index].tolist())}"
+        return f"in {grid.place(index[0])}"
 
     finite(values, name, place=place)
     non_negative(values, name, place=place)

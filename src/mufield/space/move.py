@@ -186,6 +186,10 @@ class GaussianNoise(eqx.Module):
         """A draw of each number that is uniform between 0 and 1."""
         return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform - 1.0)
 
+    def parts(self, target: State) -> tuple[Array, ...]:
+        """The target as `move_many` takes it."""
+        return tuple(target)
+
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent towards its target plus the noise."""
         return move(grid, state, target + jnp.asarray(self.std, dtype=state.dtype) * draws)
@@ -239,6 +243,10 @@ class NeighbourNoise(eqx.Module):
         """A draw of each number that is uniform between 0 and 1: the number itself."""
         return uniform
 
+    def parts(self, target: State) -> tuple[Array, ...]:
+        """The target as `move_many` takes it."""
+        return tuple(target)
+
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent to its target, then perhaps on to a neighbour."""
         moved = move(grid, state, target)
@@ -264,6 +272,20 @@ class NeighbourNoise(eqx.Module):
                 f"noise intensity {self.intensity}; choose at most {1 / self.intensity:g}"
             )
         return NeighbourNoise(self.intensity * factor)
+
+
+def farthest_moves(max_move: PerAxis | None, grid: Grid) -> tuple[float, ...]:
+    """The farthest move on each axis; by default the whole space."""
+    if max_move is None:
+        return grid.extent
+    farthest = per_axis(max_move, grid.dim, float, "max_move")
+    for axis, (each, wide) in enumerate(zip(farthest, grid.extent, strict=True)):
+        if not 0 < each <= 100 * wide:  # more is a mistake in the units
+            raise UserError(
+                f"max_move must be positive and within the space, which is {wide:g} wide on axis "
+                f"{axis}, got {each:g}; check the units"
+            )
+    return farthest
 
 
 Noise = GaussianNoise | NeighbourNoise

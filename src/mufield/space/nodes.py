@@ -1,0 +1,309 @@
+"""Finite spaces: nodes that agents jump between, with probabilities that the motion returns."""
+
+import reprlib
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._types import Key, State
+from ..checks import numbers, whole_number
+from ..errors import UserError
+from .grid import Grid
+from .layout import spring_layout
+from .move import Ends, Move
+
+
+class Nodes(Grid):
+    r"""A finite set of places, and where agents can go from each.
+
+    On nodes a state is the number of a node, an action one of finitely many, and the motion returns
+    the probabilities $P(s' \mid s, a, \mu)$ of successors: of all nodes, or, if these are given, of
+    the node's listed ``successors``, in their order. Then memory is linear in the number of edges.
+
+    To the rest of the library nodes are a line of cells: a state is an array with one entry, the
+    number of the node, and vectors over the space have one entry for every node. Functions that
+    users write get the number itself. The order and the distance of nodes have no meaning: what
+    needs them, such as Gaussian processes, networks or transport distances, is for grids only.
+
+    Attributes:
+        names: One for each node, for messages and pictures.
+        successors: Numbers of the nodes that can be reached from each, -1 where there are fewer
+            than in the longest list; None if every node may be reached.
+    """
+
+    names: tuple[str, ...]
+    successors: Int[np.ndarray, "nodes slots"] | None
+    _numbers: dict[Hashable, int]
+    _given_positions: Float[np.ndarray, "nodes 2"] | None
+
+    def __init__(
+        self,
+        nodes: int | Sequence[Hashable],
+        *,
+        successors: Sequence[Sequence[Hashable]] | np.ndarray | None = None,
+        positions: Any = None,
+    ):
+        """Names the nodes.
+
+        Args:
+            nodes: How many there are, or their names.
+            successors: For each node those that can be reached from it, by name or number.
+            positions: Two coordinates for each node, for pictures alone; by default nodes are laid
+                out when a picture is drawn.
+        """
+        whole = isinstance(nodes, int | np.integer)
+        given: Any = range(whole_number(nodes, "the number of nodes")) if whole else nodes
+        known = {name: number for number, name in enumerate(given)}
+        count = len(known)
+        if not count or count < len(given):
+            raise UserError(f"nodes need names, each another one; got {reprlib.repr(nodes)}")
+        super().__init__((-0.5,), (count - 0.5,), (count,), (False,), np.zeros(count, dtype=bool))
+        for name, value in (
+            ("names", tuple(map(str, given))),
+            ("_numbers", known),
+            ("_given_positions", None if positions is None else _positions(positions, count)),
+            ("successors", None),
+        ):
+            object.__setattr__(self, name, value)
+        if successors is not None:
+            object.__setattr__(self, "successors", self._lists(successors))
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: Sequence[tuple[Hashable, Hashable]],
+        *,
+        nodes: int | Sequence[Hashable] | None = None,
+        directed: bool = False,
+        stay: bool = True,
+        positions: Any = None,
+    ) -> "Nodes":
+        """The nodes of a graph; successors of a node are itself, then its neighbours.
+
+        Args:
+            edges: Pairs of nodes, by name or number.
+            nodes: How many nodes there are, or their names; by default those that edges name, in
+                the order in which they come.
+            directed: Whether edges lead from their first node to the second only.
+            stay: Whether a node is a successor of itself.
+            positions: As of `Nodes`.
+        """
+        pairs = [tuple(edge) for edge in edges]
+        if not pairs or any(len(pair) != 2 for pair in pairs):
+            raise UserError("edges must be pairs of nodes, such as [('a', 'b'), ('b', 'c')]")
+        found = cls(nodes if nodes is not None else list(dict.fromkeys(chain(*pairs))))
+        lists: list[list[int]] = [[node] if stay else [] for node in range(found.n_cells)]
+        for first, second in pairs:
+            one, other = found.index_at(first), found.index_at(second)
+            for here, there in ((one, other), (other, one))[: 1 if directed else 2]:
+                if there not in lists[here]:
+                    lists[here].append(there)
+        return cls(list(found._numbers), successors=_padded(lists), positions=positions)
+
+    def _lists(self, given: Any) -> Int[np.ndarray, "nodes slots"]:
+        """The successors as numbers, padded with -1; an array has numbers, lists may have names."""
+        if isinstance(given, np.ndarray):
+            given = [row[row >= 0].tolist() for row in given]
+            outside = [each for row in given for each in row if each >= self.n_cells]
+            if outside:
+                raise UserError(f"successor {outside[0]} does not exist: {self.describe()}")
+            lists = given
+        else:
+            lists = [[self.index_at(each) for each in row] for row in given]
+        if len(lists) != self.n_cells or not all(lists):
+            raise UserError(
+                f"successors must list at least one node for each of {self.n_cells} nodes (an end "
+                f"leads to itself), got {len(lists)} lists, of which {lists.count([])} are empty"
+            )
+        for node, row in enumerate(lists):
+            if len(set(row)) < len(row):
+                raise UserError(f"{self.place(node)} lists a successor twice; list it once")
+        table = _padded(lists)
+        table.setflags(write=False)
+        return table
+
+    @cached_property
+    def _identity(self) -> tuple[object, ...]:
+        listed = None if self.successors is None else (self.slots, self.successors.tobytes())
+        return ("nodes", self.names, listed)
+
+    def __repr__(self) -> str:
+        return f"Nodes({self.describe()})"
+
+    def describe(self) -> str:
+        """The space in words, for error messages."""
+        more = ""
+        if self.successors is not None:
+            more = f" with {int(np.sum(self.successors >= 0))} ways from one to the next"
+        return f"{self.n_cells} nodes{more}"
+
+    def place(self, node: int) -> str:
+        """A node in words, for error messages."""
+        return f"node {self.names[node]}"
+
+    @property
+    def slots(self) -> int:
+        """How many probabilities a motion returns: one for each node, or for each successor."""
+        return self.n_cells if self.successors is None else int(self.successors.shape[1])
+
+    @cached_property
+    def positions(self) -> Float[np.ndarray, "nodes 2"]:
+        """Where pictures show the nodes: as given, else by a spring layout of the graph."""
+        if self._given_positions is not None:
+            return self._given_positions
+        return spring_layout(self.successors, self.n_cells)
+
+    def index_of(self, points: Any) -> Any:
+        """The nodes of states; -1 for states that are no node's. Whole numbers are nodes."""
+        whole = jnp.issubdtype(points.dtype, jnp.integer)
+        return super().index_of(points[..., None].astype(float) if whole else points)
+
+    def index_at(self, node: Any) -> int:  # type: ignore[override]
+        """The number of a node, given by its name or number; raises if there is none."""
+        found = self._numbers.get(node)
+        whole = isinstance(node, int | np.integer) and not isinstance(node, bool)
+        if found is None and whole and 0 <= node < self.n_cells:
+            found = int(node)
+        if found is None:
+            raise UserError(
+                f"expected a node, one of {reprlib.repr(list(self.names))} or a number from 0 to "
+                f"{self.n_cells - 1}, got {node!r}"
+            )
+        return found
+
+    def targets(self, start: Any, ends: Array) -> Array:
+        """What Phi needs of a motion's results: the probabilities as they are."""
+        return ends
+
+    def aim(self, state: State, wanted: Array) -> Array:
+        """What an agent's move needs of a motion's result: the probabilities as they are."""
+        return wanted
+
+    def controls(self, points: int) -> Float[np.ndarray, "controls 1"]:
+        """Hallucinated controls: 0 for the mean, i for more probability of successor i - 1."""
+        return np.arange(self.slots + 1, dtype=float)[:, None]
+
+    def extremes(
+        self, targets: Float[Array, "cells moves slots"], used: Any
+    ) -> Float[Array, "figures"]:
+        """How wrong probabilities are: sums off by, below zero by, successors that do not exist."""
+        missing = jnp.zeros_like(targets)
+        if self.successors is not None:
+            missing = jnp.where(jnp.asarray(self.successors)[:, None] < 0, jnp.abs(targets), 0.0)
+        wrong = (
+            jnp.abs(jnp.sum(targets, axis=-1) - 1.0),
+            jnp.max(-targets, axis=-1),
+            jnp.max(missing, axis=-1),
+        )
+        return jnp.stack([jnp.max(jnp.where(used, each, 0.0)) for each in wrong])
+
+
+def _padded(lists: Sequence[Sequence[int]]) -> Int[np.ndarray, "nodes slots"]:
+    """Lists of numbers as rows of a table, filled with -1."""
+    table = np.full((len(lists), max(map(len, lists), default=1)), -1, dtype=np.int32)
+    for node, row in enumerate(lists):
+        table[node, : len(row)] = row
+    return table
+
+
+def _positions(given: Any, count: int) -> Float[np.ndarray, "nodes 2"]:
+    """Two coordinates for each node; raises for others."""
+    found = numbers(given, "the nodes' positions").astype(float)
+    if found.shape != (count, 2):
+        raise UserError(
+            f"positions must be two coordinates for each of {count} nodes, got the shape "
+            f"{found.shape}"
+        )
+    return found
+
+
+class NodeFunction(eqx.Module):
+    """A user's function of a node's and an action's number, as one of states and actions.
+
+    Actions with several axes stay arrays.
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, state: Array, action: Array, mu: Any) -> Any:
+        """Calls the function."""
+        return self.function(node_number(state), node_number(action), mu)
+
+
+def node_number(value: Array) -> Array:
+    """The whole number of an array with one entry; others are returned as they are."""
+    if jnp.issubdtype(value.dtype, jnp.integer) or value.shape != (1,):
+        return value
+    return jnp.round(value[0]).astype(jnp.int32)
+
+
+class Successors(eqx.Module):
+    """How an agent of a node moves: it draws one of the successors that the motion returns.
+
+    It takes the place of noise, which on nodes is part of the motion.
+    """
+
+    centred: ClassVar[bool] = True
+
+    def numbers(self, nodes: Grid) -> int:
+        """How many random numbers a move needs: one that is uniform between 0 and 1."""
+        return 1
+
+    def draws(self, nodes: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
+        """The random number of one agent's move."""
+        return jax.random.uniform(key, (1,), dtype=dtype)
+
+    def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
+        """A draw of each number that is uniform between 0 and 1: the number itself."""
+        return uniform
+
+    def parts(self, target: Float[Array, "slots"]) -> tuple[Array, ...]:
+        """The target as `move_many` takes it."""
+        return (target,)
+
+    def move(
+        self,
+        nodes: Grid,
+        state: State,
+        target: Float[Array, "slots"],
+        draws: Float[Array, "draws"],
+    ) -> Move:
+        """Moves one agent to a successor; ``target`` are the probabilities."""
+        sums = jnp.cumsum(target)
+        # A probability of zero must not be drawn, however the sums are rounded.
+        above = (sums > draws[0] * sums[-1]) & (target > 0)
+        slot = jnp.argmax(above).astype(jnp.int32)
+        index = slot
+        assert isinstance(nodes, Nodes)
+        if nodes.successors is not None:
+            index = jnp.asarray(nodes.successors)[nodes.index_of(state), slot]
+        # Probabilities that are not finite leave a position that every caller refuses.
+        position = jnp.where(jnp.isfinite(sums[-1]), index.astype(state.dtype), jnp.nan)[None]
+        return Move(position, jnp.zeros(1, dtype=bool), index)
+
+    def move_many(
+        self, nodes: Grid, start: Any, cell: Any, target: tuple[Array, ...], draws: Any
+    ) -> Ends:
+        """Moves agents as `move` does."""
+
+        def one(state: Array, target: Array, draw: Array) -> Ends:
+            moved = self.move(nodes, state[None], target, draw[None])
+            return Ends(tuple(moved.position), tuple(moved.stopped), moved.index)
+
+        return Ends(*jax.vmap(one)(start[0], target[0], draws[0]))
+
+    def scaled(self, factor: float) -> "Successors":
+        """Itself; raises for another factor than 1, as there is no noise to scale."""
+        if factor != 1:
+            raise UserError(
+                "nodes have no noise to scale: it is part of the motion's probabilities; leave out "
+                f"noise_factor = {factor}"
+            )
+        return self

@@ -44,6 +44,14 @@ class AbstractTrips(eqx.Module):
         """Where the agents land that were taken in each cell."""
 
     @abstractmethod
+    def worth(self, values: Float[Array, "stages cells"], step: Step) -> Float[Array, "cells"]:
+        """Expected value of being taken in each cell; ``values`` are those of where trips end."""
+
+    @abstractmethod
+    def most(self, step: Step) -> Mass:
+        """The greatest mass that can be taken in each cell."""
+
+    @abstractmethod
     def carry(
         self,
         grid: Grid,

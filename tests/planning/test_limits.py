@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mufield as mf
+from mufield.constraints.reachability import greatest
 from mufield.policies.base import Profile
 from mufield.policies.tables import TablePolicy
 
@@ -113,7 +114,16 @@ def test_what_no_policy_can_keep_is_proved():
         mf.constraints.mass_at_least(GRID, lambda state: state[0] > 4, 0.5, steps=(2,))
     )
     with pytest.raises(
-        mf.constraints.InfeasibleError, match=r"no policy .* violates .* at least .* after move 2"
+        mf.constraints.InfeasibleError, match=r"no policy .* after any of its moves: at best .*%"
+    ):
+        solve(flow)
+    left, right = (lambda state: state[0] < 2), (lambda state: state[0] > 2)
+    flow = flow_with(
+        mf.constraints.mass_at_least(GRID, left, 0.7, steps=(4,), name="left"),
+        mf.constraints.mass_at_least(GRID, right, 0.4, steps=(4,), name="right"),
+    )
+    with pytest.raises(  # each can be kept, but not both
+        mf.constraints.InfeasibleError, match=r"no policy .* violates .* at least .* after move 4"
     ):
         solve(flow)
 
@@ -148,3 +158,64 @@ def test_tables_and_networks_stay_inside_the_limits(capped, kind):
     assert float(jnp.min(found.margins)) > -0.003
     assert np.isfinite(float(found.value))
     assert float(found.value) > 0.9 * float(capped.value)
+
+
+EAST = GRID.centres[:, 0] > 2
+
+
+def reach(flow, motion=walk):
+    return (
+        greatest(
+            mf.MoveFlow(flow, motion, MOVES), mf.constraints.mass_at_least(GRID, EAST, 0.5).function
+        )
+        + 0.5
+    )
+
+
+def in_the_east_at(step):
+    return lambda state, action, mu: jnp.where((mu.step == step) & (state[0] > 2), 1.0, 0.0)
+
+
+def test_the_greatest_mass_of_a_region_is_what_the_plan_for_it_reaches():
+    best = reach(flow_with())
+    problem = flow_with(horizon=3).problem.replace(reward=in_the_east_at(3))
+    plan = solve(mf.Flow(problem))
+    assert float(plan.value) <= best[2] + 1e-5
+    assert float(plan.value) == pytest.approx(best[2], rel=1e-3)
+    assert (np.diff(best) > 0).all()
+
+
+def with_passengers(seed):
+    """The same map with passengers, some of whom lead away from the east."""
+    rng = np.random.default_rng(seed)
+    cells = GRID.n_cells
+    passengers = mf.fleet.Passengers(GRID, 0.5 * rng.dirichlet(np.ones(cells), size=5))
+    trips = mf.fleet.Trips(passengers, rng.dirichlet(np.full(cells, 0.3), size=cells))
+    return mf.Flow(flow_with().problem.replace(initial=mf.uniform(GRID), trips=trips))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_policy_with_passengers_is_above_the_bound(seed):
+    flow = with_passengers(seed)
+    best, moves = reach(flow), mf.MoveFlow(flow, walk, MOVES)
+    for key in jax.random.split(jax.random.key(seed), 5):
+        weights = jax.nn.softmax(8 * jax.random.normal(key, moves.uniform().shape))
+        mass = np.asarray(moves.rollout(weights).mass)
+        assert (mass[1:, EAST].sum(axis=1) <= best + 1e-5).all()
+    if seed == 0:  # after the first move it is exact
+        problem = flow_with(horizon=1).problem.replace(
+            initial=flow.problem.initial, trips=flow.problem.trips, reward=in_the_east_at(1)
+        )
+        plan = mf.MirrorAscent(60, bound=False).solve(mf.MoveFlow(mf.Flow(problem), walk, MOVES))
+        assert float(plan.value) == pytest.approx(best[0], rel=1e-3)
+
+
+def test_a_limit_is_left_out_where_it_cannot_be_reached_and_the_note_says_so():
+    limit = mf.constraints.mass_at_least(GRID, EAST, 0.3, name="east")
+    best = reach(flow_with())
+    out = 1 + np.flatnonzero(best < 0.3)
+    assert 0 < len(out) < 5
+    plan = solve(flow_with(limit))
+    assert plan.note.startswith(f"no policy over these moves satisfies 'east' after move {out[0]}")
+    assert np.isinf(plan.margins[: len(out), 0]).all()
+    assert float(jnp.min(plan.margins)) >= -1e-3

@@ -31,7 +31,7 @@ def mass_at_most(
         steps: As of `Constraint`.
     """
     inside = _region(grid, region)
-    return _limit(_Linear(-inside, _share(limit)), name or f"mass at most {limit:g}", limit, steps)
+    return _limit(Linear(-inside, _share(limit)), name or f"mass at most {limit:g}", limit, steps)
 
 
 def mass_at_least(
@@ -39,7 +39,7 @@ def mass_at_least(
 ) -> Constraint:
     """At least ``limit`` of the population is in a region; arguments as of `mass_at_most`."""
     inside = _region(grid, region)
-    return _limit(_Linear(inside, -_share(limit)), name or f"mass at least {limit:g}", limit, steps)
+    return _limit(Linear(inside, -_share(limit)), name or f"mass at least {limit:g}", limit, steps)
 
 
 def cells_at_most(
@@ -74,13 +74,14 @@ def entropy_at_least(
     return _limit(_Entropy(weigh, limit), name or f"entropy at least {limit:g}", limit, steps)
 
 
-class _Linear(eqx.Module):
+class Linear(eqx.Module):
     """Factors . mass + offset."""
 
     factors: Float[np.ndarray, "cells"]
     offset: float = eqx.field(static=True)
 
     def __call__(self, mass: Mass) -> Array:
+        """The margin of one distribution, not yet as a share of the limit."""
         return jnp.vdot(jnp.asarray(self.factors, dtype=mass.dtype), mass) + self.offset
 
 

@@ -24,16 +24,14 @@ for these, not between them.
 """
 
 import warnings
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from .._types import Step
+from ..constraints.reachability import expected_values
 from ..errors import UserError
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow, Weights
@@ -216,7 +214,7 @@ class Programme:
 
     def _worth(self, seen: np.ndarray, after: np.ndarray, step: int) -> np.ndarray:
         """Expected value after each move, minus its cost; the motion sees ``seen``."""
-        found = expected_values(self.moves, seen, after[None], jnp.asarray(step))
+        found = _expected(self.moves, seen, after[None], jnp.asarray(step))
         return np.asarray(np.asarray(found[0], dtype=float) - self.cost)
 
     def _policy(self, empty: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -258,26 +256,14 @@ def landing_matrix(
     from scipy import sparse
 
     cells = moves.flow.problem.grid.n_cells
-    found = expected_values(moves, seen, np.eye(cells), jnp.asarray(step))
+    found = _expected(moves, seen, np.eye(cells), jnp.asarray(step))
     table = np.asarray(found, dtype=float).reshape(cells, -1).T
     table = np.where(table < smallest, 0.0, table)
     return sparse.csr_array(table / table.sum(axis=1, keepdims=True))
 
 
-@eqx.filter_jit
-def expected_values(
-    moves: MoveFlow, seen: Any, values: Any, step: Step
-) -> Float[Array, "rows cells moves"]:
-    """Expected value of the cell where each move lands, for each row of ``values[row, cell]``.
-
-    The motion sees the masses ``seen``.
-    """
-    dtype = moves.actions.dtype
-    # The landed mass is linear in the joint mass of cells and moves, so its derivative is exact.
-    move = partial(moves.push, seen=seen.astype(dtype), step=step, exact=True, trips=False)
-    _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
-    found = jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)
-    return jnp.asarray(found)
+# Compiled once for the module.
+_expected: Any = eqx.filter_jit(expected_values)
 
 
 def trip_matrix(trips: Trips, step: int) -> Any:

@@ -149,6 +149,21 @@ class Trips(AbstractTrips):
             return jnp.zeros_like(taken).at[self.matrix.sampler.columns].add(moved)
         return taken @ self._at_step(step).astype(taken.dtype)
 
+    def worth(self, values: Float[Array, "stages cells"], step: Step) -> Mass:
+        """Expected value of being taken in each cell, from the value of each cell one step later.
+
+        It is the transpose of `land`.
+        """
+        here = jnp.zeros_like(values[0])
+        found: Mass = jax.vjp(lambda taken: self.land(taken, step), here)[1](values[0])[0]
+        return found
+
+    def most(self, step: Step) -> Mass:
+        """The greatest mass that can be taken in each cell: with `Passengers`, their number."""
+        if isinstance(self.chance, Passengers):
+            return self.chance.demand[jnp.minimum(step, len(self.chance.demand) - 1)]
+        return jnp.ones(self.matrix.shape[-1])
+
     def sampler(self, step: Step) -> RowSampler:
         """The matrix of a step, prepared for drawing destinations."""
         if isinstance(self.matrix, SparseMatrix):

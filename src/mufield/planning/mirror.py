@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from .._progress import progress_bar
 from .._types import Key, Margins, Scalar
 from ..checks import distribution
+from ..constraints.reachability import without_unreachable
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow, Weights
@@ -64,6 +65,8 @@ class MirrorResult(eqx.Module):
         state: The last state, to go on from.
         margins: By how much each constraint is satisfied after each move, as a share of it; None if
             the problem has none.
+        unreachable: After which moves no policy can satisfy a constraint, in words; there the plan
+            is free.
     """
 
     moves: MoveFlow
@@ -74,6 +77,7 @@ class MirrorResult(eqx.Module):
     outcome: str = eqx.field(static=True)
     state: MirrorState
     margins: Float[Array, "horizon limits"] | None = None
+    unreachable: str = eqx.field(static=True, default="")
 
     @property
     def multipliers(self) -> Margins | None:
@@ -93,7 +97,11 @@ class MirrorResult(eqx.Module):
     @property
     def note(self) -> str:
         """What is unusual, in words; empty if nothing is."""
-        return note_of(self.outcome, "sweeps")
+        found = [self.unreachable, note_of(self.outcome, "sweeps")]
+        if self.outcome == "violated" and self.margins is not None:
+            worst = -float(jnp.min(self.margins))
+            found.append(f"the plan violates a constraint by {worst:.1%} of it; see margins")
+        return "; ".join(filter(None, found))
 
     def __repr__(self) -> str:
         return (
@@ -152,11 +160,13 @@ class MirrorAscent(eqx.Module):
     ) -> MirrorResult:
         """Ascends until the bracket is narrow enough or the sweeps are used up.
 
-        The plan earns no less than the first policy, unless it is to satisfy constraints. Raises
-        `InfeasibleError` if no policy can satisfy them.
+        The plan earns no less than the first policy, unless it is to satisfy constraints. Those on
+        the mass of a region are left out after moves for which no policy can satisfy them, with a
+        note. Raises `InfeasibleError` if no policy can satisfy one at all.
         """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
+        moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints
         tolerance = 0.0 if constraints is None else constraints.tolerance
         concave = self.bound and is_concave(moves.flow, moves.motion)
@@ -200,6 +210,7 @@ class MirrorAscent(eqx.Module):
             outcome=outcome,
             state=state,
             margins=margins,
+            unreachable=unreachable,
         )
 
 

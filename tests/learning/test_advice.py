@@ -71,9 +71,9 @@ class Clocked(Sure):
 
 
 def test_a_model_that_sees_the_clock_is_not_told_to():
-    assert f"mu=Seen(lambda state, mu: mu.step / {PROBLEM.horizon})" in said(moved(turned))
+    assert f"mu=Clock({PROBLEM.horizon})" in said(moved(turned))
     sees = Clocked(jnp.asarray(2.0), jnp.asarray(0.8), jnp.asarray(0.02))
-    assert "mu.step" not in said(moved(turned), sees)
+    assert "mu=Clock" not in said(moved(turned), sees)
 
 
 def test_noise_that_was_given_too_small_is_named_with_what_would_fit():

@@ -96,7 +96,7 @@ def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
     random = mf.as_profile(mf.random_policy(problem), problem.horizon)
     weights, _ = weights_of(problem, own, random)
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
-    sure = problem.margins(episode(flow, found[0].kernels[0], weights))
+    sure = problem.margins(episode(flow, found[0].models[0], weights))
     np.testing.assert_allclose(found[0].least(weights), sure, atol=1e-5)
     assert float(jnp.min(found[1].least(weights) - sure)) < -1e-4
     assert float(jnp.max(found[1].least(weights) - sure)) <= 1e-6
@@ -131,6 +131,25 @@ def bold():
 
 def sampled(kernel, last=None):
     return Outcomes.of(FLOW, MOVES.actions[0], jnp.stack([kernel] * 3), last)
+
+
+def test_models_that_look_at_the_step_lead_where_their_moves_do(bold):
+    centres = jnp.asarray(GRID.centres)[:, None]
+    moved = GRID.displacement(
+        centres,
+        jax.vmap(lambda s, a: jax.vmap(lambda b: MOTION(s, b, None))(a))(
+            centres[:, 0], MOVES.actions
+        ),
+    )
+    by_step = jnp.broadcast_to(moved, (FLOW.problem.horizon, *moved.shape)).at[1].set(0.0)
+    found, alike = (
+        Outcomes.of(FLOW, MOVES.actions[0], each[None], None).expected(bold.weights)
+        for each in (by_step, MOVES.bank.kernels[0, :, 0])
+    )
+    np.testing.assert_allclose(found[1], alike[1], atol=1e-6)
+    assert float(jnp.max(jnp.abs(found[2] - alike[2]))) > 1e-3
+    still = FLOW.windows.push(found[1][:, None], jnp.zeros_like(moved[:, :1]), found[1], 1)
+    np.testing.assert_allclose(found[2], still, atol=1e-6)
 
 
 def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):

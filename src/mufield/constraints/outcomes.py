@@ -5,6 +5,7 @@ that its data allow. While mirror ascent climbs, margins are raised by what the 
 falls short of the planned one. A plan that is still not safe is mixed with a safe policy.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from jaxtyping import Array, Bool, Float
 from .._types import Margins, Mass, Masses, Step
 from ..flow.flow import Flow
 from ..flow.moves import Weights
+from ..flow.phi import AbstractPhi
 from ..flow.rollout import forward
-from ..flow.windows import KernelBank
 
 
 class Mixture(NamedTuple):
@@ -47,9 +48,10 @@ class Outcomes(eqx.Module):
     Attributes:
         flow: The flow of the problem, with agents' own actions.
         actions: The moves.
-        kernels: Landing kernels: of the mean, of samples that plans are made for, and of as many
-            that plans are only checked in: of many plans the best looks better than it is in the
-            samples that it was chosen by.
+        models: What moves lead to: in the mean model, in samples that plans are made for, and in as
+            many that plans are only checked in: of many plans the best looks better than it is in
+            the samples that it was chosen by. Landing kernels, if models do not look at the step;
+            otherwise displacements, because kernels of all steps may not fit into memory.
         errors: By how much too large each model expected the margins of the last episode; None if
             there was none.
         relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up
@@ -60,7 +62,7 @@ class Outcomes(eqx.Module):
 
     flow: Flow
     actions: Float[Array, "moves action_dim"]
-    kernels: Float[Array, "models cells moves window"]
+    models: Float[Array, "models *steps cells moves window"]
     errors: Float[Array, "models steps margins"] | None
     relaxation: float = eqx.field(static=True, default=1.5)
     trials: int = eqx.field(static=True, default=3)
@@ -68,45 +70,46 @@ class Outcomes(eqx.Module):
 
     @classmethod
     def of(
-        cls, flow: Flow, actions: Array, kernels: Array, last: tuple[Array, Weights] | None
+        cls, flow: Flow, actions: Array, models: Array, last: tuple[Array, Weights] | None
     ) -> "Outcomes":
-        """The outcomes by the models' kernels.
+        """The outcomes by the models' kernels or displacements.
 
         ``last`` are the population before each move of the last episode, and the weights of the
         policy that was run; None if there was no episode.
         """
         if last is None:
-            return cls(flow, actions, kernels, None)
+            return cls(flow, actions, models, None)
         problem, (mass, weights) = flow.problem, last
 
-        def error(kernel: Array) -> Margins:
+        def error(model: Array) -> Margins:
             begin = mass[0 if problem.first is None else problem.first]
-            expected = problem.margins(episode(flow, kernel, weights, begin))
+            expected = problem.margins(episode(flow, model, weights, begin))
             # How the episode ended is not known; each model knows how its last move would end.
-            phi = _by_kernel(flow, kernel)
-            end = phi.push(mass[-1][:, None] * weights[-1], None, mass[-1], problem.horizon - 1)
+            phi, targets = _transition(flow, model)
+            last = problem.horizon - 1
+            end = phi.push(mass[-1][:, None] * weights[-1], targets(last), mass[-1], last)
             was = problem.margins(jnp.concatenate([mass, end[None]]))
             return jnp.where(jnp.isfinite(was), expected - was, 0.0)
 
-        return cls(flow, actions, kernels, jax.lax.map(error, kernels))
+        return cls(flow, actions, models, jax.lax.map(error, models))
 
     def expected(self, weights: Weights) -> Masses:
         """The population under the mean model."""
-        return episode(self.flow, self.kernels[0], weights)
+        return episode(self.flow, self.models[0], weights)
 
     def least(self, weights: Weights) -> Margins:
         """The least margins of the models that plans are made for."""
-        return self._worst(weights, 1 + len(self.kernels) // 2)
+        return self._worst(weights, 1 + len(self.models) // 2)
 
     def checked(self, weights: Weights) -> Margins:
         """The least margins of all models."""
-        return self._worst(weights, len(self.kernels))
+        return self._worst(weights, len(self.models))
 
     def _worst(self, weights: Weights, count: int) -> Margins:
-        def one(kernel: Array) -> Margins:
-            return self.flow.problem.margins(episode(self.flow, kernel, weights))
+        def one(model: Array) -> Margins:
+            return self.flow.problem.margins(episode(self.flow, model, weights))
 
-        found = jax.lax.map(one, self.kernels[:count])
+        found = jax.lax.map(one, self.models[:count])
         least = jnp.min(found, axis=0)
         if self.errors is None:
             return least
@@ -169,19 +172,24 @@ class Outcomes(eqx.Module):
 
 def episode(
     flow: Flow,
-    kernel: Float[Array, "cells moves window"],
+    model: Float[Array, "*steps cells moves window"],
     weights: Weights,
     start: Mass | None = None,
 ) -> Masses:
-    """The population's distributions by a landing kernel, from the problem's start or another."""
-    phi = _by_kernel(flow, kernel)
+    """The population's distributions in one model, from the problem's start or another."""
+    phi, targets = _transition(flow, model)
 
     def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, None]:
-        return phi.push(mass[:, None] * now, None, mass, number), None
+        return phi.push(mass[:, None] * now, targets(number), mass, number), None
 
     return forward(phi, flow.problem, weights, step, start=start)[0]
 
 
-def _by_kernel(flow: Flow, kernel: Float[Array, "cells moves window"]) -> KernelBank:
-    """The transition by one landing kernel."""
-    return replace(flow.windows.with_kernels(kernel[None, :, None]), trips=flow.problem.trips)
+def _transition(
+    flow: Flow, model: Float[Array, "*steps cells moves window"]
+) -> tuple[AbstractPhi, Callable[[Step], Any]]:
+    """The transition in one model, and the displacements that it needs at a step."""
+    trips = flow.problem.trips
+    if model.ndim == 4:
+        return replace(flow.windows, trips=trips), lambda step: model[step]
+    return replace(flow.windows.with_kernels(model[None, :, None]), trips=trips), lambda step: None

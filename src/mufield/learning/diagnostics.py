@@ -60,7 +60,12 @@ def measure(
         _, reward_warning = _coverage(state.reward_model, fresh.of_rewards(), "rewards")
     margins = _margins(problem, episode)
     known = [margin for each in margins.values() for margin in each if margin is not None]
-    found = (plan.note, _missing(episode), warning, reward_warning, _violations(margins))
+    finding, before = state.model.finding or None, earlier[-1].finding if earlier else None
+    news = ""
+    if finding != before:
+        what = f"depends on {finding}" if finding else f"no longer seems to depend on {before}"
+        news = f"by the data so far, the motion {what}"
+    found = (news, plan.note, _missing(episode), warning, reward_warning, _violations(margins))
     return EpisodeMetrics(
         episode=state.episode + 1,
         value=earned.value,
@@ -81,6 +86,7 @@ def measure(
         margins=margins or None,
         elsewhere=earned.elsewhere,
         served=None if problem.trips is None else problem.trips.served(episode.mass),
+        finding=finding,
     )
 
 
@@ -194,7 +200,7 @@ def advice(model: AbstractModel, data: Transitions) -> str:
     if not seen.step:
         words += (
             "; the model does not see the time: if that matters, set the model's "
-            f"mu=Seen(lambda state, mu: mu.step / {data.problem.horizon})"
+            f"mu=Clock({data.problem.horizon})"
         )
     return words
 

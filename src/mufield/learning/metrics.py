@@ -17,10 +17,17 @@ COVERAGE_LEVEL = 0.95
 
 
 class Earned(NamedTuple):
-    """What an episode earned, and the share of its population that began elsewhere, if any did."""
+    """What later episodes are compared with.
+
+    Attributes:
+        value: J that was earned.
+        elsewhere: Share of the population that did not begin as the problem says, if any did.
+        finding: As of `EpisodeMetrics`.
+    """
 
     value: float
     elsewhere: float | None = None
+    finding: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class EpisodeMetrics:
         elsewhere: Share of the population that did not begin as the problem says; None if that
             may be chance. Such an episode does not count as the best.
         served: Share of a fleet's demand that found a vehicle.
+        finding: What the data so far showed the motion to depend on besides state and action, in
+            words; None if nothing was found.
     """
 
     episode: int
@@ -74,11 +83,12 @@ class EpisodeMetrics:
     margins: dict[str, list[float | None]] | None = None
     elsewhere: float | None = None
     served: float | None = None
+    finding: str | None = None
 
     @property
     def earned(self) -> Earned:
-        """What the episode counts with among others."""
-        return Earned(self.value, self.elsewhere)
+        """What later episodes are compared with."""
+        return Earned(self.value, self.elsewhere, self.finding)
 
     @property
     def optimism(self) -> float | None:
@@ -94,8 +104,8 @@ class EpisodeMetrics:
         """The figures by name, for files and tables."""
         row = {**asdict(self), "optimism": self.optimism, "regret": self.regret}
         # Most runs have no such figures.
-        rare = ("greedy", "greedy_expected", "margin", "assured", "margins")
-        absent = [name for name in (*rare, "elsewhere", "served") if row[name] is None]
+        rare = ("greedy", "greedy_expected", "margin", "assured", "margins", "elsewhere")
+        absent = [name for name in (*rare, "served", "finding") if row[name] is None]
         return {name: value for name, value in row.items() if name not in absent}
 
 

@@ -61,8 +61,8 @@ class LearnResult(eqx.Module):
     def best(self, *, cautious: bool = False) -> "BestPlan":
         """The policy that all data together make best, as `M3UCRL.best`; takes one more plan."""
         earned = [row.earned for row in self.metrics]
-        value, elsewhere = earned[best_episode(earned)]
-        best_run = (self.best_profile, value if elsewhere is None else None)
+        best = earned[best_episode(earned)]
+        best_run = (self.best_profile, best.value if best.elsewhere is None else None)
         return self.learner.best(self.state, cautious=cautious, best_run=best_run)
 
     def to_frame(self) -> Any:

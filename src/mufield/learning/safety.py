@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Action, Key, Mass, Masses, Scalar, State
+from .._types import Action, Key, Mass, Masses, Scalar, State, Step
 from ..checks import is_a
 from ..constraints.outcomes import Outcomes
 from ..errors import UserError
@@ -193,11 +193,6 @@ def sampled_outcomes(
     each move, and the weights of its policy. Other arguments as of `Safety.plan`.
     """
     problem, grid = flow.problem, flow.problem.grid
-    if dependence(problem, MeanMotion(model, problem.max_move)).step:
-        raise UserError(
-            "constraints cannot be satisfied yet under a model that looks at mu.step: what may "
-            "happen is computed once for all steps; leave mu.step out of the model's features"
-        )
     drawn = model.mean_and_draws(jax.random.split(key, 2 * samples.draws))
     width = (samples.widening * draw_width(model)).astype(mean_mass.dtype)
 
@@ -206,15 +201,21 @@ def sampled_outcomes(
         found = found[0] + width * (found - found[0])
         return jax.vmap(lambda end: within_reach(state, end, problem.max_move))(found)
 
-    def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves models dim"]:
-        state, here = cell
-        mu = MeanField(mass=mean_mass, here=here, grid=grid)
-        return grid.displacement(state, jax.vmap(lambda action: ends(state, action, mu))(moves))
-
     centres = jnp.asarray(grid.centres, dtype=mean_mass.dtype)
-    moved = jax.lax.map(of_cell, (centres, mean_mass), batch_size=8)
-    kernels: Array = jax.lax.map(flow.windows.kernel, jnp.moveaxis(moved, 2, 0))
-    return Outcomes.of(flow, moves, kernels, last)
+
+    def at_step(step: Step) -> Float[Array, "models cells moves dim"]:
+        def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves models dim"]:
+            state, here = cell
+            mu = MeanField(mass=mean_mass, here=here, grid=grid, step=step)
+            return grid.displacement(state, jax.vmap(lambda action: ends(state, action, mu))(moves))
+
+        return jnp.moveaxis(jax.lax.map(of_cell, (centres, mean_mass), batch_size=8), 2, 0)
+
+    if dependence(problem, MeanMotion(model, problem.max_move)).step:
+        models = jnp.swapaxes(jax.lax.map(at_step, problem.steps), 0, 1)
+    else:
+        models = jax.lax.map(flow.windows.kernel, at_step(0))
+    return Outcomes.of(flow, moves, models, last)
 
 
 def weights_of(

@@ -12,6 +12,7 @@ from .ensemble import DeepEnsemble as DeepEnsemble
 from .features import FeatureMap as FeatureMap
 from .gp import GaussianProcess as GaussianProcess
 from .gp import TheoryBeta as TheoryBeta
+from .inputs import Search as Search
 from .kernels import AbstractKernel as AbstractKernel
 from .kernels import AbstractPrior as AbstractPrior
 from .kernels import Additive as Additive

@@ -79,6 +79,14 @@ class AbstractModel(eqx.Module):
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean and standard deviations for one agent; differentiable, batched by the caller."""
 
+    @property
+    def finding(self) -> str:
+        """What the data showed the motion to depend on besides state and action, in words.
+
+        Empty if nothing was searched for or found.
+        """
+        return ""
+
     def draw(self, key: Key) -> Motion:
         """A motion, or a reward, drawn from the posterior, for Thompson sampling.
 

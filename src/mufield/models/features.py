@@ -1,5 +1,6 @@
 """What models see and predict: features z(s, a, mu), scaled outputs, and regression data."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -51,6 +52,13 @@ class FeatureMap(eqx.Module):
         """Indices of the features of the state, of the action, and of mu."""
         first, own = position_size(self.grid), self.own_size
         return tuple(range(first)), tuple(range(first, own)), tuple(range(own, self.size))
+
+    @property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the features of each input that mu consists of."""
+        sizes = [each.size(self.grid) for each in self.mu.inputs]
+        ends = np.cumsum([self.own_size, *sizes])
+        return tuple(tuple(range(a, b)) for a, b in pairwise(ends.tolist()))
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "features"]:
         """The features of one agent."""

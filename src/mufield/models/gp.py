@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,11 +13,23 @@ from jaxtyping import Float
 from .._types import Key
 from ..checks import is_a
 from ..errors import UserError
-from ..policies.encoders import AbstractEncoder, Here, LogHere, Unseen, check_encoder
+from ..policies.encoders import (
+    AbstractEncoder,
+    Around,
+    Centre,
+    Clock,
+    Here,
+    Joined,
+    LogHere,
+    Unseen,
+    check_encoder,
+    joined,
+)
 from .base import AbstractBeta, AbstractModelFamily, check_beta, with_beta
 from .data import Transitions
 from .features import FeatureMap, Rows, Units
-from .kernels import AbstractKernel, AbstractPrior, Additive, Structured, Sum
+from .inputs import Search
+from .kernels import AbstractKernel, AbstractPrior, Additive, Structured
 from .likelihood import LEAST_NOISE, Limits, most_likely, with_stopped_moves
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
 
@@ -67,9 +79,11 @@ class GaussianProcess(AbstractModelFamily):
     Attributes:
         prior: What is known beforehand: `Structured`, `ControlAffine`, `Additive`, or a kernel on
             features.
-        mu: How the features show the population. None: as `Here` from the first data on until
-            they show that the motion does not depend on it, if the prior can tell; otherwise not
-            at all.
+        mu: How the features show the population and the step. None: as the data need it, if the
+            prior can tell. They may need the mass of the own cell (`Here`), which is seen from the
+            first data on until they show that it does not matter; `Around`, `Centre` and `Clock`
+            are seen once the data ask for them. With other priors, None is `Unseen`.
+        search: What evidence decides that.
         learn_noise: Whether the noise is learned even if the problem says what it is.
         fit_kernel: Whether the kernel's parameters are fitted, by the marginal likelihood.
         length_scales: Least and greatest length scale of a fit.
@@ -85,6 +99,7 @@ class GaussianProcess(AbstractModelFamily):
     mu: AbstractEncoder | None = eqx.field(static=True, default=None)
     learn_noise: bool = eqx.field(static=True, default=False)
     fit_kernel: bool = eqx.field(static=True, default=True)
+    search: Search = eqx.field(static=True, default=Search())
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
     variances: tuple[float, float] = eqx.field(static=True, default=(1e-3, 20.0))
     inducing: int = eqx.field(static=True, default=256)
@@ -103,7 +118,7 @@ class GaussianProcess(AbstractModelFamily):
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
-        features, std, factor = self._solved(data, key)
+        features, std, factor, evidence = self._solved(data, key)
         dtype = data.problem.initial.dtype
         model = Posterior(
             beta=jnp.ones((), dtype),
@@ -112,6 +127,7 @@ class GaussianProcess(AbstractModelFamily):
             noise_std=jnp.asarray(std, dtype),
             process=Process.of(factor, dtype),
             information_gain=jnp.asarray(factor.information_gain, dtype),
+            evidence=jnp.asarray(evidence, dtype),
         )
         model = with_beta(self.beta, self, model, data, key)
         for path, leaf in jax.tree_util.tree_leaves_with_path(model):
@@ -139,38 +155,45 @@ class GaussianProcess(AbstractModelFamily):
         return replace(self, mu=solved.features.mu), solved.factor
 
     def rows(self, data: Transitions) -> Rows:
-        """Features and scaled targets of the transitions, with what is seen of mu at first."""
-        return Rows.of(FeatureMap(data.problem, self._first_mu), data)
+        """Features and scaled targets of the transitions, with all that may be seen of mu."""
+        return Rows.of(self._inputs(data), data)
 
-    @property
-    def _first_mu(self) -> AbstractEncoder:
-        """How mu is seen before the data tell."""
-        if self.mu is not None:
-            return self.mu
-        return Here() if isinstance(self.prior, AbstractPrior) and self.prior.finds_mu else Unseen()
+    def _inputs(self, data: Transitions) -> FeatureMap:
+        """The features with all that may be seen."""
+        horizon = data.problem.horizon
+        every = FeatureMap(data.problem, Joined((Here(), Around(), Centre(), Clock(horizon))))
+        if self.mu is None and isinstance(self.prior, AbstractPrior) and self.prior.parts(every):
+            return every
+        return FeatureMap(data.problem, Unseen() if self.mu is None else self.mu)
 
     def _solved(self, data: Transitions, key: Key) -> "_Solved":
-        """Kernel, noise and features of mu by the evidence, and the posterior's linear algebra."""
-        features = FeatureMap(data.problem, self._first_mu)
+        """Kernel, noise and inputs by the evidence, and the posterior's linear algebra."""
+        features = self._inputs(data)
         kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
-        kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), kernel)
         rows, scale = Rows.of(features, data), np.asarray(Units.of(data).scale)
         std = None if self.learn_noise else data.noise_std
         noise = None if std is None else np.maximum((std / scale) ** 2, LEAST_NOISE)
         limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
-        found = most_likely(kernel, noise, rows, limits, key)
-        kernel = found.kernel
-        if self.mu is None and features.parts[-1]:
-            assert isinstance(kernel, Sum)
-            # Before the first data no prediction changes with mu, and plans are faster without.
-            unseen = not rows.observed.any()
-            # Seeing mu must cost a nat before it is hidden: without evidence either way, a model
-            # that sees it is unsure, and one that does not is sure and perhaps wrong.
-            if unseen or (found.sample is not None and found.evidence_of_right() < -1.0):
-                features, kernel = FeatureMap(data.problem, Unseen()), kernel.left
-                rows = rows._replace(inputs=rows.inputs[:, : features.size])
-        noise = found.noise
+        settings = (noise, rows, limits, key)
+        evidence: tuple[float, ...] = ()
+        if self.mu is None and features.inputs:
+            assert isinstance(self.prior, AbstractPrior)
+            parts = self.prior.parts(features)
+            assert parts is not None
+            seen = self.search(jax.tree.map(_as_double, parts), *settings)
+            noise, evidence = seen.noise, seen.evidence
+            axes = [features.inputs[i - 1] for i in seen.inputs]
+            columns = [*range(features.own_size), *(axis for each in axes for axis in each)]
+            rows = rows._replace(inputs=rows.inputs[:, columns])
+            mu = joined([features.mu.inputs[i - 1] for i in seen.inputs])
+            features = FeatureMap(data.problem, mu)
+            # The fitted parameters, with the indices that the features have now.
+            structure = jax.tree.structure(self.prior(features))
+            kernel = jax.tree.unflatten(structure, jax.tree.leaves(seen.kernel))
+        else:
+            found = most_likely(jax.tree.map(_as_double, kernel), *settings)
+            kernel, noise = found.kernel, found.noise
         if self.inducing > 0:
             limit, distinct = LOST_INFORMATION, _distinct(noise)
             factor = Factor.of(kernel, noise, rows, self.inducing, limit, distinct)
@@ -178,15 +201,25 @@ class GaussianProcess(AbstractModelFamily):
             factor = Factor.of(kernel, noise, rows, len(data), tolerance=0.0)
         rows = with_stopped_moves(rows, factor.phi, noise)
         std = np.sqrt(noise) * scale if std is None else std
-        return _Solved(features, std, replace(factor, rows=rows))
+        return _Solved(features, std, replace(factor, rows=rows), evidence)
 
 
 class _Solved(NamedTuple):
-    """What a fit consists of; ``std`` is the noise's standard deviation, unscaled."""
+    """What a fit consists of.
+
+    Attributes:
+        std: Standard deviation of the noise, unscaled.
+        evidence: Nats that each input of mu brings; empty if the inputs were given.
+    """
 
     features: FeatureMap
     std: Float[np.ndarray, "outputs"]
     factor: Factor
+    evidence: tuple[float, ...]
+
+
+def _as_double(leaf: Any) -> np.ndarray:
+    return np.asarray(leaf, dtype=float)
 
 
 def _distinct(noise: Float[np.ndarray, "outputs"]) -> float:

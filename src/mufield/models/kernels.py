@@ -6,7 +6,8 @@ A kernel k(x, y) is written for one pair of points.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import reduce
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .._arrays import device_array
 from .._types import Scalar
 from ..errors import UserError
+from ..policies.encoders import AbstractEncoder
 from .features import FeatureMap
 
 Point = Float[Array, "features"]
@@ -161,18 +163,18 @@ class Select(AbstractKernel):
 
 
 class AbstractPrior(eqx.Module):
-    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu).
-
-    Attributes:
-        finds_mu: Whether its kernels are sums whose right part is all that depends on mu, so that
-            a fit can tell whether the data need it.
-    """
-
-    finds_mu: ClassVar[bool] = False
+    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu)."""
 
     @abstractmethod
     def __call__(self, features: FeatureMap) -> AbstractKernel:
         """The kernel for the features of a problem."""
+
+    def parts(self, features: FeatureMap) -> tuple[AbstractKernel, ...] | None:
+        """Terms of the kernel: one of state and action, then one for each input of mu.
+
+        None if it is no such sum; then data cannot tell which inputs they need.
+        """
+        return None
 
 
 class ControlAffine(AbstractPrior):
@@ -209,16 +211,18 @@ class Structured(AbstractPrior):
     """Any motion: a sum of parts, of which the fit finds out how large each is.
 
     A common response to the action, linear and bent; a drift, a gain and a bent response that
-    change smoothly with the place; a drift and a gain that change sharply with it; and, if mu is
-    seen, a drift and a gain that change with the crowd, everywhere alike or by place. A part that
+    change smoothly with the place; a drift and a gain that change sharply with it; and for each
+    input of mu a drift and a gain that change with it, everywhere alike or by place. A part that
     the data do not need shrinks in the fit, so that simple motions need few data.
     """
 
-    finds_mu: ClassVar[bool] = True
-
     def __call__(self, features: FeatureMap) -> AbstractKernel:
-        """The kernel for the features of a problem; the part of mu is the right one of its sum."""
-        of_state, of_action, of_mu = features.parts
+        """The kernel for the features of a problem."""
+        return reduce(Sum, self.parts(features))
+
+    def parts(self, features: FeatureMap) -> tuple[AbstractKernel, ...]:
+        """Terms of the kernel: one of state and action, then one for each input of mu."""
+        of_state, of_action, _ = features.parts
 
         def linear(gain: float, drift: float) -> Select:
             return Select(Linear(gain, drift), of_action)
@@ -233,12 +237,15 @@ class Structured(AbstractPrior):
         smooth = Product(local, _smooth(of_state, 0.7))
         edges = Select(Matern32(np.full(len(of_state), 0.5)), of_state)
         own = Sum(Sum(common, smooth), Product(linear(gain=0.02, drift=0.02), edges))
-        if not of_mu:
-            return own
-        seen = _smooth(of_mu, 2.0)
-        everywhere = Product(linear(gain=0.05, drift=0.05 / 3), seen)
-        here = Product(linear(gain=0.02, drift=0.02 / 3), _smooth(of_state, 0.7))
-        return Sum(own, Sum(everywhere, Product(here, seen)))
+
+        def of_input(encoder: AbstractEncoder, axes: tuple[int, ...]) -> Sum:
+            seen = _smooth(axes, encoder.length_scale)
+            everywhere = Product(linear(gain=0.05, drift=0.05 / 3), seen)
+            by_place = Product(linear(gain=0.02, drift=0.02 / 3), _smooth(of_state, 0.7))
+            return Sum(everywhere, Product(by_place, seen))
+
+        each = zip(features.mu.inputs, features.inputs, strict=True)
+        return own, *(of_input(encoder, axes) for encoder, axes in each)
 
 
 class Additive(AbstractPrior):

@@ -48,19 +48,6 @@ class Hyperparameters:
     noise: Float[np.ndarray, "dim"]
     sample: Rows | None = None
 
-    def evidence_of_right(self) -> float:
-        """Nats of log likelihood that the right part of a sum of kernels brings."""
-        assert self.sample is not None
-        leaves = jax.tree_util.tree_leaves_with_path(self.kernel)
-        names = [jax.tree_util.keystr(path) for path, leaf in leaves for _ in range(np.size(leaf))]
-        right = [n.startswith(".right") and not n.endswith("length_scale") for n in names]
-        values, absent = _ranges(self.kernel, None)[0], 1e-10
-        found = []
-        for each in (values, np.where(right, absent, values)):
-            vector = np.log(np.concatenate([each, self.noise]))
-            found.append(_evaluated(self.kernel, vector, self.sample)[0])
-        return found[0] - found[1]
-
 
 def most_likely(
     kernel: AbstractKernel,

@@ -200,6 +200,7 @@ class Posterior(AbstractModel):
         noise_std: Unscaled standard deviation of the noise.
         process: The process of the scaled outputs.
         information_gain: I(f; y) of the data, summed over the axes.
+        evidence: Nats of log likelihood that each input of mu brings, if inputs were searched for.
     """
 
     beta: Scalar
@@ -208,6 +209,15 @@ class Posterior(AbstractModel):
     noise_std: Float[Array, "outputs"]
     process: Process
     information_gain: Scalar
+    evidence: Float[Array, "inputs"]
+
+    @property
+    def finding(self) -> str:
+        """The inputs that the data showed to matter, in words; see `mufield.models.inputs`."""
+        evidence = np.asarray(self.evidence)
+        seen = zip(self.features.mu.inputs, evidence, strict=False)
+        sure = 5.0  # nats; the own cell's mass is seen without evidence, too
+        return " and ".join(each.words for each, nats in seen if nats > sure)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean and standard deviations for one agent."""

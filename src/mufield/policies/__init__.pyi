@@ -6,7 +6,11 @@ from .base import Profile as Profile
 from .base import as_profile as as_profile
 from .base import saved_as as saved_as
 from .encoders import AbstractEncoder as AbstractEncoder
+from .encoders import Around as Around
+from .encoders import Centre as Centre
+from .encoders import Clock as Clock
 from .encoders import Here as Here
+from .encoders import Joined as Joined
 from .encoders import LogHere as LogHere
 from .encoders import Pooled as Pooled
 from .encoders import Seen as Seen

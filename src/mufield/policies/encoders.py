@@ -5,10 +5,10 @@ An encoder holds settings but no arrays; it takes the grid from ``mu.grid`` when
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,20 @@ from ..space.measure import MeanField, log_mass
 
 @dataclass(frozen=True)
 class AbstractEncoder:
-    """Turns mu, as one agent sees it, into a vector of numbers of the order of one."""
+    """Turns mu, as one agent sees it, into a vector of numbers of the order of one.
+
+    Attributes:
+        words: What it shows, for sentences.
+        length_scale: Distance between vectors at which a prior expects a motion to differ.
+    """
+
+    words: ClassVar[str] = "mu"
+    length_scale: ClassVar[float] = 2.0
+
+    @property
+    def inputs(self) -> "tuple[AbstractEncoder, ...]":
+        """The encoders whose vectors it consists of: itself, if it is not several."""
+        return (self,)
 
     @abstractmethod
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
@@ -39,6 +52,11 @@ class AbstractEncoder:
 class Unseen(AbstractEncoder):
     """Nothing of mu."""
 
+    @property
+    def inputs(self) -> tuple[AbstractEncoder, ...]:
+        """None."""
+        return ()
+
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """An empty vector."""
         return jnp.zeros((0,), dtype=mu.mass.dtype)
@@ -48,9 +66,74 @@ class Unseen(AbstractEncoder):
 class Here(AbstractEncoder):
     """The mass of the agent's own cell, as log(1 + mass) in multiples of the uniform mass."""
 
+    words: ClassVar[str] = "the mass of the own cell"
+
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """One number."""
         return jnp.log1p(mu.here * mu.grid.n_cells)[None]
+
+
+@dataclass(frozen=True)
+class Around(AbstractEncoder):
+    """The mass of the next cell in each direction, on the scale of `Here`; of a wall none."""
+
+    words: ClassVar[str] = "the mass of the cells around"
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """Two numbers for each axis: of the cell below and of the cell above."""
+        apart = np.diag(mu.grid.cell_size)
+        points = state + jnp.asarray(np.concatenate([-apart, apart]), dtype=state.dtype)
+        return jnp.log1p(jax.vmap(mu.at)(points) * mu.grid.n_cells)
+
+
+@dataclass(frozen=True)
+class Centre(AbstractEncoder):
+    """The mean over the population of `position_features`: where its centre is."""
+
+    words: ClassVar[str] = "the mean of the population"
+    length_scale: ClassVar[float] = 1.0
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """As many numbers as `position_features` has."""
+        centres = jnp.asarray(mu.grid.centres, dtype=mu.mass.dtype)
+        return mu.mass @ jax.vmap(lambda each: position_features(mu.grid, each))(centres)
+
+
+@dataclass(frozen=True)
+class Clock(AbstractEncoder):
+    """The number of the step: -1 at the first of ``horizon`` steps, 1 after the last."""
+
+    horizon: int
+
+    words: ClassVar[str] = "the step"
+    length_scale: ClassVar[float] = 0.4
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """One number."""
+        return (2.0 * jnp.asarray(mu.step, dtype=mu.mass.dtype) / self.horizon - 1.0)[None]
+
+
+@dataclass(frozen=True)
+class Joined(AbstractEncoder):
+    """The vectors of several encoders, one after the other."""
+
+    encoders: tuple[AbstractEncoder, ...]
+
+    @property
+    def inputs(self) -> tuple[AbstractEncoder, ...]:
+        """The encoders."""
+        return self.encoders
+
+    def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
+        """All numbers of all encoders."""
+        return jnp.concatenate([Unseen()(state, mu), *(each(state, mu) for each in self.encoders)])
+
+
+def joined(encoders: Sequence[AbstractEncoder]) -> AbstractEncoder:
+    """One encoder that shows what several do."""
+    if len(encoders) == 1:
+        return encoders[0]
+    return Joined(tuple(encoders)) if encoders else Unseen()
 
 
 @dataclass(frozen=True)

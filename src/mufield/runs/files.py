@@ -58,8 +58,8 @@ class RunFiles:
 
     @property
     def earned(self) -> list[Earned]:
-        """What the episodes earned, and which of them began elsewhere than the problem says."""
-        return [Earned(row["value"], row.get("elsewhere")) for row in self.rows]
+        """What the episodes earned, and what later ones are compared with besides."""
+        return [Earned(row["value"], row.get("elsewhere"), row.get("finding")) for row in self.rows]
 
     @property
     def best_episode(self) -> int:

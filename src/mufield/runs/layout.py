@@ -241,6 +241,8 @@ def _wanted(name: str, value: Any) -> str:
     if name == "notes":
         right = isinstance(value, list) and all(isinstance(each, str) for each in value)
         return "" if right else "a list of texts"
+    if name == "finding":
+        return "" if value is None or isinstance(value, str) else "a text"
     if name == "margins":
         right = value is None or (
             isinstance(value, dict)

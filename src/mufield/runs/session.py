@@ -157,7 +157,7 @@ class Session:
             best_run: tuple[Profile, float | None] | None = None
             if self.store.episodes:
                 number = self.store.best_episode
-                value, elsewhere = self.store.earned[number - 1]
+                value, elsewhere, _ = self.store.earned[number - 1]
                 best_run = (self._read_plan(number).profile, value if elsewhere is None else None)
             state = self.state
             for log in self.store.logs:

@@ -7,6 +7,7 @@ python docs/pictures.py rooms taxis    # some of them
 """
 
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import mufield as mf
-from mufield import cli, demo, viz
+from mufield import cli, viz
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -41,9 +42,10 @@ def run() -> None:
 
 
 def taxis() -> None:
-    """What `mufield demo fleet` draws."""
+    """What `examples/manhattan.py` draws."""
     with tempfile.TemporaryDirectory() as place:
-        demo.run("fleet", Path(place))
+        script = Path(__file__).parent.parent / "examples" / "manhattan.py"
+        subprocess.run([sys.executable, script, "--out", place], check=True)
         for name in ("fleet", "served"):
             shutil.copy(Path(place) / f"{name}.png", IMAGES / f"taxis-{name}.png")
 

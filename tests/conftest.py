@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: (item.path.name != "test_docs.py", item.path not in slow))
 
 
-MOST_MAPPINGS = 20_000
+MOST_MAPPINGS = 40_000
 """Pieces of memory that a worker may map before it forgets its compiled programs."""
 
 

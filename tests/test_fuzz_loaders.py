@@ -137,7 +137,7 @@ def test_a_file_that_was_cut_short_is_refused(name, loaders, originals, tmp_path
 def test_a_flipped_bit_is_found_or_changes_nothing(name, loaders, originals, tmp_path):
     path, whole = tmp_path / name, (originals / name).read_bytes()
     sound, count = loaders[name](originals / name), 0
-    many = at_night(150, 30)
+    many = at_night(150, 20)
     for data in flips(whole, many):
         path.write_bytes(data)
         found = refused(loaders[name], path)
@@ -212,8 +212,8 @@ def copied(zoo, tmp_path):
 def test_a_damaged_run_is_refused_by_name_or_mended(name, zoo, copied, tmp_path):
     open_run, path, sentinel = zoo.open_run, copied / name, tmp_path / "executed"
     sound, whole = open_run(copied), path.read_bytes()
-    damaged = {f"cut to {len(data)}": data for data in truncations(whole)[:: at_night(6, 4)]}
-    damaged |= {f"flip {i}": data for i, data in enumerate(flips(whole or b"\0", at_night(10, 3)))}
+    damaged = {f"cut to {len(data)}": data for data in truncations(whole)[:: at_night(4, 8)]}
+    damaged |= {f"flip {i}": data for i, data in enumerate(flips(whole or b"\0", at_night(10, 2)))}
     others = foreign(sentinel)
     # Files of one format share their reader, so one of each format meets all foreign files.
     damaged |= others if name in THOROUGH else {what: others[what] for what in FEW}

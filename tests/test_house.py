@@ -15,8 +15,8 @@ MOST_FILES = 50
 
 @pytest.mark.slow
 def test_learning_walks_through_few_files():
-    rooms = mf.make("four-rooms", horizon=3)
-    learner = mf.M3UCRL(rooms.problem)
+    rooms = mf.make("four-rooms", horizon=3, drawing="...\n.#.\n...")
+    learner = mf.M3UCRL(rooms.problem, planner=mf.MirrorPlanner(points=3, sweeps=4))
     visited = set()
 
     def visit(frame, event, argument):

@@ -17,7 +17,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TESTS = ("tests/flow", "tests/planning", "tests/fleet/test_trips.py", "tests/golden")
+TESTS = (
+    *("tests/planning", "tests/flow", "tests/fleet/test_trips.py", "tests/golden"),
+    "tests/learning/test_replan.py",
+)
 MUTANTS = (
     ("flow/phi.py", "taken = joint * chance[:, None]", "taken = joint * chance[:, None] ** 2"),
     ("flow/phi.py", "self.move(joint - taken,", "self.move(joint,"),
@@ -73,7 +76,10 @@ def main() -> int:
             survivors += [number] if ran.returncode == 0 else []
             by = found[0].split(" ")[1] if found else "an error"
             verdict = "SURVIVES" if ran.returncode == 0 else f"found by {by}"
-            print(f"{number:2} {file}: {new!r}: {verdict}, {time.monotonic() - began:.0f} s")
+            print(
+                f"{number:2} {file}: {new!r}: {verdict}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
     print(f"{len(survivors)} of {len(chosen)} survive: {survivors}")
     return int(bool(survivors))
 

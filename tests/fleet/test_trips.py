@@ -220,7 +220,7 @@ def test_the_flow_is_the_histogram_of_many_agents():
     assert share == pytest.approx(0.5, abs=0.02)
 
 
-def test_tracked_agents_know_who_was_carried_and_models_learn_from_the_others():
+def test_tracked_agents_know_who_was_carried_and_only_the_others_are_data():
     system = mf.SimulatedSystem(TAXIS, walk)
     episode = system.run(policy, KEY, agents=200)
     share = float(jnp.sum(system.evaluate(policy).rewards + 0.0)) / 4
@@ -228,6 +228,11 @@ def test_tracked_agents_know_who_was_carried_and_models_learn_from_the_others():
     data = mf.models.Transitions.of(TAXIS, [episode])
     assert len(data) == int(jnp.sum(~episode.carried))
     assert np.abs(data.next_states - data.states).max() < 0.9 + 5 * 0.2
+
+
+@pytest.mark.nightly
+def test_a_fleet_that_is_carried_can_be_learned():
+    system = mf.SimulatedSystem(TAXIS, walk)
     learned = mf.learn(
         system, mf.M3UCRL(TAXIS, planner=mf.MirrorPlanner(points=3, sweeps=20)), episodes=2, seed=0
     )

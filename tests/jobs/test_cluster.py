@@ -107,6 +107,7 @@ def test_a_node_that_is_lost_changes_no_bit(nodes, tmp_path, monkeypatch):
     assert not list(compute_missing(jobs, store, pool, progress=False))
 
 
+@pytest.mark.nightly  # by day: processes of one machine, in test_jobs.py
 def test_a_client_whose_directory_nobody_shares_gets_everything_handed_back(
     nodes, tmp_path, random_job
 ):

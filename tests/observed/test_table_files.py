@@ -27,7 +27,7 @@ def peak_of(action):
 
 def test_blank_lines_take_no_memory(tmp_path):
     path = tmp_path / "bomb.csv.gz"
-    path.write_bytes(gzip.compress(b"a,b\n1,2\n" + b"\n" * 2_000_000))
+    path.write_bytes(gzip.compress(b"a,b\n1,2\n" + b"\n" * 300_000))
     assert path.stat().st_size < 10_000
     assert peak_of(lambda: read_table(path)) < 8 * MEGABYTE
     assert read_table(path).columns == {"a": ["1"], "b": ["2"]}

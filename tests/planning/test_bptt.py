@@ -93,7 +93,7 @@ def test_stepping_by_hand_is_what_the_driver_does():
 @pytest.mark.parametrize("kind", [Table(), Network(width=4, depth=1)], ids=str)
 def test_plans_do_not_depend_on_the_unit_of_the_reward(kind):
     figures = []
-    for unit in (1e-6, 1.0, 1e6):
+    for unit in (1e-6, 1e6):
 
         def reward(state, action, mu, unit=unit):
             return unit * (state[0] - log_mass(mu.here))
@@ -102,7 +102,7 @@ def test_plans_do_not_depend_on_the_unit_of_the_reward(kind):
         starts = [kind.random(flow.problem, BOX, KEY)]
         found = BPTT(steps=60, learning_rate=kind.learning_rate).solve(flow, walk, starts)
         figures.append(float(found.value) / unit)
-    assert figures == pytest.approx([figures[1]] * 3, rel=1e-3)
+    assert figures[0] == pytest.approx(figures[1], rel=1e-3)
 
 
 def test_a_plan_is_no_worse_than_the_last_one_by_the_motion_itself(monkeypatch):

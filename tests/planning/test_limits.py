@@ -109,6 +109,16 @@ def test_the_certificate_of_a_plan_is_as_tight_as_the_ascent(capped):
         mf.certify(flow_with(), walk, capped.profile, MOVES, multipliers=capped.multipliers)
 
 
+def test_the_bound_with_multipliers_is_one_of_the_lagrangian(free):
+    """J plus multipliers times margins, of any plan: also where the limit does not bind."""
+    flow = flow_with(mf.constraints.mass_at_most(GRID, DOOR, 0.5))
+    prices = jnp.full((5, 1), 10.0)
+    bound = mf.certify(flow, walk, free.profile, MOVES, multipliers=prices)
+    margins = flow.problem.margins(flow.rollout(free.profile, walk).mass)
+    assert float(jnp.min(margins)) > 0.1
+    assert bound.upper >= bound.value + float(jnp.sum(prices * margins)) - 1e-6
+
+
 def test_what_no_policy_can_keep_is_proved():
     flow = flow_with(
         mf.constraints.mass_at_least(GRID, lambda state: state[0] > 4, 0.5, steps=(2,))

@@ -11,8 +11,9 @@ from report_runs import LINE, SMALL, add_episode, begin
 
 from mufield import Box, Grid, Problem, uniform
 from mufield.io.sealed import read_sealed, write_sealed
+from mufield.report import data
 from mufield.report.data import RunReader, collect, make_readers, snapshot
-from mufield.report.flows import Scene, Selection, encode_actions, encode_masses, select
+from mufield.report.flows import MOST_BYTES, Scene, encode_actions, encode_masses, that_fit
 from mufield.runs.layout import LAYOUT
 
 
@@ -54,7 +55,6 @@ def test_a_run_comes_with_its_figures_flows_and_settings(run, small_rooms):
     assert set(found["flows"]) == {1, 2, 3}
     assert (found["message"], found["flow_note"]) == ("", "")
     flow = found["flows"][3]
-    assert flow["steps"] == [0, 1, 2, 3]
     np.testing.assert_allclose(decode_masses(flow["mass"], 8), masses, atol=1e-4)
     np.testing.assert_allclose(decode_actions(flow["actions"], (3, 8, 2)), actions, atol=0.01)
 
@@ -79,7 +79,7 @@ def test_a_line_has_actions_too(tmp_path, corridor):
     np.testing.assert_allclose(decode_actions(flow["actions"], (4, 24, 1)), actions, atol=0.01)
 
 
-def test_a_space_of_three_dimensions_is_seen_from_above(tmp_path):
+def test_of_a_space_of_three_dimensions_only_the_figures_are_shown(tmp_path, monkeypatch):
     grid = Grid.from_map(["..\n.#", "..\n##"])
     problem = Problem(
         grid=grid,
@@ -91,15 +91,11 @@ def test_a_space_of_three_dimensions_is_seen_from_above(tmp_path):
         max_move=1.0,
     )
     directory = begin(tmp_path / "space", SMALL)
-    masses, _ = add_episode(directory, problem, 1)
-    scene = Scene(problem)
-    flow = scene.episode(masses, directory / "policies" / "0001.policy")
-    assert scene.document()["walls"] == "0010"
-    assert scene.document()["seen_from_above"]
-    seen = decode_masses(flow["mass"], 3)
-    np.testing.assert_allclose(seen.sum(axis=1), 1.0, atol=1e-3)
-    np.testing.assert_allclose(seen[:, 1], masses[:, [1, 2]].sum(axis=1), atol=1e-3)
-    assert flow["unit"] <= np.sqrt(2)
+    add_episode(directory, problem, 1)
+    monkeypatch.setattr(data, "build_problem", lambda config, imports: problem)
+    (found,) = collect([RunReader(directory)])["runs"]
+    assert (len(found["rows"]), found["flows"]) == (1, {})
+    assert found["flow_message"] == "The flow cannot be drawn: the space has three dimensions."
 
 
 def paying(reward, **options):
@@ -200,21 +196,14 @@ def test_runs_of_one_name_are_told_apart_by_their_place(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30, 500])
-@pytest.mark.parametrize("horizon", [1, 20, 200])
-@pytest.mark.parametrize("bytes_of_step", [400, 40_000, 2_000_000])
-def test_what_is_kept_fits_and_holds_the_best(count, horizon, bytes_of_step):
+@pytest.mark.parametrize("size", [4_000, 400_000, 1_400_000, 20_000_000])
+def test_what_is_kept_fits_and_holds_the_best(count, size):
     values = [float(-abs(number - count // 3)) for number in range(count)]
-    kept = select(values, horizon, bytes_of_step)
-    steps = len({*range(0, horizon + 1, kept.stride), horizon})
-    assert len(kept.episodes) * steps * bytes_of_step <= max(
-        Selection.most_bytes, 3 * bytes_of_step
-    )
-    assert count // 3 + 1 in kept.episodes
-    assert set(kept.episodes) <= set(range(1, count + 1))
-    all_fit = count * (horizon + 1) * bytes_of_step <= Selection.most_bytes
-    if all_fit:
-        assert (kept.episodes, kept.stride) == (tuple(range(1, count + 1)), 1)
-        assert kept.note == ""
+    kept = that_fit(values, size)
+    assert len(kept) * size <= MOST_BYTES
+    assert set(kept) <= set(range(1, count + 1))
+    assert (count // 3 + 1 in kept) == (size <= MOST_BYTES)
+    assert (len(kept) == count) == (count * size <= MOST_BYTES)
 
 
 def test_a_run_of_a_real_system_says_so_and_how_many_agents_there_were(run):

@@ -153,7 +153,7 @@ def test_kill_9_at_random_moments_changes_nothing(small, tmp_path, begin):
     draw = random.Random(0)
     # Past its compilations an episode takes about a tenth of a second; so each process is killed
     # somewhere in its first few episodes.
-    for command in (first, ["train", "--out", run]):
+    for command in at_night((first, ["train", "--out", run]), (first,)):
         done = len(list(run.glob("episodes/*.safetensors")))
         process = start(*command)
         wait_for(run / f"episodes/{done + 1:04d}.safetensors", process)

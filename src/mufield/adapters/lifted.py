@@ -5,7 +5,6 @@ the next state Phi(mu, pi) and the reward r-hat(mu, pi). Nothing in it is random
 """
 
 import math
-import re
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._types import Mass, Scalar, Step
-from ..environments.registry import catalogue
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..flow.flow import Flow
@@ -154,30 +152,6 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
                 "gymnasium.wrappers.ClipAction"
             )
         return numbers
-
-
-def register_environments() -> list[str]:
-    """Registers every system of the catalogue with Gymnasium; returns their names.
-
-    The system ``four-rooms`` becomes ``mufield/FourRooms-v0``. `gymnasium.make` takes the keyword
-    arguments of `LiftedEnv` and those of the system. Call this again after registering a system
-    of your own.
-    """
-    known = []
-    for entry in catalogue():
-        words = re.split(r"[^0-9A-Za-z]+", entry.name)
-        name = f"mufield/{''.join(word[:1].upper() + word[1:] for word in words)}-v0"
-        known.append(name)
-        if name not in gymnasium.registry:
-            gymnasium.register(
-                id=name, entry_point=f"{__name__}:LiftedEnv", kwargs={"system": entry.name}
-            )
-        elif gymnasium.registry[name].kwargs.get("system") != entry.name:
-            raise UserError(
-                f"the system {entry.name!r} would be {name}, which is taken by another; register "
-                "it under another name"
-            )
-    return known
 
 
 def _advance(

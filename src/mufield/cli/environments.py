@@ -1,10 +1,7 @@
-"""``list`` and ``demo``: which environments there are, and what the library does with two."""
+"""``list`` and ``demo``: which environments there are, and what the library does with one."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
 
 from .flags import Command, ImportFlag
 from .output import Answer, Table, paths_answer
@@ -28,21 +25,14 @@ class List(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """Learn how a population moves through four rooms, or a fleet of taxis, and draw it."""
+    """Learn how a population moves through four rooms, and draw it."""
 
-    what: Annotated[
-        Literal["rooms", "fleet"], tyro.conf.Positional, tyro.conf.arg(metavar="[{rooms,fleet}]")
-    ] = "rooms"
-    """The four rooms, or Manhattan's taxis on a morning."""
-
-    out: Path | None = None
-    """Directory for the pictures; made if it does not exist. By default demo, for the fleet
-    demo-fleet."""
+    out: Path = Path("demo")
+    """Directory for the pictures; made if it does not exist."""
 
     def __call__(self) -> Answer:
         from rich.console import Console
 
         from ..demo import run
 
-        out = self.out or Path({"rooms": "demo", "fleet": "demo-fleet"}[self.what])
-        return paths_answer(run(self.what, out, console=Console(stderr=self.json)))
+        return paths_answer(run(self.out, console=Console(stderr=self.json)))

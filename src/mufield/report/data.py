@@ -27,7 +27,7 @@ from ..runs.layout import (
     read_seconds,
     read_versions,
 )
-from .flows import Scene
+from .flows import Scene, that_fit
 
 Stamp = tuple[int, int, int]
 """Time, size and inode of a file, which differ once it has changed."""
@@ -115,7 +115,7 @@ class RunReader:
             return _line(error)
         return self._scene[1]
 
-    def flow(self, episode: int, stride: int = 1) -> dict[str, Any]:
+    def flow(self, episode: int) -> dict[str, Any]:
         """The flow of an episode with its space; if it cannot be drawn, a message instead."""
         with self._lock:
             path = part_path(self.directory, "episodes", episode)
@@ -123,7 +123,7 @@ class RunReader:
             if key not in self._flows:
                 if self._closed:
                     return {"message": "The server is about to end."}
-                found = self._compute(path, episode, stride)
+                found = self._compute(path, episode)
                 if "message" in found:  # not kept, as it may be drawn the next time
                     return found
                 while len(self._flows) >= 400:  # older ones are computed again
@@ -136,7 +136,7 @@ class RunReader:
         with self._lock:
             self._closed = True
 
-    def _compute(self, path: Path, episode: int, stride: int) -> dict[str, Any]:
+    def _compute(self, path: Path, episode: int) -> dict[str, Any]:
         scene = self.scene()
         if isinstance(scene, str):
             return {"message": scene}
@@ -145,13 +145,16 @@ class RunReader:
             if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
                 return {"message": f"The distributions of {path.name} are those of another space."}
             policy = policy_path(self.directory, episode)
-            return {"space": scene.document(), **scene.episode(masses, policy, stride)}
+            return {"space": scene.document(), **scene.episode(masses, policy)}
         except (ValueError, OSError) as error:
             return {"message": _line(error)}
 
     def _build(self, config: RunConfig) -> Scene | str:
         try:
-            return Scene(build_problem(config, self._imports))
+            problem = build_problem(config, self._imports)
+            if problem.grid.dim == 3:
+                return "The flow cannot be drawn: the space has three dimensions."
+            return Scene(problem)
         except OSError:  # the next time the files may be readable
             raise
         except Exception as error:  # the user's own function may raise anything
@@ -219,10 +222,13 @@ def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
         if isinstance(scene, str):
             run["flow_message"] = scene if run["rows"] else ""
             continue
-        chosen = scene.selection([row["value"] for row in run["rows"]])
-        run["flow_note"] = chosen.note
-        for number in chosen.episodes:
-            flow = dict(reader.flow(number, chosen.stride))
+        chosen = that_fit([row["value"] for row in run["rows"]], scene.bytes_of_flow)
+        if len(chosen) < len(run["rows"]):
+            run["flow_note"] = (
+                f"The file has room for {len(chosen)} flows; `mufield watch` has all."
+            )
+        for number in chosen:
+            flow = dict(reader.flow(number))
             run["space"] = flow.pop("space", None) or run["space"]  # the same for all
             run["flows"][number] = flow
     return found

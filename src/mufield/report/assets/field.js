@@ -270,7 +270,7 @@ class FieldView {
     const { flow, frame } = this;
     const mass = flow.mass(frame);
     const k = mass.indexOf(mass.reduce((a, b) => Math.max(a, b), 0));
-    return `Step ${flow.steps[frame]} of ${flow.space.horizon}. ${flow.describe(mass[k], this.#cellText(flow.free[k]))}`;
+    return `Step ${frame} of ${flow.space.horizon}. ${flow.describe(mass[k], this.#cellText(flow.free[k]))}`;
   }
 
   #cellText(cell) {

@@ -19,9 +19,8 @@ function viridis(share) {
 
 /** A flow as the page got it, decoded: masses and actions by step and free cell. */
 class FlowData {
-  constructor({ space, steps, mass, actions, unit }) {
+  constructor({ space, mass, actions, unit }) {
     this.space = space;
-    this.steps = steps;
     this.unit = unit;
     // Free cells in row-major order, as all vectors over the space have them.
     this.free = [...space.walls].flatMap((digit, cell) => (digit === "0" ? [cell] : []));
@@ -57,14 +56,14 @@ class FlowData {
 
 /** What cells pay, as if it were a flow: the same at all steps, or step by step. */
 class PayData extends FlowData {
-  constructor({ space, steps }) {
-    super({ space, steps, mass: space.pay, unit: 1 });
+  constructor({ space }) {
+    super({ space, mass: space.pay, unit: 1 });
     this.changes = this.masses.length > this.cells;
     this.words = { cell: "pays", bar: "pay of a cell", line: "pay", over: 1 };
   }
 
   mass(frame) {
-    return super.mass(this.changes ? this.steps[frame] : 0);
+    return super.mass(this.changes ? frame : 0);
   }
 
   describe(pay, where) {

@@ -47,8 +47,7 @@ async function drawFlow() {
   byId("flow-message").hidden = ok;
   byId("flow-message").textContent = ok ? "" : found.message;
   for (const id of ["step", "play"]) byId(id).disabled = !ok;
-  const note = [current().flow_note, ok && found.space.seen_from_above ? "Seen from above: masses are summed over the third axis." : ""];
-  byId("flow-note").textContent = note.filter(Boolean).join(" ");
+  byId("flow-note").textContent = current().flow_note ?? "";
   byId("flow-note").hidden = !byId("flow-note").textContent;
   if (ok) offerRanges(found.space.dim);
   else pause();
@@ -65,11 +64,11 @@ function offerRanges(dim) {
 function drawStep() {
   const slider = byId("step");
   const { flow } = page;
-  const last = flow ? flow.steps.length - 1 : 0;
+  const last = flow ? flow.space.horizon : 0;
   if (flow) page.frame = Math.min(page.frame, last);
   slider.max = last;
   slider.value = Math.min(page.frame, last);
-  const text = flow ? `step ${flow.steps[page.frame]} of ${flow.space.horizon}` : "";
+  const text = flow ? `step ${page.frame} of ${flow.space.horizon}` : "";
   slider.setAttribute("aria-valuetext", text);
   byId("step-text").textContent = text;
   byId("pay").hidden = !flow?.pay;
@@ -83,18 +82,18 @@ function drawFields() {
 
 function moveTo(frame) {
   if (!page.flow) return;
-  page.frame = Math.min(Math.max(frame, 0), page.flow.steps.length - 1);
+  page.frame = Math.min(Math.max(frame, 0), page.flow.space.horizon);
   drawStep();
 }
 
 function play() {
   if (!page.flow || page.timer) return;
-  const last = page.flow.steps.length - 1;
+  const last = page.flow.space.horizon;
   if (page.frame >= last) moveTo(0);
   const delay = Math.min(300, Math.max(30, (1000 * PLAY_SECONDS) / Math.max(last, 1)));
   page.timer = setInterval(() => {
     moveTo(page.frame + 1);
-    if (!page.flow || page.frame >= page.flow.steps.length - 1) pause();
+    if (!page.flow || page.frame >= page.flow.space.horizon) pause();
   }, delay);
   drawPlay();
 }

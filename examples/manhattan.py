@@ -1,0 +1,79 @@
+"""A fleet: Manhattan's taxis learn where empty vehicles should drive on a weekday's morning.
+
+    python examples/manhattan.py --out demo-fleet     # about two minutes; pictures and a film
+
+Passengers are those of public records; how vehicles get on in traffic is invented, and unknown to
+the learner, which tracks 50 vehicles. Beside it: vehicles that stay where passengers left, those
+that go where passengers are near by, and a plan that knows the motion.
+"""
+
+import argparse
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import mufield as mf
+from mufield import viz
+from mufield.fleet.baselines import stay, towards_demand
+
+STAYING = "stay where passengers left"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("demo-fleet"))
+    parser.add_argument("--days", type=int, default=4)
+    parser.add_argument("--horizon", type=int, default=12, help="steps of ten minutes")
+    given = parser.parse_args()
+    taxis = mf.make("manhattan", horizon=given.horizon, load=0.6, start=7.0)
+    problem = taxis.problem
+    planner = mf.MirrorPlanner(points=5, sweeps=40)
+    learner = mf.M3UCRL(problem, planner=planner)
+    state = learner.init(jax.random.key(0))
+    for day in range(given.days):
+        plan = learner.ask(state)
+        episode = taxis.run(plan.profile, jax.random.key(day), agents=50)
+        state = learner.tell(state, episode, plan)
+        print(f"day {day + 1}: J = {float(episode.value):.3f}, expected {float(plan.value):.3f}")
+    moves = mf.MoveFlow(*taxis.reveal(), problem.actions.points(planner.points))
+    policies = {
+        STAYING: stay(problem),
+        "go towards demand": towards_demand(problem),
+        "learned": plan.profile,
+        "known motion": mf.MirrorAscent(80, bound=False).solve(moves).profile,
+    }
+    masses = {name: np.asarray(taxis.evaluate(each).mass) for name, each in policies.items()}
+    demand = np.asarray(problem.trips.chance.demand, dtype=float)
+    served = {name: np.minimum(mass[:-1], demand) for name, mass in masses.items()}
+    for name, each in served.items():
+        print(f"{name}: {each.sum() / demand.sum():.1%} of passengers served")
+    arrows = np.asarray(taxis.reveal()[0].mean_actions(plan.profile, masses["learned"]))
+    draw(given.out, problem, demand, masses, served, arrows)
+
+
+def draw(out, problem, demand, masses, served, arrows) -> None:
+    """Maps at half-time, who is served over the morning, and a film."""
+    out.mkdir(parents=True, exist_ok=True)
+    hours = 7.0 + np.arange(problem.horizon + 1) / 6
+    middle = problem.horizon // 2
+    at = f"at {viz.clock(hours[middle])}"
+    panels = [
+        viz.MapPanel(f"passengers {at}", demand[middle]),
+        viz.MapPanel(f"vehicles {at},\nif all stay", masses[STAYING][middle]),
+        viz.MapPanel(f"vehicles {at}, learned", masses["learned"][middle], arrows[middle]),
+    ]
+    viz.map_figure(problem.city, panels).savefig(out / "fleet.png", dpi=120)
+    shares = {name: each.sum(1) / demand.sum(1) for name, each in served.items()}
+    figure = viz.served_figure(hours[:-1], shares, title="A weekday's morning")
+    figure.savefig(out / "served.png", dpi=120)
+    flows = [viz.NamedFlow("all stay", masses[STAYING])]
+    flows += [viz.NamedFlow("learned", masses["learned"], arrows)]
+    titles = [f"vehicles at {viz.clock(h)} (arrows: mean drive of empty ones)" for h in hours]
+    labels = viz.map_labels(problem.city)
+    film = viz.animate_flow(out / "film.mp4", problem.grid, flows, titles=titles, labels=labels)
+    print(f"wrote {film}, {out / 'fleet.png'}, {out / 'served.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -108,13 +108,14 @@ class AbstractSystem(eqx.Module):
     problem: eqx.AbstractVar[Problem]
 
     @abstractmethod
-    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
+    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
         """Runs one episode from the problem's initial distribution.
 
         Args:
             policy: A profile, a policy, or a function ``(state, mu, step) -> action``.
             key: Randomness of the tracked agents.
             agents: How many agents to track.
+            scouts: The policy of the tracked agents, if it is another than the population's.
         """
 
 

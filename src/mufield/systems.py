@@ -65,13 +65,17 @@ class SimulatedSystem(AbstractSystem):
         """
         return self._flow, self._motion
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
-        """Runs one episode; raises if an action is outside the box or a result is not finite."""
+    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
+        """Runs one episode; raises if an action is outside the box or a result is not finite.
+
+        Tracked agents follow ``scouts``, if that is given. They are too few to change mu.
+        """
         agents = whole_number(agents, "the number of tracked agents")
         profile = checked_profile(policy, self.problem)
         rollout = self.evaluate(profile)
-        episode = _track(self._flow.problem, self._motion, profile, rollout, key, agents)
-        check_moves(self.problem, episode, profile.by_cell)
+        own = profile if scouts is None else checked_profile(scouts, self.problem)
+        episode = _track(self._flow.problem, self._motion, own, rollout, key, agents)
+        check_moves(self.problem, episode, own.by_cell)
         if self.problem.hides_reward:
             episode = with_earnings(self._flow.problem, episode, key)
         return episode

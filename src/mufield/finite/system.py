@@ -127,9 +127,10 @@ class FiniteSystem(AbstractSystem):
         hidden = flow.problem.reward if system.problem.hides_reward else None
         return cls(system.problem, motion, agents=agents, reward=hidden, **options)
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1) -> Episode:
+    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
         """Runs one episode and tracks the first ``agents`` of the N.
 
+        If ``scouts`` is given, those follow it, and count in ``mu`` and J like all others.
         Raises if an agent's action is outside the action space or a result is not finite.
         """
         if not 1 <= agents <= self.agents:
@@ -137,8 +138,10 @@ class FiniteSystem(AbstractSystem):
                 f"at least one and at most all of the {self.agents} agents can be tracked, got "
                 f"{agents}; track fewer, or build a larger population"
             )
+        profile = checked_profile(policy, self.problem)
+        own = None if scouts is None else checked_profile(scouts, self.problem)
         with _pool() as pool:
-            course = _play(self, checked_profile(policy, self.problem), key, agents, pool)
+            course = _play(self, profile, key, agents, pool, scouts=own)
         waiting = self.problem.first_step
 
         def stacked(steps: tuple[Array, ...]) -> Array:
@@ -198,6 +201,7 @@ def _play(
     tracked: int,
     pool: Executor,
     replan: Replan | None = None,
+    scouts: Profile | None = None,
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
     problem, dtype = system._true_problem, system.problem.initial.dtype
@@ -206,8 +210,9 @@ def _play(
     start_key, step_key = jax.random.split(key)
     start_key, life_key = jax.random.split(start_key)
     # Blocks of at most two sizes, because each size is compiled.
-    full, rest = divmod(system.agents, BLOCK)
-    sizes = [BLOCK] * full + [rest] * (rest > 0)
+    own = [] if scouts is None else [tracked]  # scouts are a block of their own
+    full, rest = divmod(system.agents - sum(own), BLOCK)
+    sizes = own + [BLOCK] * full + [rest] * (rest > 0)
     count = len(sizes)
     watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
     numbers = [_number(block) for block in range(count)]
@@ -236,9 +241,13 @@ def _play(
             why := problem.trips.wrong_chance(problem.grid, now, step)
         ):
             raise UserError(why)
-        choose = choices(rules, profile, index, now, seen)
-        shared = Step(rules, choose, index, seed, life_key, now, seen)
-        done: list[Advanced] = list(pool.map(partial(advance, shared), numbers, blocks, watched))
+        profiles = [profile] if scouts is None else [scouts, profile]
+        *first, shared = (
+            Step(rules, choices(rules, each, index, now, seen), index, seed, life_key, now, seen)
+            for each in profiles
+        )
+        steps = first + [shared] * (count - len(first))
+        done: list[Advanced] = list(pool.map(advance, steps, numbers, blocks, watched))
         blocks = [each.block for each in done]
         rewards.append(sum(each.earned for each in done) / present)
         if tracked:

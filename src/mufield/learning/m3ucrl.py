@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._arrays import device_array
 from .._progress import stage
 from .._types import Key
-from ..checks import is_a
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.flow import Flow
@@ -32,9 +32,18 @@ from ..models.gp import GaussianProcess
 from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile
+from ..policies.tables import TablePolicy, random_policy
 from ..problem import Problem
 from .optimism import AbstractOptimism, Greedy, Hallucinated
-from .plan import check_today, compiled_plan, in_threads, or_last_policy, random_plan, spliced
+from .plan import (
+    check_settings,
+    check_today,
+    compiled_plan,
+    in_threads,
+    or_last_policy,
+    spliced,
+    unplanned,
+)
 from .state import LearnerState, Use, check_reward_model, key_after, last_good_fit
 
 if TYPE_CHECKING:
@@ -56,6 +65,7 @@ class M3UCRL:
         reward_family: AbstractModelFamily | None = None,
         pessimism: "ModelSamples | None" = None,
         safe: Any = None,
+        scouts: AbstractOptimism | None = None,
     ):
         """Prepares a learner.
 
@@ -64,6 +74,9 @@ class M3UCRL:
             family: The statistical model; a Gaussian process for any motion by default.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
+            scouts: The optimism of the tracked agents' own policy; None if they follow the
+                population's, as in the paper. Scouts explore, without constraints, and the
+                population's optimism is `Greedy` by default.
             random_first: Whether the first episode runs the uniform random policy, instead of a
                 plan under the model's prior.
             reward_family: The statistical model of a hidden reward; by default
@@ -72,14 +85,16 @@ class M3UCRL:
             safe: A policy that is known to satisfy the constraints, to be run as long as no plan is
                 sure to; by default agents at rest.
         """
-        _check_settings(problem, family, planner, optimism, reward_family, pessimism, safe)
+        given = (family, planner, optimism, reward_family, pessimism, safe, scouts)
+        check_settings(problem, *given)
         if problem.constraints is not None and random_first:
             raise UserError(
                 "with constraints the first episode is the safe policy's; leave out random_first"
             )
         self.problem = problem
         self.family = GaussianProcess() if family is None else family
-        self.optimism = Hallucinated() if optimism is None else optimism
+        usual = Hallucinated() if scouts is None else Greedy()
+        self.optimism, self.scouts = usual if optimism is None else optimism, scouts
         self.planner = MirrorPlanner() if planner is None else planner
         self.flow = Flow(problem)
         self.safety = None
@@ -88,7 +103,8 @@ class M3UCRL:
 
             self.safety = Safety.of(problem, pessimism, safe)
         # Built here, because `first_memory` may be traced, and a set of moves may not.
-        self._joint_flow = self.flow.of_problem(self.optimism.joint(problem))
+        kinds = (self.optimism,) if scouts is None else (self.optimism, scouts)
+        self._joint_flows = [self.flow.of_problem(kind.joint(problem)) for kind in kinds]
         self.random_first = random_first
         self.reward_family = reward_family
         if problem.hides_reward and reward_family is None:
@@ -121,10 +137,26 @@ class M3UCRL:
 
         def one(state: LearnerState) -> Plan:
             if state.episode == 0 and self.random_first:
-                return random_plan(self.problem, state.memory)
+                policy = random_policy(self.problem)
+                return unplanned(self.problem, policy, state.memory, "the uniform random policy")
+            if self.scouts is not None:
+                return self._with_scouts(state, problem, self.scouts)
             return self._plan(state, problem, self.optimism, state.memory, Use.PLAN)
 
         return in_threads(one, states)
+
+    def _with_scouts(
+        self, state: LearnerState, problem: Problem, optimism: AbstractOptimism
+    ) -> Plan:
+        """The population's plan, with that of scouts; as long as nothing is known, agents rest."""
+        memory, own = state.memory
+        scouts = self._plan(state, problem, optimism, own, Use.SCOUTS, limits=False)
+        if len(state.data) or self.safety is not None:
+            plan = self._plan(state, problem, self.optimism, memory, Use.PLAN)
+        else:
+            rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
+            plan = unplanned(problem, rest, memory, "agents rest, as long as nothing is known")
+        return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
@@ -168,7 +200,7 @@ class M3UCRL:
                 state,
                 today.from_step(step, mass),
                 self.optimism,
-                plan.memory,
+                plan.memory if self.scouts is None else plan.memory[0],
                 Use.REPLAN,
                 use_last_episode=problem is None,
                 fallback=plan.profile,
@@ -232,8 +264,10 @@ class M3UCRL:
         return LearnerState(data, ends, model, memory, profile, key, notes, reward_model, last_mass)
 
     def first_memory(self, key: Key) -> Any:
-        """What the planner starts from in the first episode."""
-        return self.planner.first_memory(self._joint_flow, self.problem.actions, key)
+        """What the planner starts from in the first episode; with scouts, for both policies."""
+        actions = self.problem.actions
+        found = [self.planner.first_memory(flow, actions, key) for flow in self._joint_flows]
+        return found[0] if self.scouts is None else tuple(found)
 
     def _plan(
         self,
@@ -245,6 +279,7 @@ class M3UCRL:
         *,
         use_last_episode: bool = True,
         fallback: Profile | None = None,
+        limits: bool = True,
     ) -> Plan:
         """Plans in the models of a state.
 
@@ -257,42 +292,24 @@ class M3UCRL:
             use: Which randomness to use.
             use_last_episode: Whether the models' errors on the last episode correct the margins.
             fallback: The policy to run if no finite plan is found; by default the last one.
+            limits: Whether the plan must satisfy the constraints.
         """
+        safety = self.safety if limits else None
+        if not limits:
+            problem = problem.replace(constraints=None)
         key = state.key_for(use)
         if problem.first is not None:
             key = jax.random.fold_in(key, problem.first)
         flows = (self.flow.of_problem(optimism.joint(problem)), self.flow.of_problem(problem))
         models = (state.model, state.reward_model)
-        last = None if self.safety is None else self.safety.last_episode(state, use_last_episode)
-        settings = (self.planner, optimism, self.safety)
+        last = None if safety is None else safety.last_episode(state, use_last_episode)
+        settings = (self.planner, optimism, safety)
         found = compiled_plan(*settings, *flows, *models, last, memory, key)
         plan, mixture = jax.block_until_ready(found)
         last_policy = state.profile if fallback is None else fallback
-        if last_policy is None and self.safety is not None:
-            last_policy = self.safety.policy
-        plan = or_last_policy(plan, problem, last_policy, state.memory)
+        if last_policy is None and safety is not None:
+            last_policy = safety.policy
+        plan = or_last_policy(plan, problem, last_policy, memory)
         noted = (plan.note, note_of(plan.outcome, "sweeps"))
         plan = replace(plan, note="; ".join(each for each in noted if each))
-        return plan if self.safety is None else self.safety.finish(plan, mixture)
-
-
-def _check_settings(problem: Problem, *settings: Any) -> None:
-    """Raises if a setting of a learner has the wrong type, or makes no sense for the problem."""
-    family, planner, optimism, reward_family, pessimism, safe = settings
-    for name, value, kind, example in (
-        ("family", family, AbstractModelFamily, "GaussianProcess() or mufield.DeepEnsemble()"),
-        ("planner", planner, AbstractPlanner, "MirrorPlanner() or mufield.GradientPlanner()"),
-        ("optimism", optimism, AbstractOptimism, "Greedy() or mufield.Hallucinated()"),
-        ("reward_family", reward_family, AbstractModelFamily, "GaussianProcess()"),
-    ):
-        if value is not None:
-            is_a(value, kind, name, f"give an object such as mufield.{example}, or leave it out")
-    if reward_family is not None and not problem.hides_reward:
-        raise UserError(
-            "the problem's reward is known, so there is nothing to model; leave out "
-            "reward_family, or hide the reward with Problem(reward=None)"
-        )
-    if problem.constraints is None and (pessimism is not None or safe is not None):
-        raise UserError(
-            "the problem has no constraints; leave out pessimism and safe, or give it some"
-        )
+        return plan if safety is None else safety.finish(plan, mixture)

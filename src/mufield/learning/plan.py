@@ -12,12 +12,13 @@ import jax.numpy as jnp
 
 from .._progress import stage
 from .._types import Key
+from ..checks import is_a
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..models.base import AbstractModel
+from ..models.base import AbstractModel, AbstractModelFamily
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
-from ..policies.tables import random_policy, switched_at
+from ..policies.tables import switched_at
 from ..problem import Problem
 from .optimism import AbstractOptimism
 from .state import LearnerState, PlanError, Use, is_finite
@@ -87,17 +88,17 @@ def or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: A
     return replace(plan, profile=last, memory=memory, note=note)
 
 
-def random_plan(problem: Problem, memory: Any) -> Plan:
-    """The uniform random policy as a plan that expects nothing."""
+def unplanned(problem: Problem, policy: Any, memory: Any, note: str) -> Plan:
+    """A policy as a plan that expects nothing."""
     zero = jnp.zeros((), dtype=problem.initial.dtype)
     unknown = jnp.full((problem.horizon + 1, problem.grid.n_cells), jnp.nan, zero.dtype)
     return Plan(
-        profile=as_profile(random_policy(problem), problem.horizon),
+        profile=as_profile(policy, problem.horizon),
         memory=memory,
         value=zero + jnp.nan,
         mass=unknown,
         control=zero,
-        note="the uniform random policy",
+        note=note,
     )
 
 
@@ -110,7 +111,8 @@ def spliced(old: Plan, new: Plan, step: int, problem: Problem) -> Plan:
     least = None
     if old.least is not None and new.least is not None and old.least.shape == new.least.shape:
         least = jnp.where(begun[:-1], new.least, old.least)
-    return replace(new, profile=profile, memory=old.memory, mass=mass, least=least)
+    kept = {"memory": old.memory, "scouts": old.scouts}
+    return replace(new, profile=profile, mass=mass, least=least, **kept)
 
 
 def check_today(problem: Problem, expected: Problem) -> None:
@@ -126,4 +128,27 @@ def check_today(problem: Problem, expected: Problem) -> None:
         raise UserError(
             "today's problem must have the actions and the noise of the learner's, and constraints "
             "if that has some; only reward, trips and what the constraints are may differ"
+        )
+
+
+def check_settings(problem: Problem, *settings: Any) -> None:
+    """Raises if a setting of a learner has the wrong type, or makes no sense for the problem."""
+    family, planner, optimism, reward_family, pessimism, safe, scouts = settings
+    for name, value, kind, example in (
+        ("family", family, AbstractModelFamily, "GaussianProcess() or mufield.DeepEnsemble()"),
+        ("planner", planner, AbstractPlanner, "MirrorPlanner() or mufield.GradientPlanner()"),
+        ("optimism", optimism, AbstractOptimism, "Greedy() or mufield.Hallucinated()"),
+        ("reward_family", reward_family, AbstractModelFamily, "GaussianProcess()"),
+        ("scouts", scouts, AbstractOptimism, "Hallucinated()"),
+    ):
+        if value is not None:
+            is_a(value, kind, name, f"give an object such as mufield.{example}, or leave it out")
+    if reward_family is not None and not problem.hides_reward:
+        raise UserError(
+            "the problem's reward is known, so there is nothing to model; leave out "
+            "reward_family, or hide the reward with Problem(reward=None)"
+        )
+    if problem.constraints is None and (pessimism is not None or safe is not None):
+        raise UserError(
+            "the problem has no constraints; leave out pessimism and safe, or give it some"
         )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -177,6 +178,11 @@ def learn_many(
     learner = M3UCRL(system.problem) if learner is None else learner
     example = "mufield.M3UCRL(system.problem, mufield.GaussianProcess())"
     is_a(learner, M3UCRL, "the learner", f"make one, such as {example}, or leave it out")
+    if learner.scouts is not None and "scouts" not in signature(system.run).parameters:
+        raise UserError(
+            f"the learner sends scouts, but {type(system).__name__}.run takes no argument scouts, "
+            "the policy of the tracked agents; add it, or leave out the learner's scouts"
+        )
     states = [learner.init(jax.random.key(seed), data) for seed in seeds]
     rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
     plans: list[Plan] = []
@@ -187,7 +193,7 @@ def learn_many(
             plans = learner.ask_many(states)
             planned = time.perf_counter()
             runs = [
-                system.run(plan.profile, state.key_for(Use.RUN), agents=agents)
+                system.run(plan.profile, state.key_for(Use.RUN), agents=agents, **scouts_of(plan))
                 for plan, state in zip(plans, states, strict=True)
             ]
             ran = time.perf_counter()
@@ -216,6 +222,14 @@ def learn_many(
         LearnResult(learner, state, tuple(row), plan.profile, best)
         for state, row, plan, best in zip(states, rows, plans, best_profiles, strict=True)
     ]
+
+
+def scouts_of(plan: Plan) -> dict[str, Profile]:
+    """The argument of a system's ``run`` for scouts; none if the plan has no scouts.
+
+    So that systems need not know of scouts unless a learner sends some.
+    """
+    return {} if plan.scouts is None else {"scouts": plan.scouts}
 
 
 def run_greedy_plans(

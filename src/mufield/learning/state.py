@@ -34,6 +34,7 @@ class Use(IntEnum):
     JUDGE = 7
     MODEL_SAMPLES = 8
     REPLAN = 9
+    SCOUTS = 10
 
 
 class LearnerState(eqx.Module):

@@ -25,6 +25,7 @@ class Plan(eqx.Module):
 
     Attributes:
         profile: The policy profile to run, without hallucinated controls.
+        scouts: The policy profile of the tracked agents, if it is another than the population's.
         memory: What the planner starts from next time.
         value: J under the motion that was planned with.
         mass: The population's distributions under that motion.
@@ -43,6 +44,7 @@ class Plan(eqx.Module):
     late_gain: Scalar | None = None
     note: str = eqx.field(static=True, default="")
     least: Float[Array, "horizon limits"] | None = None
+    scouts: Profile | None = None
 
     @property
     def outcome(self) -> str:

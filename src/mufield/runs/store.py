@@ -125,7 +125,7 @@ class RunStore(RunFiles):
     def read_replan(self, record: ReplanRecord, plan: Plan) -> Plan:
         """A plan as it was changed within the day; ``plan`` is the day's first."""
         profile = _read_planned(record.policy, record.document)
-        figures = {name: jnp.asarray(array) for name, array in record.arrays.items()}
+        figures: dict[str, Any] = {n: jnp.asarray(array) for n, array in record.arrays.items()}
         note = record.document["note"]
         return Plan(profile=profile, memory=plan.memory, note=note, **figures)
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -24,7 +23,6 @@ from .._arrays import device_array
 from .._progress import stage
 from .._types import Key
 from ..episode import Episode
-from ..errors import UserError
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily
 from ..models.data import Transitions
@@ -32,18 +30,10 @@ from ..models.gp import GaussianProcess
 from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile
-from ..policies.tables import TablePolicy, random_policy
+from ..policies.tables import random_policy
 from ..problem import Problem
+from . import plan as plans
 from .optimism import AbstractOptimism, Greedy, Hallucinated
-from .plan import (
-    check_settings,
-    check_today,
-    compiled_plan,
-    in_threads,
-    or_last_policy,
-    spliced,
-    unplanned,
-)
 from .state import LearnerState, Use, check_reward_model, key_after, last_good_fit
 
 if TYPE_CHECKING:
@@ -85,12 +75,8 @@ class M3UCRL:
             safe: A policy that is known to satisfy the constraints, to be run as long as no plan is
                 sure to; by default agents at rest.
         """
-        given = (family, planner, optimism, reward_family, pessimism, safe, scouts)
-        check_settings(problem, *given)
-        if problem.constraints is not None and random_first:
-            raise UserError(
-                "with constraints the first episode is the safe policy's; leave out random_first"
-            )
+        given = (family, planner, optimism, reward_family, pessimism, safe, scouts, random_first)
+        plans.check_settings(problem, *given)
         self.problem = problem
         self.family = GaussianProcess() if family is None else family
         usual = Hallucinated() if scouts is None else Greedy()
@@ -137,25 +123,25 @@ class M3UCRL:
 
         def one(state: LearnerState) -> Plan:
             if state.episode == 0 and self.random_first:
-                policy = random_policy(self.problem)
-                return unplanned(self.problem, policy, state.memory, "the uniform random policy")
+                note = "the uniform random policy"
+                return plans.unplanned(problem, random_policy(problem), state.memory, note)
             if self.scouts is not None:
                 return self._with_scouts(state, problem, self.scouts)
             return self._plan(state, problem, self.optimism, state.memory, Use.PLAN)
 
-        return in_threads(one, states)
+        return plans.in_threads(one, states)
 
     def _with_scouts(
         self, state: LearnerState, problem: Problem, optimism: AbstractOptimism
     ) -> Plan:
-        """The population's plan, with that of scouts; as long as nothing is known, agents rest."""
+        """The population's plan, with that of scouts."""
         memory, own = state.memory
         scouts = self._plan(state, problem, optimism, own, Use.SCOUTS, limits=False)
-        if len(state.data) or self.safety is not None:
-            plan = self._plan(state, problem, self.optimism, memory, Use.PLAN)
-        else:
-            rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
-            plan = unplanned(problem, rest, memory, "agents rest, as long as nothing is known")
+        if not len(state.data) and self.safety is None:
+            # To the model's mean all policies are alike as yet; the optimistic one earns more than
+            # others in most systems (benchmarks/scouts.py).
+            return replace(scouts, memory=(memory, scouts.memory))
+        plan = self._plan(state, problem, self.optimism, memory, Use.PLAN)
         return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
@@ -193,7 +179,7 @@ class M3UCRL:
                 for example. Space, actions, noise and horizon must be the same.
         """
         if problem is not None:
-            check_today(problem, self.problem)
+            plans.check_today(problem, self.problem)
         today = self.problem if problem is None else problem
         with stage("planning"):
             new = self._plan(
@@ -205,7 +191,7 @@ class M3UCRL:
                 use_last_episode=problem is None,
                 fallback=plan.profile,
             )
-        return spliced(plan, new, step, self.problem)
+        return plans.spliced(plan, new, step, self.problem)
 
     def greedy_plan(self, state: LearnerState, optimism: AbstractOptimism = Greedy()) -> Plan:
         """The plan that earns most under the models' means, from no earlier plan.
@@ -295,8 +281,7 @@ class M3UCRL:
             limits: Whether the plan must satisfy the constraints.
         """
         safety = self.safety if limits else None
-        if not limits:
-            problem = problem.replace(constraints=None)
+        problem = problem if limits else problem.replace(constraints=None)
         key = state.key_for(use)
         if problem.first is not None:
             key = jax.random.fold_in(key, problem.first)
@@ -304,12 +289,12 @@ class M3UCRL:
         models = (state.model, state.reward_model)
         last = None if safety is None else safety.last_episode(state, use_last_episode)
         settings = (self.planner, optimism, safety)
-        found = compiled_plan(*settings, *flows, *models, last, memory, key)
+        found = plans.compiled_plan(*settings, *flows, *models, last, memory, key)
         plan, mixture = jax.block_until_ready(found)
         last_policy = state.profile if fallback is None else fallback
         if last_policy is None and safety is not None:
             last_policy = safety.policy
-        plan = or_last_policy(plan, problem, last_policy, memory)
+        plan = plans.or_last_policy(plan, problem, last_policy, memory)
         noted = (plan.note, note_of(plan.outcome, "sweeps"))
         plan = replace(plan, note="; ".join(each for each in noted if each))
         return plan if safety is None else safety.finish(plan, mixture)

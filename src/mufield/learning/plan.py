@@ -24,7 +24,7 @@ from .optimism import AbstractOptimism
 from .state import LearnerState, PlanError, Use, is_finite
 
 if TYPE_CHECKING:
-    from .safety import Safety
+    from .safety import LastEpisode, SafeMixture, Safety
 
 
 @eqx.filter_jit
@@ -36,11 +36,27 @@ def compiled_plan(
     flow: Flow,
     model: AbstractModel,
     reward_model: AbstractModel | None,
-    last_episode: Any,
+    last_episode: "LastEpisode | None",
     memory: Any,
     key: Key,
-) -> tuple[Plan, Any]:
-    """Optimistic in what is earned; pessimistic in constraints, if there are any."""
+) -> "tuple[Plan, SafeMixture | None]":
+    """Plans optimistically in what is earned, pessimistically in constraints if there are any.
+
+    Args:
+        planner: The planner.
+        optimism: How models become a motion to plan with.
+        safety: How constraints are satisfied; None if there are none.
+        joint_flow: The flow with agents' actions and hallucinated controls.
+        flow: The flow with agents' actions alone.
+        model: The model of the motion.
+        reward_model: The model of a hidden reward.
+        last_episode: What it showed, for constraints.
+        memory: What the planner starts from.
+        key: Randomness.
+
+    Returns:
+        The plan, and how it was mixed with a safe policy.
+    """
     optimism_key, planner_key = jax.random.split(key)
     problem = flow.problem
     imagined, motion = optimism.imagine(problem, joint_flow, model, reward_model, optimism_key)
@@ -52,6 +68,7 @@ def compiled_plan(
         return plan(), None
     own_moves = planner.own_moves(problem.actions).astype(problem.initial.dtype)
     samples_key = jax.random.fold_in(key, int(Use.MODEL_SAMPLES))
+    assert last_episode is not None
     return safety.plan(plan, flow, model, own_moves, last_episode, samples_key)
 
 
@@ -133,7 +150,11 @@ def check_today(problem: Problem, expected: Problem) -> None:
 
 def check_settings(problem: Problem, *settings: Any) -> None:
     """Raises if a setting of a learner has the wrong type, or makes no sense for the problem."""
-    family, planner, optimism, reward_family, pessimism, safe, scouts = settings
+    family, planner, optimism, reward_family, pessimism, safe, scouts, random_first = settings
+    if problem.constraints is not None and random_first:
+        raise UserError(
+            "with constraints the first episode is the safe policy's; leave out random_first"
+        )
     for name, value, kind, example in (
         ("family", family, AbstractModelFamily, "GaussianProcess() or mufield.DeepEnsemble()"),
         ("planner", planner, AbstractPlanner, "MirrorPlanner() or mufield.GradientPlanner()"),

@@ -7,7 +7,7 @@ constraints allow.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from ..flow.moves import Weights
 from ..models.base import AbstractModel
 from ..planning.planner import Plan
 from ..policies.base import Profile, checked_profile
-from ..policies.tables import TablePolicy
+from ..policies.tables import TablePolicy, rest_policy
 from ..problem import Problem
 from ..space.measure import MeanField
 from .optimism import MeanMotion, draw_width, within_reach
@@ -32,8 +32,19 @@ from .state import LearnerState
 
 Moves = Float[Array, "moves action_dim"]
 
-LastEpisode = tuple[Mass, tuple[Float[Array, "steps cells"], Profile] | None]
-"""Its population on average; and before each move with its policy, if that is known."""
+
+class LastEpisode(NamedTuple):
+    """What the last episode showed.
+
+    Attributes:
+        mean_mass: Its population, averaged over the steps.
+        mass: Its population before each move; None if the policy is not known.
+        profile: The policy that was run; None if it is not known.
+    """
+
+    mean_mass: Mass
+    mass: Float[Array, "steps cells"] | None = None
+    profile: Profile | None = None
 
 
 class ModelSamples(eqx.Module):
@@ -115,15 +126,14 @@ class Safety(eqx.Module):
         """Checks what a user gave; by default usual samples, and agents at rest."""
         samples = ModelSamples() if samples is None else samples
         is_a(samples, ModelSamples, "pessimism", "make one, such as ModelSamples(), or omit it")
-        rest = TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
-        return cls(samples, checked_profile(rest if policy is None else policy, problem))
+        policy = rest_policy(problem) if policy is None else policy
+        return cls(samples, checked_profile(policy, problem))
 
     def last_episode(self, state: LearnerState, with_policy: bool) -> LastEpisode:
         """What `plan` needs to know of the last episode, with its policy or without."""
-        run = None
-        if with_policy and state.last_mass is not None and state.profile is not None:
-            run = (state.last_mass, state.profile)
-        return state.mean_mass, run
+        if not with_policy or state.last_mass is None or state.profile is None:
+            return LastEpisode(state.mean_mass)
+        return LastEpisode(state.mean_mass, state.last_mass, state.profile)
 
     def plan(
         self,
@@ -146,10 +156,10 @@ class Safety(eqx.Module):
         """
         if self.samples.draws == 0:  # the planned model is trusted
             return plan(), None
-        problem, (mean_mass, run), last = flow.problem, last_episode, None
+        problem, (mean_mass, mass, profile), last = flow.problem, last_episode, None
         assert problem.constraints is not None
-        if run is not None:
-            last = run[0], weights_of(problem, moves, run[1], run[0])[0]
+        if mass is not None and profile is not None:
+            last = mass, weights_of(problem, moves, profile, mass)[0]
         outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key, last)
         found = plan(outcomes.least)
         planned, rounded = weights_of(problem, moves, found.profile, found.mass[:-1])

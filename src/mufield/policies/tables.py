@@ -132,6 +132,11 @@ def option_policy(
     return TablePolicy.mixing(actions.moves, actions.options[choice], grid)
 
 
+def rest_policy(problem: Problem) -> TablePolicy:
+    """The policy of agents at rest."""
+    return TablePolicy.deterministic(jnp.asarray(problem.actions.rest)[None])
+
+
 def random_policy(problem: Problem, points: int = 9) -> TablePolicy:
     """The uniform random policy over a set's moves, or over ``points`` on each axis of a box."""
     actions = problem.actions

@@ -160,7 +160,7 @@ def test_learning_and_planning_keep_programs_also_after_others_were_compiled(tmp
     script = """
 import json
 import mufield as mf
-rooms = mf.make("four-rooms", horizon=2)
+rooms = mf.make("four-rooms", horizon=2, drawing="...\\n.#.\\n...")
 import jax
 jax.jit(lambda x: 3 * x)(1.0)
 mf.learn(rooms, episodes=1, progress=False)

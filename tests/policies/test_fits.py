@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from helpers import walk, walking_problem
+from night import at_night
 
 from mufield import (
     Box,
@@ -59,7 +60,7 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", at_night(list(USES), ["evaluate", "finite", "export"]))
 def test_a_policy_for_another_map_of_as_many_cells_is_refused(use, policy):
     assert WIDE.n_cells == HIGH.n_cells
     USES[use](policy, problem_on(WIDE))

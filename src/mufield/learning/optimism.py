@@ -159,11 +159,11 @@ class Thompson(AbstractOptimism):
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""
-        return _DrawnMotion(_Draw(model, key, self.scale), problem.max_move)
+        return _Draw(model, key, self.scale, problem.max_move)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The drawn reward."""
-        return _DrawnReward(_Draw(model, key, self.scale))
+        return _Draw(model, key, self.scale)
 
 
 class Greedy(AbstractOptimism):
@@ -210,33 +210,26 @@ class MeanMotion(eqx.Module):
 
 
 class _Draw(eqx.Module):
-    """A draw from the model's posterior; the key makes it the same at every call."""
+    """A draw from the model's posterior; the key makes it the same at every call.
+
+    A motion is cut to the farthest move; a reward, without one, is a number.
+    """
 
     model: AbstractModel
     key: Key
     scale: Scalar | None
+    max_move: tuple[float, ...] | None = eqx.field(static=True, default=None)
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "*dim"]:
+        found = self._outputs(state, action, mu)
+        return found[0] if self.max_move is None else within_reach(state, found, self.max_move)
+
+    def _outputs(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
         found = jnp.asarray(self.model.draw(self.key)(state, action, mu))
         if self.scale is None:
             return found
         mean = self.model.predict(state, action, mu).mean
         return mean + self.scale.astype(mean.dtype) * (found - mean)
-
-
-class _DrawnMotion(eqx.Module):
-    draw: _Draw
-    max_move: tuple[float, ...] = eqx.field(static=True)
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
-        return within_reach(state, self.draw(state, action, mu), self.max_move)
-
-
-class _DrawnReward(eqx.Module):
-    draw: _Draw
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        return self.draw(state, action, mu)[0]
 
 
 def draw_width(model: AbstractModel) -> Scalar:

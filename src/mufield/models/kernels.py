@@ -163,11 +163,11 @@ class Select(AbstractKernel):
 
 
 class AbstractPrior(eqx.Module):
-    """What is known of a motion or a reward before the first data: a kernel on (s, a, mu)."""
+    """What is known of a motion or a reward before the first data."""
 
     @abstractmethod
     def __call__(self, features: FeatureMap) -> AbstractKernel:
-        """The kernel for the features of a problem."""
+        """The kernel on the features (s, a, mu) of a problem."""
 
     def parts(self, features: FeatureMap) -> tuple[AbstractKernel, ...] | None:
         """Terms of the kernel: one of state and action, then one for each input of mu.
@@ -275,9 +275,8 @@ class Additive(AbstractPrior):
         for axes in features.parts:
             if axes:
                 kernel = Sum(kernel, _smooth(axes, self.length_scale, self.variance))
-        of_mu = features.parts[-1]
-        if of_mu:
-            kernel = Sum(kernel, Select(Linear(self.slope, self.variance), of_mu))
+        if features.parts[-1]:
+            kernel = Sum(kernel, Select(Linear(self.slope, self.variance), features.parts[-1]))
         return kernel
 
 

@@ -150,6 +150,8 @@ class Process(eqx.Module):
     @classmethod
     def of(cls, factor: Factor, dtype: Any) -> "Process":
         """The process of a factor, in another precision."""
+        from scipy.linalg import solve_triangular  # slow to import
+
         values, vectors = np.linalg.eigh(factor.precision)
         # Largest first, so that all axes can be cut to one rank.
         values, vectors = values[:, ::-1], vectors[:, :, ::-1]
@@ -163,12 +165,11 @@ class Process(eqx.Module):
         points[:count] = factor.points
         whiten = np.zeros((dim, buffer_size(rank, 64, 4), len(points)))
         weights, deviations = np.zeros(whiten.shape[:2]), np.zeros(whiten.shape[:2])
-        lower = factor.phi[factor.chosen]
-        weight = factor.rows.weight / factor.noise
+        lower, weight = factor.phi[factor.chosen], factor.rows.weight / factor.noise
         pulled = factor.phi.T @ np.where(factor.rows.observed, factor.rows.targets * weight, 0.0)
         for axis in range(dim):
             scaled = vectors[axis] * np.sqrt(growth[axis] / values[axis])
-            whiten[axis, :rank, :count] = solve_triangular(lower, scaled, trans="T").T
+            whiten[axis, :rank, :count] = solve_triangular(lower, scaled, lower=True, trans="T").T
             size = np.sqrt(values[axis] * np.maximum(growth[axis], least))
             weights[axis, :rank] = vectors[axis].T @ pulled[:, axis] / size
         known = growth > LOST_INFORMATION
@@ -214,10 +215,9 @@ class Posterior(AbstractModel):
     @property
     def finding(self) -> str:
         """The inputs that the data showed to matter, in words; see `mufield.models.inputs`."""
-        evidence = np.asarray(self.evidence)
-        seen = zip(self.features.mu.inputs, evidence, strict=False)
-        sure = 5.0  # nats; the own cell's mass is seen without evidence, too
-        return " and ".join(each.words for each, nats in seen if nats > sure)
+        seen = zip(self.features.mu.inputs, np.asarray(self.evidence), strict=False)
+        # Nats; the own cell's mass is seen without evidence, too.
+        return " and ".join(each.words for each, nats in seen if nats > 5.0)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean and standard deviations for one agent."""
@@ -298,10 +298,3 @@ def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
 def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:
     """Root of a variance that rounding may have made negative; its derivative stays finite."""
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps))
-
-
-def solve_triangular(lower: np.ndarray, right: np.ndarray, **options: Any) -> np.ndarray:
-    """SciPy's function, imported only when it is used, because that takes a fifth of a second."""
-    from scipy.linalg import solve_triangular as solve
-
-    return np.asarray(solve(lower, right, lower=True, **options))

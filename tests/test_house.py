@@ -13,6 +13,7 @@ SOURCE = str(Path(mf.__file__).parent)
 MOST_FILES = 50
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_learning_walks_through_few_files():
     rooms = mf.make("four-rooms", horizon=3, drawing="...\n.#.\n...")

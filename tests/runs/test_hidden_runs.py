@@ -58,6 +58,7 @@ def test_the_settings_of_the_rewards_model_are_written_out(setup):
     assert with_reward_options(build(back)).config == back
 
 
+@pytest.mark.nightly  # by day: with a known reward, in test_policy_command.py
 def test_the_policy_to_use_is_judged_by_the_models_of_motion_and_reward(setup, whole, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")  # it writes there
     rows = RunFiles(run).rows

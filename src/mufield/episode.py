@@ -95,7 +95,11 @@ class Episode(eqx.Module):
                 values[~np.asarray(self.present)] = 0  # what is there does not count
             place = at_agent if name in by_agent else at_row
             finite(values, f"the episode's {name}", remedy, place)
-        distribution(self.mass, "every distribution of the episode")
+        sums = None
+        if problem.trips is not None and problem.trips.stages:  # the others are under way
+            total = np.asarray(self.mass, dtype=float).sum(axis=1)
+            sums = np.where((total > 0) & (total < 1), 1.0, total)
+        distribution(self.mass, "every distribution of the episode", sums=sums)
 
 
 class AbstractSystem(eqx.Module):

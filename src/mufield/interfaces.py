@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ._types import CellIndex, Mass, Masses, State, Step
 from .space.grid import Grid
@@ -39,9 +39,21 @@ class AbstractTrips(eqx.Module):
     def served(self, mass: Masses) -> float | None:
         """Share of the demand that found an agent along an episode; None without a demand."""
 
+    away: eqx.AbstractVar[Float[Array, "stages cells"]]
+    """Agents under way at the start, by step from the next one on when they arrive."""
+
+    @property
+    def stages(self) -> int:
+        """How many steps later than the next one trips may arrive; 0 if all take one step."""
+        return self.away.shape[0]
+
     @abstractmethod
     def land(self, taken: Mass, step: Step) -> Mass:
-        """Where the agents land that were taken in each cell."""
+        """Where agents land whose trips take one step, of those taken in each cell."""
+
+    @abstractmethod
+    def later(self, taken: Mass, step: Step) -> Float[Array, "stages cells"]:
+        """Where the others land, two steps later and so on."""
 
     @abstractmethod
     def worth(self, values: Float[Array, "stages cells"], step: Step) -> Float[Array, "cells"]:
@@ -62,8 +74,11 @@ class AbstractTrips(eqx.Module):
         uniforms: Float[Array, "draws"],
         *,
         centred: bool,
-    ) -> tuple[Move, Bool[Array, ""]]:
-        """Where one agent comes to rest after its own move, and whether a trip carried it there."""
+    ) -> tuple[Move, Bool[Array, ""], Int[Array, ""]]:
+        """Where one agent comes to rest, whether a trip carried it there, and after how many steps.
+
+        ``moved`` is its own move.
+        """
 
 
 class AbstractMap(ABC):

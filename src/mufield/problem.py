@@ -224,14 +224,25 @@ class Problem(eqx.Module):
         Steps keep their numbers, and arrays over the steps their places: nothing happens before
         the first step, which is data, so that one compiled program serves all of them. From step 0
         on, it is the same problem with another initial distribution.
+
+        Where trips take several steps, ``mass`` may have a row for the agents that are free, and
+        one for each step from the next one on with those who arrive then, by cell.
         """
         if whole_number(step, "the start of the rest of an episode", 0) >= self.horizon:
             raise UserError(
                 f"the rest of an episode begins at a step from 0 to {self.horizon - 1}, got {step}"
             )
-        start = check_mass(self.grid, mass, "the distribution at the start")
+        trips, stages = self.trips, 0 if self.trips is None else self.trips.stages
+        rows = np.asarray(mass)
+        if not (stages and rows.shape == (1 + stages, self.grid.n_cells)):
+            start = check_mass(self.grid, mass, "the distribution at the start")
+            rows = np.concatenate([np.asarray(start)[None], np.zeros((stages, len(start)))])
+        check_mass(self.grid, rows.sum(axis=0), "the distribution at the start, with all rows,")
+        now = jnp.asarray(rows, dtype=self.initial.dtype)
         first = jnp.asarray(step, dtype=jnp.int32) if step else None
-        return self.replace(initial=start.astype(self.initial.dtype), first=first)
+        if trips is not None and stages:
+            trips = eqx.tree_at(lambda t: t.away, trips, now[1:].astype(trips.away.dtype))
+        return self.replace(initial=now[0], first=first, trips=trips)
 
     def replace(self, **fields: Any) -> "Problem":
         """The problem with other values of some fields, which are not checked again.

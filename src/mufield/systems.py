@@ -15,7 +15,8 @@ from .episode import AbstractSystem, Episode
 from .errors import UserError
 from .flow.checks import check_farthest, check_motion, check_probabilities
 from .flow.flow import Flow
-from .flow.rollout import PolicyCheck, Rollout, if_begun
+from .flow.rollout import PolicyCheck, Rollout
+from .flow.under_way import if_begun, under_way
 from .policies.base import AbstractPolicy, Profile, checked_profile
 from .problem import Motion, Problem, Reward, check_function
 from .space.measure import MeanField, mean_field_at
@@ -152,8 +153,11 @@ def agent_step(
     mass: Mass,
     key: Key,
     step: Step,
-) -> tuple[Array, Move, Any]:
-    """One agent's action, where it comes to rest, and whether it was carried off by a trip."""
+) -> tuple[Array, Move, Any, Any]:
+    """One agent's action, where it comes to rest, whether a trip carried it there, and how long.
+
+    That is the number of steps after which it is free again.
+    """
     grid, noise = problem.grid, problem.noise
     action_key, noise_key = jax.random.split(key)
     mu = mean_field_at(grid, mass, state, step)
@@ -161,7 +165,7 @@ def agent_step(
     target = agent_target(motion, state, action, mu)
     moved = noise.move(grid, state, target, noise.draws(grid, noise_key, state.dtype))
     if problem.trips is None:
-        return action, moved, jnp.zeros((), dtype=bool)
+        return action, moved, jnp.zeros((), dtype=bool), jnp.ones((), dtype=jnp.int32)
     uniforms = jax.random.uniform(jax.random.fold_in(key, 2), (2 + grid.dim,), dtype=state.dtype)
     where = (grid, mass, step, grid.index_of(state))
     return action, *problem.trips.carry(*where, moved, uniforms, centred=noise.centred)
@@ -182,23 +186,28 @@ def _track(
     """An episode of tracked agents within the population of a rollout."""
     start_key, key = jax.random.split(key)
 
-    def step(states: Array, inputs: Any) -> tuple[Array, Any]:
-        part, mass, step_key, number = inputs
+    def step(now: tuple[Array, Array], inputs: Any) -> tuple[tuple[Array, Array], Any]:
+        (states, until), (part, mass, step_key, number) = now, inputs
         policy = profile.join(part)
         keys = jax.random.split(step_key, agents)
-        actions, moved, carried = jax.vmap(
+        actions, moved, carried, lasts = jax.vmap(
             lambda state, k: agent_step(problem, motion, policy, state, mass, k, number)
         )(states, keys)
-        return moved.position, (actions, moved.stopped, carried)
+        free = until <= number  # the others are under way
+        ends = jnp.where(free[:, None], moved.position, states)
+        until = jnp.where(free, number + lasts, until)
+        return (ends, until), (actions, moved.stopped, carried & free, free)
 
-    def begun(states: Array, inputs: Any) -> tuple[Array, Any]:
-        moved, kept = if_begun(problem, inputs[-1], lambda now: step(now, inputs), states)
-        return moved, (states, *kept)
+    def begun(now: tuple[Array, Array], inputs: Any) -> tuple[tuple[Array, Array], Any]:
+        moved, kept = if_begun(problem, inputs[-1], lambda carry: step(carry, inputs), now)
+        return moved, (now[0], *kept)
 
     keys = jax.random.split(key, problem.horizon)
     inputs = (profile.per_step, rollout.mass[:-1], keys, problem.steps)
-    last, paths = jax.lax.scan(begun, problem.draw_starts(start_key, agents), inputs)
-    states, actions, stopped, carried = (jnp.swapaxes(path, 0, 1) for path in paths)
+    start = problem.draw_starts(start_key, agents), jnp.zeros(agents, dtype=jnp.int32)
+    (last, _), paths = jax.lax.scan(begun, start, inputs)
+    states, actions, stopped, carried, free = (jnp.swapaxes(path, 0, 1) for path in paths)
+    whole = problem.first is None and under_way(problem) is None
     return Episode(
         states=states,
         actions=actions,
@@ -207,7 +216,7 @@ def _track(
         stopped=stopped,
         mass=rollout.mass,
         rewards=rollout.rewards,
-        present=None if problem.first is None else jnp.broadcast_to(problem.begun, carried.shape),
+        present=None if whole else problem.begun & free,
         carried=None if problem.trips is None else carried,
     )
 

@@ -231,7 +231,7 @@ def _move_all(
     keys = jax.random.split(jax.random.fold_in(key, step), states.shape[0])
 
     def one(chosen: TablePolicy, state: State, key: Key) -> tuple[State, Scalar]:
-        action, moved, _ = agent_step(problem, motion, chosen, state, mass, key, step)
+        action, moved, *_ = agent_step(problem, motion, chosen, state, mass, key, step)
         return moved.position, _reward(problem, state, action, mass, step)
 
     return jax.vmap(one)(chosen, states, keys)

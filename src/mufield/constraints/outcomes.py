@@ -19,6 +19,7 @@ from ..flow.flow import Flow
 from ..flow.moves import Weights
 from ..flow.phi import AbstractPhi
 from ..flow.rollout import forward
+from ..flow.under_way import arriving
 
 
 class Mixture(NamedTuple):
@@ -88,6 +89,7 @@ class Outcomes(eqx.Module):
             phi, targets = _transition(flow, model)
             last = problem.horizon - 1
             end = phi.push(mass[-1][:, None] * weights[-1], targets(last), mass[-1], last)
+            end = end + arriving(phi, problem, mass)
             was = problem.margins(jnp.concatenate([mass, end[None]]))
             return jnp.where(jnp.isfinite(was), expected - was, 0.0)
 

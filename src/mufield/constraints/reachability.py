@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 from .._types import Mass, Step
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
+from ..flow.under_way import under_way
 from .constraint import Constraints
 from .lagrangian import InfeasibleError
 from .limits import Linear
@@ -78,6 +79,8 @@ def greatest(moves: MoveFlow, linear: Linear, masses: int = 8) -> Float[np.ndarr
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
     first, trips = problem.first_step, problem.trips
     begin = problem.initial[None]
+    if (away := under_way(problem)) is not None:
+        begin = jnp.concatenate([begin, away])
     bounds = []
     for capped in (False,) if trips is None else (False, True):
         # By move, by step from the present one on (agents under way arrive later), and by cell.

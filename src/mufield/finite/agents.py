@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import CellIndex, Key, Mass, Scalar
+from ..flow.under_way import under_way
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
@@ -58,11 +59,14 @@ class Block(NamedTuple):
     """Some of the agents: their positions and cells, and how many are in each cell.
 
     Positions have one array for each axis, which compiled code reads several agents at a time.
+    ``until`` is the step from which an agent is free: later than the present one if it is under
+    way, and then its cell is where it will arrive. Rows of ``counts`` are the steps until then.
     """
 
     position: tuple[Float[Array, "agents"], ...]
     cell: Int[Array, "agents"]
-    counts: Int[Array, "cells"]
+    until: Int[Array, "agents"]
+    counts: Int[Array, "stages_and_one cells"]
 
 
 class Moves(NamedTuple):
@@ -73,6 +77,7 @@ class Moves(NamedTuple):
     next_states: Float[Array, "*agents dim"]
     stopped: Bool[Array, "*agents dim"]
     carried: Bool[Array, "*agents"]
+    present: Bool[Array, "*agents"]
 
 
 class Advanced(NamedTuple):
@@ -114,10 +119,18 @@ def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
     """Draws a block of agents from the initial distribution."""
     problem = rules.problem
     key = jax.random.fold_in(key, number)
-    placed = place_agents(problem.grid, problem.initial, key, size, centred=rules.centred)
-    return Block(
-        tuple(placed.position.T), placed.cell, _counts(rules, placed.cell, jnp.asarray(True))
-    )
+    begins = problem.initial[None]
+    if (away := under_way(problem)) is not None:
+        begins = jnp.concatenate([begins, away])
+    mass = jnp.sum(begins, axis=0)
+    placed = place_agents(problem.grid, mass, key, size, centred=rules.centred)
+    first = jnp.asarray(0 if problem.first is None else problem.first, dtype=jnp.int32)
+    until = jnp.full(size, first)
+    if away is not None:
+        chances = jnp.cumsum(begins, axis=0)[:, placed.cell] / mass[placed.cell]
+        draws = jax.random.uniform(jax.random.fold_in(key, 1), (size,))
+        until += jnp.sum(chances[:-1] <= draws, axis=0, dtype=jnp.int32)
+    return _block(rules, tuple(placed.position.T), placed.cell, until, first, jnp.asarray(True))
 
 
 def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> Advanced:
@@ -183,26 +196,35 @@ def _advance(
     def split(each: Array) -> Array:
         return jnp.pad(each, (0, extra), mode="edge").reshape(parts, -1)
 
+    free = block.until <= step.number
     life_key = jax.random.fold_in(step.life_key, number)
     since = step.number if problem.first is None else step.number - problem.first
     here, later = _present(rules, since, life_key, size, watched)
-    paid = jnp.pad(jnp.broadcast_to(here, size), (0, extra)).reshape(parts, -1)
+    paid = jnp.pad(here & free, (0, extra)).reshape(parts, -1)
     used = bits[: 1 + noise.numbers(grid)]
     rows = jax.tree.map(split, (block.position, block.cell, used))
     *found, rewards, valid = jax.lax.map(some, (*rows, paid))
     actions, crowd = jax.tree.map(lambda each: each.reshape(-1)[:size], tuple(found))
-    carried = jnp.zeros(size, dtype=bool)
+    carried, until = jnp.zeros(size, dtype=bool), jnp.full(size, step.number + 1)
     if problem.trips is not None:
         uniforms = uniform(jnp.stack(bits[len(used) :], axis=1), dtype)
-        crowd, carried = jax.vmap(partial(_after_trip, step))(block.cell, crowd, uniforms)
+        ride = jax.vmap(partial(_after_trip, step))
+        crowd, carried, lasts = ride(block.cell, crowd, uniforms)
+        until = step.number + lasts
+    if under_way(problem) is not None:
+        where = (block.position, block.cell, block.until)
+        position, cell, until = jax.tree.map(
+            partial(jnp.where, free), (crowd.position, crowd.cell, until), where
+        )
+        crowd, carried = Ends(position, crowd.stopped, cell), carried & free
     position = tuple(centres[crowd.cell].T) if rules.centred else crowd.position
     moves = (block.position, actions, crowd.position, crowd.stopped)
     states, taken, ends, stopped = (
         jnp.stack([column[:watched] for column in columns], axis=1) for columns in moves
     )
-    tracked = Moves(states, taken, ends, stopped, carried[:watched])
+    tracked = Moves(states, taken, ends, stopped, carried[:watched], free[:watched])
     return Advanced(
-        block=Block(position, crowd.cell, _counts(rules, crowd.cell, later)),
+        block=_block(rules, position, crowd.cell, until, step.number + 1, later),
         rewards=rewards,
         valid=jnp.all(valid),
         tracked=tracked if watched else None,
@@ -211,15 +233,15 @@ def _advance(
 
 def _after_trip(
     step: Step, cell: CellIndex, crowd: Ends, uniforms: Float[Array, "draws"]
-) -> tuple[Ends, Bool[Array, ""]]:
-    """Where one agent is if a trip may have carried it off, and whether one did."""
+) -> tuple[Ends, Bool[Array, ""], Int[Array, ""]]:
+    """Where one agent is if a trip may have carried it off, whether one did, and how long."""
     problem = step.rules.problem
     assert problem.trips is not None
     moved = Move(jnp.stack(crowd.position), jnp.stack(crowd.stopped), crowd.cell)
-    ended, carried = problem.trips.carry(
+    ended, carried, lasts = problem.trips.carry(
         problem.grid, step.now, step.number, cell, moved, uniforms, centred=problem.noise.centred
     )
-    return Ends(tuple(ended.position), tuple(ended.stopped), ended.index), carried
+    return Ends(tuple(ended.position), tuple(ended.stopped), ended.index), carried, lasts
 
 
 def _present(
@@ -237,8 +259,17 @@ def _present(
     return (life < survival**step) | spared, (life < survival ** (step + 1)) | spared
 
 
-def _counts(
-    rules: Rules, cell: Int[Array, "agents"], present: Bool[Array, "*agents"]
-) -> Int[Array, "cells"]:
-    cells = rules.problem.grid.n_cells
-    return jnp.zeros(cells, dtype=jnp.int32).at[cell].add(present.astype(jnp.int32))
+def _block(
+    rules: Rules,
+    position: tuple[Float[Array, "agents"], ...],
+    cell: Int[Array, "agents"],
+    until: Int[Array, "agents"],
+    now: Int[Array, ""],
+    present: Bool[Array, "*agents"],
+) -> Block:
+    """The agents at a step, and how many of those ``present`` are where."""
+    trips, cells = rules.problem.trips, rules.problem.grid.n_cells
+    rows = 1 + (0 if trips is None else trips.stages)
+    row = jnp.clip(until - now, 0, rows - 1)
+    counts = jnp.zeros((rows, cells), dtype=jnp.int32).at[row, cell].add(present.astype(jnp.int32))
+    return Block(position, cell, until, counts)

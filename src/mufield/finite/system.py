@@ -19,6 +19,7 @@ from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
 from ..flow.rollout import end_reward
+from ..flow.under_way import under_way
 from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem, Reward
 from ..systems import SimulatedSystem, with_earnings, with_true_reward
@@ -26,7 +27,8 @@ from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
 """Called before each step with its number, the mu that policies see and the policies so far; what
-it returns is followed from that step on."""
+it returns is followed from that step on. Where trips take several steps, mu has more rows: agents
+under way, as `Problem.from_step` takes them."""
 
 BLOCK = 1 << 18
 """Most agents that one compiled call moves, which bounds its temporary memory."""
@@ -149,7 +151,9 @@ class FiniteSystem(AbstractSystem):
 
         arrays = Moves(*(stacked(steps) for steps in zip(*course.tracked, strict=True)))._asdict()
         if waiting:
-            arrays["present"] = jnp.broadcast_to(self.problem.begun, arrays["carried"].shape)
+            arrays["present"] &= self.problem.begun
+        elif under_way(self.problem) is None:
+            arrays["present"] = None
         if self.problem.trips is None:
             arrays["carried"] = None
         episode = Episode(**arrays, mass=course.mass, rewards=course.rewards)
@@ -229,13 +233,15 @@ def _play(
                 f"all agents dropped out before step {step}; take more agents or a smaller share "
                 f"of lost ones than {system.lost}"
             )
-        mass.append(jnp.asarray(counts / present, dtype=dtype))
+        everybody = jnp.asarray(counts / present, dtype=dtype)
+        mass.append(everybody[0])
         if step == problem.horizon:
             break
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
         index, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
         if replan is not None:
-            changed = replan(step, seen, profile)
+            told = seen if len(everybody) == 1 else everybody.at[0].set(seen)
+            changed = replan(step, told, profile)
             profile = checked_profile(changed, system.problem)
         if problem.trips is not None and (
             why := problem.trips.wrong_chance(problem.grid, now, step)

@@ -7,7 +7,7 @@ from .fluid import for_fleet as for_fleet
 from .maps import CityMap as CityMap
 from .passengers import Earnings as Earnings
 from .passengers import Passengers as Passengers
+from .reading import read_trips as read_trips
 from .records import TripModel as TripModel
 from .records import TripRecords as TripRecords
-from .records import read_trips as read_trips
 from .trips import Trips as Trips

@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
+from ..checks import number
 from ..space.grid import Grid
 
 
@@ -68,6 +69,33 @@ def mean_fares(
     everywhere = paid.sum() / trips.sum()
     total = np.maximum(trips @ kernel + prior_trips, 1e-9)
     return np.asarray((paid @ kernel + prior_trips * everywhere) / total)
+
+
+def trip_minutes(
+    grid: Grid,
+    counts: Float[np.ndarray, "cells cells"],
+    kernel: Float[np.ndarray, "cells cells"],
+    speed: float | None = None,
+    minutes: Float[np.ndarray, "cells cells"] | None = None,
+    prior_trips: float = 3.0,
+) -> Float[np.ndarray, "cells cells"]:
+    """How long trips take from each cell to each other: distance over speed, or from records.
+
+    Distances are along the axes, and a third of a cell within one. Total ``minutes`` of the trips
+    between two cells are smoothed as in `destinations`, with ``prior_trips`` trips of that distance
+    at the mean speed of all records.
+    """
+    apart = np.sum(np.abs(grid.centres[:, None] - grid.centres), axis=-1)
+    apart = np.where(apart > 0, apart, sum(grid.cell_size) / 3)
+    if speed is not None:
+        number(speed, "speed, in km/h,", 1e-3)
+    if minutes is None:
+        assert speed is not None
+        return np.asarray(60 * apart / speed)
+    pace = 60 / speed if speed is not None else minutes.sum() / np.sum(counts * apart)
+    total, trips = kernel.T @ minutes @ kernel, kernel.T @ counts @ kernel
+    prior = max(prior_trips, 1e-9)
+    return np.asarray((total + prior * pace * apart) / (trips + prior))
 
 
 def clock(hour: float) -> str:

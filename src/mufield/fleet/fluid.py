@@ -6,6 +6,8 @@ $$\max \sum_{h,k} w_h(k)\, s_h(k) - \sum_{h,k,a} c(a)\, x_h(k, a)
 \quad\text{with}\quad 0 \le s_h(k) \le d_h(k),\ x \ge 0,$$
 $$\sum_a x_h(k, a) + s_h(k) = \sum_{j,a} x_{h-1}(j, a)\, T(j, a, k) + \sum_j s_{h-1}(j)\, P(j, k).$$
 
+Vehicles on trips that take $i$ steps come from $s_{h-i}$ instead.
+
 The programme relaxes the problem: its vehicles may refuse passengers, $s < \min(\mu, d)$, while
 those of the problem match as many as possible. So no policy over these moves earns more than the
 optimum, if the motion does not depend on mu; the programme's motion is that of empty streets.
@@ -27,6 +29,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -38,7 +41,7 @@ from ..flow.moves import MoveFlow, Weights
 from ..policies.base import Profile
 from ..problem import Problem
 from .passengers import Earnings, Passengers, rows_at
-from .trips import SparseMatrix, Trips
+from .trips import Trips
 
 
 class FluidPlan(eqx.Module):
@@ -130,8 +133,6 @@ def fleet_parts(problem: Problem) -> tuple[Earnings, Passengers]:
             "reward=Earnings(passengers, ...) of mufield.fleet, where passengers are those of the "
             f"limit; got the chance {type(chance).__name__} and the reward {type(reward).__name__}"
         )
-    if problem.pay_end or problem.constraints is not None:
-        raise UserError("the fluid programme knows neither pay_end nor constraints; leave them out")
     return reward, chance
 
 
@@ -156,6 +157,10 @@ class Programme:
 
     def __init__(self, moves: MoveFlow, seen: Float[np.ndarray, "rows cells"] | None = None):
         problem, (earnings, passengers) = moves.flow.problem, fleet_parts(moves.flow.problem)
+        if problem.pay_end or problem.constraints is not None:
+            raise UserError(
+                "the fluid programme knows neither pay_end nor constraints; leave them out"
+            )
         assert isinstance(problem.trips, Trips)
         self.moves, self.trips, self.cells = moves, problem.trips, problem.grid.n_cells
         # All steps of the episode, or those that are left of it; they keep their numbers.
@@ -164,8 +169,10 @@ class Programme:
         self.demand = rows_at(passengers.demand, self.steps)
         self.pay = rows_at(earnings.pay, self.steps)
         self.cost = np.asarray(earnings.driving(moves.actions), dtype=float)
-        initial = np.asarray(problem.initial, dtype=float)
-        self.initial = initial / initial.sum()
+        # Vehicles that are free at the first planned step, and those that arrive at later ones.
+        starts = np.concatenate([problem.initial[None], problem.trips.away]).astype(float)
+        self.starts = np.zeros((max(len(self.steps), len(starts)), self.cells))
+        self.starts[: len(starts)] = starts / starts.sum()
         self.seen = np.zeros_like(self.demand) if seen is None else seen
 
     def solve(self, **limits: Any) -> Solution:
@@ -185,12 +192,16 @@ class Programme:
             blocks[row][row] = leave
             if row + 1 < horizon:
                 driven = landing_matrix(self.moves, step, self.seen[row])
-                blocks[row + 1][row] = -sparse.vstack([driven, trip_matrix(self.trips, step)]).T
+                for after, ridden in enumerate(
+                    trip_matrices(self.trips, step)[: horizon - row - 1]
+                ):
+                    moved = driven if after == 0 else sparse.csr_array(driven.shape)
+                    blocks[row + 1 + after][row] = -sparse.vstack([moved, ridden]).T
         most = np.hstack([np.full((horizon, choices), np.inf), self.demand]).reshape(-1)
         costs = np.hstack([np.tile(self.cost.reshape(-1), (horizon, 1)), -self.pay]).reshape(-1)
         settings = {
             "A_eq": sparse.block_array(blocks, format="csc"),
-            "b_eq": np.concatenate([self.initial, np.zeros((horizon - 1) * cells)]),
+            "b_eq": self.starts[:horizon].reshape(-1),
             "bounds": np.stack([np.zeros_like(most), most], axis=1),
             "method": "highs-ipm",
             **limits,
@@ -233,16 +244,18 @@ class Programme:
         sizes = [0.0]
         if self.moves.sees_mu:
             sizes += np.geomspace(0.1 / self.cells, 1.0, masses - 1).tolist()
-        after, bound = np.zeros(self.cells), 0.0
+        # Values of the next step and of later ones, at which longer trips end.
+        after, bound = np.zeros((1 + self.trips.stages, self.cells)), 0.0
         for row, step in reversed(list(enumerate(self.steps))):
             least = values[row]
             for size in sizes:
-                worth = self._worth(np.full(self.cells, size), after, step)
+                worth = self._worth(np.full(self.cells, size), after[0], step)
                 least = np.maximum(least, worth.max(axis=1))
-            gained = self.pay[row] + trip_matrix(self.trips, step) @ after - least
+            ridden = _ridden(self.trips, jnp.asarray(after), jnp.asarray(step))
+            gained = self.pay[row] + np.asarray(ridden, dtype=float) - least
             bound += float(np.sum(self.demand[row] * np.maximum(gained, 0.0)))
-            after = least
-        return bound + float(self.initial @ after)
+            after = np.concatenate([least[None], after[:-1]])
+        return bound + float(np.sum(self.starts[: len(after)] * after))
 
 
 def landing_matrix(
@@ -263,15 +276,17 @@ def landing_matrix(
 
 
 # Compiled once for the module.
+_ridden: Any = eqx.filter_jit(Trips.worth)
 _expected: Any = eqx.filter_jit(expected_values)
 
 
-def trip_matrix(trips: Trips, step: int) -> Any:
-    """The origin-destination matrix of a step, for SciPy."""
+def trip_matrices(trips: Trips, step: int) -> list[Any]:
+    """Origin-destination matrices of trips that take one step, two and so on, for SciPy."""
     from scipy import sparse
 
-    matrix = trips.matrix
-    if isinstance(matrix, SparseMatrix):
-        places = (np.asarray(matrix.rows), np.asarray(matrix.sampler.columns))
-        return sparse.csr_array((np.asarray(matrix.entries, float), places), shape=matrix.shape)
-    return sparse.csr_array(np.asarray(matrix if matrix.ndim == 2 else matrix[step], dtype=float))
+    cells = trips.matrix.shape[-1]
+    # Of `later` and `land` the rows are what is taken in one cell at a time.
+    one, number = jnp.eye(cells), jnp.asarray(step)
+    first = np.asarray(jax.vmap(lambda taken: trips.land(taken, number))(one), dtype=float)
+    later = np.asarray(jax.vmap(lambda taken: trips.later(taken, number))(one), dtype=float)
+    return [sparse.csr_array(first), *(sparse.csr_array(later[:, i]) for i in range(trips.stages))]

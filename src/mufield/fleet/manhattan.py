@@ -26,7 +26,7 @@ from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from ..systems import SimulatedSystem
-from .counts import destinations, mean_fares, rates_at, smoothing_kernel
+from .counts import destinations, mean_fares, rates_at, smoothing_kernel, trip_minutes
 from .maps import CityMap
 from .passengers import Earnings, Passengers
 from .trips import Trips
@@ -107,6 +107,7 @@ def manhattan(
     cost: float = 0.05,
     congestion: float = 10.0,
     noise_std: float = 0.125,
+    speed: float | None = None,
 ) -> SimulatedSystem:
     """A fleet of taxis on 185 cells of 500 m, in steps of ten minutes.
 
@@ -125,6 +126,8 @@ def manhattan(
         cost: Cost of driving empty at full speed for a step, on one axis: a share of a mean fare.
         congestion: Speeds are divided by one plus this times the share of the fleet in the cell.
         noise_std: Standard deviation of the noise, in kilometres.
+        speed: Speed of trips along streets and avenues, in km/h: with it, trips last as long as
+            that takes. The records do not say how long they took. By default all take one step.
     """
     for name, given, there in (("day", day, DAYS), ("reward", reward, ("served", "fares"))):
         if given not in there:
@@ -147,6 +150,10 @@ def manhattan(
     ended = np.einsum(
         "hk,hkj->j", rates_at(table.pickups[which], before), table.journeys[which, _parts(before)]
     )
+    durations = None
+    if speed is not None:
+        lasts = trip_minutes(grid, np.zeros(0), np.zeros(0), speed)
+        durations = np.maximum(lasts * STEPS_PER_HOUR / 60, 1.0)
     fares = table.fares[which, parts]
     usual = float(np.sum(rates * fares) / rates.sum()) if reward == "fares" else 1.0
     traffic = Traffic(float(start), 0.2 if day == "weekday" else 0.0, float(congestion))
@@ -158,7 +165,7 @@ def manhattan(
         initial=ended / ended.sum(),
         noise=noise_std,
         max_move=traffic.speeds,
-        trips=Trips(passengers, table.journeys[which, parts]),
+        trips=Trips(passengers, table.journeys[which, parts], durations),
     )
     return SimulatedSystem(problem, traffic)
 

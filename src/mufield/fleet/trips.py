@@ -1,7 +1,9 @@
 """Known transitions that are no moves: passengers carry vehicles off, lifts and ferries run.
 
 At every step an agent in cell k is carried off with probability p(k, mu, step). It then lands in a
-cell drawn from row k of a known origin-destination matrix P, instead of making its own move.
+cell drawn from row k of a known origin-destination matrix P, instead of making its own move: one
+step later, or after as many steps as the trip takes. Until then it is *under way*: it neither acts
+nor counts in mu, whose sum is the share of agents that are free.
 """
 
 import math
@@ -14,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import CellIndex, Mass, Masses, Scalar, State, Step
+from .._types import CellIndex, Mass, Masses, State, Step
 from ..checks import distribution
 from ..errors import UserError, in_words
 from ..interfaces import AbstractTrips
@@ -23,58 +25,7 @@ from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
 from ..space.nodes import Nodes, node_number
 from .passengers import Passengers
-
-
-class RowSampler(eqx.Module):
-    """Draws columns of a stochastic matrix by inverting each row's distribution function.
-
-    Attributes:
-        sums: Cumulative sums of the entries within each row, row after row.
-        starts: Index of each row's first entry, and the number of entries.
-        columns: Column of each entry.
-    """
-
-    sums: Float[Array, "entries"]
-    starts: Int[Array, "cells_and_end"]
-    columns: Int[Array, "entries"]
-
-    def draw(self, cell: CellIndex, uniform: Scalar) -> CellIndex:
-        """A column of row ``cell``, from a uniform number in [0, 1)."""
-        low, high = self.starts[cell], self.starts[cell + 1] - 1
-        target = uniform * self.sums[high]
-
-        # Bisection, because jnp.searchsorted would copy the row for every agent.
-        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = ends
-            middle = (low + high) // 2
-            right = self.sums[middle] <= target
-            low = jnp.where(right, jnp.minimum(middle + 1, high), low)
-            return low, jnp.where(right, high, middle)
-
-        halvings = math.ceil(math.log2(max(2, len(self.sums)))) + 1
-        return self.columns[jax.lax.fori_loop(0, halvings, halve, (low, high))[0]]
-
-
-class SparseMatrix(eqx.Module):
-    """A sparse stochastic matrix: row, column and value of each entry, in the order of rows."""
-
-    rows: Int[Array, "entries"]
-    entries: Float[Array, "entries"]
-    sampler: RowSampler
-    shape: tuple[int, int] = eqx.field(static=True)
-
-    @classmethod
-    def of(cls, matrix: Any, dtype: Any) -> "SparseMatrix":
-        """From a CSR matrix of SciPy whose rows sum to 1."""
-        counts, first = np.diff(matrix.indptr), matrix.indptr[:-1]
-        rows = np.repeat(np.arange(len(counts)), counts)
-        # In 64 bits, and kept as sums within the row: in 32 bits, sums over all rows would round
-        # the probabilities of the last rows by several per cent.
-        total = np.cumsum(matrix.data, dtype=np.float64)
-        sums = total - (total[first] - matrix.data[first])[rows]
-        whole = [jnp.asarray(x, dtype=jnp.int32) for x in (rows, matrix.indptr, matrix.indices)]
-        sampler = RowSampler(jnp.asarray(sums, dtype=dtype), *whole[1:])
-        return cls(whole[0], jnp.asarray(matrix.data, dtype=dtype), sampler, matrix.shape)
+from .sparse import RowSampler, SparseMatrix
 
 
 class Trips(AbstractTrips):
@@ -85,17 +36,25 @@ class Trips(AbstractTrips):
             vehicle finds a passenger with ``jnp.minimum(1, demand[mu.step, cell] / mu.here)``.
         matrix: Probability of each destination (columns) from each origin (rows): one matrix, or
             one for each step of the whole episode.
+        durations: Steps that a trip takes, for each entry of the matrix; None if all take one.
+        away: Agents under way at the start, by step from the next one on when they arrive, and by
+            the cell where they do.
     """
 
     chance: Callable[[State, MeanField], Any]
     matrix: Float[Array, "*steps cells cells"] | SparseMatrix
+    durations: Float[Array, "..."] | None
+    away: Float[Array, "stages cells"]
 
-    def __init__(self, chance: Any, matrix: Any):
+    def __init__(self, chance: Any, matrix: Any, durations: Any = None):
         """Checks and builds trips.
 
         Args:
             chance: As the attribute.
             matrix: An array, or a sparse matrix of SciPy.
+            durations: Steps that trips take from each origin (rows) to each destination, the same
+                at all steps or, as the matrix, with one table for each; at least 1. Of trips that
+                take 1.3 steps, 70% take one step and 30% two. By default all take one.
         """
         if not callable(chance):
             raise UserError(
@@ -126,6 +85,20 @@ class Trips(AbstractTrips):
             scaled = sparse.copy()
             scaled.data = values / np.repeat(sums, np.diff(sparse.indptr))
             self.matrix = SparseMatrix.of(scaled, dtype)
+        stages, self.durations = 0, None
+        if durations is not None:
+            lasts = np.asarray(durations, dtype=float)
+            if lasts.shape not in (shape, shape[-2:]) or not (np.abs(lasts - 500.5) <= 499.5).all():
+                raise UserError(
+                    f"durations of trips must have the shape {shape[-2:]} of the matrix, or "
+                    "one such table for each step, and be from 1 to 1,000 steps; got the shape "
+                    f"{lasts.shape}, from {np.min(lasts, initial=np.inf):g}"
+                )
+            stages = math.ceil(lasts.max() - 1e-9) - 1
+            if isinstance(self.matrix, SparseMatrix):
+                lasts = lasts[np.asarray(self.matrix.rows), np.asarray(self.matrix.sampler.columns)]
+            self.durations = jnp.asarray(lasts, dtype=dtype) if stages else None
+        self.away = jnp.zeros((stages, shape[-1]), dtype=dtype)
 
     def chances(self, grid: Grid, mass: Mass, step: Step) -> Float[Array, "cells ..."]:
         """The chance in each cell."""
@@ -143,19 +116,40 @@ class Trips(AbstractTrips):
         return self.chance.served(mass) if isinstance(self.chance, Passengers) else None
 
     def land(self, taken: Mass, step: Step) -> Mass:
-        """The distribution of destinations of the agents that were taken in each cell."""
+        """Where agents are one step later that were taken in each cell, if their trips end then."""
+        return self._landed(taken, step, 1)
+
+    def later(self, taken: Mass, step: Step) -> Float[Array, "stages cells"]:
+        """Where the others arrive, two steps later and so on."""
+        rows = [self._landed(taken, step, after) for after in range(2, 2 + self.stages)]
+        return jnp.stack(rows) if rows else jnp.zeros((0, len(taken)), dtype=taken.dtype)
+
+    def _landed(self, taken: Mass, step: Step, after: int) -> Mass:
+        """Where agents arrive whose trips take ``after`` steps."""
         if isinstance(self.matrix, SparseMatrix):
-            moved = taken[self.matrix.rows] * self.matrix.entries.astype(taken.dtype)
+            share = self._share(self.durations, after)
+            moved = taken[self.matrix.rows] * (self.matrix.entries * share).astype(taken.dtype)
             return jnp.zeros_like(taken).at[self.matrix.sampler.columns].add(moved)
-        return taken @ self._at_step(step).astype(taken.dtype)
+        matrix = _at_step(self.matrix, step)
+        if self.durations is not None:
+            matrix = matrix * self._share(_at_step(self.durations, step), after)
+        return taken @ matrix.astype(taken.dtype)
 
-    def worth(self, values: Float[Array, "stages cells"], step: Step) -> Mass:
-        """Expected value of being taken in each cell, from the value of each cell one step later.
+    @staticmethod
+    def _share(durations: Array | None, after: int) -> Array | float:
+        """Share of trips that take ``after`` steps: those of 1.3 steps take one or two."""
+        return 1.0 if durations is None else jnp.maximum(1 - jnp.abs(durations - after), 0.0)
 
-        It is the transpose of `land`.
+    def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
+        """Expected value of being taken in each cell, from that of cells one step later and so on.
+
+        It is the transpose of `land` and `later`.
         """
-        here = jnp.zeros_like(values[0])
-        found: Mass = jax.vjp(lambda taken: self.land(taken, step), here)[1](values[0])[0]
+
+        def ends(taken: Mass) -> Array:
+            return jnp.concatenate([self.land(taken, step)[None], self.later(taken, step)])
+
+        found: Mass = jax.vjp(ends, jnp.zeros_like(values[0]))[1](values)[0]
         return found
 
     def most(self, step: Step) -> Mass:
@@ -169,7 +163,7 @@ class Trips(AbstractTrips):
         if isinstance(self.matrix, SparseMatrix):
             return self.matrix.sampler
         size = self.matrix.shape[-1]
-        sums = jnp.cumsum(self._at_step(step), axis=1).reshape(-1)
+        sums = jnp.cumsum(_at_step(self.matrix, step), axis=1).reshape(-1)
         starts = size * jnp.arange(size + 1, dtype=jnp.int32)
         return RowSampler(sums, starts, jnp.tile(jnp.arange(size, dtype=jnp.int32), size))
 
@@ -183,22 +177,35 @@ class Trips(AbstractTrips):
         uniforms: Float[Array, "draws"],
         *,
         centred: bool,
-    ) -> tuple[Move, Bool[Array, ""]]:
-        """Where one agent of a cell comes to rest, and whether a trip carried it there.
+    ) -> tuple[Move, Bool[Array, ""], Int[Array, ""]]:
+        """Where one agent of a cell comes to rest, whether a trip carried it there, and when.
 
+        That is the number of steps after which it is free again: 1 if it moved by itself.
         ``moved`` is its own move. ``uniforms`` are numbers in [0, 1): one for whether it is carried
         off, one for the destination, and one for each axis of the position in that cell, unless
         agents are ``centred``.
         """
-        taken = uniforms[0] < self.chances(grid, mass, step)[cell]
-        index = self.sampler(step).draw(cell, uniforms[1])
+        chance = self.chances(grid, mass, step)[cell]
+        taken = uniforms[0] < chance
+        sampler = self.sampler(step)
+        entry = sampler.draw(cell, uniforms[1])
+        index = sampler.columns[entry]
         shares = jnp.full_like(uniforms[2:], 0.5) if centred else uniforms[2:]
         ends = Move(
             position=jnp.where(taken, inside_cell(grid, index, shares), moved.position),
             stopped=moved.stopped & ~taken,
             index=jnp.where(taken, index, moved.index),
         )
-        return ends, taken
+        lasts = jnp.ones((), dtype=jnp.int32)
+        if self.durations is not None:
+            sparse = isinstance(self.matrix, SparseMatrix)
+            table = self.durations if sparse else _at_step(self.durations, step).reshape(-1)
+            steps = table[entry]
+            # Of the uniform number it is known that it is below the chance: a new one is left.
+            again = uniforms[0] / jnp.maximum(chance, 1e-9)
+            rounded = jnp.floor(steps) + (again < steps - jnp.floor(steps))
+            lasts = jnp.where(taken, rounded.astype(jnp.int32), lasts)
+        return ends, taken, lasts
 
     def wrong_chance(self, grid: Grid, mass: Mass, step: Any) -> str:
         """Names the cell whose chance is farthest outside [0, 1]; empty if all are inside.
@@ -247,9 +254,11 @@ class Trips(AbstractTrips):
                 if why := self.wrong_chance(grid, mass, step):
                     raise UserError(why)
 
-    def _at_step(self, step: Step) -> Float[Array, "cells cells"]:
-        assert not isinstance(self.matrix, SparseMatrix)
-        return self.matrix if self.matrix.ndim == 2 else self.matrix[step]
+
+def _at_step(table: Any, step: Step) -> Float[Array, "cells cells"]:
+    """The table of a step, if there is one for each."""
+    found: Array = table if table.ndim == 2 else table[step]
+    return found
 
 
 # Compiled once for the module, so that equal trips share the program.

@@ -117,19 +117,30 @@ class AbstractPhi(eqx.Module):
     def push(self, joint: Joint, targets: Any, seen: Mass, step: Step) -> Any:
         r"""The next population: $M((1 - p)\, J) + P^\top (p\, J)$ for joint mass J.
 
-        M is `move`; p is the chance of a trip and P the matrix of destinations. Without trips it
-        is `move` alone.
+        M is `move`; p is the chance of a trip and P the matrix of destinations, of trips that take
+        one step; `later` has the others. Without trips it is `move` alone.
         """
         if self.trips is None:
             return self.move(joint, targets, seen, step)
+        taken = joint * self._chances(seen, step)[:, None]
+        moved = self.move(joint - taken, targets, seen, step)
+        return self.add(moved, self.trips.land(jnp.sum(taken, axis=1), step))
+
+    def later(self, leaving: Mass, seen: Mass, step: Step) -> Float[Array, "stages cells"]:
+        """Agents of each cell whose trips take longer, by when they arrive: after two steps, ...
+
+        ``leaving`` is the mass of each cell, of which `push` moves the others.
+        """
+        assert self.trips is not None
+        return self.trips.later(leaving * self._chances(seen, step), step)
+
+    def _chances(self, seen: Mass, step: Step) -> Mass:
+        assert self.trips is not None
         chance = self.trips.chances(self.grid, seen, step)
         # A chance that is no probability would make negative mass: it ends in NaN, which every
         # caller refuses, and `mufield.flow.diagnose` then names the cell and the step.
         inside = (chance >= 0) & (chance <= 1 + 1e-6)
-        chance = jnp.where(inside, jnp.minimum(chance, 1.0), jnp.nan)
-        taken = joint * chance[:, None]
-        moved = self.move(joint - taken, targets, seen, step)
-        return self.add(moved, self.trips.land(jnp.sum(taken, axis=1), step))
+        return jnp.where(inside, jnp.minimum(chance, 1.0), jnp.nan)
 
 
 def displacements(

@@ -15,6 +15,7 @@ from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from .phi import AbstractPhi, Departure, integrated_reward
+from .under_way import if_begun, shifted, under_way
 
 
 class Rollout(eqx.Module):
@@ -83,15 +84,24 @@ def forward(
         The distributions mu_0, ..., mu_H; the last population; what was kept, stacked.
     """
 
-    def one(population: Any, rows: tuple[Any, Array]) -> tuple[Any, tuple[Mass, Any]]:
-        after, kept = if_begun(problem, rows[1], lambda now: step(now, *rows), population)
-        return after, (phi.mass(population), kept)
+    def one(carry: Any, rows: tuple[Any, Array]) -> tuple[Any, tuple[Mass, Any]]:
+        after, kept = if_begun(problem, rows[1], lambda now: advance(now, *rows), carry)
+        return after, (phi.mass(carry[0]), kept)
 
-    begin = phi.start(problem.initial if start is None else start)
+    def advance(carry: Any, row: Any, number: Step) -> tuple[Any, Any]:
+        population, away = carry
+        after, kept = step(population, row, number)
+        if away is not None:
+            mass = phi.mass(population)
+            after = phi.add(after, away[0])
+            away = shifted(away) + phi.later(mass, mass, number)
+        return (after, away), kept
+
+    begin = phi.start(problem.initial if start is None else start), under_way(problem)
     kept_bytes = phi.floats_kept * problem.horizon * problem.initial.dtype.itemsize
     # Gradients compute steps again where keeping what all of them need would take 256 MB.
     scanned = jax.checkpoint(one) if kept_bytes > 1 << 28 else one
-    end, (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
+    (end, _), (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
     return jnp.concatenate([before, phi.mass(end)[None]]), end, kept
 
 
@@ -201,52 +211,51 @@ def backward(
         The derivatives, and how much the best response to the linearised reward would gain.
     """
 
-    def one(values: tuple[Mass, Mass], rows: tuple[Any, ...]) -> tuple[tuple[Mass, Mass], Array]:
+    def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Array]:
         return if_begun(problem, rows[-1], lambda now: back(now, *rows), values)
 
     def back(
-        carry: tuple[Mass, Mass], row: Any, now: Mass, slope: Mass | None, number: Step
-    ) -> tuple[tuple[Mass, Mass], Array]:
+        carry: tuple[Array, Array], row: Any, now: Mass, slope: Mass | None, number: Step
+    ) -> tuple[tuple[Array, Array], Array]:
         values, best = carry
         options = choices(row, now, number)
+
+        def step(joint: Array, seen: Mass) -> tuple[Any, Scalar]:
+            after, reward = options.step(joint, seen)
+            if away is None:
+                return after[None], reward
+            later = phi.later(jnp.sum(joint, axis=1), seen, number)
+            return jnp.concatenate([after[None], later]), reward
+
         # mu matters twice: as the joint mass that moves, and as what motion and reward see.
-        (_, reward), pull = jax.vjp(options.step, now[:, None] * options.weights, now)
+        (_, reward), pull = jax.vjp(step, now[:, None] * options.weights, now)
         by_choice, by_mu = pull((values, jnp.ones_like(reward)))
         if slope is not None:
             by_mu = by_mu + slope
-        values = jnp.sum(options.weights * by_choice, axis=1) + by_mu
+        values = before(values, jnp.sum(options.weights * by_choice, axis=1) + by_mu)
         if bound:
             best_by_choice, _ = pull((best, jnp.ones_like(reward)))
             if options.usable is not None:
                 best_by_choice = jnp.where(options.usable, best_by_choice, -jnp.inf)
-            best = jnp.max(best_by_choice, axis=1) + by_mu
+            best = before(best, jnp.max(best_by_choice, axis=1) + by_mu)
         return (values, best), by_choice
 
+    def before(values: Array, now: Mass) -> Array:
+        """Values of cells by step from the present one on; agents under way arrive later."""
+        return jnp.concatenate([now[None], values[:-1]])
+
+    away = under_way(problem)
     last = jnp.zeros_like(problem.initial)
     if problem.pay_end:
         last = jax.grad(lambda end: _end_reward(phi, problem, end))(mass[-1])
     if slopes is not None:
         slopes, last = slopes[:-1], last + slopes[-1]
+    start = problem.initial[None]
+    if away is not None:
+        start = jnp.concatenate([start, away])
+    ends = jnp.zeros_like(start).at[0].set(last)
     (values, best), action_values = jax.lax.scan(
-        one, (last, last), (inputs, mass[:-1], slopes, problem.steps), reverse=True
+        one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True
     )
-    gap = jnp.vdot(problem.initial, best - values)
+    gap = jnp.vdot(start, best - values)
     return action_values, gap if bound else jnp.full_like(gap, jnp.inf)
-
-
-def if_begun(
-    problem: Problem, step: Step, run: Callable[[Any], tuple[Any, Any]], carry: Any
-) -> tuple[Any, Any]:
-    """A step of a scan, ``run(carry)``; before the problem's first step nothing happens.
-
-    Then the carry stays as it is, and what ``run`` would give besides is zero.
-    """
-    if problem.first is None:
-        return run(carry)
-    shapes = jax.eval_shape(run, carry)[1]
-
-    def wait(carry: Any) -> tuple[Any, Any]:
-        return carry, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-    done: tuple[Any, Any] = jax.lax.cond(step >= problem.first, run, wait, carry)
-    return done

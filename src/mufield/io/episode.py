@@ -100,11 +100,15 @@ def read_episode(
     places = np.concatenate([states, ends[:, -1:]], axis=1)
     places[:, 1:-1] = np.where(present[:, 1:, None], places[:, 1:-1], ends[:, :-1])
     known = np.pad(present, ((0, 0), (0, 1))) | np.pad(present, ((0, 0), (1, 0)))
+    # Agents under way are no part of mu, whose sum is the share of those that are free.
+    riding = _under_way(problem, present, by_agent(moves.carried, False))
+    known &= ~riding
+    free = known.sum(axis=0) / np.maximum((known | riding).sum(axis=0), 1)
     by_step = zip(places.swapaxes(0, 1), known.T, strict=True)
     # Nobody may have been seen at some step, if a file says where the population was.
     empty = jnp.zeros(grid.n_cells)
     moments = [histogram(grid, at[seen]) if seen.any() else empty for at, seen in by_step]
-    mass = jnp.stack(moments).astype(dtype)
+    mass = (jnp.stack(moments) * free[:, None]).astype(dtype)
     if mass_path is not None:
         found = read_mass(mass_path, problem)
         notes += notes_on_mass(np.asarray(mass), found)
@@ -128,6 +132,8 @@ def read_episode(
             was_paid = _mean(paid, present)
             notes += notes_on_rewards(np.asarray(rewards[: problem.horizon]), was_paid)
             rewards = rewards.at[: problem.horizon].set(was_paid)
+    if not integrated:  # those are paid nothing until they arrive
+        rewards = rewards * jnp.asarray(free[: len(rewards)], dtype=dtype)
     stopped = moves.stopped()
     if stopped is None:
         stopped = stopped_axes(problem, start, end)
@@ -147,6 +153,24 @@ def read_episode(
         if problem.trips is None
         else jnp.asarray(by_agent(moves.carried, False)[tracked]),
     )
+
+
+def _under_way(
+    problem: Problem,
+    present: Bool[np.ndarray, "agents steps"],
+    carried: Bool[np.ndarray, "agents steps"],
+) -> Bool[np.ndarray, "agents steps_and_end"]:
+    """Which agents lack rows because a trip that began before has not ended."""
+    stages = 0 if problem.trips is None else problem.trips.stages
+    riding = np.zeros((len(present), present.shape[1] + 1), dtype=bool)
+    for later in range(1, min(stages, present.shape[1] - 1) + 1):
+        # The trip began so many steps before the last one, and no row came after it.
+        begun = present & carried
+        for gap in range(1, later + 1):
+            begun[:, : present.shape[1] - gap] &= ~present[:, gap:]
+            begun[:, present.shape[1] - gap :] = False
+        riding[:, later:-1] |= begun[:, : present.shape[1] - later]
+    return riding
 
 
 def _mean(

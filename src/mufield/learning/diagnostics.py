@@ -52,7 +52,8 @@ def measure(
     spread = w1_end = None
     if np.isfinite(plan.mass).all():  # the random policy was not planned
         spread = float(_mean_spread(state.model, plan.profile, plan.mass, problem))
-        imagined, realised = np.asarray(plan.mass)[-1], np.asarray(episode.mass)[-1]
+        ends = np.asarray(plan.mass)[-1], np.asarray(episode.mass)[-1]
+        imagined, realised = (end / end.sum() for end in ends)  # some agents may be under way
         w1_end = wasserstein(problem.grid, imagined, realised)
     coverage, warning = _coverage(state.model, fresh, "moves")
     reward_warning = ""
@@ -65,7 +66,8 @@ def measure(
     if finding != before:
         what = f"depends on {finding}" if finding else f"no longer seems to depend on {before}"
         news = f"by the data so far, the motion {what}"
-    found = (news, plan.note, _missing(episode), warning, reward_warning, _violations(margins))
+    unseen = _missing(problem, episode)
+    found = (news, plan.note, unseen, warning, reward_warning, _violations(margins))
     return EpisodeMetrics(
         episode=state.episode + 1,
         value=earned.value,
@@ -235,9 +237,10 @@ def too_narrow(inside: int, count: int) -> bool:
     return bool(matters and bdtr(inside, count, COVERAGE_LEVEL) < 1e-3)
 
 
-def _missing(episode: Episode) -> str:
-    """A note on moves of tracked agents that were not seen."""
-    if episode.present is None or np.all(episode.present):
+def _missing(problem: Problem, episode: Episode) -> str:
+    """A note on moves of tracked agents that were not seen; under way they make none."""
+    lasting = problem.trips is not None and problem.trips.stages > 0
+    if episode.present is None or np.all(episode.present) or lasting:
         return ""
     present = np.asarray(episode.present)
     return (

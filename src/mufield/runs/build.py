@@ -11,6 +11,8 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from ..environments.registry import find, make
 from ..episode import AbstractSystem, SystemOrProblem
 from ..errors import UserError
+from ..fleet.fluid import for_fleet
+from ..fleet.passengers import Passengers
 from ..learning.m3ucrl import M3UCRL
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
 from ..learning.safety import ModelSamples
@@ -61,7 +63,7 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
     known = _known(config, imports)
     problem, family = problem_of(known), _family(config)
     learner = M3UCRL(
-        problem,
+        for_population(problem, config.population),
         family,
         _planner(config),
         optimism=_optimism(config),
@@ -106,6 +108,16 @@ def _known(config: RunConfig, imports: str | None) -> SystemOrProblem:
     import_named(config.imports, imports)
     known: SystemOrProblem = make(config.environment, **config.options)
     return known
+
+
+def for_population(problem: Problem, size: int | None, *, seen: int = -1) -> Problem:
+    """The problem to plan in for a population of this size; see `for_fleet`.
+
+    Only fleets have another one: where there are no passengers, it is the same problem.
+    """
+    if size is None or not isinstance(getattr(problem.trips, "chance", None), Passengers):
+        return problem
+    return for_fleet(problem, size, seen=seen)
 
 
 def problem_of(known: SystemOrProblem) -> Problem:

@@ -34,6 +34,9 @@ class RunConfig:
         seed: Seed of all randomness.
         agents: Number of agents that a simulator tracks in each episode.
         episodes: Number of episodes that the run is to have; more may follow.
+        population: Size of the real population, if it is to be planned for: a fleet's plans send
+            some more vehicles where chance decides how many arrive, and what `export` promises of a
+            policy includes chance. By default the limit of many.
         model: Statistical model.
         model_options: Settings of the model, such as beta=3,mu=local.
         planner: Randomised policies by mirror ascent, or deterministic networks or tables.
@@ -65,6 +68,7 @@ class RunConfig:
     seed: int = 0
     agents: int = 1
     episodes: int = 30
+    population: int | None = None
     model: ModelName = "gp"
     model_options: dict[str, Any] = field(default_factory=dict)
     planner: PlannerName = "mirror"
@@ -80,7 +84,8 @@ class RunConfig:
     label: str = ""
 
     def __post_init__(self) -> None:
-        for name, least in (("agents", 1), ("episodes", 1), ("seed", 0)):
+        sizes = [("agents", 1), ("episodes", 1), ("seed", 0)]
+        for name, least in [*sizes, *([("population", 1)] if self.population is not None else [])]:
             if not least <= getattr(self, name) < 2**31:
                 raise UserError(
                     f"{name} must be {least} or more, and less than 2^31, got "
@@ -92,6 +97,8 @@ class RunConfig:
         """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
         del document["judge"]  # it changes nothing that is learned
+        if self.population is None:
+            del document["population"]
         return short_digest(json.dumps(document, sort_keys=True))
 
     def document(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .._types import Mass
 from ..checks import MASS_TOLERANCE
 from ..episode import Episode
 from ..errors import UserError
+from ..finite.chance import with_chance
 from ..io import disk
 from ..io.checks import Asked
 from ..io.sealed import digest
@@ -32,7 +33,7 @@ from ..learning.run import run_greedy_plans
 from ..learning.state import LearnerState, PlanError, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
-from .build import Setup, build, build_problem
+from .build import Setup, build, build_problem, for_population
 from .history import history_of, observed_arrays, to_episode, to_transitions
 from .layout import read_seconds
 from .store import RunStore
@@ -130,10 +131,11 @@ class Session:
             same = float(np.max(np.abs(start - np.asarray(mass)))) <= MASS_TOLERANCE
             if last.step == step and same and last.document["options"] == given:
                 return self.ask()
-        problem = None
+        problem, config = None, self.store.config
         if given:
-            config = self.store.config
             problem = build_problem(replace(config, options=config.options | given), self.imports)
+        if config.population is not None:  # vehicles were counted, so that chance begins later
+            problem = for_population(problem or self.setup.problem, config.population, seen=step)
         state, plan, began = self.state, self.ask(), disk.clock()
         fresh = self.setup.learner.replan(state, plan, mass, step, problem=problem)
         self.store.note_seconds(self.episode, replan=disk.clock() - began)
@@ -165,6 +167,9 @@ class Session:
                     state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
             began = disk.clock()
             found = self.setup.learner.best(state, cautious=cautious, best_run=best_run)
+            if self.store.config.population is not None:
+                size, learner = self.store.config.population, self.setup.learner
+                found = with_chance(found, self.setup.problem, learner, state, size)
             self.store.note_seconds(self.episode, **{kind: disk.clock() - began})
             self.store.write_best(found, kind)
         return found

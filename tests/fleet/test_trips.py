@@ -107,7 +107,7 @@ def test_a_matrix_may_be_sparse_or_change_with_the_step(sparse):
     np.testing.assert_allclose(found.mass, dense.mass, atol=1e-12)
     sampler = trips.sampler(jnp.asarray(1))
     cells = [
-        jax.vmap(lambda u, cell=cell: sampler.draw(jnp.asarray(cell), u))(
+        jax.vmap(lambda u, cell=cell: sampler.columns[sampler.draw(jnp.asarray(cell), u)])(
             jnp.linspace(0.0005, 0.9995, 1000)
         )
         for cell in (0, 7, 21)
@@ -130,7 +130,9 @@ def test_in_32_bits_draws_from_the_last_of_many_sparse_rows_follow_that_row():
     sampler = trips.sampler(0)
     uniforms = (jnp.arange(50_000, dtype=jnp.float32) + 0.5) / 50_000
     for cell in (0, cells // 2, cells - 1):
-        drawn = jax.vmap(lambda u, cell=cell: sampler.draw(jnp.asarray(cell), u))(uniforms)
+        drawn = jax.vmap(lambda u, cell=cell: sampler.columns[sampler.draw(jnp.asarray(cell), u)])(
+            uniforms
+        )
         counts = np.bincount(np.asarray(drawn), minlength=cells) / len(uniforms)
         row = matrix[[cell]].toarray()[0]
         assert 0.5 * np.abs(counts - row).sum() < 1e-3

@@ -9,13 +9,13 @@
   (bytes, parts cut out, doubled or of another file, numbers); descriptions that were changed and
   sealed again with a right checksum, which may say anything but must not crash; a directory, a link
   to nowhere or a pipe in the file's place; and a file of 20 GB that takes no room.
-- ``kills``: `train`, `tell`, `export`, `compare` and `reproduce` run in a process of their own, on
-  a tiny problem, and are killed (SIGKILL) somewhere between shortly before their first file and
-  their end. Then they are run again, or gone on with as their documentation says, to the end. What
-  comes out must be what comes out without a kill: the same files, the same bits in all that does
-  not measure time. No temporary file may be left, neither beside the results nor in the directory
-  for temporary files, and no process. What follows the kills is run by one further process, which
-  traces programs once.
+- ``kills``: `new`, `train`, `tell`, `replan` (`ask --step`), `export`, and `compare` and
+  `reproduce`, which compute jobs, run in a process of their own, on a tiny problem, and are killed
+  (SIGKILL) somewhere between shortly before their first file and their end. Then they are run
+  again, or gone on with as their documentation says, to the end. What comes out must be what comes
+  out without a kill: the same files, the same bits in all that does not measure time. No temporary
+  file may be left, neither beside the results nor in the directory for temporary files, and no
+  process. What follows the kills is run by one further process, which traces programs once.
 
     python benchmarks/trust.py                        # all of it: 20 kills of each command
     python benchmarks/trust.py --quick                # 160 random changes, one kill of `train`
@@ -272,6 +272,20 @@ def tell_and_ask(place: Path) -> Iterable[list[str]]:
     yield mufield("ask", place / "run")
 
 
+def new(place: Path, workers: int = 0) -> list[str]:
+    return mufield("new", "four-rooms", *TINY, "--label", "killed", "--out", place / "run")
+
+
+def begin_once(place: Path) -> Iterable[list[str]]:
+    if not (place / "run" / "config.json").exists():
+        yield new(place)
+    yield mufield("ask", place / "run")
+
+
+def replan(place: Path, workers: int = 0) -> list[str]:
+    return mufield("ask", place / "run", "--start", place / "episode.csv", "--step", 1)
+
+
 def export(place: Path, workers: int = 0) -> list[str]:
     return mufield("export", place / "run", "--episode", "last", "--out", place / "robot")
 
@@ -325,6 +339,8 @@ def trained(server: "Server", place: Path) -> None:
 
 SUBJECTS = {
     "train": Subject(nothing, train, resume, "run/config.json"),
+    "new": Subject(nothing, new, begin_once, "run/lock"),
+    "replan": Subject(ask_first, replan, lambda place: [replan(place)], "run/replans/*"),
     "tell": Subject(ask_first, tell, tell_and_ask, "run/episodes/0001.safetensors"),
     "export": Subject(trained, export, lambda place: [export(place)], "robot/*"),
     "compare": Subject(nothing, compare, lambda place: [compare(place)], "comparison/lock"),
@@ -475,7 +491,7 @@ def try_with(server: Server, name: str, kills: int, place: Path, draw: random.Ra
         if process.returncode:
             raise SystemExit(f"{name} failed:\n{errors.decode()}")
         took[workers] = first, time.perf_counter() - before
-    if name == "tell":
+    if name in ("new", "tell"):
         server.done(mufield("ask", whole / "run"), whole)
     expected, usual = outcome(whole), scratch_of(whole)
     for workers, (first, seconds) in took.items():

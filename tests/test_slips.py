@@ -44,6 +44,8 @@ SLIPS = {
     "mf.make(['four-rooms'])": "there are city",
     "mf.make('four-rooms', noise_std='a')": "standard deviation must be real numbers, got 'a'",
     "mf.make('four-rooms', drawing=3)": "a drawing of '#' and '.'",
+    "mf.make('four-rooms', horizon=10**9)": "take a shorter horizon",
+    "mf.SimulatedSystem(rooms.problem, lambda s, a, mu: s + 1j * a)": "complex",
     "mf.make('swarm', cells='a')": "shape must be real numbers",
     "mf.make('discrete-rooms', actions=[1])": "actions must be one of",
     "mf.GaussianProcess(prior='structured')": "AbstractPrior or AbstractKernel, got 'structured'",

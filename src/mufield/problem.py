@@ -109,6 +109,11 @@ class Problem(eqx.Module):
         if horizon is None:
             horizon = long_enough(self.discount)
         self.horizon = whole_number(horizon, "the horizon")
+        if self.horizon * grid.n_cells > 2**31:  # numbers in the distributions of one episode
+            raise UserError(
+                f"an episode of {horizon:,} steps in {grid.n_cells:,} cells does not fit into the "
+                "memory; take a shorter horizon"
+            )
         self.initial = check_mass(grid, initial, "the initial distribution")
         if isinstance(grid, Nodes):
             self.actions = MoveSet.on_nodes(actions, grid.n_cells)
@@ -286,7 +291,8 @@ def check_function(
     tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
     everywhere = device_array(tried, mass.dtype)
     try:
-        values = np.asarray(_at_all_cells(grid, mass, function, everywhere), dtype=float)
+        values = np.asarray(_at_all_cells(grid, mass, function, everywhere))
+        values = values.astype(float, casting="same_kind")  # complex numbers are refused
     except Exception as error:
         raise UserError(
             f"{name} could not be evaluated for {_arguments(problem)} and mu: "

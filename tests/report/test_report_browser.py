@@ -4,10 +4,12 @@ import json
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from report_runs import LINE, ROOMS, SMALL, add_episode, begin, serving
 
+from mufield.io import sealed as files
 from mufield.report.data import RunReader, collect
 from mufield.report.page import build_page
 
@@ -121,6 +123,28 @@ def test_a_judged_run_has_a_second_curve(chromium, tmp_path, rooms, judged):
     heads = chromium.execute_script(TEXT, "rows")
     assert ("greedy expected" in heads) == judged
     assert errors(chromium) == []
+
+
+def test_hostile_names_are_shown_and_do_nothing(chromium, tmp_path, small_rooms):
+    """In the directory's name, the label, versions, notes and names of constraints."""
+    evil = "<img src=x onerror=window.owned=1>"
+    worse = f"</script><script>window.owned=2</script>{evil}\u2028${{window.owned=3}}'\"`<!--"
+    run = begin(tmp_path / evil, replace(SMALL, label=worse))
+    files.write_json(run / "versions.json", {worse: worse, "jax": worse})
+    for number in (1, 2):
+        margins = {"margins": {worse: [0.5, 0.25, None]}, "margin": 0.25, "assured": 0.2}
+        add_episode(run, small_rooms, number, notes=(worse,), **margins)
+    page = tmp_path / "page.html"
+    page.write_text(build_page(collect([RunReader(run)])), encoding="utf-8")
+    with serving(run) as server:
+        for address in (page.as_uri(), server.url):
+            chromium.get(address)
+            until(lambda: chromium.execute_script(TEXT, "step-text"))
+            assert worse.split("\u2028")[0] in chromium.execute_script(TEXT, "notes-list")
+            assert chromium.title.startswith(evil)
+            assert chromium.execute_script("return window.owned") is None
+            assert chromium.find_elements("css selector", "img") == []
+            assert errors(chromium) == []
 
 
 def test_a_run_with_limits_shows_its_margins_by_move(chromium, run, small_rooms, tmp_path):

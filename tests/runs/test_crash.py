@@ -1,5 +1,6 @@
 """A run that is killed at any moment goes on to the same end, bit for bit."""
 
+import errno
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ from night import at_night
 from processes import flags, start, wait_for
 
 from mufield import UserError
+from mufield.io import disk
 from mufield.io import sealed as files
 from mufield.runs.build import build, resolve
 from mufield.runs.files import RunFiles
@@ -106,6 +108,27 @@ def test_a_crash_while_a_run_begins_leaves_room_for_it(small, tmp_path, monkeypa
         with pytest.raises(UserError, match="no run in"):
             RunFiles(directory)
         assert RunStore.create(directory, small.config).episodes == 0
+
+
+@pytest.mark.parametrize("room", [3, 9])
+def test_a_run_that_met_a_full_disk_goes_on_to_the_same_end(
+    small, whole, tmp_path, monkeypatch, begin, room
+):
+    begin(tmp_path)
+    write, written = disk.write_new, []
+
+    def full(path, data):
+        written.append(path)
+        if len(written) > room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write_new", full)
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/[a-z]"):
+            learn_run(tmp_path, setup=small, progress=False)
+    learn_run(tmp_path, setup=small, progress=False)
+    assert outcome(tmp_path) == whole
 
 
 def test_torn_and_lost_metrics_are_written_again(small, whole, run):

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from mufield import UserError, load_policy
+from mufield.cli.sources import print_changes
 from mufield.io.atomic import DirectoryInUse, locked
 from mufield.io.policies import read_info
 from mufield.runs.config import RunConfig, parse_config, read_settings
@@ -154,6 +155,18 @@ def test_other_versions_are_noticed(run):
     then = read_versions(run) | {"imported": {"file": str(own), "sha256": "0" * 64}}
     changes = [each for each in changes_since(then) if str(own) in each]
     assert changes == [f"{own} has changed since the run began, or is gone; figures may differ"]
+
+
+def test_a_strangers_versions_do_nothing_but_a_note(run, tmp_path, capsys):
+    huge = tmp_path / "huge.py"
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room
+    told = {"jax": "\x1b[31mred", "numpy": {"a": 1}, "imported": {"file": str(huge), "sha256": "x"}}
+    (run / "versions.json").write_text(json.dumps(read_versions(run) | told))
+    print_changes(run)
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split()[1] for note in notes] == ["jax", "numpy", str(huge)]
+    assert "\\u001b[31mred" in notes[0]
 
 
 def test_configurations_come_back_from_files(tmp_path, small):

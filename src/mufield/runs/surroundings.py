@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..io.sealed import file_digest
+from ..io.sealed import MOST_TEXT, file_digest
 
 
 def current_precision() -> str:
@@ -46,9 +46,14 @@ def versions(imported: Path | None = None) -> dict[str, Any]:
     if imported is not None:
         found["imported"] = {
             "file": str(imported),
-            "sha256": file_digest(imported) if imported.is_file() else None,
+            "sha256": file_digest(imported) if _is_code(imported) else None,
         }
     return found
+
+
+def _is_code(path: Path) -> bool:
+    """Whether there is a file that could be imported; a stranger may name anything."""
+    return path.is_file() and path.stat().st_size <= MOST_TEXT
 
 
 def changes_since(then: dict[str, Any]) -> list[str]:

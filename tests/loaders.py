@@ -226,7 +226,6 @@ class Originals:
         summarise(directory)
         with RunStore.writing(directory) as store:
             plans = [store.read_plan(number, self._template) for number in (1, 2)]
-            plans += [store.read_replan(each, plans[1]) for each in store.replans(2)]
             store.note_seconds(1, fuzz=0.0)
             changes_since(read_versions(directory))
             arrays = [np.asarray(a).tolist() for plan in plans for a in leaves(plan)]
@@ -346,8 +345,7 @@ LOADERS = {
     "runs/config.py:read_settings": "settings.toml",
     "runs/config.py:read_config": "config.json",
     "runs/files.py:RunFiles._read_logs": "logs/0001.safetensors",
-    "runs/files.py:RunFiles.read_plan_file": "plans/0001.safetensors",
-    "runs/files.py:RunFiles.replans": "replans/0002-0001.safetensors",
+    "runs/files.py:_read_planned": "replans/0002-0001.safetensors",
     "runs/layout.py:read_record": "episodes/0001.safetensors",
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
@@ -357,7 +355,7 @@ LOADERS = {
     "cli/train.py:Train.settings": "config.json",
     "report/page.py:_asset": None,
     "io/table_files.py:_opened": "episode.csv",
-    "runs/store.py:_planned_bytes": "policies/0001.policy",
+    "runs/store.py:_policy_bytes": "policies/0001.policy",
     # The readers themselves.
     "io/sealed.py:read_sealed": "network.policy",
     "io/sealed.py:read_json": "versions.json",

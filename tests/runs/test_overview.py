@@ -121,7 +121,7 @@ def test_torn_metrics_are_no_damage_because_they_are_written_again(runs):
     path = runs / "done/metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     found = summarise(runs / "done")
-    assert (found.state, found.episodes, found.last) == ("complete", 2, 3.0)
+    assert [found[name] for name in ("state", "episodes", "last")] == ["complete", 2, 3.0]
 
 
 def test_a_run_is_found_once_and_links_in_circles_do_no_harm(runs):

@@ -32,10 +32,10 @@ def test_ctrl_c_leaves_a_run_that_goes_on_and_one_beside_it_alone(small, tmp_pat
     assert errors.decode().splitlines()[-1] == f"stopped; go on with: mufield train --out '{run}'"
     assert b"Traceback" not in errors
     found = summarise(run)
-    assert (found.state, found.reason) == ("unfinished", "")
+    assert (found["state"], found["reason"]) == ("unfinished", "")
     assert not list(run.rglob("*.tmp"))
-    learn_run(run, found.episodes + 1, setup=small, progress=False)
-    assert RunFiles(run).episodes == found.episodes + 1
+    learn_run(run, found["episodes"] + 1, setup=small, progress=False)
+    assert RunFiles(run).episodes == found["episodes"] + 1
     printed, errors = beside.communicate(timeout=240)
     assert beside.returncode == 0, errors
     assert [row["episode"] for row in json.loads(printed)] == [1, 2]

@@ -87,7 +87,7 @@ def test_an_episode_from_elsewhere_is_not_the_luckiest(begin, small, tmp_path, c
     assert second["best"] == third["best"] == second["value"]
     files = RunFiles(run)
     assert files.best_episode == files.episode_number("best-episode") == 2
-    assert summarise(run).best == second["value"]
+    assert summarise(run)["best"] == second["value"]
     copied = (run / "best_episode.policy").read_bytes()
     assert copied == (run / "policies" / "0002.policy").read_bytes()
     with open_run(run, small) as session:

@@ -49,7 +49,7 @@ class Runs(Command):
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
         runs = [summarise(run) for run in find_runs(places)]
-        rows = _sorted([run.row() for run in runs if matches(run, self.where)], self.sort)
+        rows = _sorted([run for run in runs if matches(run, self.where)], self.sort)
         if not rows:
             return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
         texts = ("directory", "environment", "model", "planner", "optimism", "state", "began")

@@ -8,14 +8,14 @@ import numpy as np
 
 from ..errors import UserError
 from ..io import disk
-from ..io.sealed import Sealed, digest, read_sealed, require, unusable
+from ..io.sealed import digest, read_sealed, require, unusable
 from ..learning.metrics import Earned, best_episode
 from .config import RunConfig, read_config, short_digest
 from .layout import (
     LAYOUT,
     EpisodeRecord,
     LogRecord,
-    ReplanRecord,
+    PlanRecord,
     check_parts,
     numbered,
     part_path,
@@ -98,7 +98,7 @@ class RunFiles:
         """Names an episode's plan, as it was before any change within the day."""
         if number <= self.episodes:
             return self.records[number - 1].plan
-        return str(self.read_plan_file(number).document["id"])
+        return self.read_plan_file(number).id
 
     def new_plan_id(self, number: int, policy: str, mass: np.ndarray) -> str:
         """Names a plan by what it is: its policy's digest, where it leads, and what it knew."""
@@ -110,26 +110,24 @@ class RunFiles:
         before += [f"log {log.since} {log.content}" for log in self.logs if log.since <= number]
         return short_digest(self.config.identity, str(number), *before)
 
-    def replans(self, number: int) -> list[ReplanRecord]:
+    def replans(self, number: int) -> list[PlanRecord]:
         """The changes of an episode's plan within the day, in their order."""
-        found: list[ReplanRecord] = []
+        found: list[PlanRecord] = []
         for path in replan_paths(self.directory, number):
-            document, arrays = sealed = read_sealed(path, LAYOUT.replan_kind)
-            require(
-                path, sealed, {"step": int, "options": dict, **LAYOUT.policy_of}, LAYOUT.planned
-            )
+            record = _read_planned(path, step=int, options=dict)
+            document, mass = record.document, record.arrays["mass"]
             step = document["step"]
-            if not 0 <= step < len(arrays["mass"]):
+            if not 0 <= step < len(mass):
                 raise unusable(path, f"it has no step {step}")
-            name = self.replan_id(number, found, step, arrays["mass"], document["options"])
+            name = self.replan_id(number, found, step, mass, document["options"])
             self._check_owner(path, document, episode=number, id=name)
-            found.append(ReplanRecord(path, step, name, document, arrays))
+            found.append(record)
         return found
 
     def replan_id(
         self,
         number: int,
-        before: list[ReplanRecord],
+        before: list[PlanRecord],
         step: int,
         mass: np.ndarray,
         options: dict[str, Any],
@@ -141,8 +139,7 @@ class RunFiles:
 
     def policy_id(self, number: int) -> str:
         """Names the policy that an episode was ended with."""
-        changed = self.replans(number)
-        return changed[-1].id if changed else self.plan_id(number)
+        return self.last_plan(number).id
 
     def policy_path(self, number: int) -> Path:
         """The file of the policy that an episode was ended with."""
@@ -163,15 +160,17 @@ class RunFiles:
         # One later than the next plan, which may not know the last logs.
         return short_digest(f"{kind} {self.data_id(self.episodes + 2)}")
 
-    def read_plan_file(self, number: int) -> Sealed:
-        """What a planner expected of an episode, and its memory afterwards."""
-        path = self.path("plans", number)
-        plan = read_sealed(path, LAYOUT.plan_kind)
-        require(path, plan, {"id": str, **LAYOUT.policy_of}, LAYOUT.planned)
-        self._check_owner(path, plan.document, episode=number, data=self.data_id(number))
-        if number <= self.episodes:
-            self._check_owner(path, plan.document, id=self.records[number - 1].plan)
+    def read_plan_file(self, number: int) -> PlanRecord:
+        """What a planner expected of an episode at first, and its memory afterwards."""
+        plan = _read_planned(self.path("plans", number))
+        told = {"id": self.records[number - 1].plan} if number <= self.episodes else {}
+        data = self.data_id(number)
+        self._check_owner(plan.path, plan.document, episode=number, data=data, **told)
         return plan
+
+    def last_plan(self, number: int) -> PlanRecord:
+        """The plan that an episode was ended with."""
+        return (self.replans(number) or [self.read_plan_file(number)])[-1]
 
     def _read_logs(self) -> list[LogRecord]:
         logs = []
@@ -197,3 +196,10 @@ class RunFiles:
                     f"it belongs to another run, episode or plan: expected the {name} {value}, got "
                     f"{document.get(name)}",
                 )
+
+
+def _read_planned(path: Path, **more: type) -> PlanRecord:
+    """Reads the file of a plan, which must also have ``more`` fields."""
+    sealed = read_sealed(path, LAYOUT.plan_kind)
+    require(path, sealed, LAYOUT.policy_of | more, LAYOUT.planned)
+    return PlanRecord(path, *sealed)

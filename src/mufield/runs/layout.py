@@ -20,9 +20,9 @@ The first eight are the run; a plan, an episode or a log is part of it once its 
 metrics and the copies are derived from them, and written again where they differ.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from ..io import disk
 from ..io.sealed import digest, is_a, read_json, read_lines, read_sealed, require, unusable
 
 
-@dataclass(frozen=True)
 class Layout:
     """Names in a run's directory.
 
@@ -39,7 +38,7 @@ class Layout:
         logs: Directory with one file for each log; runs without logs have none.
         replans: Directory with two files for each change of a policy within a day.
         parts: Directories with one file for each episode, and how the names of the files end.
-        plan_kind, episode_kind, log_kind, replan_kind: Kinds of sealed files.
+        plan_kind, episode_kind, log_kind: Kinds of sealed files.
         observed: Arrays of every episode, named as the fields of `Episode`.
         sometimes: Arrays of episodes whose problem hides its reward, of which moves are missing,
             or with trips.
@@ -49,36 +48,16 @@ class Layout:
         policy_of: Fields of every plan, besides those that say whose it is.
     """
 
-    config: str = "config.json"
-    versions: str = "versions.json"
-    timings: str = "timings.jsonl"
-    metrics: str = "metrics.jsonl"
-    logs: str = "logs"
-    replans: str = "replans"
-    parts: dict[str, str] = field(
-        default_factory=lambda: {
-            "policies": "policy",
-            "plans": "safetensors",
-            "episodes": "safetensors",
-        }
-    )
-    plan_kind: str = "plan of a run"
-    episode_kind: str = "episode of a run"
-    log_kind: str = "log of a run"
-    replan_kind: str = "changed plan of a run"
-    observed: tuple[str, ...] = ("states", "actions", "next_states", "stopped", "mass", "rewards")
-    sometimes: tuple[str, ...] = ("earned", "present", "carried")
-    logged: tuple[str, ...] = (
-        "states",
-        "actions",
-        "next_states",
-        "observed",
-        "mass",
-        "moment",
-        "step",
-    )
-    planned: tuple[str, ...] = ("mass", "value", "control")
-    policy_of: dict[str, type] = field(default_factory=lambda: {"note": str, "policy_sha256": str})
+    config, versions = "config.json", "versions.json"
+    timings, metrics = "timings.jsonl", "metrics.jsonl"
+    logs, replans = "logs", "replans"
+    parts: ClassVar = {"policies": "policy", "plans": "safetensors", "episodes": "safetensors"}
+    plan_kind, episode_kind, log_kind = "plan of a run", "episode of a run", "log of a run"
+    observed = ("states", "actions", "next_states", "stopped", "mass", "rewards")
+    sometimes = ("earned", "present", "carried")
+    logged = ("states", "actions", "next_states", "observed", "mass", "moment", "step")
+    planned = ("mass", "value", "control")
+    policy_of: ClassVar[dict[str, type]] = {"id": str, "note": str, "policy_sha256": str}
 
 
 LAYOUT = Layout()
@@ -124,27 +103,29 @@ class LogRecord:
 
 
 @dataclass(frozen=True)
-class ReplanRecord:
-    """A plan that was changed within a day.
+class PlanRecord:
+    """A plan of an episode: the day's first, or one as it was changed within the day.
 
     Attributes:
         path: Its file.
-        step: The first step that was planned anew.
-        id: Names the changed policy.
-        document: What else the file says of it.
+        document: What the file says of it: ``id`` names the policy, and of a changed one ``step``
+            is the first step that was planned anew.
         arrays: What the planner expected; the distributions are those of the whole episode.
     """
 
     path: Path
-    step: int
-    id: str
     document: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     @property
+    def id(self) -> str:
+        """Names the policy."""
+        return str(self.document["id"])
+
+    @property
     def policy(self) -> Path:
         """The file of the policy, for all steps of the episode."""
-        return self.path.with_suffix(".policy")
+        return policy_of_plan(self.path)
 
 
 def part_path(directory: Path, part: str, number: int) -> Path:
@@ -165,10 +146,14 @@ def replan_paths(directory: Path, number: int) -> list[Path]:
 
 def policy_path(directory: Path, number: int) -> Path:
     """The file of the policy that an episode was ended with."""
-    changed = replan_paths(directory, number)
-    if changed:
-        return changed[-1].with_suffix(".policy")
-    return part_path(directory, "policies", number)
+    plans = [part_path(directory, "plans", number), *replan_paths(directory, number)]
+    return policy_of_plan(plans[-1])
+
+
+def policy_of_plan(path: Path) -> Path:
+    """The file of the policy that belongs to the file of a plan."""
+    place = path.parent
+    return (place.with_name("policies") if place.name == "plans" else place) / f"{path.stem}.policy"
 
 
 def part_numbers(directory: Path, part: str) -> list[int]:

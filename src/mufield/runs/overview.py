@@ -8,56 +8,14 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..io.sealed import read_lines
 from ..learning.metrics import Earned, best_episode
 from .config import RunConfig, read_config
 from .layout import LAYOUT, check_parts, part_numbers
-
-State = Literal["complete", "unfinished", "waiting for tell", "damaged"]
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run at a glance.
-
-    Attributes:
-        config: None if it cannot be read.
-        episodes: Number of episodes so far.
-        best: J of the best episode so far.
-        last: J of the last episode.
-        reason: What is damaged; empty if nothing is.
-        began: When the run began, by the time of its files.
-    """
-
-    directory: Path
-    config: RunConfig | None
-    episodes: int
-    best: float | None
-    last: float | None
-    state: State
-    reason: str
-    began: datetime | None
-
-    def row(self) -> dict[str, Any]:
-        """The summary for tables and JSON, with all settings under ``config``."""
-        names = ("environment", "model", "planner", "optimism", "seed", "label")
-        return {
-            "directory": str(self.directory),
-            **{name: getattr(self.config, name, None) for name in names},
-            "episodes": self.episodes,
-            "target": None if self.config is None else self.config.episodes,
-            "best": self.best,
-            "last": self.last,
-            "state": self.state,
-            "reason": self.reason,
-            "began": None if self.began is None else self.began.isoformat(timespec="seconds"),
-            "config": None if self.config is None else self.config.document(),
-        }
 
 
 def find_runs(directories: Iterable[Path], *, depth: int = 5) -> Iterator[Path]:
@@ -93,11 +51,14 @@ def _is_run(names: set[str], directory: Path) -> bool:
     )
 
 
-def summarise(directory: Path) -> RunSummary:
-    """Summarises a run; if it is damaged, its state says so."""
+def summarise(directory: Path) -> dict[str, Any]:
+    """One run at a glance, for tables and JSON, with all settings under ``config``.
+
+    ``best`` and ``last`` are J of these episodes so far. If the run is damaged, its ``state`` says
+    so, and ``reason`` why; ``began`` is by the time of its files.
+    """
     config, reason = None, ""
     done = len(part_numbers(directory, "episodes"))
-    pending = done + 1 in part_numbers(directory, "plans")
     earned: list[Earned] = []
     try:
         # Damaged lines are left out; they are written again when the run goes on.
@@ -109,42 +70,46 @@ def summarise(directory: Path) -> RunSummary:
     except (ValueError, OSError) as error:
         there = (directory / LAYOUT.config).exists()
         reason = " ".join(str(error).split()) if there else f"{LAYOUT.config} is missing"
-    values = [each.value for each in earned]
-    return RunSummary(
-        directory=directory,
-        config=config,
-        episodes=done,
-        best=values[best_episode(earned)] if earned else None,
-        last=values[-1] if values else None,
-        state="damaged" if reason or config is None else _state(config, done, pending),
-        reason=reason,
-        began=_began(directory),
-    )
+    names = ("environment", "model", "planner", "optimism", "seed", "label")
+    return {
+        "directory": str(directory),
+        **{name: getattr(config, name, None) for name in names},
+        "episodes": done,
+        "target": None if config is None else config.episodes,
+        "best": earned[best_episode(earned)].value if earned else None,
+        "last": earned[-1].value if earned else None,
+        "state": "damaged" if reason or config is None else _state(directory, config, done),
+        "reason": reason,
+        "began": _began(directory),
+        "config": None if config is None else config.document(),
+    }
 
 
-def _state(config: RunConfig, done: int, pending: bool) -> State:
+def _state(directory: Path, config: RunConfig, done: int) -> str:
     # A plan without an episode waits for a real system; on a simulator it was interrupted. Only
     # `mufield new` gives runs a label, and no simulator plans beyond the last episode.
+    pending = done + 1 in part_numbers(directory, "plans")
     if pending and (config.label or done >= config.episodes):
         return "waiting for tell"
     return "complete" if done >= config.episodes else "unfinished"
 
 
-def _began(directory: Path) -> datetime | None:
+def _began(directory: Path) -> str | None:
     # Not the configuration, which is written again when the number of episodes changes.
     for path in (directory / LAYOUT.versions, directory):
         with contextlib.suppress(OSError):
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            return began.isoformat(timespec="seconds")
     return None
 
 
-def matches(run: RunSummary, wanted: Mapping[str, str]) -> bool:
-    """Whether a run has all wanted settings, and perhaps ``state``, each written as a text.
+def matches(run: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Whether what `summarise` found has all wanted settings, each written as a text.
 
-    Options are named as in ``model_options.beta``.
+    ``state`` counts as a setting; options are named as in ``model_options.beta``.
     """
-    known = {} if run.config is None else run.config.document()
-    return all(_has(known | {"state": run.state}, name, text) for name, text in wanted.items())
+    known = (run["config"] or {}) | {"state": run["state"]}
+    return all(_has(known, name, text) for name, text in wanted.items())
 
 
 def _has(document: dict[str, Any], name: str, text: str) -> bool:

@@ -127,9 +127,9 @@ class Session:
         """
         asked, given = self.asked(), options or {}
         for last in self.store.replans(asked.episode)[-1:]:
-            start = np.asarray(self.ask().mass[last.step])
+            start = np.asarray(self.ask().mass[last.document["step"]])
             same = float(np.max(np.abs(start - np.asarray(mass)))) <= MASS_TOLERANCE
-            if last.step == step and same and last.document["options"] == given:
+            if last.document["step"] == step and same and last.document["options"] == given:
                 return self.ask()
         problem, config = None, self.store.config
         if given:
@@ -190,7 +190,9 @@ class Session:
             run=self.store.config.identity,
             episode=self.episode,
             policy=self.store.plan_id(self.episode),
-            changes=tuple((each.step, each.id) for each in self.store.replans(self.episode)),
+            changes=tuple(
+                (each.document["step"], each.id) for each in self.store.replans(self.episode)
+            ),
         )
 
     def tell(
@@ -274,11 +276,6 @@ class Session:
                 )
 
     def _read_plan(self, number: int) -> Plan:
-        """The plan that an episode was ended with."""
-        plan, changed = self._first_plan(number), self.store.replans(number)
-        return self.store.read_replan(changed[-1], plan) if changed else plan
-
-    def _first_plan(self, number: int) -> Plan:
         return self.store.read_plan(number, self._memory)
 
     @cached_property

@@ -37,7 +37,15 @@ from ..policies.base import Profile
 from .config import RunConfig, read_config
 from .files import RunFiles
 from .history import logged_arrays, observed_arrays
-from .layout import LAYOUT, EpisodeRecord, LogRecord, ReplanRecord, read_seconds, replan_path
+from .layout import (
+    LAYOUT,
+    EpisodeRecord,
+    LogRecord,
+    PlanRecord,
+    policy_of_plan,
+    read_seconds,
+    replan_path,
+)
 from .surroundings import versions
 
 
@@ -90,44 +98,59 @@ class RunStore(RunFiles):
             write_json(self.directory / LAYOUT.config, self.config.document())
 
     def write_plan(self, plan: Plan) -> None:
-        """Writes the plan of the next episode: its policy, then the file that makes it count."""
+        """Writes the plan of the next episode."""
         number = self.episodes + 1
         document, arrays = plain(plan.profile)
         content = digest(json.dumps(document, sort_keys=True), arrays)
-        name = self.new_plan_id(number, content, np.asarray(plan.mass))
-        about = {"run": self.config.identity, "episode": number, "id": name}
+        about = {"id": self.new_plan_id(number, content, np.asarray(plan.mass))}
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
         memory = {_memory_name(path): leaf for path, leaf in leaves}
-        more = {"data": self.data_id(number)}
-        places = self.path("plans", number), self.path("policies", number)
-        _write_planned(*places, plan, about, more, memory, LAYOUT.plan_kind)
-
-    def read_plan(self, number: int, memory: Any) -> Plan:
-        """The plan of an episode; ``memory`` is like the planner's, with arrays or their shapes."""
-        document, arrays = self.read_plan_file(number)
-        profile = _read_planned(self.path("policies", number), document)
-        names = [name for name in (*LAYOUT.planned, "least") if name in arrays]
-        figures: dict[str, Any] = {name: jnp.asarray(arrays.pop(name)) for name in names}
-        filled = _fill(memory, arrays, self.path("plans", number))
-        return Plan(profile=profile, memory=filled, note=document["note"], **figures)
+        path, more = self.path("plans", number), {"data": self.data_id(number)}
+        self._write_planned(path, plan, about, more, memory)
 
     def write_replan(self, plan: Plan, step: int, options: dict[str, Any]) -> None:
-        """Writes the next episode's plan as it was changed at a step: first its policy."""
+        """Writes the next episode's plan as it was changed at a step."""
         number = self.episodes + 1
         before = self.replans(number)
         path = replan_path(self.directory, number, len(before) + 1)
         make_directory(path.parent)
         name = self.replan_id(number, before, step, np.asarray(plan.mass), options)
-        about = {"run": self.config.identity, "episode": number, "id": name, "step": step}
-        places, more = (path, path.with_suffix(".policy")), {"options": options}
-        _write_planned(*places, plan, about, more, {}, LAYOUT.replan_kind)
+        about, more = {"id": name, "step": step}, {"options": options}
+        self._write_planned(path, plan, about, more, {})
 
-    def read_replan(self, record: ReplanRecord, plan: Plan) -> Plan:
-        """A plan as it was changed within the day; ``plan`` is the day's first."""
-        profile = _read_planned(record.policy, record.document)
-        figures: dict[str, Any] = {n: jnp.asarray(array) for n, array in record.arrays.items()}
-        note = record.document["note"]
-        return Plan(profile=profile, memory=plan.memory, note=note, **figures)
+    def _write_planned(
+        self,
+        path: Path,
+        plan: Plan,
+        about: dict[str, Any],
+        more: dict[str, Any],
+        memory: dict[str, Any],
+    ) -> None:
+        """Writes a policy, then the file that makes it count; both say what it is ``about``."""
+        about = {"run": self.config.identity, "episode": self.episodes + 1, **about}
+        policy = policy_of_plan(path)
+        save_policy(policy, plan.profile, info=about)
+        figures = {name: getattr(plan, name) for name in LAYOUT.planned}
+        if plan.least is not None:
+            figures["least"] = plan.least
+        told = {"note": plan.note, "policy_sha256": file_digest(policy)}
+        write_sealed(path, about | more | told, figures | memory, kind=LAYOUT.plan_kind)
+
+    def read_plan(self, number: int, memory: Any) -> Plan:
+        """The plan that an episode was ended with.
+
+        ``memory`` is like the planner's, with arrays or their shapes; what the planner remembers
+        is that of the day's first plan.
+        """
+        first = self.read_plan_file(number)
+        plans = [first, *self.replans(number)]
+        profile = [_read_policy(each) for each in plans][-1]
+        names = (*LAYOUT.planned, "least")
+        rest = {name: array for name, array in first.arrays.items() if name not in names}
+        figures: dict[str, Any]
+        figures = {n: jnp.asarray(array) for n, array in plans[-1].arrays.items() if n in names}
+        filled = _fill(memory, rest, first.path)
+        return Plan(profile=profile, memory=filled, note=plans[-1].document["note"], **figures)
 
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
@@ -200,9 +223,8 @@ class RunStore(RunFiles):
         if not self.records:
             return
         for name, number in (("last", self.episodes), ("best_episode", self.best_episode)):
-            source, changed = self.policy_path(number), self.replans(number)
-            planned = changed[-1].document if changed else self.read_plan_file(number).document
-            write_changed(self.directory / f"{name}.policy", _planned_bytes(source, planned))
+            data = _policy_bytes(self.last_plan(number))
+            write_changed(self.directory / f"{name}.policy", data)
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""
@@ -229,36 +251,18 @@ def check_vacant(directory: Path) -> None:
         )
 
 
-def _write_planned(
-    path: Path,
-    policy: Path,
-    plan: Plan,
-    about: dict[str, Any],
-    more: dict[str, Any],
-    memory: dict[str, Any],
-    kind: str,
-) -> None:
-    """Writes a policy, then the file that makes it count; both say what it is ``about``."""
-    save_policy(policy, plan.profile, info=about)
-    figures = {name: getattr(plan, name) for name in LAYOUT.planned}
-    if plan.least is not None:
-        figures["least"] = plan.least
-    told = {"note": plan.note, "policy_sha256": file_digest(policy)}
-    write_sealed(path, about | more | told, figures | memory, kind=kind)
-
-
-def _planned_bytes(policy: Path, planned: dict[str, Any]) -> bytes:
-    """A policy's file; raises if it is not the one that was planned."""
-    check_file(policy)
-    data = disk.read_bytes(policy)
-    if hashlib.sha256(data).hexdigest() != planned["policy_sha256"]:
-        raise unusable(policy, "it is not the policy that was planned")
+def _policy_bytes(plan: PlanRecord) -> bytes:
+    """The file of a plan's policy; raises if it is not the one that was planned."""
+    check_file(plan.policy)
+    data = disk.read_bytes(plan.policy)
+    if hashlib.sha256(data).hexdigest() != plan.document["policy_sha256"]:
+        raise unusable(plan.policy, "it is not the policy that was planned")
     return data
 
 
-def _read_planned(policy: Path, planned: dict[str, Any]) -> Profile:
-    _planned_bytes(policy, planned)
-    profile = load_policy(policy)
+def _read_policy(plan: PlanRecord) -> Profile:
+    _policy_bytes(plan)
+    profile = load_policy(plan.policy)
     assert isinstance(profile, Profile)
     return profile
 

@@ -66,10 +66,10 @@ def _read_csv(path: Path) -> Table:
             if not any(names):
                 raise UserError(f"{path}: expected the columns' names, got an empty file or line")
             _check_names(path, names)
-            columns, empty = [[] for _ in names], False
+            columns, empty = [[] for _ in names], 0
             for row in reader:
-                if not any(cell.strip() for cell in row):
-                    empty = True  # allowed at the end only
+                if not any(cell.strip() for cell in row) and empty < 1000:
+                    empty += 1  # allowed at the end only, and not by the million
                     continue
                 number = len(columns[0]) + 2
                 if len(row) != len(names) or empty:

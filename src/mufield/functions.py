@@ -58,3 +58,12 @@ def long_enough(discount: float, share: float = 1e-3) -> int:
     if discount == 1:
         raise UserError("without a horizon the discount must be below 1; give discount=0.95")
     return max(1, math.ceil(math.log(share) / math.log(discount))) if discount > 0 else 1
+
+
+def within_reach(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
+    """Where an agent aims, cut to the farthest move on each axis; on nodes, to probabilities."""
+    if not max_move:  # on nodes
+        positive = jnp.maximum(end, 0.0)
+        return positive / jnp.sum(positive)
+    farthest = jnp.asarray(max_move, dtype=state.dtype)
+    return state + jnp.clip(end - state, -farthest, farthest)

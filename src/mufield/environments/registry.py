@@ -70,6 +70,24 @@ _MOTIONS = {
     "hall-mixed": "actions are turned and slowed by place, and there is a breeze",
     "torus-vortex": "a periodic current of four whirls",
 }
+_NODES = {
+    "left-right": ("left or right, away from the others (MFGLib)", "games.left_right"),
+    "rock-paper-scissors": ("Shapley's game (MFGLib)", "games.rock_paper_scissors"),
+    "beach-bar": ("near the bar, away from crowds (MFGLib)", "games.beach_bar"),
+    "sis": ("an epidemic; its motion depends on mu (MFGLib)", "games.epidemic_sis"),
+    "seir": ("an epidemic with an exposed stage; depends on mu", "games.epidemic_seir"),
+    "cyber-security": (
+        "botnet defence of Kolokoltsov and Bensoussan; depends on mu",
+        "games.cyber_security",
+    ),
+    "crowd-line": ("crowd modelling on a ring (OpenSpiel)", "crowds.crowd_line"),
+    "crowd-square": ("crowd modelling in two dimensions (OpenSpiel)", "crowds.crowd_square"),
+    "braess": ("routing in Braess' network; depends on mu (OpenSpiel)", "crowds.braess"),
+    "garnet": ("a random problem; depends on mu (Bench-MFG)", "garnet.garnet"),
+}
+FIELD = tuple(_NODES)
+"""Names of the problems of the field, on nodes."""
+
 SUITE = ("four-rooms", *_MOTIONS, "city")
 """Names of the systems on which learners are judged that are told nothing of the motion."""
 
@@ -127,6 +145,10 @@ _ENTRIES = {
             "city",
             "suite of motions: vehicles, a river, slow places, crowds",
             "environments.motions.city",
+        ),
+        *(
+            Entry(name, f"nodes: {about}", f"environments.{function}")
+            for name, (about, function) in _NODES.items()
         ),
         *(
             Entry(

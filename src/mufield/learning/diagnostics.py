@@ -16,7 +16,7 @@ from ..flow.motions import dependence
 from ..models.base import AbstractModel, Residuals, predict_rows
 from ..models.data import Transitions
 from ..planning.planner import Plan
-from ..policies.base import Profile
+from ..policies.base import ActionLaw, Profile
 from ..problem import Problem
 from ..space.measure import MeanField, at_all_cells
 from ..space.transport import wasserstein
@@ -129,22 +129,31 @@ def _violations(margins: dict[str, list[float | None]]) -> str:
 @eqx.filter_jit
 def _mean_spread(model: AbstractModel, profile: Profile, mass: Masses, problem: Problem) -> Scalar:
     """Mean of sigma(z) / max_move along a plan, over the steps that belong to the problem."""
-    grid, far = problem.grid, jnp.asarray(problem.max_move, dtype=mass.dtype)
+    grid, far = problem.grid, jnp.asarray(problem.max_move or 1.0, dtype=mass.dtype)
 
     def spread(state: State, action: Action, mu: MeanField) -> Scalar:
         return jnp.mean(model.predict(state, action, mu).epistemic / far)
 
     def at_step(inputs: tuple[Any, Mass, Array]) -> Scalar:
         part, now, step = inputs
-        actions = profile.join(part).at_cells(grid, now, step).mean()
-        return jnp.vdot(now, at_all_cells(grid, now, spread, actions[:, None], step)[:, 0])
+        law = profile.join(part).at_cells(grid, now, step)
+        if not problem.on_nodes:  # there the mean of actions is no action
+            law = ActionLaw.certain(law.mean())
+        return jnp.vdot(
+            now[:, None] * law.weights, at_all_cells(grid, now, spread, law.actions, step)
+        )
 
     found = jax.lax.map(at_step, (profile.per_step, mass[:-1], problem.steps))
     return jnp.mean(found, where=problem.begun)
 
 
 def _coverage(model: AbstractModel, fresh: Transitions, name: str) -> tuple[float | None, str]:
-    """Share of fresh data inside the model's interval, and advice if it is too low to ignore."""
+    """Share of fresh data inside the model's interval, and advice if it is too low to ignore.
+
+    One successor says nothing of an interval of probabilities: on nodes there is no such share.
+    """
+    if fresh.problem.on_nodes and not fresh.of_reward:
+        return None, ""
     found = predict_rows(model, fresh)
     count = int(found.observed.sum())
     if count == 0:

@@ -26,7 +26,6 @@ from ..episode import Episode
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily
 from ..models.data import Transitions
-from ..models.gp import GaussianProcess
 from ..planning.mirror import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile
@@ -34,7 +33,7 @@ from ..policies.tables import random_policy
 from ..problem import Problem
 from . import plan as plans
 from .optimism import AbstractOptimism, Greedy, Hallucinated
-from .state import LearnerState, Use, check_reward_model, key_after, last_good_fit
+from .state import LearnerState, Use, check_reward_model, key_after, last_good_fit, usual_family
 
 if TYPE_CHECKING:
     from .best import BestPlan
@@ -61,7 +60,8 @@ class M3UCRL:
 
         Args:
             problem: What is known of the system.
-            family: The statistical model; a Gaussian process for any motion by default.
+            family: The statistical model; a Gaussian process for any motion by default, on
+                nodes Dirichlet counts.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
             scouts: The optimism of the tracked agents' own policy; None if they follow the
@@ -78,7 +78,7 @@ class M3UCRL:
         given = (family, planner, optimism, reward_family, pessimism, safe, scouts, random_first)
         plans.check_settings(problem, *given)
         self.problem = problem
-        self.family = GaussianProcess() if family is None else family
+        self.family = usual_family(problem) if family is None else family
         usual = Hallucinated() if scouts is None else Greedy()
         self.optimism, self.scouts = usual if optimism is None else optimism, scouts
         self.planner = MirrorPlanner() if planner is None else planner

@@ -16,11 +16,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Scalar, State
+from .._types import Action, Key, Scalar, State, Target
 from ..actions import Box
 from ..checks import number
 from ..flow.flow import Flow
 from ..flow.motions import AbstractJointMotion
+from ..functions import AbstractLifted
+from ..functions import within_reach as within_reach
 from ..models.base import AbstractModel, Prediction
 from ..problem import Motion, Problem, Reward
 from ..space.measure import MeanField
@@ -110,7 +112,12 @@ class Hallucinated(AbstractOptimism):
         return problem.replace(actions=actions, reward=reward)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The motion m(z) + share(z) beta sigma(z) eta."""
+        """The motion m(z) + share(z) beta sigma(z) eta; on nodes, a `SuccessorMotion`."""
+        if problem.on_nodes:
+            from .successors import SuccessorMotion  # not needed on grids
+
+            dim = problem.actions.dim
+            return SuccessorMotion(model=model, scale=self.scale, action_dim=dim)
         return HallucinatedMotion(
             model=model,
             scale=self.scale,
@@ -198,18 +205,18 @@ class HallucinatedMotion(AbstractJointMotion):
         return within_reach(state, prediction.mean + half * eta, self.max_move)
 
 
-class MeanMotion(eqx.Module):
+class MeanMotion(AbstractLifted):
     """The model's mean, cut to the farthest move."""
 
     model: AbstractModel
     max_move: tuple[float, ...] = eqx.field(static=True)
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> State:
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Target:
         """Where an agent is expected to aim."""
         return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
-class _Draw(eqx.Module):
+class _Draw(AbstractLifted):
     """A draw from the model's posterior; the key makes it the same at every call.
 
     A motion is cut to the farthest move; a reward, without one, is a number.
@@ -260,7 +267,8 @@ class RelativeWidth(eqx.Module):
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "dim"]:
         """One number for each axis."""
         width = self.model.predict(state, action, mu).epistemic
-        return self.model.beta_as(state.dtype) * width / jnp.asarray(self.max_move, state.dtype)
+        farthest = jnp.asarray(self.max_move or 1.0, mu.mass.dtype)
+        return self.model.beta_as(mu.mass.dtype) * width / farthest
 
 
 class BonusReward(eqx.Module):
@@ -286,9 +294,3 @@ class _UpperBound(eqx.Module):
         found = self.model.predict(state, action, mu)
         beta = self.scale * self.model.beta_as(state.dtype)
         return (found.mean + beta * found.epistemic)[0]
-
-
-def within_reach(state: State, end: State, max_move: tuple[float, ...]) -> State:
-    """Where an agent aims, cut to the farthest move on each axis."""
-    farthest = jnp.asarray(max_move, dtype=state.dtype)
-    return state + jnp.clip(end - state, -farthest, farthest)

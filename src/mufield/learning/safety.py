@@ -217,7 +217,7 @@ def sampled_outcomes(
         def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves models dim"]:
             state, here = cell
             mu = MeanField(mass=mean_mass, here=here, grid=grid, step=step)
-            return grid.displacement(state, jax.vmap(lambda action: ends(state, action, mu))(moves))
+            return grid.targets(state, jax.vmap(lambda action: ends(state, action, mu))(moves))
 
         return jnp.moveaxis(jax.lax.map(of_cell, (centres, mean_mass), batch_size=8), 2, 0)
 

@@ -18,6 +18,17 @@ from ..problem import Problem
 from ..space.measure import MeanField, uniform
 
 
+def usual_family(problem: Problem) -> AbstractModelFamily:
+    """The model where none was chosen: of any motion of the problem's space."""
+    if problem.on_nodes:
+        from ..models.dirichlet import DirichletCounts  # not needed on grids
+
+        return DirichletCounts()
+    from ..models.gp import GaussianProcess
+
+    return GaussianProcess()
+
+
 class PlanError(UserError):
     """There is no usable plan or model, and no earlier one to fall back to."""
 

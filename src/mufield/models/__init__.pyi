@@ -8,6 +8,7 @@ from .base import Residuals as Residuals
 from .base import predict_rows as predict_rows
 from .calibration import EmpiricalBeta as EmpiricalBeta
 from .data import Transitions as Transitions
+from .dirichlet import DirichletCounts as DirichletCounts
 from .ensemble import DeepEnsemble as DeepEnsemble
 from .features import FeatureMap as FeatureMap
 from .gp import GaussianProcess as GaussianProcess

@@ -248,7 +248,7 @@ class MirrorPlanner(AbstractPlanner):
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
         state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
-        etas = jnp.abs(moves.actions[0][:, actions.dim :])
+        etas = jnp.minimum(jnp.abs(moves.actions[0][:, actions.dim :]), 1.0)
         return Plan(
             profile=moves.own_profile(own_weights(moves, state), actions.dim),
             memory=None,

@@ -20,6 +20,7 @@ from ..checks import whole_number
 from ..errors import UserError, in_words
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass
+from ..space.nodes import Nodes
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,12 @@ def position_features(grid: Grid, state: State) -> Float[Array, "position"]:
 
 
 def position_size(grid: Grid) -> int:
-    """Length of `position_features`."""
+    """Length of `position_features`; raises for nodes, which have no coordinates."""
+    if isinstance(grid, Nodes):
+        raise UserError(
+            "nodes have no coordinates, which Gaussian processes, ensembles and networks need; "
+            "learn with mufield.models.DirichletCounts(), and use tables for policies"
+        )
     return grid.dim + sum(grid.periodic)
 
 

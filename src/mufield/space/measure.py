@@ -127,7 +127,7 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
     return device_array(given / given.sum())
 
 
-def check_mass(grid: Grid, mass: ArrayLike, name: str = "mu") -> Mass:
+def check_mass(grid: Grid, mass: Any, name: str = "mu") -> Mass:
     """Returns ``mass`` as an array, or raises and says what is wrong with it."""
     values = numbers(mass, name)
     if values.shape == grid.shape and values.shape != (grid.n_cells,):

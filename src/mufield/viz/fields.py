@@ -18,7 +18,9 @@ from matplotlib.ticker import LogLocator
 from .._style import STYLE
 from ..errors import UserError
 from ..space.grid import Grid
+from ..space.nodes import Nodes
 from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
+from .network import draw_network
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,9 @@ def draw_field(
 
     Args:
         axes: Where to draw.
-        grid: The space, of one or two dimensions.
+        grid: The space, of one or two dimensions, or nodes.
         mass: Mass of every free cell.
-        arrows: Mean actions in the cells of a two-dimensional grid; drawn where there is
-            mass, on fine grids in some of the cells.
+        arrows: Mean actions in cells of a plane; drawn where there is mass, of fine grids in some.
         title: Title of the panel.
         colour_limits: Masses at the ends of the colour range; by default zero and the largest
             mass, on a log scale from a tenth to ten times an evenly spread population's. On a
@@ -87,7 +88,9 @@ def draw_field(
         )
     limits = colour_limits or range_of(grid, float(values.max()), colour_scale)
     norm = norm_between(limits, colour_scale)
-    if grid.dim == 1:
+    if isinstance(grid, Nodes):
+        draw_network(axes, grid, values, limits[1])
+    elif grid.dim == 1:
         if arrows is not None:
             raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")
         _draw_line(axes, grid, values, limits, colour_scale)

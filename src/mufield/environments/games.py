@@ -1,0 +1,216 @@
+"""Small problems of the field on nodes: choices, epidemics, cyber security and the beach bar."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..errors import UserError
+from ..problem import Problem
+from ..space.measure import MeanField, log_mass
+from ..space.nodes import Nodes
+from ..systems import SimulatedSystem
+
+
+class TableMotion(eqx.Module):
+    """A motion on nodes that sees no mu: the probabilities of each node's and action's row."""
+
+    table: Float[Array, "nodes actions slots"]
+
+    def __init__(self, table: Any):
+        self.table = jnp.asarray(np.asarray(table), dtype=jnp.result_type(float))
+
+    def __call__(self, node: Array, action: Array, mu: MeanField) -> Float[Array, "slots"]:
+        """The row."""
+        return self.table[node, action]
+
+
+def _go_where_chosen(node: Array, action: Array, mu: MeanField) -> Array:
+    """Action i leads to node i + 1."""
+    return jnp.zeros_like(mu.mass).at[action + 1].set(1.0)
+
+
+def left_right() -> SimulatedSystem:
+    """Left or right, at a cost that grows with those who chose the same; right costs double.
+
+    Cui and Koeppl, "Approximately Solving Mean Field Games via Entropy-Regularized Deep
+    Reinforcement Learning" (2021), as `mfglib.env.Environment.left_right` has it. The social
+    optimum is -2/3, with two thirds on the left.
+    """
+    nodes = Nodes(["start", "left", "right"])
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        return -jnp.array([0.0, 1.0, 2.0])[node] * mu.here
+
+    return _at_once(nodes, ["left", "right"], reward)
+
+
+def rock_paper_scissors() -> SimulatedSystem:
+    """Rock, paper or scissors; the reward is a difference of those beaten and those beating.
+
+    Shapley's generalised game (1964), from Cui and Koeppl (2021), as
+    `mfglib.env.Environment.rock_paper_scissors` has it. The social optimum is 1, half of the
+    population with paper and half with scissors; the reward is not concave in mu.
+    """
+    nodes = Nodes(["start", "rock", "paper", "scissors"])
+    payoff = np.array([[0, 0, 0, 0], [0, 0, -1, 2], [0, 4, 0, -2], [0, -3, 6, 0]], dtype=float)
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        return jnp.asarray(payoff, mu.mass.dtype)[node] @ mu.mass
+
+    return _at_once(nodes, ["rock", "paper", "scissors"], reward)
+
+
+def _at_once(nodes: Nodes, actions: list[str], reward: Any) -> SimulatedSystem:
+    """A game of one choice: all leave the first node, and are paid where they arrive."""
+    problem = Problem(
+        space=nodes,
+        actions=actions,
+        reward=reward,
+        horizon=1,
+        initial=np.eye(nodes.n_cells)[0],
+        pay_end=True,
+    )
+    return SimulatedSystem(problem, _go_where_chosen)
+
+
+def epidemic_sis(*, horizon: int = 51, infected: float = 0.6) -> SimulatedSystem:
+    """Susceptible or infected: to go out, which may infect, or to keep one's distance, at a cost.
+
+    Cui and Koeppl (2021), as `mfglib.env.Environment.susceptible_infected` has it, which counts one
+    step less. The motion depends on mu.
+    """
+    nodes = Nodes(["susceptible", "infected"])
+
+    def motion(node: Array, action: Array, mu: MeanField) -> Array:
+        caught = jnp.where(action == 0, 0.9**2 * mu.mass[1], 0.0)
+        ill = jnp.where(node == 1, 0.7, caught)
+        return jnp.stack([1.0 - ill, ill])
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        return -1.0 * (node == 1) - 0.5 * (action == 1)
+
+    problem = Problem(
+        space=nodes,
+        actions=["out", "distance"],
+        reward=reward,
+        horizon=horizon,
+        initial=[1 - infected, infected],
+    )
+    return SimulatedSystem(problem, motion)
+
+
+def epidemic_seir(
+    *, horizon: int = 50, spreading: float = 0.8, infected: float = 0.05
+) -> SimulatedSystem:
+    """Susceptible, exposed, infected, recovered: agents choose how many contacts they have.
+
+    The compartments of Kermack and McKendrick with an exposed stage, controlled by contacts as in
+    Aurell, Carmona, Dayanikli and Lauriere, "Optimal Incentives to Mitigate Epidemics: A
+    Stackelberg Mean Field Game Approach" (2022), here in steps of one day and with round numbers:
+    an infection has probability ``spreading`` times contacts times the share of the infected,
+    exposed agents fall ill with 0.2 and recover with 0.1 a day; being ill costs 1, and to have only
+    a share c of one's contacts (1 - c)^2 / 2. The motion depends on mu.
+    """
+    nodes = Nodes(["susceptible", "exposed", "infected", "recovered"])
+    contacts = jnp.array([1.0, 0.6, 0.2])
+    after = np.array([[1, 0, 0, 0], [0, 0.8, 0.2, 0], [0, 0, 0.9, 0.1], [0, 0, 0, 1]], dtype=float)
+
+    def motion(node: Array, action: Array, mu: MeanField) -> Array:
+        caught = spreading * contacts[action] * mu.mass[2] * (node == 0)
+        stay = jnp.asarray(after, mu.mass.dtype)[node]
+        return stay * (1 - caught) + caught * jnp.eye(4)[1]
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        return -1.0 * (node == 2) - 0.5 * (1 - contacts[action]) ** 2
+
+    problem = Problem(
+        space=nodes,
+        actions=["all contacts", "some", "few"],
+        reward=reward,
+        horizon=horizon,
+        initial=[1 - infected, 0.0, infected, 0.0],
+    )
+    return SimulatedSystem(problem, motion)
+
+
+def cyber_security(*, horizon: int = 40, step: float = 0.25) -> SimulatedSystem:
+    """Computers, defended or not, susceptible or infected; owners may switch the defence.
+
+    Kolokoltsov and Bensoussan, "Mean-Field-Game Model for Botnet Defense in Cyber-Security" (2016),
+    with the numbers of Lauriere, "Numerical Methods for Mean Field Games and Mean Field Type
+    Control" (2021): infections by hackers and by other computers, recovery, and costs of defence
+    and of infection. Its rates become probabilities of Euler steps of length ``step``. The motion
+    depends on mu.
+    """
+    if not 0 < step <= 0.4:
+        raise UserError(f"steps must be from above 0 to 0.4, so that rates make sense; got {step}")
+    nodes = Nodes(["DI", "DS", "UI", "US"])
+    recovery = np.array([0.5, 0.0, 0.4, 0.0])
+    hackers = 0.6 * np.array([0.0, 0.4, 0.0, 0.3])
+    by_defended = np.array([0.0, 0.4, 0.0, 0.3])
+    by_undefended = np.array([0.0, 0.4, 0.0, 0.3])
+
+    def motion(node: Array, action: Array, mu: MeanField) -> Array:
+        caught = hackers + by_defended * mu.mass[0] + by_undefended * mu.mass[2]
+        health = step * (jnp.asarray(recovery) + caught)[node]
+        switch = step * 0.8 * (action == 1)
+        other, across = node ^ 1, node ^ 2
+        after = jnp.zeros(4).at[other].add(health).at[across].add(switch)
+        return after.at[node].add(1.0 - health - switch)
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        return -step * (0.3 * (node < 2) + 0.5 * (node % 2 == 0))
+
+    problem = Problem(
+        space=nodes,
+        actions=["keep", "switch"],
+        reward=reward,
+        horizon=horizon,
+        initial=np.full(4, 0.25),
+    )
+    return SimulatedSystem(problem, motion)
+
+
+def beach_bar(
+    *, places: int = 20, bar: int | None = None, horizon: int = 15, still: float = 0.5
+) -> SimulatedSystem:
+    """Guests of a beach walk towards the bar, but away from crowds.
+
+    Perrin, Perolat, Lauriere, Geist, Elie and Pietquin, "Fictitious Play for Mean Field Games"
+    (2020), as `mfglib.env.Environment.beach_bar` has it, which counts one step less: after each
+    move guests drift by one place to either side with probability (1 - still) / 2; distances to the
+    bar go round the beach, moves end at its ends.
+    """
+    place = places // 2 if bar is None else bar
+    nodes = Nodes(
+        places,
+        successors=[
+            sorted({min(max(s + d, 0), places - 1) for d in range(-2, 3)}) for s in range(places)
+        ],
+        positions=np.stack([np.arange(places), np.zeros(places)], axis=1),
+    )
+    table = np.zeros((places, 3, nodes.slots))
+    for node, row in enumerate(nodes.successors if nodes.successors is not None else []):
+        slot = {int(there): i for i, there in enumerate(row) if there >= 0}
+        for action in range(3):
+            for drift, chance in ((-1, (1 - still) / 2), (0, still), (1, (1 - still) / 2)):
+                end = min(max(node + action - 1 + drift, 0), places - 1)
+                table[node, action, slot[end]] += chance
+    apart = np.abs(np.arange(places) - place)
+    away = jnp.asarray(np.minimum(apart, places - apart), dtype=jnp.result_type(float))
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        moved = jnp.where(action != 1, 1 / places, 0.0)
+        return -away[node] - moved - log_mass(mu.here, 1e-20)
+
+    problem = Problem(
+        space=nodes,
+        actions=["left", "stay", "right"],
+        reward=reward,
+        horizon=horizon,
+        initial=np.full(places, 1 / places),
+    )
+    return SimulatedSystem(problem, TableMotion(table))

@@ -1,0 +1,118 @@
+"""Learning unknown probabilities on nodes: counts, credible sets, optimism, whole runs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mufield as mf
+from mufield.learning.successors import SuccessorMotion
+from mufield.models import DirichletCounts
+from mufield.models.data import Transitions
+from mufield.space.measure import mean_field_at
+
+NODES = mf.Nodes.from_edges([(0, 1), (1, 2)])
+
+
+def problem(**changes):
+    settings = {
+        "space": NODES,
+        "actions": 2,
+        "reward": lambda node, action, mu: 1.0 * (node == 2),
+        "horizon": 4,
+        "initial": mf.point_mass(NODES, 0),
+    }
+    return mf.Problem(**(settings | changes))
+
+
+def rows(known, moves, mass=None, step=None):
+    """Transitions (node, action, next node)."""
+    moves = np.asarray(moves, dtype=float)
+    count = len(moves)
+    return Transitions(
+        problem=known,
+        states=moves[:, :1],
+        actions=moves[:, 1:2],
+        next_states=moves[:, 2:],
+        observed=np.ones((count, 1), dtype=bool),
+        mass=np.full((count, 3), 1 / 3) if mass is None else mass,
+        moment=np.arange(count),
+        step=np.zeros(count, dtype=int) if step is None else step,
+    )
+
+
+def at(model, node, action, mass=None, step=0):
+    mass = jnp.full(3, 1 / 3) if mass is None else jnp.asarray(mass)
+    state = jnp.array([float(node)])
+    return model.predict(state, jnp.array([float(action)]), mean_field_at(NODES, mass, state, step))
+
+
+def test_the_mean_is_the_prior_and_the_counts():
+    moves = [(0, 1, 1)] * 3 + [(0, 1, 0)]
+    model = DirichletCounts(prior=1.0).fit(rows(problem(), moves), jax.random.key(0))
+    found = at(model, 0, 1)
+    # Slots of node 0: itself, node 1, and none.
+    np.testing.assert_allclose(found.mean, [1.5 / 5, 3.5 / 5, 0.0])
+    np.testing.assert_allclose(found.epistemic[0], np.sqrt(0.3 * 0.7 / 6))
+    np.testing.assert_allclose(at(model, 1, 0).mean, np.full(3, 1 / 3))
+    with pytest.raises(mf.UserError, match="from node 0 to node 2 was observed"):
+        DirichletCounts().fit(rows(problem(), [(0, 0, 2)]), jax.random.key(0))
+
+
+def test_pairs_of_one_group_share_their_counts():
+    groups = np.array([[0, 1], [2, 1], [3, 4]])
+    family = DirichletCounts(prior=1.0, groups=groups)
+    model = family.fit(rows(problem(), [(0, 1, 1)] * 9), jax.random.key(0))
+    assert float(at(model, 1, 1).mean[1]) > 0.9
+    with pytest.raises(mf.UserError, match=r"of the shape \(3, 2\)"):
+        DirichletCounts(groups=np.zeros(3, int)).fit(
+            rows(problem(), [(0, 1, 1)]), jax.random.key(0)
+        )
+
+
+def test_a_dependence_on_mu_or_the_hour_is_found_where_there_is_one():
+    rng, known = np.random.default_rng(0), problem(horizon=20)
+    crowd = rng.uniform(0, 1, 300)
+    mass = np.stack([crowd, 1 - crowd, 0 * crowd], axis=1)
+    moved = rng.uniform(size=300) < crowd
+    seen = rows(known, [(0, 1, int(m)) for m in moved], mass)
+    model = DirichletCounts().fit(seen, jax.random.key(0))
+    assert np.isfinite(model.width[0])
+    few, many = (float(at(model, 0, 1, [c, 1 - c, 0]).mean[1]) for c in (0.1, 0.9))
+    assert few < 0.3 < 0.7 < many
+    hour = rng.integers(0, 20, 300)
+    later = rows(known, [(0, 1, int(h > 9)) for h in hour], step=hour)
+    model = DirichletCounts().fit(later, jax.random.key(0))
+    assert float(at(model, 0, 1, step=18).mean[1]) > 0.9 > 0.1 > float(at(model, 0, 1).mean[1])
+    plain = rows(known, [(0, 1, int(rng.uniform() < 0.5)) for _ in range(300)], mass)
+    assert DirichletCounts().fit(plain, jax.random.key(0)).width == (np.inf, np.inf)
+
+
+def test_eta_moves_what_the_credible_set_allows_to_one_successor():
+    model = DirichletCounts().fit(rows(problem(), [(1, 0, 0), (1, 0, 1)] * 5), jax.random.key(0))
+    found, state = at(model, 1, 0), jnp.array([1.0])
+    motion = SuccessorMotion(model=model, scale=1.0, action_dim=1)
+    np.testing.assert_allclose(motion.hallucinate(state, found, jnp.zeros(1)), found.mean)
+    raised = motion.hallucinate(state, found, jnp.array([3.0]))
+    np.testing.assert_allclose(raised[2], found.mean[2] + 2.0 * found.epistemic[2])
+    np.testing.assert_allclose(raised.sum(), 1.0)
+    np.testing.assert_allclose(raised[0] / raised[1], found.mean[0] / found.mean[1])
+    ends = motion.hallucinate(jnp.array([0.0]), at(model, 0, 0), jnp.array([3.0]))
+    np.testing.assert_allclose(ends, at(model, 0, 0).mean)  # node 0 has no third successor
+
+
+@pytest.mark.parametrize("optimism", [mf.Hallucinated(), mf.Thompson(), mf.Bonus(), mf.Greedy()])
+def test_every_optimism_learns_left_and_right(optimism):
+    system = mf.make("left-right")
+    learner = mf.M3UCRL(system.problem, optimism=optimism, planner=mf.MirrorPlanner(sweeps=30))
+    result = mf.learn(system, learner, episodes=4, agents=10, progress=False)
+    assert result.metrics[-1].value > -2 / 3 - 0.01
+
+
+def test_models_that_need_coordinates_refuse_nodes():
+    for family in (mf.GaussianProcess(), mf.DeepEnsemble()):
+        learner = mf.M3UCRL(problem(), family)
+        with pytest.raises(mf.UserError, match="nodes have no coordinates"):
+            learner.init(jax.random.key(0))
+    with pytest.raises(mf.UserError, match="the problem has a grid"):
+        mf.M3UCRL(mf.make("four-rooms").problem, DirichletCounts()).init(jax.random.key(0))

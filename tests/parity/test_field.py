@@ -1,0 +1,114 @@
+"""The problems of the field on nodes equal the code of those who published them."""
+
+import jax.numpy as jnp
+import numpy as np
+import pyspiel
+import pytest
+from open_spiel.python import policy as policies
+from open_spiel.python.mfg.algorithms import distribution, policy_value
+from open_spiel.python.mfg.games import factory
+
+import mufield as mf
+from mufield.environments.registry import FIELD
+from mufield.planning.ascent import regular_moves
+
+
+def uniform_there(game):
+    policy = policies.UniformRandomPolicy(game)
+    flow = distribution.DistributionPolicy(game, policy)
+    return flow, policy_value.PolicyValue(game, flow, policy)(game.new_initial_state())
+
+
+def uniform_here(name, **options):
+    system = mf.make(name, **options)
+    return system, system.evaluate(mf.random_policy(system.problem))
+
+
+def best(name, sweeps=150):
+    system = mf.make(name)
+    moves = regular_moves(*system.reveal(), system.problem.actions, points=1)
+    return mf.MirrorAscent(sweeps=sweeps).solve(moves)
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_all_have_a_flow_that_keeps_its_mass(name):
+    options = {"horizon": 8} if name == "braess" else {}
+    rollout = uniform_here(name, **options)[1]
+    np.testing.assert_allclose(rollout.mass.sum(axis=1), 1.0, atol=1e-12)
+    assert np.isfinite(rollout.value)
+
+
+def test_crowds_on_a_ring_are_open_spiel_s():
+    game = pyspiel.load_game("python_mfg_crowd_modelling")
+    flow, value = uniform_there(game)
+    rollout = uniform_here("crowd-line")[1]
+    for step in range(10):
+        expected = [flow.value_str(str((x, step)), 0.0) for x in range(10)]
+        np.testing.assert_allclose(rollout.mass[step], expected, atol=1e-12)
+    assert value == 27.215850929940448
+    # Their search keeps one state of each place and time, with the move by which it first came
+    # there: one state of ten came by staying. By the definition a third of all agents did.
+    there, here = 9 * 0.9 / 10, 9 * (2 / 3) / 10
+    assert float(rollout.value) + here - there == pytest.approx(value, abs=1e-9)
+
+
+def test_crowds_in_a_square_are_open_spiel_s():
+    start = {"initial_distribution": "[0|0]", "initial_distribution_value": "[1.0]"}
+    game = pyspiel.load_game(
+        "mfg_crowd_modelling_2d",
+        {"only_distribution_reward": True, "size": 5, "horizon": 6} | start,
+    )
+    flow, value = uniform_there(game)
+    system, rollout = uniform_here("crowd-square", drawing="\n".join(["....."] * 5), horizon=6)
+    cells = [(round(x - 0.5), 4 - round(y - 0.5)) for x, y in system.problem.grid.positions]
+    for step in range(6):
+        expected = [flow.value_str(f"({x}, {y}, {step})", 0.0) for x, y in cells]
+        np.testing.assert_allclose(rollout.mass[step], expected, atol=1e-12)
+    # Their first reward is taken before the distribution is known: uniform over all cells.
+    assert float(rollout.value) + np.log(25) == pytest.approx(value, abs=1e-9)
+
+
+def test_braess_network_is_open_spiel_s():
+    game = factory.create_game_with_setting("python_mfg_dynamic_routing", "dynamic_routing_braess")
+    value = uniform_there(game)[1]
+    rollout = uniform_here("braess", whole_steps=True)[1]
+    assert float(rollout.value) == pytest.approx(value, abs=1e-9)
+
+
+def test_left_right_and_rock_paper_scissors_have_the_printed_optima():
+    left = best("left-right")
+    assert float(left.value) == pytest.approx(-2 / 3, abs=1e-5)
+    assert float(left.upper) == pytest.approx(-2 / 3, abs=1e-5)
+    np.testing.assert_allclose(left.state.sweep.rollout.mass[-1], [0, 2 / 3, 1 / 3], atol=1e-2)
+    rock = best("rock-paper-scissors")
+    assert float(rock.value) == pytest.approx(1.0, abs=1e-4)
+    np.testing.assert_allclose(rock.state.sweep.rollout.mass[-1], [0, 0, 0.5, 0.5], atol=1e-2)
+
+
+def test_the_beach_bar_and_the_epidemic_are_mfglib_s():
+    # Its own formulas, in arrays of (next state, state, action); `make peers` runs its code.
+    n, bar, still = 6, 2, 0.5
+    motion = np.zeros((n, n, 3))
+    for s in range(n):
+        for a in range(3):
+            for drift, chance in zip([-1, 0, 1], [0.25, still, 0.25], strict=True):
+                motion[min(max(s + a - 1 + drift, 0), n - 1), s, a] += chance
+    far = np.minimum(np.roll(np.arange(n), bar), np.roll(np.arange(n)[::-1], bar + 1))
+    mass, total = np.full(n, 1 / n), 0.0
+    for _ in range(4):
+        total += np.sum(mass * (-far - 2 / (3 * n) - np.log(mass + 1e-20)))
+        mass = motion.mean(axis=2) @ mass
+    rollout = uniform_here("beach-bar", places=n, bar=bar, horizon=4)[1]
+    np.testing.assert_allclose(rollout.mass[-1], mass, atol=1e-12)
+    assert float(rollout.value) == pytest.approx(total, abs=1e-9)
+    ill, total = 0.6, 0.0
+    for _ in range(51):
+        total -= ill + 0.25
+        ill = 0.7 * ill + 0.5 * 0.81 * ill * (1 - ill)
+    assert float(uniform_here("sis")[1].value) == pytest.approx(total, abs=1e-9)
+
+
+def test_equal_seeds_of_garnets_are_equal_and_others_differ():
+    one, two = (float(uniform_here("garnet", seed=seed)[1].value) for seed in (3, 4))
+    assert one == float(uniform_here("garnet", seed=3)[1].value) != two
+    assert jnp.isfinite(uniform_here("garnet", seed=3, coupling="multiplicative")[1].value)

@@ -1,5 +1,7 @@
 """Optimism on nodes: which probabilities of successors a credible set allows."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -19,8 +21,9 @@ class SuccessorMotion(AbstractJointMotion):
 
     Attributes:
         model: The model.
-        scale: Share of the credible set that is used; None for that of the epistemic variance which
-            one observation removes, as of `mufield.learning.optimism.HallucinatedMotion`.
+        scale: Share of the credible set that is used. None: twice the share of the epistemic
+            variance that one more observation removes, about 2 / (2 + observations): all of it
+            where nothing was observed, and the mean where much was.
         action_dim: Number of action axes; what follows them in a joint action is eta.
     """
 
@@ -38,7 +41,9 @@ class SuccessorMotion(AbstractJointMotion):
         """The probabilities of successors."""
         mean, slot = prediction.mean, jnp.round(eta[0]).astype(jnp.int32) - 1
         sigma, noise = prediction.epistemic, prediction.aleatoric
-        share = sigma**2 / (sigma**2 + noise**2) if self.scale is None else self.scale
+        share: Any = self.scale
+        if share is None:
+            share = jnp.minimum(2.0 * sigma**2 / (sigma**2 + noise**2), 1.0)
         half = share * self.model.beta_as(mean.dtype) * sigma
         chosen = jnp.arange(len(mean)) == slot
         # Where a node has no such successor, its mean is zero and stays so.

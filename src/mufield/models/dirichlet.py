@@ -114,7 +114,7 @@ class DirichletCounts(AbstractModelFamily):
         most: Numbers that counts by moment may have; if there were more, none is tried.
     """
 
-    prior: float = 0.5
+    prior: float = 0.1
     beta: float = 2.0
     groups: Any = None
     mu_widths: tuple[float, ...] = (0.3, 0.1, 0.03)

@@ -254,3 +254,15 @@ def test_trips_and_the_rest_of_an_episode_work_on_nodes():
     np.testing.assert_allclose(rest.mass[-1], mass[-1], atol=1e-12)
     episode = system.run(policy, jax.random.key(0), agents=50)
     assert np.all(np.asarray(episode.next_states)[np.asarray(episode.carried), 0] == 2)
+
+
+def test_policies_on_nodes_are_kept_in_files(tmp_path, crowded):
+    weights = jax.random.dirichlet(jax.random.key(0), jnp.ones(3), (6, 5))
+    table = mf.TablePolicy.mixing(crowded.problem.actions.moves, weights, RING)
+    profile = mf.Profile.stacked(table, 6)
+    mf.save_policy(tmp_path / "policy.safetensors", profile)
+    loaded = mf.load_policy(tmp_path / "policy.safetensors")
+    assert crowded.evaluate(loaded).value == crowded.evaluate(profile).value
+    other = mf.Nodes.from_edges([(i, (i + 2) % 5) for i in range(5)])
+    with pytest.raises(mf.UserError, match="another map"):
+        mf.Flow(ring_problem(space=other, initial=mf.uniform(other))).rollout(loaded, drift)

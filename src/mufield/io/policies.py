@@ -28,6 +28,7 @@ from ..policies.encoders import ENCODERS
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..space.grid import Grid
+from ..space.nodes import Nodes
 from .policy_document import PolicyDocument, leaf_name
 from .sealed import Layout, read_sealed, write_sealed
 
@@ -152,13 +153,21 @@ def _own(policy: Any, stacked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grid_entries(grid: Grid) -> dict[str, Any]:
-    """A grid as JSON can hold it; the wall mask is packed into bits, in hexadecimal."""
+    """A grid as JSON can hold it; the wall mask is packed into bits, in hexadecimal.
+
+    Of nodes also their names and successors.
+    """
+    more: dict[str, Any] = {}
+    if isinstance(grid, Nodes):
+        listed = None if grid.successors is None else grid.successors.tolist()
+        more = {"names": list(grid.names), "successors": listed}
     return {
         "lower": list(grid.lower),
         "upper": list(grid.upper),
         "shape": list(grid.shape),
         "periodic": list(grid.periodic),
         "walls": np.packbits(grid.walls).tobytes().hex(),
+        **more,
     }
 
 

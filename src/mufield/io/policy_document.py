@@ -19,6 +19,7 @@ from ..policies.encoders import ENCODERS, AbstractEncoder, position_size
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..space.grid import Grid
+from ..space.nodes import Nodes
 from .sealed import Layout
 
 
@@ -40,8 +41,13 @@ class _Grid(_Box):
     shape: tuple[PositiveInt, ...]
     periodic: tuple[bool, ...]
     walls: Annotated[str, Field(pattern="^([0-9a-f]{2})+$")]
+    names: tuple[str, ...] | None = None  # of nodes
+    successors: tuple[tuple[int, ...], ...] | None = None
 
     def build(self) -> Grid:
+        if self.names is not None:
+            listed = None if self.successors is None else np.array(self.successors, dtype=int)
+            return Nodes(self.names, successors=listed)
         count, bits = math.prod(self.shape), np.frombuffer(bytes.fromhex(self.walls), np.uint8)
         # Before unpacking: a wrong shape must not reserve memory.
         if len(bits) != (count + 7) // 8:

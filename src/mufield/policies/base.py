@@ -197,7 +197,9 @@ def check_same(own: Any, other: Any, what: str) -> None:
     if own == other:
         return
     differ = f"for {own.describe()}, and this is {other.describe()}"
-    if own.describe() == other.describe():
+    if own.describe() == other.describe() and isinstance(own, Nodes):
+        differ = f"both have {own.describe()}, but other names or successors"
+    elif own.describe() == other.describe():
         cells = np.argwhere(own.walls != other.walls)
         differ = (
             f"both have {other.describe()}, but their walls differ in {len(cells)} cells, first in "

@@ -264,8 +264,8 @@ class RelativeWidth(eqx.Module):
     model: AbstractModel
     max_move: tuple[float, ...] = eqx.field(static=True)
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "dim"]:
-        """One number for each axis."""
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
+        """One number for each axis, on nodes for each successor."""
         width = self.model.predict(state, action, mu).epistemic
         farthest = jnp.asarray(self.max_move or 1.0, mu.mass.dtype)
         return self.model.beta_as(mu.mass.dtype) * width / farthest

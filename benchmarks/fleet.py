@@ -8,7 +8,7 @@ Loads of 0.6 and 0.9, episodes of 12 and 36 steps. Sections, each with its claim
 - ``loose``: the same in a city whose crowds do not slow down, where the programme is right about
   the motion: which side is loose, the bound or the plan?
 - ``lasting``: the same where trips take as long as they are far, at 12 km/h, so that vehicles are
-  away for up to eight steps; and how many are under way.
+  away for several steps; and how many are under way.
 - ``clock``: plans for a motion that stands still at the middle of the episode, in the city as it
   is: what is lost by a model that does not see the hour.
 - ``learn``: the defaults with 50 tracked vehicles, 15 episodes, three seeds. The mean of the last

@@ -85,7 +85,7 @@ def test_there_are_pages_and_blocks():
 
 
 def test_an_own_system_takes_about_twenty_lines():
-    learning = BLOCKS["own-system-1"].index("learner = ")
+    learning = BLOCKS["own-system-1"].index("mf.learn(")
     lines = [line for line in BLOCKS["own-system-1"][:learning].splitlines() if line.strip()]
     assert len(lines) <= 25
 

@@ -8,6 +8,7 @@ from fleet import rows_of, write
 from scipy import sparse, stats
 
 import mufield as mf
+from mufield.adapters.shared import as_simulated
 from mufield.finite.system import FiniteSystem
 from mufield.io.checks import Asked
 from mufield.io.episode import read_episode
@@ -186,3 +187,8 @@ def test_records_say_how_long_trips_take(tmp_path):
     assert records.model(city, start=7.0, steps=2).durations is None
     by_speed = records.model(city, start=7.0, steps=2, minutes=5.0, speed=10.0).durations
     np.testing.assert_allclose(by_speed, np.maximum(6 * apart / 5, 1), atol=1e-9)
+
+
+def test_adapters_which_know_nobody_under_way_refuse_the_system():
+    with pytest.raises(mf.UserError, match="last several steps"):
+        as_simulated(SYSTEM, {})

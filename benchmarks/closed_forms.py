@@ -79,9 +79,9 @@ class LinearQuadratic:
     mean: float
     deviation: float
     horizon: int
-    half: float = 4.0
+    half: float = 5.0
     limit: float = 2.5
-    cells: int = 200
+    cells: int = 250
 
     def system(self) -> mf.SimulatedSystem:
         """The system, whose motion and reward see the population's mean."""

@@ -38,7 +38,7 @@ from .planning.gradient import plan as plan
 from .planning.kinds import Network as Network
 from .planning.kinds import Table as Table
 from .planning.mirror import MirrorAscent as MirrorAscent
-from .planning.mirror import MirrorPlanner as MirrorPlanner
+from .planning.mirror_planner import MirrorPlanner as MirrorPlanner
 from .policies.base import Profile as Profile
 from .policies.base import as_profile as as_profile
 from .policies.tables import TablePolicy as TablePolicy

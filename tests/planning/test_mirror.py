@@ -148,8 +148,8 @@ def test_the_ascent_climbs_and_its_bracket_narrows():
     assert result.outcome == "plateau"
     assert result.note == ""
     assert repr(result) == (
-        f"MirrorResult(J={float(result.value):.6g}, gap={float(result.bracket):.3g}, sweeps=60, "
-        "outcome='plateau')"
+        f"MirrorResult(J={float(result.value):.6g}, gap={float(result.bracket):.3g}, "
+        "proof='moves', sweeps=60, outcome='plateau')"
     )
 
 

@@ -30,7 +30,7 @@ class Arena:
         problem = system_of(self.settings).problem
         self.horizon: int = problem.horizon
         self.constrained: bool = problem.constraints is not None
-        self.points = int(self.run.planner_options["points"])
+        self.points: int | None = self.run.planner_options["points"]
 
     def system(self, who: str) -> SimulatedSystem:
         """The system; raises, in the name of ``who``, if its motion is not known."""

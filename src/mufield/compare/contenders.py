@@ -177,7 +177,7 @@ class Fluid(Reference):
     def jobs(self, arena: Arena) -> list[Job]:
         """Plans with five moves on each axis; the bound is for all that the learners plan with."""
         fleet_parts(arena.system(self.name).problem)
-        return [arena.job(self.name, "fluid", points=5, tried=arena.points)]
+        return [arena.job(self.name, "fluid", points=5, tried=arena.points or 9)]
 
 
 CONTENDERS: dict[str, Contender] = {

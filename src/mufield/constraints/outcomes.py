@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float
 
 from .._types import Margins, Mass, Masses, Step
 from ..flow.flow import Flow
-from ..flow.moves import Weights
 from ..flow.phi import AbstractPhi
 from ..flow.rollout import forward
+from ..flow.sweep import Weights
 from ..flow.under_way import arriving
 
 

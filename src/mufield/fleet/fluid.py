@@ -37,7 +37,8 @@ from jaxtyping import Float
 from ..constraints.reachability import expected_values
 from ..errors import UserError
 from ..flow.motions import dependence
-from ..flow.moves import MoveFlow, Weights
+from ..flow.moves import MoveFlow
+from ..flow.sweep import Weights
 from ..policies.base import Profile
 from ..problem import Problem
 from .passengers import Earnings, Passengers, rows_at

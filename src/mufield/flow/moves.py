@@ -1,126 +1,28 @@
 """The flow of randomised policies over listed moves, forwards and backwards."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from .._types import Mass, Scalar, State, Step
-from ..constraints.lagrangian import AugmentedLagrangian, Penalty
+from .._types import Mass, Scalar, Step
+from ..actions import Box, MoveSet
+from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion
-from ..space.grid import Grid
 from ..space.measure import at_all_cells
 from .flow import Flow
-from .motions import (
-    AbstractJointMotion,
-    MotionTable,
-    crowd_mass,
-    dependence,
-    hallucinated,
-    predictions,
-    tabulated,
-    trips_see_mu,
-)
+from .listed import ListedMotion
+from .motions import AbstractJointMotion, MotionTable, dependence, tabulated, trips_see_mu
 from .phi import AbstractPhi
 from .rollout import Choices, Rollout, assemble_rollout, backward, forward
+from .sweep import Sweep, Weights
 from .windows import KernelBank, Windows
-
-Weights = Float[Array, "steps cells moves"]
-
-
-class ListedMotion(eqx.Module):
-    """A motion and the moves whose displacements or kernels are wanted.
-
-    Attributes:
-        motion: The law of motion.
-        actions: The moves, for each cell.
-        group: Number of consecutive moves that share all but their hallucinated control; the costly
-            part of an `AbstractJointMotion` is computed once for each group.
-    """
-
-    motion: Motion
-    actions: Float[Array, "cells moves action_dim"]
-    group: int = eqx.field(static=True, default=1)
-
-    def displacements(self, grid: Grid, seen: Mass, step: Step) -> Float[Array, "cells moves _"]:
-        """How far each move leads, without noise and walls; on nodes, with which probabilities."""
-        motion, (cells, moves, size) = self.motion, self.actions.shape
-        group, dim = 1, size
-        if isinstance(motion, AbstractJointMotion):
-            group, dim = self.group, motion.action_dim
-        parts = self.actions.reshape(cells, moves // group, group, size)
-        if isinstance(motion, MotionTable) and motion.listed:
-            found = motion.listed_predictions(seen, step)
-            motion = motion.motion
-        else:
-            own = parts[:, :, 0, :dim]
-            found = predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
-
-        def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
-            of_group = jax.vmap(partial(hallucinated, motion, centre), (None, 0))
-            ends: Array = jax.vmap(of_group)(found, etas)
-            return ends
-
-        centres = jnp.asarray(grid.centres, dtype=seen.dtype)
-        ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
-        return grid.targets(centres[:, None, :], ends)
-
-    @eqx.filter_jit
-    def kernels(
-        self, windows: Windows, steps: Int[Array, "steps"], knots: int
-    ) -> Float[Array, "steps cells knots moves window"]:
-        """The kernels of some steps, at evenly spaced crowd coordinates of the cell's mass."""
-        cells, dtype = windows.grid.n_cells, self.actions.dtype
-        masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
-
-        def at(step: Step, mass: Scalar) -> Float[Array, "cells moves window"]:
-            # The same mass in every cell: the motion looks only at the agent's own.
-            seen = jnp.full(cells, mass, dtype)
-            return windows.kernel(self.displacements(windows.grid, seen, step))
-
-        def at_step(step: Step) -> Float[Array, "cells knots moves window"]:
-            return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
-
-        found: Array = jax.lax.map(at_step, steps)
-        return found
-
-
-class Sweep(eqx.Module):
-    """An episode's flow and the derivatives of its value.
-
-    Attributes:
-        rollout: The flow, its rewards and J; up to the bank's error if it interpolates.
-        action_values: Derivative of J by the joint mass of each step, cell and move.
-        gap: How much J would gain, to first order, from the best response to this flow. If the
-            reward is concave in mu, no randomised policy over the moves earns more than J + gap.
-            Infinite if the motion depends on mu: then there is no such bound. With constraints:
-            gain of the Lagrangian instead of J.
-        penalty: What constraints add to the figures, if the problem has them.
-    """
-
-    rollout: Rollout
-    action_values: Weights
-    gap: Scalar
-    penalty: Penalty | None = None
-
-    @property
-    def objective(self) -> Scalar:
-        """What an ascent climbs: J, or with constraints the augmented Lagrangian."""
-        value = self.rollout.value
-        return value if self.penalty is None else value + self.penalty.augmented
-
-    @property
-    def upper(self) -> Scalar:
-        """The bound of the optimum: J + gap, or with constraints the Lagrangian + gap."""
-        bound = self.rollout.value + self.gap
-        return bound if self.penalty is None else bound + self.penalty.plain
 
 
 class MoveFlow(eqx.Module):
@@ -134,6 +36,7 @@ class MoveFlow(eqx.Module):
             they fit into memory. Sweeps use it; `rollout` does not if it interpolates.
         sees_mu: Whether the motion depends on mu.
         shared: Whether all cells have the same moves.
+        free: Whether the moves are only a start, and plans may use any action of the box.
     """
 
     flow: Flow
@@ -141,12 +44,13 @@ class MoveFlow(eqx.Module):
     bank: KernelBank | None
     sees_mu: bool = eqx.field(static=True)
     shared: bool = eqx.field(static=True)
+    free: bool = eqx.field(static=True)
 
     def __init__(
         self,
         flow: Flow,
         motion: Motion,
-        actions: Float[Array, "*cells moves action_dim"],
+        actions: Float[Array, "*steps_cells moves action_dim"] | None = None,
         *,
         group: int = 1,
         bank_bytes: int = 1 << 29,
@@ -159,13 +63,20 @@ class MoveFlow(eqx.Module):
         Args:
             flow: The problem's flow.
             motion: The law of motion of one agent.
-            actions: The moves, the same everywhere or different in each cell.
+            actions: The moves: the same everywhere, different in each cell, or in each step and
+                cell. By default those of a `MoveSet`; in a box some on each axis, from which plans
+                may go on to any other action.
             group: Number of consecutive moves that share an action and so a reward, and differ
                 only in their hallucinated control. The reward is computed once for each group.
             bank_bytes: Memory that kernels may take.
             interpolate: Whether to compute kernels between which the own cell's mass decides.
         """
         problem, windows = flow.problem, flow.windows
+        self.free = actions is None and isinstance(problem.actions, Box)
+        if actions is None:
+            actions = problem.actions.points(coarse_points(problem.actions.dim))
+            if isinstance(problem.actions, MoveSet) and problem.actions.available is not None:
+                actions = problem.actions.by_cell(problem.grid.n_cells)
         if actions.shape[-1] != problem.actions.dim:
             raise UserError(
                 f"each move must have {problem.actions.dim} numbers, as the problem's actions, "
@@ -173,7 +84,8 @@ class MoveFlow(eqx.Module):
             )
         # Hallucinated controls are not checked: planners may try others than a `MoveSet` lists.
         shape = (problem.grid.n_cells, *actions.shape[-2:])
-        everywhere = jnp.broadcast_to(actions.astype(problem.initial.dtype), shape)
+        actions = actions.astype(problem.initial.dtype)
+        everywhere = jnp.broadcast_to(actions, (*actions.shape[:-3], *shape))
         own = jnp.arange(shape[0])[:, None]
         inside = True if group > 1 else jnp.all(problem.allowed(everywhere, own))
         if not isinstance(inside, jax.core.Tracer) and not inside:
@@ -193,7 +105,8 @@ class MoveFlow(eqx.Module):
             motion = tabulated(problem, motion, everywhere[0, ::group, : motion.action_dim])
         self.listed = ListedMotion(motion, everywhere, group)
         self.bank = None
-        steps = problem.steps if sees.step else jnp.zeros(1, dtype=jnp.int32)
+        by_step = sees.step or self.listed.per_step
+        steps = problem.steps if by_step else jnp.zeros(1, dtype=jnp.int32)
         fit = bank_bytes // (windows.kernel_bytes(shape[1]) * len(steps))
         needed = 12 if sees.here else 1  # knots: with fewer, interpolation would be coarse
         # Probabilities on nodes cost too little to be interpolated.
@@ -209,9 +122,14 @@ class MoveFlow(eqx.Module):
         return motion.motion if isinstance(motion, MotionTable) else motion
 
     @property
-    def actions(self) -> Float[Array, "cells moves action_dim"]:
-        """The moves, for each cell."""
+    def actions(self) -> Float[Array, "*steps cells moves action_dim"]:
+        """The moves, for each cell, or for each step and cell."""
         return self.listed.actions
+
+    def with_actions(self, actions: Float[Array, "steps cells moves action_dim"]) -> "MoveFlow":
+        """The flow over other moves of each step; only where there are no kernels."""
+        changed: MoveFlow = eqx.tree_at(lambda moves: moves.listed.actions, self, actions)
+        return changed
 
     @property
     def group(self) -> int:
@@ -220,7 +138,7 @@ class MoveFlow(eqx.Module):
 
     def uniform(self) -> Weights:
         """The weights of the policy that draws uniformly from the moves."""
-        shape = (self.flow.problem.horizon, *self.actions.shape[:2])
+        shape = (self.flow.problem.horizon, *self.actions.shape[-3:-1])
         return jnp.full(shape, 1.0 / shape[-1], dtype=self.actions.dtype)
 
     def profile(self, weights: Weights) -> Profile:
@@ -236,7 +154,7 @@ class MoveFlow(eqx.Module):
         if self.shared:
             table = TablePolicy.mixing(actions[0], weights, problem.grid)
         else:
-            every = jnp.broadcast_to(actions, (problem.horizon, *actions.shape))
+            every = jnp.broadcast_to(actions, (problem.horizon, *actions.shape[-3:]))
             table = TablePolicy(every, weights, problem.grid)
         profile = Profile.stacked(table, problem.horizon)
         return Profile.stationary(profile.at(0), problem.horizon) if problem.stationary else profile
@@ -256,20 +174,25 @@ class MoveFlow(eqx.Module):
         *,
         exact: bool = False,
         trips: bool = True,
+        actions: Array | None = None,
     ) -> Mass:
         """The next distribution, from the joint mass of cells and moves; motions see ``seen``.
 
-        Unless ``exact``, interpolated kernels are used; without ``trips`` nobody is taken.
+        Unless ``exact``, interpolated kernels are used; without ``trips`` nobody is taken. Where
+        there are no kernels, other ``actions`` may stand in for the moves.
         """
         phi, targets = self.phi(exact=exact), None
         if isinstance(phi, Windows):
-            targets = self.listed.displacements(phi.grid, seen, step)
+            targets = self.listed.displacements(phi.grid, seen, step, actions)
         after: Mass = (phi.push if trips else phi.move)(joint, targets, seen, step)
         return after
 
-    def rewards(self, mass: Mass, step: Step) -> Float[Array, "cells moves"]:
-        """Reward of one agent in each cell and for each move."""
-        problem, moves = self.flow.problem, self.actions[:, :: self.group]
+    def rewards(
+        self, mass: Mass, step: Step, actions: Array | None = None
+    ) -> Float[Array, "cells moves"]:
+        """Reward of one agent in each cell and for each move, or each of other ``actions``."""
+        actions = self.listed.at(step) if actions is None else actions
+        problem, moves = self.flow.problem, actions[:, :: self.group]
         paid = at_all_cells(problem.grid, mass, problem.reward, moves, step)
         return jnp.repeat(paid, self.group, axis=1)
 
@@ -310,25 +233,40 @@ class MoveFlow(eqx.Module):
         problem = self.flow.problem
         rollout = self.rollout(weights, exact=False) if rollout is None else rollout
 
-        def choices(now: Array, mass: Mass, number: Step) -> Choices:
-            return Choices(now, lambda joint, seen: self.step(joint, seen, number))
+        def choices(row: Any, mass: Mass, number: Step) -> Choices:
+            def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Mass, Scalar]:
+                return self.step(joint, seen, number, actions)
+
+            return Choices(row[0], step, actions=row[1])
 
         bound = bound and not self.sees_mu and not trips_see_mu(problem)
         penalty = None if lagrangian is None else lagrangian(rollout.mass)
         slopes = None if penalty is None else penalty.slopes
-        action_values, gap = backward(
-            self.phi(), problem, rollout.mass, weights, choices, bound=bound, slopes=slopes
+        rows = (weights, self.actions if self.listed.per_step and self.bank is None else None)
+        found = backward(
+            self.phi(), problem, rollout.mass, rows, choices, bound=bound, slopes=slopes
         )
+        action_values = found.by_joint
         if problem.stationary:
             # One policy for all steps: of their derivatives by its weights, the sum over the steps,
             # for each agent that uses it.
             now = rollout.mass[:-1, :, None]
             mean = jnp.sum(now * action_values, axis=0) / jnp.maximum(jnp.sum(now, axis=0), 1e-12)
             action_values = jnp.broadcast_to(mean, action_values.shape)
-        return Sweep(rollout, action_values, gap, penalty)
+        return Sweep(rollout, action_values, found.gap, penalty, found.by_actions)
 
     def step(
-        self, joint: Float[Array, "cells moves"], seen: Mass, step: Step
+        self,
+        joint: Float[Array, "cells moves"],
+        seen: Mass,
+        step: Step,
+        actions: Array | None = None,
     ) -> tuple[Mass, Scalar]:
         """The next distribution, by the bank if there is one, and what this one earns."""
-        return self.push(joint, seen, step), jnp.sum(joint * self.rewards(seen, step))
+        after = self.push(joint, seen, step, actions=actions)
+        return after, jnp.sum(joint * self.rewards(seen, step, actions))
+
+
+def coarse_points(axes: int) -> int:
+    """Moves on each axis of a box that a plan starts from: fewer where there are many axes."""
+    return 9 if axes <= 2 else 5

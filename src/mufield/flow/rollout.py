@@ -1,7 +1,7 @@
 """One scan forwards over an episode, r-hat and J (lemma DistMDP), and one backwards."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -176,14 +176,34 @@ class Choices(eqx.Module):
 
     Attributes:
         weights: Probability of each choice.
-        step: A function of the joint mass of cells and choices, and of the distribution that
-            motion and reward see; returns the next distribution and the integrated reward.
+        step: A function of the joint mass of cells and choices, of the distribution that motion
+            and reward see, and of ``actions``; returns the next distribution and the integrated
+            reward.
         usable: Which choices the best response may use; all of them if it is None.
+        actions: The actions, if derivatives by them are wanted.
+        best: The values of a best response that may use more than these choices, from those of the
+            next step.
     """
 
     weights: Float[Array, "cells choices"]
-    step: Callable[[Array, Mass], tuple[Mass, Scalar]]
+    step: Callable[[Array, Mass, Array | None], tuple[Mass, Scalar]]
     usable: Bool[Array, "cells choices"] | None = None
+    actions: Float[Array, "cells choices action_dim"] | None = None
+    best: Callable[[Mass], Mass] | None = None
+
+
+class Derivatives(NamedTuple):
+    """The derivatives of J along an episode.
+
+    Attributes:
+        by_joint: By the joint mass of each step, cell and choice: Q_h(s, a).
+        by_actions: By the actions of the choices, if `Choices` has them.
+        gap: How much the best response to the linearised reward would gain.
+    """
+
+    by_joint: Float[Array, "steps cells choices"]
+    by_actions: Float[Array, "steps cells choices action_dim"] | None
+    gap: Scalar
 
 
 def backward(
@@ -195,7 +215,7 @@ def backward(
     *,
     bound: bool = True,
     slopes: _types.Masses | None = None,
-) -> tuple[Float[Array, "steps cells choices"], Scalar]:
+) -> Derivatives:
     """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
 
     Args:
@@ -206,43 +226,51 @@ def backward(
         choices: Returns what agents can choose from, given one step's input, distribution, number.
         bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
         slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
-
-    Returns:
-        The derivatives, and how much the best response to the linearised reward would gain.
     """
 
-    def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Array]:
+    def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Any]:
         return if_begun(problem, rows[-1], lambda now: back(now, *rows), values)
 
     def back(
         carry: tuple[Array, Array], row: Any, now: Mass, slope: Mass | None, number: Step
-    ) -> tuple[tuple[Array, Array], Array]:
+    ) -> tuple[tuple[Array, Array], Any]:
         values, best = carry
         options = choices(row, now, number)
 
-        def step(joint: Array, seen: Mass) -> tuple[Any, Scalar]:
-            after, reward = options.step(joint, seen)
+        def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Any, Scalar]:
+            after, reward = options.step(joint, seen, actions)
             if away is None:
                 return after[None], reward
             later = phi.later(jnp.sum(joint, axis=1), seen, number)
             return jnp.concatenate([after[None], later]), reward
 
         # mu matters twice: as the joint mass that moves, and as what motion and reward see.
-        (_, reward), pull = jax.vjp(step, now[:, None] * options.weights, now)
-        by_choice, by_mu = pull((values, jnp.ones_like(reward)))
+        joint = now[:, None] * options.weights
+        (_, reward), pull = jax.vjp(step, joint, now, options.actions)
+        by_choice, by_mu, by_action = pull((values, jnp.ones_like(reward)))
         if slope is not None:
             by_mu = by_mu + slope
         values = before(values, jnp.sum(options.weights * by_choice, axis=1) + by_mu)
         if bound:
-            best_by_choice, _ = pull((best, jnp.ones_like(reward)))
+            best_by_choice = pull((best, jnp.ones_like(reward)))[0]
             if options.usable is not None:
                 best_by_choice = jnp.where(options.usable, best_by_choice, -jnp.inf)
-            best = before(best, jnp.max(best_by_choice, axis=1) + by_mu)
-        return (values, best), by_choice
+            most = jnp.max(best_by_choice, axis=1)
+            if options.best is not None:
+                most = jnp.maximum(most, options.best(best[0]) + riding(best, now, number))
+            best = before(best, most + by_mu)
+        return (values, best), (by_choice, by_action)
 
     def before(values: Array, now: Mass) -> Array:
         """Values of cells by step from the present one on; agents under way arrive later."""
         return jnp.concatenate([now[None], values[:-1]])
+
+    def riding(best: Array, now: Mass, number: Step) -> Mass | float:
+        """What trips that last longer than a step are worth to an agent, whatever its action."""
+        if away is None:
+            return 0.0
+        worth: Mass = jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
+        return worth
 
     away = under_way(problem)
     last = jnp.zeros_like(problem.initial)
@@ -254,8 +282,8 @@ def backward(
     if away is not None:
         start = jnp.concatenate([start, away])
     ends = jnp.zeros_like(start).at[0].set(last)
-    (values, best), action_values = jax.lax.scan(
+    (values, best), (by_joint, by_actions) = jax.lax.scan(
         one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True
     )
     gap = jnp.vdot(start, best - values)
-    return action_values, gap if bound else jnp.full_like(gap, jnp.inf)
+    return Derivatives(by_joint, by_actions, gap if bound else jnp.full_like(gap, jnp.inf))

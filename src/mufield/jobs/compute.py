@@ -91,7 +91,9 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
     With settings for a ``table``, also deterministic ones by gradient ascent; the better counts.
     """
     system = simulated(settings)
-    moves = MoveFlow(*system.reveal(), system.problem.actions.points(settings["points"]))
+    points = settings["points"]  # None for any actions of the box
+    listed = None if points is None else system.problem.actions.points(points)
+    moves = MoveFlow(*system.reveal(), listed)
     ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
     found = ascent.solve(moves)
     played, upper = _played(settings, found.profile), float(found.upper)

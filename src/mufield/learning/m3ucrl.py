@@ -26,7 +26,7 @@ from ..episode import Episode
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily
 from ..models.data import Transitions
-from ..planning.mirror import MirrorPlanner
+from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile
 from ..policies.tables import random_policy

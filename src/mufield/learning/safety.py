@@ -20,7 +20,7 @@ from ..constraints.outcomes import Outcomes
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.motions import dependence
-from ..flow.moves import Weights
+from ..flow.sweep import Weights
 from ..models.base import AbstractModel
 from ..planning.planner import Plan
 from ..policies.base import Profile, checked_profile

@@ -10,7 +10,8 @@ from .gradient import GradientPlanner as GradientPlanner
 from .kinds import Network as Network
 from .kinds import Table as Table
 from .mirror import MirrorAscent as MirrorAscent
-from .mirror import MirrorPlanner as MirrorPlanner
 from .mirror import MirrorResult as MirrorResult
+from .mirror_planner import MirrorPlanner as MirrorPlanner
 from .planner import AbstractPlanner as AbstractPlanner
 from .planner import Plan as Plan
+from .refine import Refinement as Refinement

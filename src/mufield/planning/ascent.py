@@ -17,9 +17,11 @@ from .._types import Scalar
 from ..actions import MoveSet
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.flow import Flow
-from ..flow.moves import MoveFlow, Sweep, Weights
+from ..flow.moves import MoveFlow
 from ..flow.rollout import Rollout
+from ..flow.sweep import Sweep, Weights
 from ..problem import Motion
+from .free import FreeMoves, moves_of
 from .planner import Actions
 
 
@@ -54,6 +56,7 @@ class MirrorState(eqx.Module):
         upper: Least J + gap of all sweeps so far.
         sweeps: Number of sweeps done.
         lagrangian: The multipliers of the problem's constraints, if it has any.
+        free: The moves, if sweeps change them as well.
     """
 
     logits: Weights
@@ -64,6 +67,7 @@ class MirrorState(eqx.Module):
     upper: Scalar
     sweeps: Int[Array, ""]
     lagrangian: AugmentedLagrangian | None
+    free: FreeMoves | None = None
 
     @property
     def weights(self) -> Weights:
@@ -138,15 +142,20 @@ def begin_ascent(
     weights: Weights,
     rule: StepRule,
     bound: bool,
+    lagrangian: AugmentedLagrangian | None = None,
+    free: FreeMoves | None = None,
 ) -> MirrorState:
-    """The state before the first step, from the first policy's weights."""
+    """The state before the first step, from the first policy's weights.
+
+    ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change.
+    """
     # A move of weight zero would never come back.
     logits = jnp.log(jnp.maximum(weights, 1e-12))
     weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
-    sweep = moves.sweep(weights, bound=bound)
-    begun, lagrangian = moves.flow.problem.begun, None
+    moves, begun = moves_of(moves, free), moves.flow.problem.begun
+    sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
     spread = _spread(sweep, jnp.sum(begun))
-    if constraints is not None:
+    if constraints is not None and lagrangian is None:
         lagrangian = constraints.lagrangian(begun, 0.15 * spread)
         sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
     return MirrorState(
@@ -158,6 +167,7 @@ def begin_ascent(
         upper=sweep.upper,
         sweeps=jnp.asarray(0, dtype=jnp.int32),
         lagrangian=lagrangian,
+        free=free,
     )
 
 
@@ -215,8 +225,11 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
     logits = state.logits + change
     # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
-    weights = jax.nn.softmax(logits, axis=-1)
-    new = moves.sweep(weights, bound=bound, lagrangian=state.lagrangian)
+    weights, free = jax.nn.softmax(logits, axis=-1), state.free
+    if free is not None:
+        assert old.slopes is not None
+        free = free.step(old.slopes, moves.flow.problem.actions)
+    new = moves_of(moves, free).sweep(weights, bound=bound, lagrangian=state.lagrangian)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.objective)  # what rounding explains
     # A comparison with NaN is false, so a step that is not finite is undone as well.
     better = new.objective >= old.objective - slack
@@ -235,6 +248,7 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
         upper=_least(new.upper, state.upper),
         sweeps=state.sweeps + 1,
         lagrangian=state.lagrangian,
+        free=None if state.free is None else choose(free, state.free.back()),
     )
 
 
@@ -244,7 +258,8 @@ def _update_multipliers(moves: MoveFlow, bound: bool, state: MirrorState) -> Mir
     assert state.sweep.penalty is not None
     lagrangian = state.lagrangian.updated(state.sweep.penalty)
     known = state.sweep.rollout
-    sweep = moves.sweep(state.weights, bound=bound, lagrangian=lagrangian, rollout=known)
+    now = moves_of(moves, state.free)
+    sweep = now.sweep(state.weights, bound=bound, lagrangian=lagrangian, rollout=known)
     upper = _least(sweep.upper, state.upper)
     return replace(state, lagrangian=lagrangian, sweep=sweep, upper=upper)
 

@@ -28,6 +28,7 @@ from ..flow.phi import displacements
 from ..flow.rollout import Choices, backward
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..problem import Motion, Problem
+from .box import BoxSearch
 
 
 class Certificate(eqx.Module):
@@ -41,11 +42,15 @@ class Certificate(eqx.Module):
         gap: How much more a policy can earn at most.
         violation: By how much the plan violates its worst constraint, as a share of it; 0 if it
             satisfies all.
+        proof: What the bound covers. ``"box"``: all policies, whatever actions of the box they
+            draw from, up to rounding. ``"numerical"``: all policies, but the greatest value of an
+            action was searched for and not proved. ``"moves"``: policies over listed moves.
     """
 
     value: float = eqx.field(static=True)
     gap: float = eqx.field(static=True)
     violation: float = eqx.field(static=True, default=0.0)
+    proof: str = eqx.field(static=True, default="moves")
 
     @property
     def upper(self) -> float:
@@ -61,20 +66,22 @@ def certify(
     flow: Flow,
     motion: Motion,
     policy: Any,
-    actions: Float[Array, "moves action_dim"],
+    actions: Float[Array, "moves action_dim"] | None = None,
     *,
     multipliers: Margins | None = None,
 ) -> Certificate:
     """Bounds how far a plan is from the best randomised policy.
 
-    The bound covers all policies that draw from ``actions`` and from the plan's own actions, in
-    every cell and at every step. It is no statement about other actions of a box; use a fine set.
+    The bound covers all policies with actions anywhere in the box. It is proved if there is noise
+    on every axis, the motion is affine in the action and the reward a polynomial of it of degree
+    two at most; else `Certificate.proof` is ``"numerical"``. Of a `MoveSet`, or if ``actions`` are
+    listed, it covers policies that draw from those and from the plan's own actions.
 
     Args:
         flow: The problem's flow.
         motion: The law of motion.
         policy: Any plan: a profile, a policy or a function.
-        actions: The moves that other policies may use.
+        actions: The moves that other policies may use; by default any.
         multipliers: Of the constraints, for each step and margin; `MirrorResult.multipliers` are
             good ones. The bound holds for any that are not negative; without them it is that of the
             problem without constraints.
@@ -83,17 +90,30 @@ def certify(
         OutsideClassError: If the motion depends on mu, or the reward was seen not to be concave.
     """
     check_class(flow, motion)
-    profile = checked_profile(policy, flow.problem)
-    moves = MoveFlow(flow, motion, actions)
+    return certificate(flow, motion, policy, actions, multipliers)
+
+
+def certificate(
+    flow: Flow, motion: Motion, policy: Any, actions: Array | None, multipliers: Margins | None
+) -> Certificate:
+    """`certify` for a problem that is known to be of the right class."""
+    profile, box = checked_profile(policy, flow.problem), flow.problem.actions
     lagrangian = _lagrangian(flow.problem, multipliers)
-    value, gap, violation = (float(x) for x in _certify(moves, profile, lagrangian))
+    others: MoveFlow | BoxSearch
+    if actions is None and isinstance(box, Box):
+        others = BoxSearch(flow, motion)
+        proof = "box" if others.proves else "numerical"
+    else:
+        others, proof = MoveFlow(flow, motion, actions), "moves"
+    value, gap, violation = (float(x) for x in _certify(others, profile, lagrangian))
     if not (math.isfinite(value) and math.isfinite(gap)):
         raise UserError(
             f"no certificate: J is {value} and the bound {gap}; the motion, the reward or their "
             "derivatives are not finite along the plan"
         )
     # Rounding may make the gap negative; and with constraints a plan that violates them.
-    return Certificate(value, gap if lagrangian is not None else max(0.0, gap), max(0.0, violation))
+    gap = gap if lagrangian is not None else max(0.0, gap)
+    return Certificate(value, gap, max(0.0, violation), proof)
 
 
 def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagrangian | None:
@@ -222,36 +242,41 @@ def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]
 
 @eqx.filter_jit
 def _certify(
-    moves: MoveFlow, profile: Profile, lagrangian: AugmentedLagrangian | None
+    others: MoveFlow | BoxSearch, profile: Profile, lagrangian: AugmentedLagrangian | None
 ) -> tuple[Array, Array, Array]:
     """J of the plan, the gain of the best response, and by how much constraints are violated.
 
-    The response draws from the moves and the plan's own actions. With constraints the gain is that
-    of the Lagrangian over J of the plan.
+    The response draws from other moves, or from the box, and from the plan's own actions. With
+    constraints the gain is that of the Lagrangian over J of the plan.
     """
-    flow = moves.flow
+    flow, motion = others.flow, others.motion
     problem, phi = flow.problem, flow.phi
-    rollout = flow.rollout(profile, moves.motion)
+    rollout = flow.rollout(profile, motion)
 
     def choices(part: Any, mass: Mass, number: Step) -> Choices:
         law = profile.join(part).at_cells(problem.grid, mass, number)
         own = law.weights.shape[1]
 
-        def step(joint: Array, seen: Mass) -> tuple[Mass, Scalar]:
-            moved = displacements(problem.grid, seen, moves.motion, law.actions, number)
+        def step(joint: Array, seen: Mass, _: Array | None) -> tuple[Mass, Scalar]:
+            moved = displacements(problem.grid, seen, motion, law.actions, number)
             landed = phi.push(joint[:, :own], moved, seen, number)
             paid = jnp.sum(joint[:, :own] * flow.rewards(seen, law, number))
-            others, paid_to_others = moves.step(joint[:, own:], seen, number)
-            return landed + others, paid + paid_to_others
+            if isinstance(others, BoxSearch):
+                return landed, paid
+            elsewhere, paid_there = others.step(joint[:, own:], seen, number)
+            return landed + elsewhere, paid + paid_there
 
-        unused = jnp.zeros(moves.actions.shape[:2], dtype=law.weights.dtype)
         # The plan's own actions are available only where it uses them.
+        if isinstance(others, BoxSearch):
+            in_box = partial(others.best, mass=mass, step=number)
+            return Choices(law.weights, step, law.weights > 0, best=in_box)
+        unused = jnp.zeros(others.actions.shape[:2], dtype=law.weights.dtype)
         usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
     penalty = None if lagrangian is None else lagrangian.linear(rollout.mass)
     slopes = None if penalty is None else penalty.slopes
-    _, gap = backward(phi, problem, rollout.mass, profile.per_step, choices, slopes=slopes)
+    gap = backward(phi, problem, rollout.mass, profile.per_step, choices, slopes=slopes).gap
     if penalty is None:
         return rollout.value, gap, jnp.zeros_like(gap)
     return rollout.value, gap + penalty.plain, -jnp.min(penalty.slack)

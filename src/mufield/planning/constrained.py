@@ -12,7 +12,15 @@ from jaxtyping import Array
 from .._types import Scalar
 from ..constraints.lagrangian import AugmentedLagrangian, InfeasibleError
 from ..flow.moves import MoveFlow
-from .ascent import MirrorState, StepRule, ascend, begin_ascent, final_rollout, own_weights
+from .ascent import (
+    MirrorState,
+    StepRule,
+    ascend,
+    begin_ascent,
+    final_rollout,
+    own_weights,
+)
+from .free import moves_of
 from .planner import LeastMargins
 
 
@@ -146,7 +154,8 @@ def _restart(
     """
     highest = jnp.max(state.logits, axis=-1, keepdims=True)
     logits = jnp.maximum(state.logits - highest, math.log(1e-8))
-    sweep = moves.sweep(jax.nn.softmax(logits, axis=-1), bound=bound, lagrangian=lagrangian)
+    now, weights = moves_of(moves, state.free), jax.nn.softmax(logits, axis=-1)
+    sweep = now.sweep(weights, bound=bound, lagrangian=lagrangian)
     return replace(
         state,
         logits=logits,

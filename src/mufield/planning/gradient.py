@@ -30,7 +30,7 @@ from ..space.measure import MeanField
 from .ascent import regular_moves
 from .bptt import BPTT, BPTTResult
 from .kinds import Network, PolicyKind, Table, box_of, perturbed, table_around, without_controls
-from .mirror import ascent_from_uniform
+from .mirror_planner import ascent_from_uniform
 from .planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
 
 

@@ -6,22 +6,20 @@ to it.
 """
 
 import math
-from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._progress import progress_bar
-from .._types import Key, Margins, Scalar
+from .._types import Margins, Scalar
 from ..checks import distribution
 from ..constraints.reachability import without_unreachable
 from ..errors import UserError
-from ..flow.flow import Flow
-from ..flow.moves import MoveFlow, Weights
+from ..flow.moves import MoveFlow, coarse_points
 from ..flow.rollout import Rollout, check_planned
+from ..flow.sweep import Weights
 from ..policies.base import Profile
-from ..problem import Motion
 from .ascent import (
     MirrorState,
     StepRule,
@@ -30,22 +28,12 @@ from .ascent import (
     final_rollout,
     interpolates,
     no_worse,
-    own_weights,
-    regular_moves,
     uniform_weights,
 )
-from .certificate import is_concave
-from .constrained import constrained_ascent, make_feasible, prove_infeasible
-from .planner import (
-    AbstractPlanner,
-    Actions,
-    LeastMargins,
-    Plan,
-    control_size,
-    late_gain,
-    note_of,
-    outcome_of,
-)
+from .certificate import certificate, is_concave
+from .constrained import make_feasible, prove_infeasible
+from .planner import late_gain, note_of, outcome_of
+from .refine import Refinement
 
 
 class MirrorResult(eqx.Module):
@@ -55,8 +43,8 @@ class MirrorResult(eqx.Module):
         moves: The flow over the moves that the policy draws from.
         weights: The policy's weights.
         value: J of the policy.
-        upper: No randomised policy over the moves that satisfies the problem's constraints earns
-            more. Infinite if the motion depends on mu or the reward is not concave in it.
+        upper: No randomised policy that satisfies the problem's constraints earns more; see
+            `proof`. Infinite if the motion depends on mu or the reward is not concave in it.
         history: J and gap after each sweep. Where sweeps interpolate between kernels, after each
             `MirrorAscent.sweeps_at_once` sweeps, by the motion itself.
         outcome: ``"bracket"`` if the bracket became as narrow as asked for. When all sweeps are
@@ -67,6 +55,8 @@ class MirrorResult(eqx.Module):
             the problem has none.
         unreachable: After which moves no policy can satisfy a constraint, in words; there the plan
             is free.
+        proof: Which policies `upper` covers, as of `Certificate.proof`: those over the listed
+            moves, or if none were listed, those with any actions of the box.
     """
 
     moves: MoveFlow
@@ -78,6 +68,7 @@ class MirrorResult(eqx.Module):
     state: MirrorState
     margins: Float[Array, "horizon limits"] | None = None
     unreachable: str = eqx.field(static=True, default="")
+    proof: str = eqx.field(static=True, default="moves")
 
     @property
     def multipliers(self) -> Margins | None:
@@ -106,7 +97,7 @@ class MirrorResult(eqx.Module):
     def __repr__(self) -> str:
         return (
             f"MirrorResult(J={float(self.value):.6g}, gap={float(self.bracket):.3g}, "
-            f"sweeps={int(self.state.sweeps)}, outcome={self.outcome!r})"
+            f"proof={self.proof!r}, sweeps={int(self.state.sweeps)}, outcome={self.outcome!r})"
         )
 
 
@@ -119,6 +110,8 @@ class MirrorAscent(eqx.Module):
         sweeps_at_once: Sweeps of one compiled call, between two tests of the bracket.
         bound: Whether to compute the upper bound of the optimum, a third of the work.
         steps: How long steps are.
+        refinement: How plans go on from coarse moves to any actions of a box, if the `MoveFlow`
+            was made without a list of moves.
     """
 
     sweeps: int = eqx.field(static=True, default=200)
@@ -126,6 +119,7 @@ class MirrorAscent(eqx.Module):
     sweeps_at_once: int = eqx.field(static=True, default=20)
     bound: bool = eqx.field(static=True, default=True)
     steps: StepRule = eqx.field(static=True, default=StepRule())
+    refinement: Refinement = eqx.field(static=True, default=Refinement())
 
     def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
         """The state before the first step.
@@ -193,6 +187,13 @@ class MirrorAscent(eqx.Module):
             state = make_feasible(moves, state, self.steps, self.bound)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
         state, rollout = no_worse(moves, start, state)
+        box, listed, points = moves.free, moves, coarse_points(problem.actions.dim)
+        if box and self.refinement.pays(problem, points):
+            fine = self._refined(moves, state, rollout, points)
+            if fine is not None:
+                moves, state, rollout, figures = fine
+                history.append(figures)
+                outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))
         check_planned(problem, moves.motion, rollout.mass, rollout.value, state.planned)
         margins = None
         if constraints is not None:
@@ -200,84 +201,41 @@ class MirrorAscent(eqx.Module):
             if float(jnp.min(margins)) < -tolerance:
                 outcome = "violated"
                 if concave:
-                    prove_infeasible(moves, self.sweeps, self.steps)
+                    prove_infeasible(listed, self.sweeps, self.steps)
+        upper, proof = jnp.where(concave, state.upper, jnp.inf), "moves"
+        if concave and box:
+            lagrangian = state.lagrangian
+            multipliers = None if lagrangian is None else lagrangian.multipliers
+            profile = moves.profile(state.weights)
+            found = certificate(moves.flow, moves.motion, profile, None, multipliers)
+            upper, proof = jnp.full_like(upper, found.upper), found.proof
         return MirrorResult(
             moves=moves,
             weights=state.weights,
             value=rollout.value,
-            upper=state.upper if concave else jnp.full_like(state.upper, jnp.inf),
+            upper=upper,
             history=jnp.concatenate(history),
             outcome=outcome,
             state=state,
             margins=margins,
             unreachable=unreachable,
+            proof=proof,
         )
 
-
-class MirrorPlanner(AbstractPlanner):
-    """Plans randomised policies by mirror ascent over actions, or joint actions ``(a, eta)``.
-
-    Each plan starts anew, so that it is a function of the motion alone.
-
-    Attributes:
-        points: Moves on each axis of an action box.
-        controls: Points of eta on each axis; 2 are the corners of [-1, 1]^p and its centre.
-        sweeps: Sweeps of mirror ascent.
-    """
-
-    points: int = eqx.field(static=True, default=9)
-    controls: int = eqx.field(static=True, default=2)
-    sweeps: int = eqx.field(static=True, default=80)
-
-    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
-        """Nothing: every plan starts anew."""
-
-    def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
-        """The moves without controls."""
-        return actions.points(self.points)
-
-    def plan(
-        self,
-        flow: Flow,
-        motion: Motion,
-        actions: Actions,
-        key: Key,
-        memory: None,
-        least: LeastMargins | None = None,
-    ) -> Plan:
-        """Starts with all moves equally likely; the policy is that of a alone, without eta."""
-        moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
-        state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
-        etas = jnp.minimum(jnp.abs(moves.actions[0][:, actions.dim :]), 1.0)
-        return Plan(
-            profile=moves.own_profile(own_weights(moves, state), actions.dim),
-            memory=None,
-            value=jnp.where(jnp.isfinite(state.planned), rollout.value, jnp.nan),
-            mass=rollout.mass,
-            control=control_size(flow.problem, rollout.mass, state.weights @ etas),
-            late_gain=gain,
+    def _refined(
+        self, moves: MoveFlow, state: MirrorState, rollout: Rollout, points: int
+    ) -> tuple[MoveFlow, MirrorState, Rollout, Array] | None:
+        """The plan over free moves, its flow and history; None if the coarse plan is better."""
+        fine, found, figures = self.refinement.refine(
+            moves, moves.motion, state, self.steps, points
         )
-
-
-class Ascent(NamedTuple):
-    """The last state of an ascent, its flow by the motion itself, and `late_gain`.
-
-    The gain is None with constraints, for which J may fall.
-    """
-
-    state: MirrorState
-    rollout: Rollout
-    late_gain: Scalar | None
-
-
-def ascent_from_uniform(moves: MoveFlow, sweeps: int, least: LeastMargins | None = None) -> Ascent:
-    """An ascent from uniform weights without a bound, which can be compiled."""
-    rule, constraints = StepRule(), moves.flow.problem.constraints
-    start = begin_ascent(moves, uniform_weights(moves), rule, False)
-    if constraints is not None:
-        state = constrained_ascent(moves, start, sweeps, rule, least)
-        return Ascent(state, final_rollout(moves, state), None)
-    most = max(sweeps, 20)
-    end, figures = ascend(moves, start, jnp.asarray(sweeps), most, rule, False)
-    state, rollout = no_worse(moves, start, end)
-    return Ascent(state, rollout, late_gain(start.value, figures[:sweeps, 0]))
+        if found.lagrangian is not None:
+            found = make_feasible(fine, found, self.steps, False)
+            assert found.free is not None
+            fine, problem = fine.with_actions(found.free.actions), moves.flow.problem
+            least, now = (jnp.min(problem.margins(r.mass)) for r in (rollout, found.sweep.rollout))
+            if now < jnp.minimum(least, 0.0):
+                return None
+        if not found.value > rollout.value:
+            return None
+        return fine, found, found.sweep.rollout, figures

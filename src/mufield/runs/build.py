@@ -23,7 +23,7 @@ from ..models.gp import GaussianProcess, TheoryBeta
 from ..models.kernels import Additive, ControlAffine, Structured
 from ..planning.gradient import GradientPlanner
 from ..planning.kinds import Network, Table
-from ..planning.mirror import MirrorPlanner
+from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner
 from ..policies.encoders import ENCODERS
 from ..problem import Problem

@@ -1,0 +1,173 @@
+r"""The most that an action anywhere in the box is worth, with a proof where there can be one.
+
+An agent at the centre of a cell that aims at y ends at $y + \sigma \xi$ with a standard normal
+$\xi$, and walls and borders decide in which cell it rests. Whatever they decide, its future is
+worth $G(y) = \mathbb{E}[v(y + \sigma \xi)]$, where v takes the values of cells within reach. In
+units of $\sigma$, the third derivative of G along any direction u is
+
+$$\mathbb{E}[v\, ((\xi \cdot u)^3 - 3\, \xi \cdot u)],$$
+
+so its size is at most $\frac12 \mathbb{E}|\xi_1^3 - 3 \xi_1| = \varphi(0) (1 + 4 e^{-3/2})$ times
+the greatest minus the least of those values. If the motion is affine in the action and the reward a
+polynomial of degree two at most, then value, slope and curvature at the middle of a small box and
+this bound of the rest bound Q in all of it. Branch and bound does the rest: the boxes with the
+highest bounds are cut, again and again.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._types import Action, Mass, Scalar, State, Step
+from ..actions import Box
+from ..flow.degree import degree_in_action
+from ..flow.flow import Flow
+from ..flow.phi import displacements
+from ..policies.base import ActionLaw
+from ..problem import Motion
+from ..space.measure import MeanField, at_all_cells
+
+THIRD = (1 + 4 * math.exp(-1.5)) / math.sqrt(2 * math.pi)
+"""Bound of the third derivative of a Gaussian average of a function between 0 and 1."""
+
+
+class BoxSearch(eqx.Module):
+    """Branch and bound over the action box, in all cells at once.
+
+    Attributes:
+        flow: The problem's flow.
+        motion: The law of motion.
+        proves: Whether `best` is an upper bound; else the greatest value that was found.
+        reach: Cells to each side of an agent's, on each axis, in which it may come to rest.
+        points: Boxes on each axis at the start.
+        levels: How often the most promising boxes are cut in two on each axis.
+        kept: How many are, in each cell.
+    """
+
+    flow: Flow
+    motion: Motion
+    proves: bool = eqx.field(static=True)
+    reach: tuple[int, ...] = eqx.field(static=True)
+    points: int = eqx.field(static=True)
+    levels: int = eqx.field(static=True)
+    kept: int = eqx.field(static=True)
+
+    def __init__(self, flow: Flow, motion: Motion, *, levels: int = 1):
+        """Looks at the programs of motion and reward, to tell whether there can be a proof."""
+        problem, dim = flow.problem, flow.problem.actions.dim
+        self.flow, self.motion, self.levels = flow, motion, levels
+        self.reach = flow.windows.landing.reach
+        self.points, self.kept = {1: 64, 2: 32}.get(dim, 10), 8 << dim
+        sizes = np.asarray(problem.grid.cell_size) * problem.grid.shape
+        shorter = [
+            2 * far <= size or not periodic
+            for far, size, periodic in zip(
+                problem.max_move, sizes, problem.grid.periodic, strict=True
+            )
+        ]
+        self.proves = (
+            all(std > 0 for std in problem.noise_std)
+            and all(shorter)
+            and degree_in_action(problem, motion) <= 1
+            and degree_in_action(problem, problem.reward) <= 2
+        )
+
+    def best(self, values: Mass, mass: Mass, step: Step) -> Mass:
+        """The most that an action is worth in each cell, if cells are worth ``values`` next."""
+        box, dtype = self.flow.problem.actions, mass.dtype
+        assert isinstance(box, Box)
+        lower, upper = (jnp.asarray(end, dtype=dtype) for end in (box.lower, box.upper))
+        half = (upper - lower) / (2 * self.points)
+        middles = box.points(self.points, border=False).astype(dtype)
+        middles = jnp.broadcast_to(middles, (len(mass), *middles.shape))
+        corners = jnp.asarray([*itertools.product((-0.5, 0.5), repeat=box.dim)], dtype=dtype)
+        third, found = self._third(values, mass, step), jnp.full_like(mass, -jnp.inf)
+        settled = found
+        for level in range(self.levels + 1):
+            worth, slopes = self._values(middles, values, mass, step)
+            found = jnp.maximum(found, jnp.max(worth, axis=1))
+            bounds = worth + jnp.abs(slopes) @ half
+            if self.proves:
+                bends = self._curvature(middles, values, mass, step)
+                bounds = bounds + 0.5 * jnp.einsum("i,kmij,j->km", half, bends, half)
+                bounds = bounds + third(half)[:, None]
+            if level == self.levels:
+                settled = jnp.maximum(settled, jnp.max(bounds, axis=1))
+                break
+            order = jnp.argsort(bounds, axis=1, descending=True)
+            chosen, others = order[:, : self.kept], order[:, self.kept :]
+            if others.shape[1]:
+                best_left = jnp.take_along_axis(bounds, others[:, :1], axis=1)[:, 0]
+                settled = jnp.maximum(settled, best_left)
+            cut = jnp.take_along_axis(middles, chosen[..., None], axis=1)
+            middles = (cut[:, :, None] + corners * half).reshape(len(mass), -1, box.dim)
+            half = half / 2
+        return settled if self.proves else found
+
+    def _values(
+        self, actions: Float[Array, "cells actions dim"], values: Mass, mass: Mass, step: Step
+    ) -> tuple[Float[Array, "cells actions"], Float[Array, "cells actions dim"]]:
+        """Q of each action, and its derivative by the action."""
+        problem, phi = self.flow.problem, self.flow.phi
+
+        def outcome(joint: Array, actions: Array) -> tuple[Mass, Scalar]:
+            moved = displacements(problem.grid, mass, self.motion, actions, step)
+            paid = self.flow.rewards(mass, ActionLaw(actions, joint), step)
+            return phi.push(joint, moved, mass, step), jnp.sum(joint * paid)
+
+        # Linear in the joint mass, so that a mass of one gives the values of all actions.
+        ones = jnp.ones(actions.shape[:2], dtype=mass.dtype)
+        (_, paid), pull = jax.vjp(outcome, ones, actions)
+        found: tuple[Array, Array] = pull((values, jnp.ones_like(paid)))
+        return found
+
+    def _curvature(
+        self, actions: Float[Array, "cells actions dim"], values: Mass, mass: Mass, step: Step
+    ) -> Float[Array, "cells actions dim dim"]:
+        """Second derivatives of Q by the action, as far as they can raise it: entries' bounds."""
+
+        def slopes(actions: Array) -> Array:
+            return self._values(actions, values, mass, step)[1]
+
+        axes = jnp.eye(actions.shape[-1], dtype=actions.dtype)
+        _, pull = jax.vjp(slopes, actions)  # the flow has no derivative forwards
+        bends = jnp.stack([pull(jnp.broadcast_to(u, actions.shape))[0] for u in axes], axis=-1)
+        return jnp.where(axes == 1, jnp.maximum(bends, 0.0), jnp.abs(bends))
+
+    def _third(self, values: Mass, mass: Mass, step: Step) -> Callable[[Array], Mass]:
+        """By how much the third derivative can raise Q, from half the sides of a box of actions."""
+        problem = self.flow.problem
+        rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+
+        def slopes(state: State, action: Action, mu: MeanField) -> Array:
+            found: Array = jax.jacfwd(lambda a: jnp.asarray(self.motion(state, a, mu)))(action)
+            return found
+
+        actions = jnp.broadcast_to(rest, (len(mass), 1, len(rest)))
+        gain = jnp.abs(at_all_cells(problem.grid, mass, slopes, actions, step)[:, 0])
+        gain = gain / jnp.asarray([std or 1.0 for std in problem.noise_std], mass.dtype)[:, None]
+        factor = THIRD * self._oscillation(values) / 6
+        return lambda half: factor * jnp.linalg.norm(gain @ half, axis=-1) ** 3
+
+    def _oscillation(self, values: Mass) -> Mass:
+        """The greatest minus the least value within the window around each cell."""
+        grid, reach = self.flow.problem.grid, self.reach
+        cells = tuple(jnp.asarray(grid.free_cells.T))
+        wrapped = [(r, r) if p else (0, 0) for r, p in zip(reach, grid.periodic, strict=True)]
+        open_sides = [(0, 0) if p else (r, r) for r, p in zip(reach, grid.periodic, strict=True)]
+
+        def highest(values: Mass) -> Mass:
+            box = jnp.full(grid.shape, -jnp.inf, dtype=values.dtype).at[cells].set(values)
+            box = jnp.pad(box, wrapped, mode="wrap")
+            size, ones = tuple(2 * r + 1 for r in reach), (1,) * grid.dim
+            around = jax.lax.reduce_window(box, -jnp.inf, jax.lax.max, size, ones, open_sides)
+            found: Mass = around[cells]
+            return found
+
+        return highest(values) + highest(-values)

@@ -1,0 +1,218 @@
+"""Plans whose actions lie anywhere in the box, and certificates over the whole box."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import walk, walking_problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mufield import (
+    Box,
+    Flow,
+    Grid,
+    MirrorAscent,
+    MoveFlow,
+    MoveSet,
+    Problem,
+    Profile,
+    TablePolicy,
+    certify,
+    load_policy,
+    log_mass,
+    save_policy,
+)
+from mufield.flow.degree import degree_in_action
+from mufield.planning import MirrorPlanner
+
+pytestmark = pytest.mark.slow
+
+LINE = Grid.box(-2.0, 2.0, (24,))
+START = np.exp(-2.0 * (LINE.centres[:, 0] + 0.6) ** 2)
+
+
+class Linear(eqx.Module):
+    """s + b a + k (m - s), where m is the population's mean."""
+
+    numbers: jax.Array
+
+    def __call__(self, state, action, mu):
+        mean = jnp.dot(mu.mass, jnp.asarray(LINE.centres[:, 0]))
+        return state + self.numbers[0] * action + self.numbers[1] * (mean - state)
+
+
+class Quadratic(eqx.Module):
+    """-(q (s - m)^2 + c m^2 + r a^2 + d a), times a unit, and a constant."""
+
+    numbers: jax.Array
+    unit: jax.Array
+    shift: jax.Array
+
+    def __call__(self, state, action, mu):
+        mean, (q, c, r, d) = jnp.dot(mu.mass, jnp.asarray(LINE.centres[:, 0])), self.numbers
+        cost = q * (state[0] - mean) ** 2 + c * mean**2 + r * action[0] ** 2 + d * action[0]
+        return self.shift - self.unit * cost
+
+
+def quadratic_flow(numbers, unit=1.0, shift=0.0):
+    reward = Quadratic(jnp.asarray(numbers), jnp.asarray(unit), jnp.asarray(shift))
+    problem = Problem(
+        grid=LINE,
+        actions=Box(-1.5, 1.5),
+        reward=reward,
+        horizon=3,
+        initial=START / START.sum(),
+        noise=0.3,
+        max_move=2.5,
+    )
+    return Flow(problem)
+
+
+def motion_of(b, k):
+    return Linear(jnp.asarray([b, k]))
+
+
+ASCENT = MirrorAscent(sweeps=20, sweeps_at_once=20, bound=False)
+
+
+def still(flow, motion):
+    rest = TablePolicy.deterministic(jnp.zeros((1, 1)))
+    return float(eqx.filter_jit(Flow.value)(flow, rest, motion))
+
+
+numbers = st.floats(0.0, 1.0)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.floats(0.2, 1.0), st.floats(-0.3, 0.4), numbers, numbers, numbers, st.floats(-0.3, 0.3))
+def test_plans_earn_no_less_than_rest_or_their_start_and_their_history_is_true(b, k, q, c, r, d):
+    flow, motion = quadratic_flow([q, c, r, d]), motion_of(b, k)
+    moves = MoveFlow(flow, motion)
+    found = ASCENT.solve(moves)
+    value = float(eqx.filter_jit(Flow.value)(flow, found.profile, motion))
+    assert value == pytest.approx(float(found.value), abs=1e-9)
+    assert float(found.history[-1, 0]) == pytest.approx(value, abs=1e-9)
+    start = float(eqx.filter_jit(Flow.value)(flow, moves.profile(moves.uniform()), motion))
+    assert value >= start - 1e-9
+    # Rest is one of the coarse moves; mixtures of them come near to it, and free moves beyond.
+    assert value >= still(flow, motion) - 0.02 * abs(start - value) - 1e-9
+    assert np.asarray(flow.problem.actions.contains(found.moves.actions)).all()
+
+
+def test_a_plan_is_near_the_closed_form_where_nine_moves_are_not():
+    # One step more would not be paid: a = -b k m / (r + b^2 k) and so on; here by fine moves.
+    flow, motion = quadratic_flow([0.3, 0.8, 0.5, 0.0]), motion_of(0.9, 0.2)
+    coarse = ASCENT.solve(MoveFlow(flow, motion, flow.problem.actions.points(9)))
+    fine = MirrorAscent(60, bound=False).solve(
+        MoveFlow(flow, motion, flow.problem.actions.points(65))
+    )
+    free = ASCENT.solve(MoveFlow(flow, motion))
+    assert free.moves.actions.shape == (3, 24, 8, 1)
+    assert float(free.value) > float(fine.value)
+    assert float(coarse.value) < float(fine.value) * 1.02  # costs: the coarse plan pays more
+    assert free.history.shape[0] == 20 + ASCENT.refinement.sweeps
+
+
+@pytest.mark.parametrize(("unit", "shift"), [(1e-6, 0.0), (1e6, 0.0), (1.0, 50.0)])
+def test_plans_do_not_depend_on_the_unit_or_the_zero_of_the_reward(unit, shift):
+    given, motion = [0.3, 0.8, 0.5, 0.1], motion_of(0.9, 0.2)
+    plain = ASCENT.solve(MoveFlow(quadratic_flow(given), motion))
+    other = ASCENT.solve(MoveFlow(quadratic_flow(given, unit, shift), motion))
+    same = (float(other.value) - 3 * shift) / unit
+    assert same == pytest.approx(float(plain.value), rel=1e-4)
+
+
+def test_the_degree_in_the_action_is_read_from_the_program():
+    problem = walking_problem(Grid.from_map("..."), horizon=2)
+    cases = {
+        0: lambda s, a, mu: log_mass(mu.here),
+        1: lambda s, a, mu: jnp.where(s[0] > 0, 2.0 * a[0], -a[1] / (1.0 + s[0])),
+        2: lambda s, a, mu: -jnp.sum(a**2) * mu.here + a[0] * a[1],
+        3: lambda s, a, mu: a[0] ** 2 * a[1],
+        math.inf: lambda s, a, mu: jnp.clip(a[0], -0.5, 0.5) + jnp.where(a[1] > 0, 1.0, 0.0),
+    }
+    for degree, function in cases.items():
+        assert degree_in_action(problem, function) == degree
+    assert degree_in_action(problem, walk) == 1
+
+
+def entropy_and_effort(state, action, mu):
+    return -log_mass(mu.here) - 0.3 * jnp.sum((action - 0.1 * state) ** 2)
+
+
+SMALL = Grid.from_map("...\n.#.\n...")
+SMALL_FLOW = Flow(
+    Problem(
+        grid=SMALL,
+        actions=Box(-1.0, 1.0, 2),
+        reward=entropy_and_effort,
+        horizon=3,
+        initial=np.eye(8)[0] * 0.5 + 0.5 / 8,
+        noise=0.3,
+        max_move=1.0,
+        pay_end=True,
+    )
+)
+
+
+def random_plan(seed, moves=8):
+    generator = np.random.default_rng(seed)
+    actions = generator.uniform(-1, 1, (3, 8, moves, 2))
+    weights = generator.dirichlet(np.ones(moves), (3, 8))
+    return Profile.stacked(TablePolicy(jnp.asarray(actions), jnp.asarray(weights), SMALL), 3)
+
+
+@eqx.filter_jit
+def earned(profile):
+    return SMALL_FLOW.value(profile, walk)
+
+
+def test_the_bound_over_the_box_is_above_all_policies():
+    found = MirrorAscent(60).solve(MoveFlow(SMALL_FLOW, walk))
+    assert found.moves.actions.shape == (3, 8, 8, 2)
+    assert found.proof == "box"
+    assert "proof='box'" in repr(found)
+    value, upper = float(found.value), float(found.upper)
+    assert 0 <= upper - value < 0.01 * abs(value)
+    for seed in range(50):
+        assert float(earned(random_plan(seed))) <= upper
+    # The bound of a poor plan holds as well: the best one is below it.
+    poor = certify(SMALL_FLOW, walk, random_plan(0))
+    assert poor.proof == "box"
+    assert poor.upper >= value
+    fine = certify(SMALL_FLOW, walk, random_plan(0), Box(-1.0, 1.0, 2).points(9))
+    assert fine.proof == "moves"
+    assert fine.upper <= poor.upper + 1e-9
+    assert poor.gap < 1.2 * fine.gap
+
+
+def test_a_certificate_without_a_proof_says_so():
+    def stepped(state, action, mu):
+        return state + jnp.clip(action, -0.7, 0.7)
+
+    assert certify(SMALL_FLOW, stepped, random_plan(1)).proof == "numerical"
+
+
+def test_a_refined_plan_is_a_table_that_files_keep(tmp_path):
+    flow = quadratic_flow([0.3, 0.8, 0.5, 0.0])
+    plan = eqx.filter_jit(
+        lambda f, m: MirrorPlanner(sweeps=20).plan(f, m, Box(-1.5, 1.5), jax.random.key(0), None)
+    )(flow, motion_of(0.9, 0.2))
+    free = ASCENT.solve(MoveFlow(flow, motion_of(0.9, 0.2)))
+    assert float(plan.value) == pytest.approx(float(free.value), rel=1e-3)
+    save_policy(tmp_path / "plan.safetensors", plan.profile)
+    loaded = load_policy(tmp_path / "plan.safetensors")
+    value = eqx.filter_jit(Flow.value)(flow, loaded, motion_of(0.9, 0.2))
+    assert float(value) == pytest.approx(float(plan.value), rel=1e-6)
+
+
+def test_listed_moves_stay_as_they_are():
+    problem = walking_problem(SMALL, horizon=2).replace(actions=MoveSet([[0, 0], [1, 0], [0, 1]]))
+    moves = MoveFlow(Flow(problem), walk)
+    assert not moves.free
+    assert moves.actions.shape == (8, 3, 2)
+    assert MirrorAscent(5).solve(moves).proof == "moves"

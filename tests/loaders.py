@@ -23,7 +23,7 @@ from safetensors.numpy import save as to_safetensors
 import mufield as mf
 from mufield.deploy.export import describe, policy_bytes
 from mufield.deploy.reader import DeployedPolicy
-from mufield.fleet.records import read_trips
+from mufield.fleet.reading import read_trips
 from mufield.io import sealed as files
 from mufield.io.episode import read_episode
 from mufield.io.log import read_log
@@ -339,7 +339,7 @@ LOADERS = {
     "io/observed.py:read_positions": "positions.csv",
     "io/observed.py:read_mass": "mass.csv",
     "io/log.py:_from_file": "mass.csv",
-    "fleet/records.py:read_trips": "trips.csv",
+    "fleet/reading.py:read_trips": "trips.csv",
     "io/table_files.py:_read_parquet": "episode.parquet",
     "io/policies.py:_read": "network.policy",
     "runs/config.py:read_settings": "settings.toml",

@@ -34,7 +34,7 @@ def test_the_interval_holds_what_a_small_fleet_earns():
     state = learner.init(jax.random.key(0))
     plan = learner.ask(state)
     state = learner.tell(state, fleet.run(plan.profile, jax.random.key(1), agents=20), plan)
-    limit = learner.best(state)
+    limit = learner.best(state, draws=5)
     found = with_chance(limit, PROBLEM, learner, state, size)
     earned = np.asarray(fleet.evaluate(found.profile, jax.random.key(2), episodes=20).values)
     assert ((earned >= found.lower) & (earned <= found.upper)).sum() >= 18

@@ -32,8 +32,7 @@ DARK, LIGHT = "rgb(15, 19, 24)", "rgb(244, 245, 247)"
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    """A browser with an empty profile; JavaScript runs in it by `execute_script`."""
+def browser(tmp_path_factory):
     programs = shutil.which("chromium"), shutil.which("chromedriver")
     if None in programs:
         pytest.skip("chromium or chromedriver is not installed")
@@ -46,6 +45,15 @@ def chromium(tmp_path_factory):
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def chromium(browser):
+    """A browser with an empty profile; JavaScript runs in it by `execute_script`."""
+    # A page that watched a run of the last test complains that its server is gone.
+    browser.get("about:blank")
+    browser.get_log("browser")
+    return browser
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ class Diagnostic:
 DIAGNOSTICS = (
     Diagnostic("Optimism gap", "expected − realised J", {"optimism": ""}, "expected = realised"),
     Diagnostic("Spread", "std along the plan, in farthest moves", {"spread": ""}),
-    Diagnostic("Coverage", "share of moves inside the interval", {"coverage": ""}),
+    Diagnostic("Coverage", "share of moves inside the interval", {"coverage": ""}, rare=True),
     Diagnostic("Hallucinated control", "mean |η| along the plan", {"control": ""}),
     Diagnostic(
         "Imagined to realised flow",

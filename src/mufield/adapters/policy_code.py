@@ -43,6 +43,10 @@ class PolicyCode(eqx.Module):
         self.width = actions.dim if isinstance(actions, Box) else int(actions.options.shape[0])
         self.blend = None
         self.points = problem.grid.n_cells
+        if policy == "coarse" and problem.on_nodes:
+            raise UserError(
+                "nodes have no order to interpolate along; take policy='cells' in place of 'coarse'"
+            )
         if policy == "coarse":
             blend = interpolation(problem.grid, whole_number(resolution, "resolution"))
             self.blend = jnp.asarray(blend, dtype=problem.initial.dtype)

@@ -37,8 +37,9 @@ class ComparisonConfig:
     agents: int = 1
     """Agents that those that learn a model track in each episode."""
 
-    model: ModelName = "gp"
-    """Family of the learned models, of contenders that do not name their own."""
+    model: ModelName | None = None
+    """Family of the learned models, of contenders that do not name their own; by default gp, on
+    nodes counts."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment, such as horizon=6."""

@@ -91,4 +91,6 @@ def margin_figures(margins: Any, tolerance: float = 1e-6) -> dict[str, float]:
 def _is_possible(system: SimulatedSystem, stress: str) -> bool:
     """Whether the noise can be that strong: in discrete rooms it is a probability."""
     noise, factor = system.problem.noise, STRESS[stress].get("noise_factor", 1.0)
+    if system.problem.on_nodes:  # there is no noise beside the motion
+        return factor == 1.0
     return not isinstance(noise, NeighbourNoise) or noise.intensity * factor <= 1

@@ -3,6 +3,7 @@
 Errors name the row, the column and the remedy.
 """
 
+import reprlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from ..models.data import Transitions
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.move import GaussianNoise, NeighbourNoise
+from ..space.nodes import Nodes
 from .contact import CONTACT, Axes, Points, settle, touching, unmoved_at_walls
 
 Where = Callable[[int, str], str]
@@ -113,9 +115,17 @@ def stopped_axes(problem: Problem, start: Points, end: Points) -> Axes:
 def checked_positions(where: Where, grid: Grid, points: Points, columns: list[str]) -> Points:
     """The positions after `settle`; raises if one of them is inside a wall or outside the box."""
     settled, lost = settle(grid, points)
+    if isinstance(grid, Nodes):
+        lost = lost | (points != np.round(points)).any(axis=1)
     if not lost.any():
         return settled
     row = int(np.argmax(lost))
+    if isinstance(grid, Nodes):
+        raise UserError(
+            f"{where(row, columns[0])}: expected the number of a node, from 0 to "
+            f"{grid.n_cells - 1}, got {points[row, 0]:g}; {reprlib.repr(list(grid.names))} are "
+            "their names in this order"
+        )
     low, high, point = np.asarray(grid.lower), np.asarray(grid.upper), points[row]
     outside = (point < low) | (point > high)
     if outside.any():

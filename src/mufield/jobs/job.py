@@ -86,7 +86,8 @@ def system_job(
     **settings: Any,
 ) -> Job:
     """A job that needs the true system but no learner, with the settings of its kind."""
-    run = RunConfig(environment, options=dict(options), imports=imports)
+    # The model does not matter; without one the system would be built to choose it.
+    run = RunConfig(environment, options=dict(options), imports=imports, model="gp")
     system = learning_job(name, run)
     settings |= {
         "environment": environment,

@@ -164,6 +164,12 @@ def check_settings(problem: Problem, *settings: Any) -> None:
     ):
         if value is not None:
             is_a(value, kind, name, f"give an object such as mufield.{example}, or leave it out")
+    # What cannot learn this problem is refused before a run has written anything.
+    for each in (family, reward_family):
+        if each is not None:
+            each.check(problem)
+    if planner is not None:
+        planner.own_moves(problem.actions)
     if reward_family is not None and not problem.hides_reward:
         raise UserError(
             "the problem's reward is known, so there is nothing to model; leave out "

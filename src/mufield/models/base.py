@@ -42,7 +42,7 @@ from jaxtyping import Key as KeyArray
 from .._types import Action, Key, Scalar, State
 from ..checks import number
 from ..errors import UserError
-from ..problem import Motion, Motions
+from ..problem import Motion, Motions, Problem
 from ..space.measure import MeanField
 from .data import Transitions
 
@@ -130,6 +130,9 @@ class AbstractModelFamily(eqx.Module):
         Raises:
             FloatingPointError: If the fit is not finite. A learner then tries fewer data.
         """
+
+    def check(self, problem: Problem) -> None:
+        """Raises if the family cannot model the problem; called before anything is learned."""
 
     def for_rewards(self) -> "AbstractModelFamily":
         """The family that models a hidden reward where none was chosen; raises if there is none."""

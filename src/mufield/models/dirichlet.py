@@ -162,6 +162,10 @@ class DirichletCounts(AbstractModelFamily):
             width=width,
         )
 
+    def check(self, problem: Problem) -> None:
+        """Raises on grids, and for groups of another shape."""
+        self._groups(problem)
+
     def for_rewards(self) -> AbstractModelFamily:
         """Raises: rewards on nodes are not modelled."""
         raise UserError("a hidden reward cannot be learned on nodes yet; give the problem's reward")

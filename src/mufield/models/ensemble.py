@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Action, Key, Scalar, State
 from ..checks import number, whole_number
-from ..policies.encoders import AbstractEncoder, Here, LogHere, check_encoder
-from ..problem import Motion
+from ..policies.encoders import AbstractEncoder, Here, LogHere, check_encoder, position_size
+from ..problem import Motion, Problem
 from ..space.measure import MeanField
 from .base import AbstractModel, AbstractModelFamily, Prediction, check_beta, with_beta
 from .calibration import EmpiricalBeta
@@ -141,6 +141,10 @@ class DeepEnsemble(AbstractModelFamily):
         whole_number(self.members, "members", 2)
         for name in ("curvature", "bilinear", "mu_share"):
             number(getattr(self, name), name, 0.0, 1.0)
+
+    def check(self, problem: Problem) -> None:
+        """Raises on nodes, which have no coordinates."""
+        position_size(problem.grid)
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
         """Trains all members in one compiled call; without data they are draws from the prior."""

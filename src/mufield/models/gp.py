@@ -24,7 +24,9 @@ from ..policies.encoders import (
     Unseen,
     check_encoder,
     joined,
+    position_size,
 )
+from ..problem import Problem
 from .base import AbstractBeta, AbstractModelFamily, check_beta, with_beta
 from .data import Transitions
 from .features import FeatureMap, Rows, Units
@@ -115,6 +117,10 @@ class GaussianProcess(AbstractModelFamily):
             low, high = getattr(self, name)
             if not 0 < low <= high:
                 raise UserError(f"{name} must be two positive numbers in order, got {low}, {high}")
+
+    def check(self, problem: Problem) -> None:
+        """Raises on nodes, which have no coordinates."""
+        position_size(problem.grid)
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""

@@ -232,7 +232,7 @@ def position_size(grid: Grid) -> int:
     if isinstance(grid, Nodes):
         raise UserError(
             "nodes have no coordinates, which Gaussian processes, ensembles and networks need; "
-            "learn with mufield.models.DirichletCounts(), and use tables for policies"
+            "learn with mufield.models.DirichletCounts() or --model counts; plan by mirror ascent"
         )
     return grid.dim + sum(grid.periodic)
 

@@ -1,4 +1,4 @@
-"""Flows for the page: distributions and mean actions on a line or a plane, as short texts."""
+"""Flows for the page: distributions on a line, a plane or nodes, mean actions, as short texts."""
 
 import base64
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from ..flow.flow import Flow
 from ..io.policies import load_policy
 from ..problem import Problem
 from ..space.measure import at_all_cells
+from ..space.nodes import Nodes
 
 Masses = Float[np.ndarray, "steps_and_end cells"]
 
@@ -33,8 +34,8 @@ class Scene:
 
     @property
     def has_arrows(self) -> bool:
-        """Whether actions are directions in the space."""
-        return self.problem.actions.dim == self.problem.grid.dim
+        """Whether actions are directions in the space, which nodes do not have."""
+        return not self.problem.on_nodes and self.problem.actions.dim == self.problem.grid.dim
 
     @cached_property
     def _flow(self) -> Flow:
@@ -50,6 +51,7 @@ class Scene:
             "upper": list(grid.upper),
             # One digit for each cell, in row-major order.
             "walls": "".join("1" if wall else "0" for wall in grid.walls.reshape(-1)),
+            "names": list(grid.names) if isinstance(grid, Nodes) else None,
             "horizon": self.problem.horizon,
             "arrows": self.has_arrows,
             "pay": self._pay,

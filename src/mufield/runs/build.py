@@ -18,6 +18,7 @@ from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, T
 from ..learning.safety import ModelSamples
 from ..models.base import AbstractModelFamily
 from ..models.calibration import EmpiricalBeta
+from ..models.dirichlet import DirichletCounts
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess, TheoryBeta
 from ..models.kernels import Additive, ControlAffine, Structured
@@ -61,6 +62,7 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
     """
     check_precision(config.precision)
     known = _known(config, imports)
+    config = resolve(config) if config.model is None else config
     problem, family = problem_of(known), _family(config)
     learner = M3UCRL(
         for_population(problem, config.population),
@@ -94,6 +96,9 @@ def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
 def resolve(config: RunConfig) -> RunConfig:
     """The configuration with all defaults written out, because defaults may change."""
     import_users(config.imports)
+    if config.model is None:
+        on_nodes = problem_of(make(config.environment, **config.options)).on_nodes
+        config = dataclasses.replace(config, model="counts" if on_nodes else "gp")
     known = find(config.environment).options
     own = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     return dataclasses.replace(
@@ -126,7 +131,12 @@ def problem_of(known: SystemOrProblem) -> Problem:
 
 
 def _family(config: RunConfig) -> AbstractModelFamily:
-    models: dict[str, type[AbstractModelFamily]] = {"gp": GaussianProcess, "ensemble": DeepEnsemble}
+    models: dict[str, type[AbstractModelFamily]] = {
+        "gp": GaussianProcess,
+        "ensemble": DeepEnsemble,
+        "counts": DirichletCounts,
+    }
+    assert config.model is not None  # `resolve` has chosen one
     return _make(models[config.model], config.model_options, f"the model {config.model!r}")
 
 

@@ -14,7 +14,7 @@ from ..io import disk
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
 """In a file of settings, these may be tables that hold ``name`` and the options side by side."""
 
-ModelName = Literal["gp", "ensemble"]
+ModelName = Literal["gp", "ensemble", "counts"]
 PlannerName = Literal["mirror", "network", "table"]
 OptimismName = Literal["hallucinated", "bonus", "thompson", "greedy"]
 FirstName = Literal["prior", "random"]
@@ -37,7 +37,7 @@ class RunConfig:
         population: Size of the real population, if it is to be planned for: a fleet's plans send
             some more vehicles where chance decides how many arrive, and what `export` promises of a
             policy includes chance. By default the limit of many.
-        model: Statistical model.
+        model: Statistical model: by default gp, on nodes counts, the only one for them.
         model_options: Settings of the model, such as beta=3,mu=local.
         planner: Randomised policies by mirror ascent, or deterministic networks or tables.
         planner_options: Settings of the planner, such as sweeps=60.
@@ -69,7 +69,7 @@ class RunConfig:
     agents: int = 1
     episodes: int = 30
     population: int | None = None
-    model: ModelName = "gp"
+    model: ModelName | None = None
     model_options: dict[str, Any] = field(default_factory=dict)
     planner: PlannerName = "mirror"
     planner_options: dict[str, Any] = field(default_factory=dict)

@@ -170,6 +170,8 @@ def _assumptions(
     broken = ""
     if problem.grid.walls.any():
         broken = "walls inside the space make the motion discontinuous at their ends"
+    elif problem.on_nodes:
+        broken = "nodes have no distances, and chance is no noise that is added to a motion"
     elif not isinstance(problem.noise, GaussianNoise):
         broken = "the noise depends on the cell: it is not additive"
     yield Assumption("LipschitzDynamics", False if broken else None, broken or "give L_f")

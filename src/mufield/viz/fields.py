@@ -88,18 +88,18 @@ def draw_field(
         )
     limits = colour_limits or range_of(grid, float(values.max()), colour_scale)
     norm = norm_between(limits, colour_scale)
+    if arrows is not None and grid.dim == 1:
+        raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")
     if isinstance(grid, Nodes):
         draw_network(axes, grid, values, limits[1])
     elif grid.dim == 1:
-        if arrows is not None:
-            raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")
         _draw_line(axes, grid, values, limits, colour_scale)
     else:
         _draw_plane(axes, grid, values, norm, labels)
         if arrows is not None:
             draw_arrows(axes, grid, values, np.asarray(arrows, dtype=float), arrow_unit)
-        if colour_bar:
-            draw_colour_bar(axes, grid, norm, labels)
+    if colour_bar and (grid.dim == 2 or isinstance(grid, Nodes)):
+        draw_colour_bar(axes, grid, norm, labels)
     if title:
         axes.set_title(title)
 
@@ -110,11 +110,12 @@ def draw_colour_bar(
     """Draws the colour bar of one panel, or one that several panels share."""
     first = axes if isinstance(axes, Axes) else axes[0]
     logarithmic = isinstance(norm, LogNorm)
-    wide = _is_wide(grid)
+    nodes = isinstance(grid, Nodes)
+    wide = not nodes and _is_wide(grid)
     bar = first.figure.colorbar(
-        ScalarMappable(norm, STYLE.field_map),
+        ScalarMappable(norm, f"{STYLE.field_map}_r" if nodes else STYLE.field_map),
         ax=axes if isinstance(axes, Axes) else list(axes),
-        label=labels.mass,
+        label="mass of a node" if nodes else labels.mass,
         location="bottom" if wide else "right",
         ticks=LogLocator(subs=(1.0, 2.0, 5.0)) if logarithmic else None,
         format="%g" if logarithmic else None,

@@ -17,6 +17,7 @@ from .._style import STYLE
 from ..errors import UserError
 from ..io.atomic import replacing
 from ..space.grid import Grid
+from ..space.nodes import Nodes
 from .fields import (
     ColourScale,
     Labels,
@@ -103,7 +104,7 @@ def _frames(
     panels = figure.subplots(1, len(flows), squeeze=False)[0]
     scale: ColourScale = "linear" if grid.dim == 1 else "log"
     limits = range_of(grid, max(float(np.max(flow.masses)) for flow in flows), scale)
-    if grid.dim == 2:
+    if grid.dim == 2 or isinstance(grid, Nodes):
         draw_colour_bar(list(panels), grid, norm_between(limits, scale), labels)
     unit = longest_arrow(flows)
     heading = figure.suptitle(titles[0])

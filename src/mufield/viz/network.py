@@ -26,7 +26,7 @@ def draw_network(
     largest = max(30.0, 1500.0 / np.sqrt(nodes.n_cells))  # in square points
     area = largest * np.maximum(mass, 0.0) / max(most, 1e-12)
     x, y = places.T
-    look: dict[str, Any] = {"cmap": "viridis_r", "vmin": 0.0, "vmax": most, "zorder": 2}
+    look: dict[str, Any] = {"cmap": f"{STYLE.field_map}_r", "vmin": 0.0, "vmax": most, "zorder": 2}
     axes.scatter(x, y, s=area + 4.0, c=mass, **look)
     low, high = places.min(axis=0), places.max(axis=0)
     pad = 0.15 * max(float((high - low).max()), 1e-6)
@@ -35,4 +35,5 @@ def draw_network(
     axes.set_axis_off()
     if nodes.n_cells <= names and not axes.texts:  # frames of a film share their names
         for name, place in zip(nodes.names, places, strict=True):
-            axes.annotate(name, place, (0, 12), textcoords="offset points", ha="center", fontsize=7)
+            above = {"xytext": (0, np.sqrt(largest) / 2 + 3), "textcoords": "offset points"}
+            axes.annotate(name, place, ha="center", fontsize=7, **above)

@@ -1,5 +1,5 @@
 // The population at one step: cells of a plane as colours with walls and arrows, or the density
-// along a line with the mean action below it.
+// along a line with the mean action below it, or one bar for each node.
 
 const SHORTEST_ARROW = 0.25; // of the longest: shorter ones are only specks
 const MOST_ARROWS = 24; // along a side
@@ -186,12 +186,13 @@ class FieldView {
 
   #drawLine() {
     const { pen, box, flow } = this;
-    const { lower, upper, shape } = flow.space;
+    const { lower, upper, shape, names } = flow.space;
     const mass = flow.mass(this.frame);
     const own = mass.reduce((a, b) => Math.max(a, b), 0);
     const high = (this.scale === "same" ? flow.largest() : own) || 1;
     const step = box.width / shape[0];
     const place = (cell) => box.left + cell * step;
+    const wide = names ? 0.7 * step : step + 0.3; // nodes stand apart
     pen.fillStyle = this.colour("--quiet");
     pen.textAlign = "left";
     pen.fillText(flow.words.line, 4, 12);
@@ -200,17 +201,19 @@ class FieldView {
       if (digit === "1") return this.#wall(place(cell), box.top, step, box.height);
       const tall = (box.height * mass[flow.index.get(cell)]) / (1.05 * high);
       pen.fillStyle = this.colour("--bar");
-      pen.fillRect(place(cell), box.top + box.height - tall, step + 0.3, tall);
+      pen.fillRect(place(cell + 0.15 * !!names), box.top + box.height - tall, wide, tall);
       pen.fillStyle = this.colour("--bar-edge");
-      pen.fillRect(place(cell), box.top + box.height - tall - 0.7, step + 0.3, 1.4);
+      pen.fillRect(place(cell + 0.15 * !!names), box.top + box.height - tall - 0.7, wide, 1.4);
     });
     pen.textAlign = "center";
     pen.fillStyle = this.colour("--quiet");
     const floor = flow.actions ? this.below.top + this.below.height : box.top + box.height;
-    for (const tick of ticksOf(lower[0], upper[0], 8)) {
+    const stride = names && Math.ceil((8 + Math.max(...names.map((name) => pen.measureText(name).width))) / step);
+    names?.forEach((name, node) => node % stride || pen.fillText(name, place(node + 0.5), floor + 16));
+    for (const tick of names ? [] : ticksOf(lower[0], upper[0], 8)) {
       pen.fillText(figure(tick), box.left + (box.width * (tick - lower[0])) / (upper[0] - lower[0]), floor + 16);
     }
-    pen.fillText("x", box.left + box.width / 2, floor + 32);
+    pen.fillText(names ? "node" : "x", box.left + box.width / 2, floor + 32);
     if (flow.actions) this.#lineActions(mass, place, step);
   }
 
@@ -274,7 +277,8 @@ class FieldView {
   }
 
   #cellText(cell) {
-    const { shape, lower } = this.flow.space;
+    const { shape, lower, names } = this.flow.space;
+    if (names) return `node ${names[cell]}`;
     const place = shape.length === 1 ? [cell] : [Math.floor(cell / shape[1]), cell % shape[1]];
     return place.map((c, axis) => {
       const from = lower[axis] + c * this.flow.size[axis];

@@ -28,7 +28,8 @@ class FlowData {
     this.masses = decodeMasses(mass);
     this.actions = actions ? decodeActions(actions) : null;
     this.size = space.upper.map((high, axis) => (high - space.lower[axis]) / space.shape[axis]);
-    this.words = { cell: "mass", bar: "mass of a cell", line: "density", over: this.size[0] };
+    const line = space.names ? "mass" : "density";
+    this.words = { cell: "mass", bar: "mass of a cell", line, over: this.size[0] };
     this.index = new Map(this.free.map((cell, k) => [cell, k]));
   }
 

@@ -39,6 +39,8 @@ function drawCharts() {
   const { runs, level } = page.data;
   const chosen = page.episode;
   learning.set({ ...learningCurves(runs, page.shown), chosen });
+  // One successor says nothing of an interval of probabilities: on nodes there is no coverage.
+  byId("calibration").hidden = runs.every((run) => run.config?.model === "counts");
   calibration.set({ ...coverageCurves(runs, level), chosen });
   diagnostics.forEach((chart, i) => {
     const curves = diagnosticCurves(runs, panels[i]);

@@ -16,6 +16,7 @@ from ..jobs.compute import OWN_LEARNERS
 from ..jobs.job import Job, JobResult, learning_job
 from ..planning.certificate import is_concave
 from ..planning.kinds import Table
+from ..runs.build import build
 from ..runs.config import ModelName, parse_config
 from .arena import Arena
 from .result import Look, Result
@@ -99,13 +100,10 @@ class Learner(OwnLearner):
         document = arena.run.document() | self.settings
         if self.family and self.family != arena.run.model:  # whose settings have other names
             document |= {"model": self.family, "model_options": {}}
-        return [
-            learning_job(
-                f"{self.name.replace(':', '-')}-{seed}",
-                parse_config(document | {"seed": seed}, self.name),
-            )
-            for seed in arena.config.seeds
-        ]
+        runs = [parse_config(document | {"seed": seed}, self.name) for seed in arena.config.seeds]
+        build(runs[0])  # raises, before anything is written, if such a learner cannot be
+        name = self.name.replace(":", "-")
+        return [learning_job(f"{name}-{run.seed}", run) for run in runs]
 
 
 @dataclass(frozen=True)

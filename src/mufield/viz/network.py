@@ -35,5 +35,5 @@ def draw_network(
     axes.set_axis_off()
     if nodes.n_cells <= names and not axes.texts:  # frames of a film share their names
         for name, place in zip(nodes.names, places, strict=True):
-            above = {"xytext": (0, np.sqrt(largest) / 2 + 3), "textcoords": "offset points"}
-            axes.annotate(name, place, ha="center", fontsize=7, **above)
+            above = (0, float(np.sqrt(largest)) / 2 + 3)
+            axes.annotate(name, place, above, textcoords="offset points", ha="center", fontsize=7)

@@ -103,7 +103,8 @@ def test_no_flag_has_two_meanings() -> None:
             plain = [part for part in get_args(kind) if part is not NoneType]
             optional = NoneType in get_args(kind)
             found.setdefault(flag, set()).add(plain[0] if optional else kind)
-    # Values are texts where runs are looked for by them.
+    # A run is planned for one size of the population, and evaluated with several.
+    assert found.pop("--population") == {int, tuple[int, ...]}
     assert not {flag for flag, kinds in found.items() if len(kinds) > 1}
     assert found["--agents"] == {int}
     assert found["--out"] == {Path}

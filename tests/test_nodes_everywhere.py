@@ -111,10 +111,8 @@ def test_what_needs_coordinates_is_refused_before_a_run_begins(
     assert not place.exists()
 
 
-def test_counts_are_for_nodes_alone_and_hidden_rewards_for_grids(system):
+def test_counts_are_the_default_on_nodes_alone_and_hidden_rewards_are_for_grids(system):
     assert resolve(RunConfig("swarm")).model == "gp"
-    with pytest.raises(mf.UserError, match="the problem has a grid"):
-        mf.M3UCRL(mf.make("swarm").problem, mf.models.DirichletCounts())
     known = system.problem
     hidden = mf.Problem(space=known.grid, actions=2, reward=None, horizon=1, initial=known.initial)
     with pytest.raises(mf.UserError, match="hidden reward cannot be learned on nodes"):

@@ -102,7 +102,7 @@ def test_diagnostics_have_the_panels_of_the_page_with_units(small):
 
 def test_limits_have_a_panel_with_a_line_at_zero_if_a_run_has_them(small):
     limited = metrics(small.config, (1.0, 2.0))
-    rows = [row | {"margin": 0.5, "assured": 0.25} for row in limited.rows]
+    rows = [row | {"margin": 0.5, "assured": 0.25, "coverage": 0.9} for row in limited.rows]
     other = metrics(small.config, (1.0, 2.0), optimism="greedy")
     figure = diagnostics_figure(group_runs([replace(limited, rows=rows), other]))
     assert [axes.get_title() for axes in figure.axes] == [each.title for each in DIAGNOSTICS]

@@ -23,8 +23,7 @@ What `mufield COMMAND --help` prints. All commands keep one convention:
 - Lists and options are one word with commas: `--population 100,1000`,
   `--options horizon=10,noise_std=0.3`.
 - `--out` says where results go; `--agents` is the number of tracked agents, `--population` lists
-  the sizes of finite populations; `--delta` is the probability of failure, `--level` that of
-  intervals.
+  the sizes of finite populations; `--level` is the probability of intervals.
 - `--import FILE` brings your own systems, `--options` are those of the environment.
 """
 

@@ -214,9 +214,8 @@ def test_a_band_that_is_too_narrow_is_warned_of():
 
 
 def test_bad_options_are_named():
-    discrete = M3UCRL(make("discrete-rooms", horizon=2).problem, SureFamily(), TABLE)
     with pytest.raises(ValueError, match="needs a box"):
-        discrete.init(KEY)
+        M3UCRL(make("discrete-rooms", horizon=2).problem, SureFamily(), TABLE)
     with pytest.raises(ValueError, match="at least one seed"):
         learn_many(corridor(), seeds=[], episodes=1)
 

@@ -1,5 +1,7 @@
 """Grids on the earth."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -27,15 +29,16 @@ def test_cells_with_traffic_are_free_and_all_others_walls():
         town.grid.walls, np.repeat([[False], [False], [True], [True]], 6, 1)
     )
     assert town.grid.cell_size == pytest.approx((0.5, 0.5))
-    assert town.left_out == 0
+    assert town.notes == ()
     small = city(size=(500.0, 3000.0))
     assert small.grid.shape == (1, 6)
-    assert 200 < small.left_out < 300  # of 500
+    (note,) = small.notes
+    assert re.fullmatch("2[0-9]{2} of 500 points are off the map", note)
 
 
 def test_without_origin_and_size_all_points_fit():
     town = city(origin=None, size=None)
-    assert town.left_out == 0
+    assert town.notes == ()
     assert town.grid.upper == pytest.approx((1.0, 3.0), abs=0.5)
 
 
@@ -66,8 +69,8 @@ def test_a_fleet_becomes_a_distribution_and_who_is_far_off_is_counted():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: city(cell=0.0), "must be positive, in metres"),
-        (lambda: city(least=0), "at least one point"),
+        (lambda: city(cell=0.0), "edge of a cell, in metres, must be"),
+        (lambda: city(least=0), "the points that make a cell free, must be"),
         (lambda: city(least=10**6), "no cell of the map has 1000000 points"),
         (lambda: city(size=(0.0, 3.0)), "larger than 0"),
         (

@@ -227,7 +227,7 @@ def learned(report: Report, options: argparse.Namespace) -> None:
             found = mf.learn(
                 system, learner, episodes=EPISODES, agents=AGENTS, seed=seed, progress=False
             )
-            costs.append([-value for value in found.values])
+            costs.append([-row.value for row in found.metrics])
             shown = ", ".join(f"{cost:.4g}" for cost in costs[-1])
             report.row(f"{name}: cost by episode, seed {seed} (at rest {rest:.4g})", shown)
         medians = [statistics.median(each) / least - 1 for each in zip(*costs, strict=True)]

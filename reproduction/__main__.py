@@ -1,5 +1,6 @@
 """Reproduce the paper's figures, films and numbers; without a name, list them.
 
+``python -m reproduction theory RUN`` prints the paper's bounds beside what a run realised.
 Results are kept in the directory, and the same command goes on from there, however it was stopped.
 Everything takes about an hour on two cores; with --quick less than five minutes, to see that it
 runs.
@@ -33,9 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--workers", type=int, help="most jobs at a time; by default as many as there are cores"
     )
-    given = parser.parse_args(arguments)
     # Before NumPy is imported: on busy cores the threads of OpenBLAS get in each other's way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["theory"]:
+        from .theory.command import main as theory
+
+        return theory(words[1:])
+    given = parser.parse_args(words)
     from mufield import enable_compilation_cache
     from mufield.errors import UserError
     from mufield.jobs.processes import make_pool

@@ -16,10 +16,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..errors import UserError
-from ..learning.state import Use, key_after
-from ..models.gp import GaussianProcess
-from ..models.posterior import covariances
+from mufield.errors import UserError
+from mufield.learning.state import Use, key_after
+from mufield.models.gp import GaussianProcess
+from mufield.models.posterior import covariances
+
 from .bounds import Log, log
 from .run import RunData
 

@@ -8,11 +8,11 @@ import pytest
 
 from mufield import M3UCRL, Hallucinated, MirrorPlanner
 from mufield.models.gp import TheoryBeta
-from mufield.theory.bounds import flow_bound, gap_bound, logs
-from mufield.theory.information import information_of
-from mufield.theory.report import Verdict
+from reproduction.theory.bounds import flow_bound, gap_bound, logs
+from reproduction.theory.information import information_of
+from reproduction.theory.report import Verdict
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def verdicts(report, name):

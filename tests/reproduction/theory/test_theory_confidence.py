@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mufield.models.gp import TheoryBeta
-from mufield.theory.information import gains
+from reproduction.theory.information import gains
 
 LENGTH, NORM, DELTA = 0.2, 1.5, 0.1
 PLACES = np.linspace(0, 1, 60)

@@ -19,8 +19,8 @@ from mufield.runs.config import RunConfig
 from mufield.runs.files import RunFiles
 from mufield.runs.learn import learn_run
 from mufield.runs.store import RunStore
-from mufield.theory.report import make_report
-from mufield.theory.run import RunData, episodes_of
+from reproduction.theory.report import make_report
+from reproduction.theory.run import RunData, episodes_of
 
 NORM = 1.0
 KERNEL = SquaredExponential(np.full(3, 2.0), 0.5)

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..models.gp import GaussianProcess
-from ..problem import Problem
-from ..space.measure import at_all_cells
-from ..space.move import GaussianNoise
-from ..space.transport import cell_distances
+from mufield.models.gp import GaussianProcess
+from mufield.problem import Problem
+from mufield.space.measure import at_all_cells
+from mufield.space.move import GaussianNoise
+from mufield.space.transport import cell_distances
+
 from . import bounds
 from .bounds import Constants, Log, log, logs
 from .information import information_of

@@ -12,20 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _types
-from ..errors import UserError
-from ..io.policies import load_policy
-from ..learning.state import LearnerState
-from ..models.base import AbstractModel
-from ..models.data import Transitions
-from ..policies.base import ActionLaw, Profile
-from ..problem import Motion, Problem
-from ..runs.build import Setup
-from ..runs.files import RunFiles
-from ..runs.history import history_of, to_episode
-from ..space.measure import MeanField, at_all_cells
-from ..space.transport import wasserstein
-from ..systems import SimulatedSystem
+from mufield import _types
+from mufield.errors import UserError
+from mufield.io.policies import load_policy
+from mufield.learning.state import LearnerState
+from mufield.models.base import AbstractModel
+from mufield.models.data import Transitions
+from mufield.policies.base import ActionLaw, Profile
+from mufield.problem import Motion, Problem
+from mufield.runs.build import Setup
+from mufield.runs.files import RunFiles
+from mufield.runs.history import history_of, to_episode
+from mufield.space.measure import MeanField, at_all_cells
+from mufield.space.transport import wasserstein
+from mufield.systems import SimulatedSystem
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from mufield.models.features import Rows
 from mufield.models.gp import TheoryBeta
 from mufield.models.kernels import SquaredExponential
 from mufield.models.posterior import Factor
-from mufield.theory.information import (
+from reproduction.theory.information import (
     gains,
     log_stale_factor,
     most_information,

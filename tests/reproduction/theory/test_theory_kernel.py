@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mufield import Grid
 from mufield.models.kernels import SquaredExponential
 from mufield.models.posterior import covariances
-from mufield.theory.report import value_range
+from reproduction.theory.report import value_range
 
 
 def metric(kernel, xs, ys):

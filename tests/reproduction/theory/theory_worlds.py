@@ -11,7 +11,7 @@ from mufield import Box, Flow, Grid, Problem, from_density
 from mufield.policies import ActionLaw
 from mufield.space.measure import MeanField
 from mufield.space.transport import wasserstein
-from mufield.theory.bounds import Constants, grid_stretch
+from reproduction.theory.bounds import Constants, grid_stretch
 
 RING = Grid.box(0.0, 1.0, 24, periodic=True)
 LINE = Grid.box(-5.0, 5.0, 100)

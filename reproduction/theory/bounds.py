@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..checks import number
-from ..errors import UserError
+from mufield.checks import number
+from mufield.errors import UserError
 
 Log = float
 """Natural logarithm of a bound; minus infinity for a bound of zero."""

@@ -1,14 +1,14 @@
 """How fast exported policies decide, beside calling the policy in JAX.
 
 For 1, 100 and 10,000 agents in the four rooms, a randomised policy as the default planner makes it
-and a network that sees the population: the NumPy reader and onnxruntime (one thread) against the
-policy in JAX, compiled, and called as it stands with ``jax.vmap``. All draw or compute one action
+and a network that sees the population: the NumPy reader against the policy in JAX, compiled, and
+called as it stands with ``jax.vmap``. All draw or compute one action
 for each agent. Then a process of its own that starts, loads a policy and decides for one agent:
 the reader against ``mufield.load_policy`` and JAX.
 
 Claims: such a process starts within 0.3 s (of processor time, which it needs alone; the clock on
 the wall also counts what else the machine does, and is shown), 10,000 agents decide within 20 ms,
-and the files' outputs are within 1e-5 of the policy's on random inputs.
+and the reader's outputs are within 1e-5 of the policy's on random inputs.
 
 Run ``python benchmarks/deploy.py``, or with ``--quick`` for less than a minute.
 """
@@ -30,7 +30,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnxruntime
 from _report import Report, Timing, duration, options_of, run_sections, time_side_by_side
 
 import mufield as mf
@@ -75,19 +74,12 @@ def profiles(problem: mf.Problem) -> dict[str, mf.Profile]:
 def deciders(
     directory: Path, profile: mf.Profile, problem: mf.Problem, agents: int
 ) -> dict[str, Callable[[], Any]]:
-    """Functions that decide for the same agents in four ways."""
+    """Functions that decide for the same agents in three ways."""
     grid, rng = problem.grid, np.random.default_rng(agents)
     states = np.asarray(mf.sample(grid, mf.uniform(grid), jax.random.key(2), agents))
     mass = rng.dirichlet(np.ones(grid.n_cells)).astype(np.float32)
     chance = rng.random(agents, dtype=np.float32)
     policy = DeployedPolicy.load(directory / "policy.safetensors")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        directory / "policy.onnx", options, providers=["CPUExecutionProvider"]
-    )
-    given = {"state": states, "mass": mass, "step": np.asarray(STEP), "chance": chance}
-    given = {each.name: given[each.name] for each in session.get_inputs()}
 
     def in_jax(states: Any, mass: Any, step: Any, chance: Any) -> Any:
         now = profile.at(step)
@@ -99,22 +91,19 @@ def deciders(
     rest = (jnp.asarray(STEP), jnp.asarray(chance))
     return {
         "NumPy reader": lambda: policy.act(states, mass, step=STEP, chance=chance),
-        "onnxruntime": lambda: session.run(["action"], given),
         "JAX, compiled": lambda: jax.block_until_ready(compiled(*arrays, *rest)),
         "JAX, as it stands": lambda: jax.block_until_ready(in_jax(*arrays, STEP, rest[1])),
     }
 
 
 def decisions(report: Report, options: argparse.Namespace) -> None:
-    """Times all ways of deciding, and how far the files' outputs are from JAX."""
+    """Times all ways of deciding, and how far the reader's outputs are from JAX."""
     problem = mf.make("four-rooms").problem
-    worst = {"NumPy reader": 0.0, "onnxruntime": 0.0, "difference": 0.0}
+    slowest = difference = 0.0
     for kind, profile in profiles(problem).items():
         with tempfile.TemporaryDirectory() as place:
             directory = Path(place)
-            written = export_policy(profile, problem, directory, formats=["safetensors", "onnx"])
-            gaps = [each.difference for each in written if each.difference is not None]
-            worst["difference"] = max(worst["difference"], *gaps)
+            difference = max(difference, export_policy(profile, problem, directory).difference)
             for agents in SIZES:
                 sides = deciders(directory, profile, problem, agents)
                 times = time_side_by_side(sides, rounds=3 if options.quick else 25)
@@ -122,14 +111,10 @@ def decisions(report: Report, options: argparse.Namespace) -> None:
                 for name, timing in times.items():
                     ratio = times["JAX, compiled"].best / timing.best
                     report.row(f"  {name}", f"{timing}, {ratio:.2g} times as fast as compiled JAX")
-                if agents == max(SIZES):
-                    for name in ("NumPy reader", "onnxruntime"):
-                        worst[name] = max(worst[name], times[name].best)
-    for name in ("NumPy reader", "onnxruntime"):
-        text = f"{name}: seconds for {max(SIZES):,} agents, the slower policy"
-        report.claim(text, worst[name], DECISION, side="at most")
-    text = "largest difference of a file's outputs from JAX"
-    report.claim(text, worst["difference"], SAME, side="at most")
+            slowest = max(slowest, times["NumPy reader"].best)
+    text = f"NumPy reader: seconds for {max(SIZES):,} agents, the slower policy"
+    report.claim(text, slowest, DECISION, side="at most")
+    report.claim("largest difference of its outputs from JAX", difference, SAME, side="at most")
 
 
 def start(report: Report, options: argparse.Namespace) -> None:

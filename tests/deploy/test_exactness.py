@@ -4,24 +4,21 @@ import itertools
 
 import jax.numpy as jnp
 import numpy as np
-import onnx
 import pytest
 from cases import CASES, HORIZON, deployed, line, randomised, ring, rooms, stacked, table
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load
 
-from mufield.deploy.check import (
+from mufield.deploy.export import (
     TOLERANCE,
-    Inputs,
+    describe,
     jax_law,
     largest_difference,
-    onnx_decides,
+    policy_bytes,
     random_inputs,
-    reader_decides,
+    read_back,
 )
-from mufield.deploy.export import describe, policy_bytes
-from mufield.deploy.onnx_graph import build_model, onnx_bytes
 from mufield.deploy.reader import DeployedPolicy
 from mufield.finite.draws import drawn
 from mufield.io.sealed import sealed_bytes
@@ -29,31 +26,25 @@ from mufield.space.measure import histogram
 
 pytestmark = pytest.mark.slow
 
-FILES = {"safetensors": (policy_bytes, reader_decides), "onnx": (onnx_bytes, onnx_decides)}
-
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_decides_as_jax_does(case, dtype, file):
+def test_a_file_decides_as_jax_does(case, dtype):
     profile, problem = CASES[case](dtype)
-    made, decides = FILES[file]
-    data = made(describe(profile, problem))
-    assert largest_difference(decides(data), profile, problem) <= TOLERANCE
+    policy = read_back(policy_bytes(describe(profile, problem)))
+    assert largest_difference(policy, profile, problem) <= TOLERANCE
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_the_comparison_sees_a_small_change(file):
+def test_the_comparison_sees_a_small_change():
     problem = rooms()
-    made, decides = FILES[file]
     for make in (table, randomised):
         policy = make(problem)
-        data = made(describe(stacked(policy), problem))
+        file = read_back(policy_bytes(describe(stacked(policy), problem)))
         for name in ("actions", "weights"):
             if name == "actions" or make is randomised:
                 moved = getattr(policy, name).at[..., 0].multiply(1 - 1e-3)
                 object.__setattr__(policy, name, moved)
-                assert largest_difference(decides(data), stacked(policy), problem) > TOLERANCE
+                assert largest_difference(file, stacked(policy), problem) > TOLERANCE
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,25 +103,16 @@ def test_moves_without_weight_are_never_drawn_and_others_as_often_as_they_should
             assert found.any(axis=1).all()
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_agents_that_rest_at_walls_count_to_the_cell_they_touch(file):
+def test_agents_that_rest_at_walls_count_to_the_cell_they_touch():
     problem = rooms()
-    grid = problem.grid
-    profile = stacked(table(problem))
-    made, decides = FILES[file]
-    decide = decides(made(describe(profile, problem)))
+    grid, profile = problem.grid, stacked(table(problem))
+    policy = describe(profile, problem)
     cell = grid.index_at(1, 0)  # walls on both sides, the border below
     centre, size = grid.centres[cell], np.asarray(grid.cell_size)
     for sign in itertools.product((-1, 0), (-1, 0)):
         touching = centre + np.asarray(sign) * size * (0.5 + 5e-4)
-        inputs = Inputs(
-            touching[None].astype(np.float32),
-            np.full(grid.n_cells, 1 / grid.n_cells, np.float32),
-            1,
-            np.zeros(1, np.float32),
-        )
-        expected = profile.at(1).actions[cell, 0]
-        np.testing.assert_allclose(decide(inputs).actions[0], expected, atol=1e-6)
+        found = policy.act(touching[None].astype(np.float32), step=1)
+        np.testing.assert_allclose(found[0], profile.at(1).actions[cell, 0], atol=1e-6)
 
 
 def test_histograms_are_mufields():
@@ -162,19 +144,3 @@ def test_equal_policies_have_equal_bytes_that_safetensors_reads(case, tmp_path):
     assert policy.space.upper == grid.upper
     assert policy.space.periodic == grid.periodic
     np.testing.assert_array_equal(policy.space.walls, grid.walls)
-
-
-def test_onnx_models_are_sound_and_say_what_they_are():
-    for case in CASES.values():
-        profile, problem = case("float64")
-        policy = describe(profile, problem, identity={"run": "r"})
-        model = build_model(policy)
-        onnx.checker.check_model(model, full_check=True)
-        assert model.SerializeToString() == build_model(policy).SerializeToString()
-        (entry,) = model.metadata_props
-        assert entry.key == "mufield"
-        assert '"run": "r"' in entry.value
-        names = {each.name for each in model.graph.input}
-        wanted = {"mass": policy.sees_mass, "chance": policy.randomised}
-        wanted |= {"step": not policy.stationary, "state": True}
-        assert names == {name for name, needed in wanted.items() if needed}

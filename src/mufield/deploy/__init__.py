@@ -1,1 +1,1 @@
-"""Policies for use elsewhere: files for a reader that needs only NumPy, and ONNX graphs."""
+"""Policies for use elsewhere: files for a reader that needs only NumPy."""

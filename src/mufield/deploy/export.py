@@ -1,41 +1,43 @@
-"""Writes a policy for use elsewhere, and checks that the files decide as the policy does."""
+"""Writes a policy for use elsewhere, and checks that its file decides as the policy does."""
 
-import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from .._types import Mass, States
 from ..actions import Box
 from ..errors import UserError
 from ..io.atomic import write_bytes
 from ..io.policies import grid_entries, plain
 from ..io.sealed import sealed_bytes
-from ..policies.base import AbstractPolicy, Profile, checked_profile
+from ..policies.base import AbstractPolicy, ActionLaw, Profile, checked_profile
 from ..policies.encoders import Pooled, Unseen
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..problem import Problem
+from ..space.grid import Grid
+from ..space.measure import mean_field_at
 from . import reader
-from .check import TOLERANCE, largest_difference, onnx_decides, reader_decides
-from .reader import DeployedPolicy
+from .reader import DeployedPolicy, unsealed
 
-Format = Literal["safetensors", "onnx"]
+TOLERANCE = 1e-5
+"""Largest difference of outputs, relative to the largest action if that is more than one."""
 
 
-@dataclass(frozen=True)
-class Written:
-    """A written file, and the largest difference of its outputs from the policy's in JAX.
+class Written(NamedTuple):
+    """The files that were written, and the largest difference of their outputs from JAX."""
 
-    The difference of the reader is None.
-    """
-
-    path: Path
-    difference: float | None
+    policy: Path
+    reader: Path
+    difference: float
 
 
 def export_policy(
@@ -43,54 +45,35 @@ def export_policy(
     problem: Problem,
     directory: Path,
     *,
-    formats: Sequence[Format] = ("safetensors",),
     identity: Mapping[str, Any] | None = None,
     units: Mapping[str, str] | None = None,
-) -> list[Written]:
-    """Writes ``policy.safetensors`` with its reader, or ``policy.onnx``, or both.
+) -> Written:
+    """Writes ``policy.safetensors`` and ``mufield_reader.py``, which runs it with NumPy alone.
 
     Args:
         profile: The policy.
         problem: The problem that it was planned for.
         directory: Where to write; made if it does not exist.
-        formats: Which files to write; ``"onnx"`` needs the extra ``deploy``.
         identity: Where the policy comes from, such as its run; anything that JSON can hold.
         units: Units of ``state`` and ``action``, ``mass`` and ``step``.
 
     Raises:
-        RuntimeError: If a file would decide otherwise than the policy in JAX. It is not written.
+        RuntimeError: If the file would decide otherwise than the policy in JAX. Nothing is written.
     """
-    check_extra(formats)
     profile = checked_profile(profile, problem)
-    policy = describe(profile, problem, identity=identity, units=units)
-    proved: dict[str, tuple[bytes, float | None]] = {}
-    for name in formats:
-        path = directory / f"policy.{name}"
-        # Read back from memory: nothing is written before all of it is right.
-        if name == "onnx":
-            from .onnx_graph import onnx_bytes
-
-            data = onnx_bytes(policy)
-            decide = onnx_decides(data)
-        else:
-            data = policy_bytes(policy)
-            decide = reader_decides(data)
-        difference = largest_difference(decide, profile, problem)
-        if not difference <= TOLERANCE:
-            raise RuntimeError(
-                f"{path} was not written: its outputs would differ by {difference:.3g} from "
-                f"the policy's, expected at most {TOLERANCE:g}"
-            )
-        proved[path.name] = (data, difference)
-        if name == "safetensors":
-            # Imported by this name where mufield is not installed.
-            proved["mufield_reader.py"] = (Path(reader.__file__).read_bytes(), None)
+    data = policy_bytes(describe(profile, problem, identity=identity, units=units))
+    path, beside = directory / "policy.safetensors", directory / "mufield_reader.py"
+    # Read back from memory: nothing is written before it is right.
+    difference = largest_difference(read_back(data), profile, problem)
+    if not difference <= TOLERANCE:
+        raise RuntimeError(
+            f"{path} was not written: its outputs would differ by {difference:.3g} from "
+            f"the policy's, expected at most {TOLERANCE:g}"
+        )
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for file, (data, off) in proved.items():
-        write_bytes(directory / file, data)
-        written.append(Written(directory / file, off))
-    return written
+    write_bytes(path, data)
+    write_bytes(beside, Path(reader.__file__).read_bytes())
+    return Written(path, beside, difference)
 
 
 def policy_bytes(policy: DeployedPolicy) -> bytes:
@@ -98,20 +81,9 @@ def policy_bytes(policy: DeployedPolicy) -> bytes:
     return sealed_bytes(policy.document, policy.arrays, kind=DeployedPolicy.kind)
 
 
-def check_extra(formats: Sequence[str]) -> None:
-    """Raises if a format is unknown, or a package that it needs is not installed."""
-    known = get_args(Format)
-    unknown = [name for name in formats if name not in known]
-    if unknown or not formats:
-        raise UserError(f"expected formats among {', '.join(known)}, got {', '.join(formats)}")
-    for package in ("onnx", "onnxruntime") if "onnx" in formats else ():
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                f"ONNX files need {package}, which is not there; write only safetensors, or add it",
-                name=error.name,
-            ) from error
+def read_back(data: bytes) -> DeployedPolicy:
+    """The policy, from the bytes of its file."""
+    return DeployedPolicy(*unsealed(io.BytesIO(data)))
 
 
 def describe(
@@ -195,3 +167,73 @@ def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
                 f"the policy's action {np.asarray(policy.actions)[~inside][0]} is outside "
                 f"{problem.actions.describe()}; clip it"
             )
+
+
+class Inputs(NamedTuple):
+    """Random inputs of one decision.
+
+    Attributes:
+        states: Positions, (agents, axes), float32.
+        mass: A distribution, float32.
+        chance: One number from 0 to below 1 for each agent, float32.
+    """
+
+    states: np.ndarray
+    mass: np.ndarray
+    step: int
+    chance: np.ndarray
+
+
+def largest_difference(
+    policy: DeployedPolicy, profile: Profile, problem: Problem, seed: int = 0
+) -> float:
+    """Largest difference between outputs of the reader and of the policy in JAX, on random inputs.
+
+    It is infinite if the reader draws a move that JAX would not draw with the same chance.
+    """
+    rng = np.random.default_rng(seed)
+    steps = {0, profile.horizon - 1, *rng.integers(profile.horizon, size=6).tolist()}
+    inputs = [random_inputs(problem, step, 200, rng) for step in sorted(steps)]
+    return max(_difference(policy, jax_law(profile, problem, each), each) for each in inputs)
+
+
+def random_inputs(problem: Problem, step: int, agents: int, rng: np.random.Generator) -> Inputs:
+    """Random positions in free cells, a random distribution and random chances."""
+    grid = problem.grid
+    # Not at the borders of cells, where number formats may disagree about the cell.
+    aside = rng.uniform(-0.4999, 0.4999, size=(agents, grid.dim)) * np.asarray(grid.cell_size)
+    states = grid.centres[rng.integers(grid.n_cells, size=agents)] + aside
+    mass = rng.dirichlet(np.ones(grid.n_cells))
+    chance = rng.random(agents, dtype=np.float32)
+    return Inputs(states.astype(np.float32), mass.astype(np.float32), step, chance)
+
+
+def jax_law(profile: Profile, problem: Problem, inputs: Inputs) -> ActionLaw:
+    """The laws of all agents, by the policy in JAX."""
+    dtype = problem.initial.dtype
+    states, mass = jnp.asarray(inputs.states, dtype), jnp.asarray(inputs.mass, dtype)
+    return _batched_law(profile, problem.grid, states, mass, jnp.asarray(inputs.step))
+
+
+@eqx.filter_jit
+def _batched_law(
+    profile: Profile, grid: Grid, states: States, mass: Mass, step: Array
+) -> ActionLaw:
+    policy = profile.at(step)
+    return jax.vmap(lambda state: policy.law(state, mean_field_at(grid, mass, state)))(states)
+
+
+def _difference(policy: DeployedPolicy, law: ActionLaw, inputs: Inputs) -> float:
+    states, mass, step, chance = inputs
+    found = policy.act(states, mass, step=step, chance=chance)
+    actions, weights = (np.asarray(part, dtype=float) for part in (law.actions, law.weights))
+    scale = max(1.0, float(np.abs(actions).max()))
+    distance = np.abs(actions - found[:, None]).max(axis=-1) / scale
+    if weights.shape[1] == 1:
+        return float(distance.max())
+    # Near a sum of weights, rounding decides between two moves: both are accepted.
+    sums = np.cumsum(weights, axis=1)
+    meant = (sums - weights - TOLERANCE <= chance[:, None]) & (chance[:, None] <= sums + TOLERANCE)
+    drawn = np.where(meant & (weights > 0), distance, np.inf).min(axis=1)
+    given = policy.law(states, mass, step=step).weights
+    return float(max(drawn.max(), np.abs(weights - given).max()))

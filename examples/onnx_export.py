@@ -1,4 +1,11 @@
-"""Policies as ONNX graphs: pure functions that any runtime can call.
+"""Turns an exported policy into an ONNX graph: a pure function that any runtime can call.
+
+    pip install onnx onnxruntime
+    mufield export my-run --out robot
+    python examples/onnx_export.py robot/policy.safetensors robot/policy.onnx
+
+Without arguments it does so for a random policy of the four rooms. The graph is compared with the
+policy's reader on random inputs, and written only if it decides alike.
 
 Inputs are ``state`` (agents, axes) in float32 and, only if the policy needs them, ``mass``
 (cells,), ``step`` (a single int64) and ``chance`` (agents,), uniform numbers from 0 to below 1.
@@ -11,19 +18,50 @@ outside a table, which a runtime refuses with the name of the node: that name is
 import itertools
 import json
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from .reader import DeployedPolicy, Network, Space, Table, cumulated
+from mufield.deploy.reader import DeployedPolicy, Network, Space, Table
 
 
-def onnx_bytes(policy: DeployedPolicy) -> bytes:
-    """The bytes of a policy's ONNX file."""
-    data: bytes = build_model(policy).SerializeToString(deterministic=True)
-    return data
+def main(source: Path, target: Path) -> None:
+    """Reads an exported policy, and writes its graph."""
+    policy = DeployedPolicy.load(source)
+    data = build_model(policy).SerializeToString(deterministic=True)
+    difference = largest_difference(policy, data)
+    if not difference <= 1e-5:
+        sys.exit(f"{target} was not written: expected the same actions, got {difference:.3g} apart")
+    target.write_bytes(data)
+    print(f"wrote {target}; largest difference from the reader {difference:.2g}, expected 1e-05")
+
+
+def largest_difference(policy: DeployedPolicy, data: bytes, agents: int = 200) -> float:
+    """Largest difference between actions of the graph and of the reader, on random inputs."""
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    rng, space, worst = np.random.default_rng(0), policy.space, 0.0
+    free = np.argwhere(~space.walls)
+    for step in range(policy.horizon):
+        # Not at the borders of cells, where number formats may disagree about the cell.
+        place = free[rng.integers(len(free), size=agents)] + rng.uniform(1e-4, 1 - 1e-4, space.dim)
+        state = (np.asarray(space.lower) + place * space.cell_size).astype(np.float32)
+        mass = rng.dirichlet(np.ones(space.n_cells)).astype(np.float32)
+        chance = rng.random(agents, dtype=np.float32)
+        given = {"state": state, "mass": mass, "step": np.asarray(step), "chance": chance}
+        names = [each.name for each in session.get_inputs()]
+        found = session.run(["action"], {name: given[name] for name in names})[0]
+        known = policy.act(state, mass, step=step, chance=chance)
+        off = np.abs(found - known).max(axis=1) / max(1.0, float(np.abs(known).max()))
+        if policy.randomised:  # near a sum of weights, rounding decides between two moves
+            sums = np.cumsum(policy.law(state, mass, step=step).weights, axis=1)
+            off = np.where(np.abs(sums - chance[:, None]).min(axis=1) < 1e-5, 0.0, off)
+        worst = max(worst, float(off.max()))
+    return worst
 
 
 def build_model(policy: DeployedPolicy) -> onnx.ModelProto:
@@ -193,7 +231,8 @@ def _table(graph: Graph, rule: Table, cells: str) -> None:
     if moves == 1:
         graph.output("action", graph.at_cells(flat, place), ["agents", dim])
         return
-    sums = cumulated(graph.policy.arrays["weights"].astype(np.float32))
+    sums = np.cumsum(graph.policy.arrays["weights"], axis=-1, dtype=float)
+    sums /= sums[..., -1:]
     row = cells if rule.weight_rows > 1 else shared
     level = graph.add("Unsqueeze", _chance(graph), graph.constant([1], np.int64))
     found = graph.at_cells(graph.part("weights", sums), row)
@@ -284,3 +323,15 @@ def _position(graph: Graph, state: str) -> str:
             twice = graph.add("Mul", column, graph.constant(2.0))
             columns.append(graph.add("Sub", twice, graph.constant(1.0)))
     return graph.add("Concat", *columns, axis=1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        import mufield as mf
+        from mufield.deploy.export import export_policy
+
+        problem = mf.make("four-rooms", horizon=6).problem
+        written = export_policy(mf.random_policy(problem), problem, Path("robot"))
+        main(written.policy, Path("robot/policy.onnx"))

@@ -61,7 +61,7 @@ format: venv  ## Format the code and apply safe fixes
 	$(BIN)/ruff format .
 
 demo: $(DEMO_STAMP)  ## Learn the four rooms; the pictures go to demo/
-	$(BIN)/mufield demo
+	$(BIN)/python examples/demo.py
 
 docs: venv  ## Build the documentation into site/; warnings are errors
 	$(BIN)/python docs/commands_page.py
@@ -89,7 +89,8 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet torch==2.13.0
 	grep -v '^rich==' constraints.txt > $(PEERS)/constraints.txt
-	$(PEERS)/bin/python -m pip install --quiet mfglib==0.3.0 open_spiel 'stable-baselines3>=2.9' \
+	$(PEERS)/bin/python -m pip install --quiet mfglib==0.3.0 open_spiel bench-mfg-suite==0.1.3 \
+	  'stable-baselines3>=2.9' \
 	  -e '.[gymnasium]' -c $(PEERS)/constraints.txt
 	@touch $@
 

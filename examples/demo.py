@@ -1,8 +1,12 @@
 """A demonstration: a population whose motion is unknown learns to spread over four rooms.
 
 It learns by `ask` and `tell`, beside a policy that knows the motion and one that learns nothing.
+`make demo` runs it; it leaves pictures and a film in demo/.
+
+    python examples/demo.py --out demo
 """
 
+import argparse
 import math
 import time
 from collections.abc import Iterator
@@ -17,16 +21,10 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.table import Column, Table
 
-from . import viz
-from .environments.four_rooms import four_rooms
-from .finite.system import FiniteSystem
-from .flow.moves import MoveFlow
-from .learning.m3ucrl import M3UCRL
-from .planning.mirror import MirrorAscent
-from .policies.base import Profile
-from .policies.tables import random_policy
-from .space.measure import entropy
-from .systems import SimulatedSystem
+import mufield as mf
+from mufield import viz
+from mufield.finite.system import FiniteSystem
+from mufield.space.measure import entropy
 
 
 class Played(NamedTuple):
@@ -57,13 +55,13 @@ def run(
         "run of all of it, of which one agent is tracked.",
         highlight=False,
     )
-    system = four_rooms(**options)
+    system = mf.make("four-rooms", **options)
     profile, values = _learn(system, episodes, console)
     with _timed(console, "planning with known motion"):
-        moves = MoveFlow(*system.reveal(), system.problem.actions.points(9))
-        best = MirrorAscent(300, bracket=0.05).solve(moves)
+        moves = mf.MoveFlow(*system.reveal(), system.problem.actions.points(9))
+        best = mf.MirrorAscent(300, bracket=0.05).solve(moves)
     with _timed(console, "evaluating"):
-        profiles = {"uniform random": random_policy(system.problem), "learned": profile}
+        profiles = {"uniform random": mf.random_policy(system.problem), "learned": profile}
         profiles["known motion"] = best.profile
         played = {name: _play(system, each) for name, each in profiles.items()}
         few = FiniteSystem.of(system, 1000).evaluate(profile, jax.random.key(0))
@@ -85,10 +83,10 @@ def run(
 
 
 def _learn(
-    system: SimulatedSystem, episodes: int, console: Console
-) -> tuple[Profile, Float[np.ndarray, "episodes 2"]]:
+    system: mf.SimulatedSystem, episodes: int, console: Console
+) -> tuple[mf.Profile, Float[np.ndarray, "episodes 2"]]:
     """The loop of M3-UCRL; returns the last policy, and J expected and realised."""
-    learner = M3UCRL(system.problem)
+    learner = mf.M3UCRL(system.problem)
     state, values = learner.init(jax.random.key(0)), []
     for number in range(1, episodes + 1):
         with _timed(console, f"episode {number} of {episodes}") as notes:
@@ -100,7 +98,7 @@ def _learn(
     return plan.profile, np.asarray(values)
 
 
-def _play(system: SimulatedSystem, policy: Any) -> Played:
+def _play(system: mf.SimulatedSystem, policy: Any) -> Played:
     rollout = system.evaluate(policy)
     mass, actions = rollout.mass, system.reveal()[0].mean_actions(policy, rollout.mass)
     return Played(float(rollout.value), np.asarray(mass, float), np.asarray(actions, float))
@@ -108,7 +106,7 @@ def _play(system: SimulatedSystem, policy: Any) -> Played:
 
 def _draw(
     out: Path,
-    system: SimulatedSystem,
+    system: mf.SimulatedSystem,
     played: dict[str, Played],
     values: Float[np.ndarray, "episodes 2"],
 ) -> list[Path]:
@@ -139,3 +137,14 @@ def _timed(console: Console, what: str) -> Iterator[list[str]]:
     yield notes
     seconds = f"{time.perf_counter() - began:.1f} s"
     console.print("; ".join([*notes, seconds]), highlight=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the pictures")
+    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--horizon", type=int, default=20)
+    given = parser.parse_args()
+    mf.enable_compilation_cache()
+    for path in run(given.out, episodes=given.episodes, horizon=given.horizon):
+        print(f"wrote {path}")

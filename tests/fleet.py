@@ -39,3 +39,14 @@ def write(path, rows):
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def region_scenario():
+    """A file of RL4AMOD: trips from 0 to 1 at 8:00 and 8:07; driving takes eight minutes."""
+    trip = {"origin": 0, "destination": 1, "demand": 0.5, "travel_time": 9, "price": 20.0}
+    return {
+        "nlat": 2, "nlon": 1,
+        "demand": [{**trip, "time_stamp": 480}, {**trip, "time_stamp": 487, "price": 30.0}],
+        "rebTime": [{"time_stamp": 8, "origin": 0, "destination": 1, "reb_time": 8.0}],
+        "totalAcc": [{"hour": 8, "acc": 11}],
+    }  # fmt: skip

@@ -23,6 +23,7 @@ from safetensors.numpy import save as to_safetensors
 import mufield as mf
 from mufield.deploy.export import describe, policy_bytes
 from mufield.deploy.reader import DeployedPolicy
+from mufield.fleet import regions_from_scenario, regions_from_trips
 from mufield.fleet.reading import read_trips
 from mufield.io import sealed as files
 from mufield.io.episode import read_episode
@@ -62,6 +63,7 @@ SEALED = ("network.policy", "moves.policy", "exported.safetensors", "result.safe
 
 NAMES = (*SEALED, "episode.csv", "episode.parquet", "mass.csv", "mass.parquet")
 NAMES += ("log.csv", "log.parquet", "settings.toml", "settings.json", "positions.csv", "trips.csv")
+NAMES += ("zones.csv", "scenario.json")
 """Files that are read by themselves."""
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
@@ -168,6 +170,10 @@ class Originals:
             "hour,pickup_longitude,pickup_latitude,dropoff_longitude,dropoff_latitude\n"
             "7,-73.99,40.73,-73.98,40.74\n8,-73.97,40.75,-73.99,40.72\n"
         )
+        (place / "zones.csv").write_text(
+            "origin,destination,hour,minutes,fare\n12,7,7.5,11.5,14.2\n7,12,8,9,11\n"
+        )
+        files.write_json(place / "scenario.json", fleet.region_scenario())
         files.write_json(
             place / "versions.json", {"jax": "1", "imported": {"file": "x", "sha256": "y"}}
         )
@@ -179,6 +185,7 @@ class Originals:
 
     def _loaders(self):
         problem, asked = self.setup.problem, self.asked
+        clock = {"steps": 3, "minutes": 4}
 
         def policy(path):
             return read_info(path), [np.asarray(a).tolist() for a in leaves(load_policy(path))]
@@ -212,6 +219,10 @@ class Originals:
             "exported.safetensors": exported,
             "result.safetensors": result,
             "positions.csv": lambda path: read_positions(path, problem)[0].tolist(),
+            "zones.csv": lambda path: regions_from_trips(
+                path, start=7, vehicles=8, **clock
+            ).pay.tolist(),
+            "scenario.json": lambda path: regions_from_scenario(path, hour=8, **clock).pay.tolist(),
             "trips.csv": lambda path: read_trips(path).pickup.tolist(),
             **{
                 f"{name}.{end}": readers[name]
@@ -340,6 +351,8 @@ LOADERS = {
     "io/observed.py:read_mass": "mass.csv",
     "io/log.py:_from_file": "mass.csv",
     "fleet/reading.py:read_trips": "trips.csv",
+    "fleet/region_data.py:regions_from_trips": "zones.csv",
+    "fleet/region_data.py:regions_from_scenario": "scenario.json",
     "io/table_files.py:_read_parquet": "episode.parquet",
     "io/policies.py:_read": "network.policy",
     "runs/config.py:read_settings": "settings.toml",
@@ -372,16 +385,15 @@ LOADERS = {
     "cli/export.py:Export.__call__": None,
     "cli/fleet.py:Ask.__call__": None,
     "cli/program.py:main": None,
-    "deploy/check.py:reader_decides": None,
+    "deploy/export.py:read_back": None,
     "deploy/export.py:export_policy": None,
     # They pass the bytes of a job's own files on, or ask the system.
     "jobs/cluster.py:_is_shared": None,
     "jobs/cluster.py:read_files": None,
     "jobs/job.py:code_digest": None,
     # They read the user's own code, whatever it says.
-    "runs/trust.py:_Guard.find_spec": None,
     "runs/trust.py:_import": None,
-    "runs/trust.py:_is_trusted": None,
+    "runs/trust.py:needs_consent": None,
 }
 """Every function that reads a file, and the file that is damaged above or below to try it."""
 

@@ -36,9 +36,9 @@ from jaxtyping import Float
 
 from ..constraints.reachability import expected_values
 from ..errors import UserError
+from ..flow.backward import Weights
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
-from ..flow.sweep import Weights
 from ..policies.base import Profile
 from ..problem import Problem
 from .passengers import Earnings, Passengers, rows_at

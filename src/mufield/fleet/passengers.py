@@ -17,6 +17,9 @@ from ..errors import UserError
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
+Place = State | Int[Array, ""]
+"""Where an agent is; on nodes it is the number of its node."""
+
 
 class Passengers(eqx.Module):
     r"""The matching of vehicles and passengers, as a chance for `Trips`.
@@ -77,7 +80,7 @@ class Passengers(eqx.Module):
         found = np.minimum(np.asarray(mass[:-1], dtype=float), wanted)
         return float(found.sum() / max(wanted.sum(), 1e-12))
 
-    def __call__(self, state: State, mu: MeanField) -> Scalar:
+    def __call__(self, state: Place, mu: MeanField) -> Scalar:
         """The chance of one vehicle; in an empty cell it is 1 where there is demand."""
         demand = _entry(self.demand, self.grid, state, mu)
         here = jnp.maximum(mu.here, 1e-9)
@@ -122,7 +125,7 @@ class Earnings(eqx.Module):
         self.pay = jnp.asarray(paid, dtype=jnp.result_type(float))
         self.cost = jnp.asarray(costs, dtype=jnp.result_type(float))
 
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
+    def __call__(self, state: Place, action: Action, mu: MeanField) -> Scalar:
         """The expected reward of one vehicle: pay if it serves, otherwise the cost of its move."""
         served = self.passengers(state, mu)
         pay = _entry(self.pay, self.passengers.grid, state, mu)
@@ -133,7 +136,7 @@ class Earnings(eqx.Module):
         return jnp.sum(self.cost.astype(action.dtype) * jnp.abs(action), axis=-1)
 
 
-def _entry(table: Float[Array, "steps cells"], grid: Grid, state: State, mu: MeanField) -> Scalar:
+def _entry(table: Float[Array, "steps cells"], grid: Grid, state: Place, mu: MeanField) -> Scalar:
     """The entry of an agent's cell and of the step."""
     step = jnp.minimum(mu.step, len(table) - 1)
     return table[step, grid.index_of(state)].astype(mu.mass.dtype)

@@ -24,7 +24,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
 from ..space.nodes import Nodes, node_number
-from .passengers import Passengers
+from .passengers import Passengers, Place
 from .sparse import RowSampler, SparseMatrix
 
 
@@ -106,7 +106,7 @@ class Trips(AbstractTrips):
         found = at_all_cells(grid, mass, self.chance_at, rest, step)
         return found[:, 0].astype(mass.dtype)
 
-    def chance_at(self, state: State, action: Array, mu: MeanField) -> Array:
+    def chance_at(self, state: Place, action: Array, mu: MeanField) -> Array:
         """The chance of one agent, as a function of a motion's arguments."""
         nodes = isinstance(mu.grid, Nodes)
         return jnp.asarray(self.chance(node_number(state) if nodes else state, mu))

@@ -6,9 +6,12 @@ metadata have the single entry ``mufield``, itself JSON: the file's ``kind``, th
 text, and ``sha256``, the `digest` of both and of the arrays. Equal contents give equal bytes.
 """
 
+import gzip
 import hashlib
+import io
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,11 +47,16 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON; raises UserError that names the file if it is damaged."""
+    """Reads JSON, gzipped or not; raises UserError that names the file if it is damaged."""
     check_file(path, MOST_TEXT)
     try:
-        return _parse(disk.read_bytes(path))
-    except (ValueError, RecursionError) as error:
+        data = disk.read_bytes(path)
+        if path.suffix == ".gz":
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_TEXT + 1)
+            if len(data) > MOST_TEXT:
+                raise ValueError(f"unpacked, it has more than {MOST_TEXT:,} bytes")
+        return _parse(data)
+    except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
         raise unusable(path, f"it is no JSON: {error}") from error
 
 

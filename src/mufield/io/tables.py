@@ -67,7 +67,7 @@ class Table:
             raise UserError(
                 f"{self.path}: expected the columns {', '.join(wanted)}, but "
                 f"{', '.join(missing)} is missing among {', '.join(self.columns)}; "
-                "`mufield tell --help` lists all columns"
+                "rename or add them"
             )
         if len(self) == 0:
             raise UserError(f"{self.path}: expected at least one row, got none; check the file")

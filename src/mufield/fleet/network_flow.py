@@ -1,0 +1,176 @@
+r"""The network-flow programme of a fleet: who serves, and where idle vehicles drive.
+
+A vehicle that is free in region i at step h either serves a trip to j, drives empty to j or stays.
+It is free again in j after the steps that this takes, in i after one. With $s_h(i, j)$ vehicles
+that serve and $x_h(i, j)$ that drive or stay, the plan is the network-flow programme
+
+$$\max \sum_{h,i,j} p_h(i,j)\, s_h(i,j) - c_h(i,j)\, x_h(i,j),
+\qquad 0 \le s_h \le d_h,\ x \ge 0,$$
+
+$$m_h(i) := \sum_j s_h(i,j) + x_h(i,j) = a_h(i) + \sum_{h',j} s_{h'}(j,i) + x_{h'}(j,i),$$
+
+where the last sum is over those who arrive in $i$ at step $h$, and $a_h$ are vehicles that were
+under way before. Demand is random: of $m$ vehicles in a region
+only $E \min(m, D)$ find somebody, $D$ being Poisson. That is concave in $m$, so a few tangents
+$\sum_j s_h(i,j) \le \alpha\, m_h(i) + \gamma$ state it in the programme; plans then send some more
+vehicles than are expected to be needed.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..errors import UserError
+
+
+class FleetState(NamedTuple):
+    """What a dispatcher sees at a step: free vehicles, those under way, and requests.
+
+    ``arriving[k]`` are free k + 1 steps later, by region; ``requests`` are by origin and
+    destination.
+    """
+
+    step: int
+    free: Float[np.ndarray, "regions"]
+    arriving: Float[np.ndarray, "later regions"]
+    requests: Float[np.ndarray, "regions regions"]
+
+
+class Orders(NamedTuple):
+    """Whole numbers of vehicles that serve and that drive empty, by origin and destination."""
+
+    serve: Float[np.ndarray, "regions regions"]
+    drive: Float[np.ndarray, "regions regions"]
+
+
+Dispatcher = Callable[[FleetState], Orders]
+
+
+class RegionPlan(NamedTuple):
+    """A solution of the programme; rows are the steps from ``first`` on.
+
+    Attributes:
+        first: The first planned step.
+        value: Expected profit from there on, by the programme.
+        served: Vehicles that serve.
+        driven: Vehicles that drive empty, and on the diagonal those that stay.
+    """
+
+    first: int
+    value: float
+    served: Float[np.ndarray, "steps regions regions"]
+    driven: Float[np.ndarray, "steps regions regions"]
+
+    @property
+    def orders(self) -> Orders:
+        """The first step in whole vehicles: the largest remainders of each region round up."""
+        both = whole(np.concatenate([self.served[0], self.driven[0]], axis=1))
+        serve, drive = np.split(both, 2, axis=1)
+        return Orders(serve, drive * (1 - np.eye(len(drive))))
+
+    def follow(self, state: FleetState) -> Orders:
+        """Orders of this plan at a later step, without planning again.
+
+        Trips that the plan serves go first, then any; idle vehicles drive in its proportions.
+        """
+        row, stay = state.step - self.first, np.eye(len(state.free))
+        serve = _fill(np.minimum(state.requests, np.floor(self.served[row])), state.free)
+        serve += _fill(state.requests - serve, state.free - serve.sum(axis=1))
+        idle, driven = state.free - serve.sum(axis=1), self.driven[row]
+        total = driven.sum(axis=1, keepdims=True)
+        shares = np.where(total > 1e-6, driven / np.maximum(total, 1e-6), stay)
+        return Orders(serve, whole(idle[:, None] * shares) * (1 - stay))
+
+
+class Tables(NamedTuple):
+    """What the programme needs of the planned steps; see `Regions`, of which these are rows."""
+
+    demand: Float[np.ndarray, "steps regions regions"]
+    pay: Float[np.ndarray, "steps regions regions"]
+    trip_steps: Int[np.ndarray, "steps regions regions"]
+    drive_steps: Int[np.ndarray, "steps regions regions"]
+    drive_cost: Float[np.ndarray, "steps regions regions"]
+
+
+def network_flow(
+    tables: Tables,
+    starts: Float[np.ndarray, "steps regions"],
+    random: Float[np.ndarray, "steps regions"],
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Solves the programme by HiGHS: its optimum, vehicles that serve and vehicles that drive.
+
+    ``starts`` are vehicles that become free by themselves; ``random`` is the expected number of
+    requests where it is not known, and zero where it is.
+    """
+    from scipy import sparse  # slow to import
+    from scipy.optimize import linprog
+
+    demand = tables.demand
+    rows, count = demand.shape[:2]
+    # Variables: trips that are asked for, then all pairs for empty vehicles.
+    trips = np.nonzero(demand > 1e-9)
+    step, origin, goal = (
+        np.concatenate([one, other.reshape(-1)])
+        for one, other in zip(trips, np.indices(demand.shape), strict=True)
+    )
+    served, each = len(trips[0]), np.arange(len(step))
+    stay = (origin == goal) & (each >= served)
+    lasts = np.concatenate([tables.trip_steps[trips], tables.drive_steps.reshape(-1)])
+    end = step + np.where(stay, 1, lasts)
+    cost = np.concatenate([-tables.pay[trips], tables.drive_cost.reshape(-1)])
+    most = np.concatenate([demand[trips], np.full(len(step) - served, np.inf)])
+    inside, shape = end < rows, (rows * count, len(step))
+    leave = sparse.csr_array((np.ones(len(step)), (step * count + origin, each)), shape=shape)
+    arrive = sparse.csr_array(
+        (np.ones(inside.sum()), ((end * count + goal)[inside], each[inside])), shape=shape
+    )
+    more: dict[str, Any] = {}
+    cells = np.flatnonzero(random.reshape(-1) > 0.01)
+    if len(cells):
+        serves = (leave @ sparse.diags_array((each < served).astype(float)))[cells]
+        # Tangents this many standard deviations from the mean.
+        cuts = [_tangent(random.reshape(-1)[cells], z) for z in (-2, -1, -0.5, 0, 0.5, 1, 2)]
+        more["A_ub"] = sparse.vstack(
+            [serves - sparse.diags_array(slope) @ leave[cells] for slope, _ in cuts]
+        )
+        more["b_ub"] = np.concatenate([constant for _, constant in cuts])
+    found = linprog(
+        np.where(stay, 0.0, cost),
+        A_eq=leave - arrive,
+        b_eq=starts.reshape(-1),
+        bounds=np.stack([np.zeros_like(most), most], axis=1),
+        method="highs",
+        **more,
+    )
+    if found.status != 0:
+        raise UserError(f"HiGHS found no plan for the regions: {found.message}")
+    table = np.zeros(demand.shape)
+    table[trips] = np.maximum(found.x[:served], 0.0)
+    driven = np.maximum(found.x[served:], 0.0).reshape(demand.shape)
+    return -float(found.fun), table, driven
+
+
+def whole(table: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+    """Whole numbers with the sum of each row, rounded: the largest remainders round up."""
+    down = np.floor(table + 1e-6)
+    left = np.round(table.sum(axis=1) - down.sum(axis=1))
+    order = np.argsort(np.argsort(down - table, axis=1, kind="stable"), axis=1)
+    return np.asarray(down + (order < left[:, None]))
+
+
+def _fill(wanted: Float[np.ndarray, "rows columns"], room: Float[np.ndarray, "rows"]) -> np.ndarray:
+    """Of each row as much as there is room for, the first columns first."""
+    before = np.cumsum(wanted, axis=1) - wanted
+    return np.asarray(np.clip(room[:, None] - before, 0.0, wanted))
+
+
+def _tangent(mean: Float[np.ndarray, "cells"], z: float) -> tuple[np.ndarray, np.ndarray]:
+    """Slope and constant of a tangent to E min(m, D), D Poisson, at z deviations off its mean."""
+    from scipy.special import pdtr  # the Poisson distribution function
+
+    at = np.maximum(np.floor(mean + z * np.sqrt(mean)), 0.0)
+    slope = 1.0 - pdtr(at, mean)
+    expected = np.where(at > 0, mean * pdtr(np.maximum(at - 1, 0.0), mean), 0.0) + at * slope
+    return slope, expected - slope * at

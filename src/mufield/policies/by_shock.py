@@ -1,0 +1,96 @@
+"""Policies that see shocks, and what they are on a path."""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._types import Mass, State, Step
+from ..actions import Box, MoveSet
+from ..errors import UserError
+from ..shocks import Path, Shocks, seen_under
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .base import AbstractPolicy, ActionLaw, Profile
+
+
+class ByShock(AbstractPolicy):
+    """One policy for each shock, or for each sequence of the last shocks.
+
+    Attributes:
+        policy: The policies: each array has an axis for them, after that of the steps.
+        memory: How many of the last shocks are seen: 1 for the present one. Their numbers are the
+            digits of the policy's number, that of the present one is the last.
+    """
+
+    policy: AbstractPolicy
+    memory: int = eqx.field(static=True, default=1)
+
+    @property
+    def sees_mu(self) -> bool:
+        """Whether actions may depend on mu."""
+        return self.policy.sees_mu
+
+    @property
+    def by_cell(self) -> bool:
+        """Whether all agents of a cell have the same law."""
+        return self.policy.by_cell
+
+    def check(self, grid: Grid, actions: Box | MoveSet) -> None:
+        """Raises if the policies were made for another space or other actions."""
+        self.policy.check(grid, actions)
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """Raises: `profile_on_path` chooses the policies of the shocks first."""
+        raise UserError(
+            "the policy sees shocks, and this problem has none; take the problem that it was "
+            "planned for"
+        )
+
+    def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
+        """Raises, as `law`."""
+        return self.law(mass, None)  # type: ignore[arg-type]
+
+
+class _OnPath(AbstractPolicy):
+    """A policy that reads ``mu.shock``, or none of it, on a path."""
+
+    policy: AbstractPolicy
+    values: Array | None = None
+    path: Path | None = None
+
+    @property
+    def sees_mu(self) -> bool:
+        return self.policy.sees_mu
+
+    @property
+    def by_cell(self) -> bool:
+        return self.policy.by_cell
+
+    def check(self, grid: Grid, actions: Box | MoveSet) -> None:
+        self.policy.check(grid, actions)
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        assert self.values is not None
+        assert self.path is not None
+        return self.policy.law(state, seen_under(mu, self.values, self.path))
+
+
+def profile_on_path(profile: Profile, shocks: Shocks | None, path: Path) -> Profile:
+    """The policies of a profile's steps on a path of the shocks; it sees no later ones."""
+    policy = profile.shared
+    if shocks is None or (not isinstance(policy, ByShock) and not policy.sees_mu):
+        return profile
+    if not isinstance(policy, ByShock):
+        part = None if profile.per_step is None else _OnPath(profile.per_step)
+        return replace(profile, per_step=part, shared=_OnPath(policy, shocks.values, path))
+    rows, steps = shocks.history(path, policy.memory), jnp.arange(profile.horizon)
+
+    def chosen(leaf: Array) -> Array:
+        return leaf[steps, rows[: profile.horizon]]
+
+    per_step: Any = jax.tree.map(chosen, profile.per_step)
+    return replace(profile, per_step=per_step.policy, shared=policy.policy)

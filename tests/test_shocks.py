@@ -1,0 +1,162 @@
+"""Shocks: laws of J over paths, plans that do not know the future, systems and learners."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mufield as mf
+from mufield.finite.system import FiniteSystem
+from mufield.flow import over_paths
+from mufield.planning import plan_over_paths
+from mufield.policies.by_shock import profile_on_path
+
+SIDES = mf.Nodes(["left", "right"])
+COIN = mf.Shocks([0, 1], [0.5, 0.5])
+
+
+def go(node, action, mu):
+    return jnp.full(2, 0.1).at[action].add(0.8)
+
+
+def bet(node, action, mu):
+    """Who stands on the side that the present shock names is paid."""
+    return 1.0 * (node == mu.shock)
+
+
+def betting(shocks=COIN, **changes):
+    settings = {
+        "space": SIDES,
+        "actions": ["left", "right"],
+        "reward": bet,
+        "horizon": 3,
+        "initial": [0.5, 0.5],
+        "shocks": shocks,
+    }
+    return mf.Problem(**(settings | changes))
+
+
+def test_paths_are_all_there_are_with_their_probabilities_or_drawn_from_them():
+    chain = mf.Shocks([0.0, 1.0, 2.0], [0.2, 0.3, 0.5], [[0.9, 0.1, 0], [0, 0.5, 0.5], [1, 0, 0]])
+    every = chain.paths(3)
+    assert every.exact
+    assert len(every.chances) == 27
+    assert jnp.sum(every.chances) == pytest.approx(1.0)
+    row = int(np.flatnonzero((np.asarray(every.numbers[:, :3]) == [2, 0, 1]).all(axis=1))[0])
+    assert every.chances[row] == pytest.approx(0.5 * 1.0 * 0.1)
+    drawn = chain.paths(3, samples=20)
+    assert not drawn.exact
+    np.testing.assert_array_equal(drawn.numbers, chain.paths(3, samples=20).numbers)
+    often = chain.paths(2, samples=8, key=jax.random.key(1))
+    assert set(map(int, np.asarray(often.numbers).ravel())) <= {0, 1, 2}
+    now = chain.known_now(1, 2).paths(3)
+    assert jnp.sum(jnp.where(now.numbers[:, 1] == 2, now.chances, 0)) == pytest.approx(1.0)
+
+
+def test_a_plan_does_not_know_the_future():
+    """The coin of the next step decides what a side is worth: nobody who is honest gains."""
+    problem = betting()
+    plan = plan_over_paths(mf.Flow(problem), go, sweeps=60)
+    assert float(plan.value) == pytest.approx(1.5, abs=1e-6)  # whatever one does
+    assert plan.proved
+    # Who knows the path is on the right side with 0.9 after each move.
+    assert float(plan.upper) == pytest.approx(0.5 + 2 * 0.9, abs=1e-3)
+    tables = plan.profile.join(plan.profile.per_step).policy.weights
+    assert float(jnp.max(tables)) < 0.6  # it has nothing to go by
+
+
+def test_paths_with_the_same_past_have_the_same_policies():
+    plan = plan_over_paths(mf.Flow(betting(horizon=4)), go, memory=2, sweeps=5, perfect=False)
+    shocks, one, other = COIN, jnp.array([0, 1, 1, 0, 0]), jnp.array([0, 1, 1, 1, 1])
+    first, second = (profile_on_path(plan.profile, shocks, path) for path in (one, other))
+    for step in range(3):
+        np.testing.assert_array_equal(first.at(step).weights, second.at(step).weights)
+    assert plan.profile.join(plan.profile.per_step).policy.weights.shape == (4, 4, 2, 2)
+
+
+def test_a_chain_is_foreseen_as_far_as_its_probabilities_go():
+    chain = mf.Shocks([0, 1], [0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]])
+    problem = betting(chain)
+    plan = plan_over_paths(mf.Flow(problem), go, sweeps=200)
+    # At the side of the present shock with 0.9, which is then the same with 0.9.
+    assert float(plan.value) == pytest.approx(0.5 + 2 * (0.81 + 0.01), abs=2e-3)
+    blind = plan_over_paths(mf.Flow(problem), go, memory=0, sweeps=60, perfect=False)
+    assert float(blind.value) == pytest.approx(1.5, abs=1e-6)
+    seen = over_paths(mf.Flow(problem), lambda s, mu, step: 1.0 * mu.shock, go)
+    assert float(seen.value) == pytest.approx(0.5 + 2 * 0.82, abs=1e-6)
+    drawn = over_paths(mf.Flow(problem), plan.profile, go, samples=6)
+    assert float(drawn.standard_error) > 0
+    assert abs(float(drawn.value - plan.value)) < 5 * float(drawn.standard_error)
+
+
+def test_one_value_of_the_shock_is_bit_for_bit_no_shock():
+    def crowded(node, action, mu):
+        return -mf.log_mass(mu.here) - 0.1 * action
+
+    plain = mf.Flow(betting(None, reward=crowded, initial=[0.9, 0.1]))
+    one = mf.Flow(betting(mf.Shocks([7], [1.0]), reward=crowded, initial=[0.9, 0.1]))
+    known = mf.MirrorAscent(sweeps=20, bound=False).solve(mf.MoveFlow(plain, go))
+    plan = plan_over_paths(one, go, sweeps=20, perfect=False)
+    weights = plan.profile.join(plan.profile.per_step).policy.weights
+    np.testing.assert_array_equal(weights[:, 0], known.weights)
+    assert float(plan.value) == float(plain.value(known.profile, go))
+
+
+def test_episodes_record_their_shocks_and_agents_see_them():
+    system = mf.SimulatedSystem(betting(), go)
+    policy = lambda state, mu, step: 1.0 * mu.shock  # noqa: E731
+    episode = system.run(policy, jax.random.key(0), agents=5)
+    episode.check(system.problem)
+    np.testing.assert_array_equal(episode.actions[..., 0], np.tile(episode.shocks, (5, 1)))
+    mean = system.evaluate(policy)
+    assert float(mean.value) == pytest.approx(1.5, abs=1e-6)
+    with pytest.raises(mf.UserError, match="over_paths"):
+        mf.Flow(betting()).rollout(policy, go)
+    many = FiniteSystem.of(system, 2_000)
+    values, calls = many.evaluate(policy, jax.random.key(1), episodes=2).values, []
+    assert np.isfinite(values).all()
+
+    def replan(step, mass, profile, shock):
+        calls.append(shock)
+        return profile
+
+    again = many.evaluate(policy, jax.random.key(1), episodes=2, replan=replan).values
+    np.testing.assert_array_equal(values, again)
+    assert set(calls) <= {0, 1}
+    assert many.run(policy, jax.random.key(2), agents=2).shocks.shape == (3,)
+
+
+def test_shocks_that_make_no_sense_are_refused():
+    with pytest.raises(mf.UserError, match="2 probabilities"):
+        mf.Shocks([0, 1], [0.2, 0.3, 0.5])
+    with pytest.raises(mf.UserError, match="sum"):
+        mf.Shocks([0, 1], [0.2, 0.3])
+    with pytest.raises(mf.UserError, match="hidden reward"):
+        betting(reward=None)
+    with pytest.raises(mf.UserError, match="how likely"):
+        mf.SimulatedSystem(betting(mf.Shocks([0, 1])), go)
+    with pytest.raises(mf.UserError, match="unknown"):
+        plan_over_paths(mf.Flow(betting(mf.Shocks([0, 1]))), go)
+
+
+def windy(node, action, mu):
+    """Under the shock 1 agents go where they do not want to."""
+    return jnp.full(2, 0.1).at[jnp.where(mu.shock == 1, 1 - action, action)].add(0.8)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("optimism", [mf.Greedy(), mf.Hallucinated()])
+def test_a_learner_finds_what_each_shock_does_and_how_likely_it_is(optimism):
+    problem = betting(mf.Shocks([0, 1]), reward=lambda node, action, mu: 1.0 * (node == 1))
+    system = mf.SimulatedSystem(problem, windy, shocks=mf.Shocks([0, 1], [0.3, 0.7]))
+    learner = mf.M3UCRL(problem, optimism=optimism)
+    result = mf.learn(system, learner, episodes=4, agents=10, progress=False)
+    flow, motion = system.reveal()
+    plan = learner.greedy_plan(result.state)
+    assert float(over_paths(flow, plan.profile, motion).value) > 0.97 * (0.5 + 2 * 0.9)
+    counts = problem.shocks.counted(result.state.data.shocks.reshape(-1, 3))
+    assert counts.sum() == 12
+    again = learner.replan(result.state, plan, [0.2, 0.8], 1, shock=1)
+    assert float(again.value) == pytest.approx(0.8 + 0.9, abs=0.1)
+    with pytest.raises(mf.UserError, match="greedy_plan"):
+        learner.best(result.state)

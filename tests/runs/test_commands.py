@@ -78,8 +78,7 @@ def test_ask_and_tell_through_files_learn_what_the_closed_loop_learns(
         key = key_after(state.key, number - 1, Use.RUN)
         episode = small.system.run(policy, key)
         rows = rows_of(episode)
-        for row, stop in zip(rows, episode.stopped.reshape(-1, 2).tolist(), strict=True):
-            row |= {"stopped_0": int(stop[0]), "stopped_1": int(stop[1])}
+        for row in rows:
             row |= {name: asked[name] for name in ("run", "episode", "policy")}
         path = write(tmp_path / f"{number}{suffix}", rows)
         mass = write(tmp_path / f"m{number}{suffix}", mass_rows(small.problem.grid, episode.mass))
@@ -152,6 +151,9 @@ def test_a_disk_that_is_full_after_the_episode_was_kept_is_no_failure(
     assert "note: episode 1 is part of the run" in printed.err
     assert f"No space left on device: '{run}/metrics.jsonl'" in printed.err
     monkeypatch.undo()
+    assert not (run / "best_episode.policy").exists()
+    assert cli.main(["show", str(run)]) == 0
+    assert "best_episode.policy" not in capsys.readouterr().out  # it may not be there yet
     assert len(mufield("show", run)) == 1
 
 
@@ -171,7 +173,7 @@ def test_train_goes_on_where_it_stopped(mufield, tmp_path, small, capsys):
         "episode",
         "optimistic",
         "coverage",
-        "best_episode.policy",
+        "--episode best-episode",
         f"{rows[1]['value']:.5g}",
     ):
         assert word in table

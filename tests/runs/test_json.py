@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from types import ModuleType
 
 import jax
 import pytest
@@ -26,13 +25,11 @@ SYSTEM = ("four-rooms", "--options", 'horizon=3,drawing="...\\n.#.\\n..."')
 
 WORDS = {
     "list": (),
-    "demo": (),
     "train": ("FLAGS", "--out", "new/trained", "--episodes", "1"),
     "runs": ("run",),
     "show": ("run",),
     "watch": ("run", "--port", "0"),
     "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
-    "theory": ("run",),
     "export": ("run",),
     "compare": (*SYSTEM, "--contenders", "random", "--out", "compared", "--workers", "0"),
     "new": ("FLAGS", "--out", "new/begun"),
@@ -73,9 +70,6 @@ def test_json_is_one_document_for_programs(command, place, small, monkeypatch, c
         session, "build", lambda config, imports=None: replace(small, config=config)
     )
     monkeypatch.setattr(PageServer, "serve_forever", lambda server: None)
-    demo = ModuleType("mufield.demo")
-    demo.run = lambda *_, **options: [place / "film.mp4"]
-    monkeypatch.setitem(sys.modules, "mufield.demo", demo)
     words = list(WORDS[command])
     if "FLAGS" in words:
         words[:1] = flags(small.config)
@@ -96,7 +90,7 @@ def test_what_only_looks_imports_no_jax(place):
         command, cwd=place, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    for words in ("swarm-congested", "best J", "waiting for tell", "run/best_episode.policy"):
+    for words in ("swarm-congested", "best J", "waiting for tell", "export run --out use.policy"):
         assert words in done.stdout
 
 

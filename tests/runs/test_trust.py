@@ -64,7 +64,6 @@ def executed(code):
     [
         (("ask", "RUN"), 2),
         (("train", "--out", "RUN"), 2),
-        (("theory", "RUN"), 2),
         (("export", "RUN", "--out", "use.policy"), 2),
         (("show", "RUN", "--out", "page.html"), 0),
     ],
@@ -164,13 +163,13 @@ def leave():
     return getattr(found, "ran", [])
 
 
-def test_a_module_that_was_asked_for_is_trusted_with_all_that_it_executed(package):
+def test_a_module_that_was_asked_for_is_trusted(package):
     assert leave() == ["helper", "env"]
     import_named("goodpkg.env")
     assert leave() == ["helper", "env"]
 
 
-@pytest.mark.parametrize("edited", ["env", "helper", "__init__"])
+@pytest.mark.parametrize("edited", ["env", "__init__"])
 def test_an_edited_module_of_a_package_is_not_executed(package, edited):
     leave()
     path = package / f"{edited}.py"
@@ -178,7 +177,7 @@ def test_an_edited_module_of_a_package_is_not_executed(package, edited):
     with pytest.raises(UserError, match=rf"have not asked to execute .*{edited}\.py as it is now"):
         import_named("goodpkg.env")
     assert "evil" not in leave()
-    assert needs_consent("goodpkg.env") == (edited != "helper")  # which only env names
+    assert needs_consent("goodpkg.env")
 
 
 def test_another_module_of_a_package_is_refused_before_anything_runs(package):
@@ -193,21 +192,17 @@ def test_bytecode_of_a_package_is_ignored(package):
     evil = package / "evil.py"
     evil.write_text("from . import ran\nran.append('evil')\n")
     cached = py_compile.compile(str(evil), invalidation_mode=py_compile.PycInvalidationMode(2))
-    for name in ("env", "helper"):
+    for name in ("env", "__init__"):
         place = package / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.pyc"
         place.write_bytes(Path(cached).read_bytes())
     import_named("goodpkg.env")
     assert leave() == ["helper", "env"]
 
 
-def test_files_beside_the_named_one_are_compared_too(code):
-    beside = code.with_name("beside_it.py")
-    beside.write_text("")
+def test_the_file_may_import_those_beside_it(code):
+    code.with_name("beside_it.py").write_text("")
     code.write_text("import beside_it\n" + CODE)
     import_users(str(code))
     assert executed(code)
-    beside.write_text("print('evil')\n")
+    assert str(code.parent) not in sys.path
     del sys.modules["beside_it"]
-    with pytest.raises(UserError, match=r"have not asked to execute .*beside_it\.py"):
-        import_named(str(code))
-    assert not executed(code)

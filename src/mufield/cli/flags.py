@@ -28,8 +28,6 @@ Environment = Annotated[
 
 ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
 
-EpisodeFlag = Annotated[str, tyro.conf.arg(metavar="{best-episode,last,N}")]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Command:

@@ -84,8 +84,7 @@ class Tell(OfRun):
     horizon - 1); state_0, state_1, ... (where the agent was, in the units of the problem's grid);
     action_0, ... (what it did); next_0, ... (where it was one step later); on a city's map
     longitude, latitude, next_longitude and next_latitude may stand for the positions. Optional:
-    stopped_0, ... (1 where a wall or border stopped it on that axis; else found from contact with
-    walls); carried (1 where a trip carried it off; not optional if the problem has trips);
+    carried (1 where a trip carried it off; not optional if the problem has trips);
     reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
     (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
     run, episode and policy (as `mufield ask` prints them; compared). Agents may join, leave or miss

@@ -157,10 +157,10 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
         for name in names
         if name not in rare or any(row.get(name) is not None for row in rows)
     }
-    best, last = run / "best_episode.policy", run / "last.policy"
+    # No file is named: on a full disk the copies in the run may be missing or old.
     policies = (
-        f"`mufield export {run} --out use.policy` writes the policy to use; {best} is the one "
-        f"with the highest J, {last} the last one"
+        f"`mufield export {run} --out use.policy` writes the policy to use, with --episode "
+        "best-episode the one with the highest J, with --episode last the last one"
     )
     if "elsewhere" in columns:
         policies += "; episodes that began elsewhere than the problem says do not compare"

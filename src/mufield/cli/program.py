@@ -21,21 +21,19 @@ import tyro
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
 from .compare import Compare
-from .environments import Demo, List
 from .evaluate import Evaluate
 from .export import Export
 from .flags import REGISTRY, Command
 from .fleet import Ask, Tell
 from .output import ExitCode, say
-from .runs import Runs, Show, Watch
+from .runs import List, Runs, Show, Watch
 from .sources import confirm
-from .theory import Theory
 from .train import Configured, New, Train
 
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        *(List, Demo, Train, Runs, Show, Watch, Export, Evaluate, Theory, Compare),
+        *(List, Train, Runs, Show, Watch, Export, Evaluate, Compare),
         *(New, Ask, Tell),
     )
 }
@@ -144,7 +142,6 @@ def _explain(error: Exception) -> str | None:
         "parquet": ("pyarrow",),
         "gymnasium": ("gymnasium",),
         "pettingzoo": ("pettingzoo",),
-        "deploy": ("onnx", "onnxruntime"),
         "ray": ("ray", "grpc"),
     }
     for extra, packages in extras.items():

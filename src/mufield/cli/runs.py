@@ -1,4 +1,4 @@
-"""``runs``, ``show`` and ``watch``: which runs there are, and what they learned."""
+"""``list``, ``runs``, ``show`` and ``watch``: environments, runs, and what these learned."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import tyro
 
 from ..errors import UserError
 from ..runs.config import RunConfig, read_config
-from .flags import Command, EpisodeFlag
+from .flags import Command, ImportFlag
 from .output import Answer, Table, metrics_answer, paths_answer, print_notes, waiting
 from .sources import OfRuns, prepare, read_run
 
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from ..runs.files import RunFiles
 
 Order = Literal["directory", "best", "last", "episodes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class List(Command):
+    """List the environments."""
+
+    imports: ImportFlag = None
+    """Python file or module to import first, which registers your own environments."""
+
+    def __call__(self) -> Answer:
+        from ..environments.registry import catalogue
+        from ..runs.trust import import_users
+
+        import_users(self.imports)
+        rows = [{"name": entry.name, "summary": entry.summary} for entry in catalogue()]
+        return Answer(rows, [Table(rows, texts=("name", "summary"))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +86,7 @@ class Show(OfRuns):
     """File to write: .html for the page; .mp4 or .gif for the film of one run; .png or .pdf for
     pictures, whose names begin with this one: of J, of diagnostics, and of the population."""
 
-    episode: EpisodeFlag = "best-episode"
+    episode: Annotated[str, tyro.conf.arg(metavar="{best-episode,last,N}")] = "best-episode"
     """Episode of the film and of the population's pictures."""
 
     def named_runs(self) -> Sequence[Path]:

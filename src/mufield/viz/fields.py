@@ -1,47 +1,81 @@
-"""Distributions over the space: bars in one dimension, an image in two."""
+"""Distributions over the space: bars in one dimension, an image in two, discs on nodes."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PatchCollection
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
 from .._style import STYLE
 from ..errors import UserError
 from ..space.grid import Grid
 from ..space.nodes import Nodes
-from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
-from .network import draw_network
+from .cells import Labels, draw_arrows, draw_line, draw_network, draw_plane, is_wide
 
-
-@dataclass(frozen=True)
-class Labels:
-    """What axes and colours are called, and the colour of walls; None hatches them."""
-
-    x: str = "x"
-    y: str = "y"
-    mass: str = "mass of a cell"
-    walls: str | None = None
-
-    def look_of_walls(self) -> dict[str, Any]:
-        """Arguments of patches that are walls."""
-        if self.walls:
-            return {"facecolor": self.walls, "linewidth": 0}
-        # Hatched, because plain dark grey is too near to the dark end of the colour map.
-        colours = {"facecolor": STYLE.wall, "edgecolor": STYLE.wall_hatch}
-        return {**colours, "hatch": "////", "linewidth": 0}
-
-
+Masses = Float[Array | np.ndarray, "steps_and_end cells"]
+Arrows = Float[Array | np.ndarray, "steps cells action_dim"]
 ColourScale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True, eq=False)
+class NamedFlow:
+    """One flow of a picture.
+
+    Attributes:
+        title: Title of its panels.
+        masses: The distributions mu_0, ..., mu_H.
+        arrows: Mean actions in the cells at each step. There may be fewer steps than
+            distributions: at the end of an episode nobody acts.
+    """
+
+    title: str
+    masses: Masses
+    arrows: Arrows | None = None
+
+    def arrows_at(self, step: int) -> Float[np.ndarray, "cells action_dim"] | None:
+        """The arrows of one step, if it has any."""
+        if self.arrows is None or step >= len(self.arrows):
+            return None
+        return np.asarray(self.arrows[step])
+
+
+def as_flows(
+    grid: Grid, flows: Masses | Sequence[NamedFlow], arrows: Arrows | None
+) -> tuple[NamedFlow, ...]:
+    """Checks the flows of a picture; masses alone become a flow without a title."""
+    if isinstance(flows, Sequence):
+        if arrows is not None:
+            raise UserError("several flows bring their own arrows: put them into each NamedFlow")
+        named = tuple(flows)
+    else:
+        named = (NamedFlow("", flows, arrows),)
+    if not named:
+        raise UserError("expected at least one flow to draw, got an empty sequence")
+    for flow in named:
+        shape = np.shape(flow.masses)
+        if len(shape) != 2 or shape[0] == 0 or shape[1] != grid.n_cells:
+            raise UserError(
+                "masses must have the shape (steps, cells) with at least one step and "
+                f"{grid.n_cells} free cells, got {shape}"
+            )
+    if any(len(first.masses) != len(second.masses) for first, second in pairwise(named)):
+        lengths = {flow.title: len(flow.masses) for flow in named}
+        raise UserError(f"flows in one picture share their steps, but their lengths are {lengths}")
+    return named
+
+
+def longest_arrow(flows: Sequence[NamedFlow]) -> float | None:
+    """Length of the longest arrow, so that all panels and steps have one scale."""
+    arrows = [np.asarray(flow.arrows) for flow in flows if flow.arrows is not None]
+    lengths = [float(np.linalg.norm(a, axis=-1).max()) for a in arrows if a.size]
+    return max(lengths, default=None)
 
 
 def draw_field(
@@ -93,9 +127,9 @@ def draw_field(
     if isinstance(grid, Nodes):
         draw_network(axes, grid, values, limits[1])
     elif grid.dim == 1:
-        _draw_line(axes, grid, values, limits, colour_scale)
+        draw_line(axes, grid, values, limits, colour_scale)
     else:
-        _draw_plane(axes, grid, values, norm, labels)
+        draw_plane(axes, grid, values, norm, labels)
         if arrows is not None:
             draw_arrows(axes, grid, values, np.asarray(arrows, dtype=float), arrow_unit)
     if colour_bar and (grid.dim == 2 or isinstance(grid, Nodes)):
@@ -111,7 +145,7 @@ def draw_colour_bar(
     first = axes if isinstance(axes, Axes) else axes[0]
     logarithmic = isinstance(norm, LogNorm)
     nodes = isinstance(grid, Nodes)
-    wide = not nodes and _is_wide(grid)
+    wide = not nodes and is_wide(grid)
     bar = first.figure.colorbar(
         ScalarMappable(norm, f"{STYLE.field_map}_r" if nodes else STYLE.field_map),
         ax=axes if isinstance(axes, Axes) else list(axes),
@@ -177,14 +211,10 @@ def panel_size(grid: Grid) -> tuple[float, float]:
     if grid.dim == 1:
         return 4.0, 3.0
     aspect = grid.extent[1] / grid.extent[0]
-    if _is_wide(grid):
+    if is_wide(grid):
         return 6.0, 1.5 + 5.0 * aspect
     # Tall and narrow spaces would make pictures that fit on no screen.
     return 4.0, 0.5 + 3.0 * min(aspect, 2.0)
-
-
-def _is_wide(grid: Grid) -> bool:
-    return grid.extent[1] < 0.6 * grid.extent[0]
 
 
 def range_of(grid: Grid, highest: float, scale: ColourScale) -> tuple[float, float]:
@@ -207,97 +237,3 @@ def norm_between(limits: tuple[float, float], scale: ColourScale) -> Normalize:
             f"colour_limits must grow, and be positive on a log scale, got {low} to {high}"
         )
     return LogNorm(low, high, clip=True) if scale == "log" else Normalize(low, high)
-
-
-def _draw_line(
-    axes: Axes,
-    grid: Grid,
-    values: Float[np.ndarray, "cells"],
-    limits: tuple[float, float],
-    scale: ColourScale,
-) -> None:
-    edges = np.linspace(grid.lower[0], grid.upper[0], grid.shape[0] + 1)
-    axes.stairs(
-        grid.to_array(values / grid.cell_volume),
-        edges,
-        fill=True,
-        facecolor=STYLE.bar,
-        edgecolor=STYLE.bar_edge,
-        linewidth=1.0,
-    )
-    for cell in np.flatnonzero(grid.walls):
-        axes.axvspan(edges[cell], edges[cell + 1], label="wall", **Labels().look_of_walls())
-    low, high = (limit / grid.cell_volume for limit in limits)
-    axes.set(
-        xlim=(grid.lower[0], grid.upper[0]),
-        ylim=(low, 1.05 * high),
-        yscale=scale,
-        xlabel="x",
-        ylabel="density",
-    )
-
-
-def _draw_plane(
-    axes: Axes, grid: Grid, values: Float[np.ndarray, "cells"], norm: Normalize, labels: Labels
-) -> None:
-    axes.imshow(
-        grid.to_array(values).T,  # rows of an image are y
-        origin="lower",
-        extent=(grid.lower[0], grid.upper[0], grid.lower[1], grid.upper[1]),
-        cmap=STYLE.field_map,
-        norm=norm,
-        interpolation="nearest",
-    )
-    size = np.asarray(grid.cell_size)
-    corners = np.asarray(grid.lower) + np.argwhere(grid.walls) * size
-    if len(corners):
-        blocks = [Rectangle((x, y), size[0], size[1]) for x, y in corners]
-        look = labels.look_of_walls()
-        axes.add_collection(PatchCollection(blocks, label="walls", **look), autolim=False)
-    axes.set(xlabel=labels.x, ylabel=labels.y, aspect="equal")
-
-
-def draw_arrows(
-    axes: Axes,
-    grid: Grid,
-    values: Float[np.ndarray, "cells"],
-    arrows: Float[np.ndarray, "cells 2"],
-    unit: float | None,
-) -> None:
-    """Draws the mean actions of cells with mass; one of size ``unit`` is as long as a cell."""
-    if arrows.shape != (grid.n_cells, 2):
-        raise UserError(
-            f"arrows must have the shape {(grid.n_cells, 2)}, one for each free cell, "
-            f"got {arrows.shape}"
-        )
-    lengths = np.linalg.norm(arrows, axis=1)
-    unit = unit or float(lengths.max())
-    # Arrows along a panel of normal width; finer grids show those of some cells only.
-    most_arrows = 16
-    # On fine grids every arrow stands for a block of cells, as it would be too small for one.
-    stride = math.ceil(max(grid.shape) / (2 * most_arrows if _is_wide(grid) else most_arrows))
-    # Arrows shorter than this share of the longest are left out: they would be specks.
-    shortest_arrow = 0.25
-    shown = (values > STYLE.visible_share / grid.n_cells) & (lengths > shortest_arrow * unit)
-    shown &= (grid.free_cells % stride == stride // 2).all(axis=1)
-    if not shown.any():
-        return
-    cell = stride * min(grid.cell_size)
-    axes.quiver(
-        *grid.centres[shown].T,
-        *(arrows[shown] * cell / unit).T,
-        angles="xy",
-        scale_units="xy",
-        scale=1.0,
-        pivot="middle",
-        units="xy",
-        width=0.13 * cell,
-        headwidth=3.2,
-        headlength=3.2,
-        headaxislength=2.8,
-        minlength=0.0,
-        facecolor="black",
-        edgecolor="white",
-        linewidth=0.6,
-        zorder=3,
-    )

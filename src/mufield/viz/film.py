@@ -18,16 +18,20 @@ from ..errors import UserError
 from ..io.atomic import replacing
 from ..space.grid import Grid
 from ..space.nodes import Nodes
+from .cells import Labels
 from .fields import (
+    Arrows,
     ColourScale,
-    Labels,
+    Masses,
+    NamedFlow,
+    as_flows,
     draw_colour_bar,
     draw_field,
+    longest_arrow,
     norm_between,
     panel_size,
     range_of,
 )
-from .flows import Arrows, Masses, NamedFlow, as_flows, longest_arrow
 
 Frame = UInt8[np.ndarray, "height width 3"]
 Progress = Callable[[int, int], None]

@@ -9,18 +9,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .._style import DIAGNOSTICS, Diagnostic
+from .._style import DIAGNOSTICS, STYLE, Diagnostic
 from ..errors import UserError
+from ..fleet.counts import clock
+from ..fleet.maps import CityMap
 from ..flow.flow import Flow
 from ..io.policies import load_policy
 from ..learning.metrics import COVERAGE_LEVEL
 from ..problem import Problem
 from ..runs.files import RunFiles
-from .city import labels_of, step_names
+from .cells import Labels
 from .curves import Curve, Panel, band_of, panel_figure
-from .fields import field_figure
+from .fields import NamedFlow, field_figure
 from .film import animate_flow
-from .flows import NamedFlow
 from .groups import RunGroup
 
 
@@ -141,3 +142,28 @@ def _label(group: RunGroup) -> str:
 def _check(groups: Sequence[RunGroup]) -> None:
     if not groups:
         raise UserError("expected at least one run to draw, got none")
+
+
+def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Labels:
+    """What the axes of a city's map are called; what is no street is blue."""
+    up = f"{city.turn:g}° from north" if city.turn else "north"
+    return Labels(
+        x="km",
+        y=f"km (up is {up})",
+        mass=f"{mass} (pale blue: water, or no trips)",
+        walls=STYLE.water,
+    )
+
+
+def labels_of(problem: Problem) -> Labels:
+    """What the axes of a problem's pictures are called: on a city's map, kilometres."""
+    return map_labels(problem.city) if isinstance(problem.city, CityMap) else Labels()
+
+
+def step_names(problem: Problem) -> list[str]:
+    """What pictures call the steps 0 to H: the time of day if the demand's clock is known."""
+    clock_of = getattr(getattr(problem.trips, "chance", None), "clock", None)
+    steps = range(problem.horizon + 1)
+    if clock_of is None:
+        return [f"h = {step} of {problem.horizon}" for step in steps]
+    return [clock(clock_of[0] + step * clock_of[1] / 60) for step in steps]

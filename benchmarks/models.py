@@ -56,7 +56,7 @@ from mufield.models.kernels import SquaredExponential
 from mufield.models.networks import Member, negative_log_likelihood
 from mufield.models.posterior import Posterior, safe_root
 from mufield.policies.encoders import AbstractEncoder, Here, Unseen
-from mufield.policies.squash import SquashedTable
+from mufield.policies.network import SquashedTable
 from mufield.space.measure import mean_field_at
 
 FASTER_THAN_LOOP = 4.0

@@ -1,12 +1,13 @@
 """Problems on nodes: equal numbers, speed, certified optima, and unknown probabilities learned.
 
 - ``equal``: the uniform policy earns what OpenSpiel's own code says, to 1e-6: crowd modelling in a
-  square (where its first reward is taken at an even distribution) and routing in Braess' network.
+  square (where its first reward is taken at an even distribution), on a line (where it charges
+  places for the move by which a search first came there) and routing in Braess' network.
 - ``speed``: flow and value of crowd modelling in a square, beside OpenSpiel's `DistributionPolicy`
   and `PolicyValue`, after compilation. No claim: 100 nodes and 10 steps are so few that starting a
   compiled program takes most of our time. `benchmarks/peers.py` has a larger problem.
 - ``optimum``: the gap to a certified bound where the problem is concave (bar 0.1%), and elsewhere
-  the loss to the best of 20 ascents from random policies (bar 1%).
+  the loss to the best of 20 ascents from random policies, as a share of |J| (bar 1%).
 - ``learned``: without the probabilities, ten tracked agents, ten episodes, five seeds: the share of
   the way from the uniform policy to the optimum that the last episode earns (bar 97%).
 - ``garnets``: the same on random problems that nothing was tuned on, 20 seeds (bar 95%).
@@ -78,6 +79,10 @@ def equal(report: Report, given: argparse.Namespace) -> None:
                 _value_there(_open_spiel_square()),
             ),
             "braess": (_uniform(mf.make("braess", whole_steps=True)), _value_there(braess)),
+            "crowd-line": (
+                _uniform(mf.make("crowd-line", first_path=True)),
+                _value_there(pyspiel.load_game("python_mfg_crowd_modelling")),
+            ),
         }
     for name, (here, there) in pairs.items():
         report.row(f"{name}: uniform policy, ours and OpenSpiel's", f"{here:.9f}, {there:.9f}")
@@ -119,8 +124,12 @@ def optimum(report: Report, given: argparse.Namespace) -> None:
             for seed in range(20)
         ]
         best = max(float(_best(system, 100, start).value) for start in starts)
-        losses[name] = (best - float(found.value)) / max(abs(best - base), 1e-9)
-        report.row(f"{name}: J, best of 20 starts", f"{float(found.value):.5f}, {best:.5f}")
+        loss = best - float(found.value)
+        losses[name] = loss / abs(best)
+        report.row(
+            f"{name}: J, best of 20 starts, loss as a share of the way from the uniform policy",
+            f"{float(found.value):.5f}, {best:.5f}, {loss / max(abs(best - base), 1e-9):.2%}",
+        )
     report.claim("largest gap where concave", max(gaps.values()), 1e-3, side="at most")
     report.claim("largest loss to 20 starts", max(losses.values()), 1e-2, side="at most")
 
@@ -136,14 +145,14 @@ def learned(report: Report, given: argparse.Namespace) -> None:
     """Unknown probabilities of the problems of the field."""
     worst = {}
     for name in LEARNED:
-        shares = _share(mf.make(name), 10, range(5))
+        shares = _share(mf.make(name), 10, range(given.seeds))
         worst[name] = min(shares)
         report.row(
             f"{name}: ten agents, worst and mean", f"{min(shares):.1%}, {np.mean(shares):.1%}"
         )
     report.claim("worst share of the way, ten agents", min(worst.values()), 0.97, side="at least")
     for name in LEARNED:
-        shares = _share(mf.make(name), 1, range(5))
+        shares = _share(mf.make(name), 1, range(given.seeds))
         report.row(
             f"{name}: one agent, worst and mean", f"{min(shares):.1%}, {np.mean(shares):.1%}"
         )
@@ -151,7 +160,10 @@ def learned(report: Report, given: argparse.Namespace) -> None:
 
 def garnets(report: Report, given: argparse.Namespace) -> None:
     """Random problems."""
-    shares = [_share(mf.make("garnet", seed=1000 + i), 10, range(i, i + 1))[0] for i in range(20)]
+    shares = [
+        _share(mf.make("garnet", seed=1000 + i), 10, range(i, i + 1))[0]
+        for i in range(4 * given.seeds)
+    ]
     report.row("garnets: worst, median", f"{min(shares):.1%}, {np.median(shares):.1%}")
     report.claim("worst share of the way, garnets", min(shares), 0.95, side="at least")
 
@@ -200,4 +212,8 @@ if __name__ == "__main__":
         "garnets": garnets,
         "graph": graph,
     }
-    run_sections("nodes", options_of(__doc__), sections, quick=("equal", "speed", "graph"))
+    parser = options_of(__doc__)
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="of learning; four times as many garnets"
+    )
+    run_sections("nodes", parser, sections, quick=("equal", "speed", "graph"))

@@ -6,6 +6,7 @@ python benchmarks/run_all.py flow plans        # some of them
 
 Exits with 1 if a claim does not hold or a script fails. The table in ``docs/benchmarks.md``, with
 the date and the commit of each script's last run, is written anew from ``results/claims.json``.
+Runs of commits that this history does not have are dropped.
 """
 
 import argparse
@@ -54,15 +55,20 @@ def run(name: str, quick: bool, limit: float) -> dict[str, Any]:
     }
 
 
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+
 def commit() -> str:
     """The commit that is measured, with a plus sign if files differ from it."""
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks").stdout
+    return git("rev-parse", "--short", "HEAD").stdout.strip() + ("+" if changed.strip() else "")
 
-    def git(*words: str) -> str:
-        ran = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
-        return ran.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks")
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+def is_known(measured: str) -> bool:
+    """Whether a commit is in this tree's history: rebased ones say nothing to a reader."""
+    ran = git("merge-base", "--is-ancestor", measured.removesuffix("+"), "HEAD")
+    return ran.returncode == 0
 
 
 def table(kept: dict[str, Any]) -> str:
@@ -93,7 +99,11 @@ def main() -> int:
         parser.error(f"unknown {unknown}; there are {', '.join(scripts())}")
     form = "quick" if given.quick else "whole"
     kept = json.loads(CLAIMS.read_text(encoding="utf-8")) if CLAIMS.exists() else {}
-    kept = {key: row for key, row in kept.items() if key.split()[0] in scripts()}
+    kept = {
+        key: row
+        for key, row in kept.items()
+        if key.split()[0] in scripts() and is_known(row["commit"])
+    }
     failed = []
     for name in given.names or scripts():
         print(f"{name:16} ", end="", flush=True)

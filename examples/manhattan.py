@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 import mufield as mf
 from mufield import viz
@@ -48,6 +49,8 @@ def main() -> None:
     served = {name: np.minimum(mass[:-1], demand) for name, mass in masses.items()}
     for name, each in served.items():
         print(f"{name}: {each.sum() / demand.sum():.1%} of passengers served")
+    share = served["learned"].sum() / served["known motion"].sum()
+    print(f"learned serves {share:.1%} of what known motion serves")
     arrows = np.asarray(taxis.reveal()[0].mean_actions(plan.profile, masses["learned"]))
     draw(given.out, problem, demand, masses, served, arrows)
 
@@ -58,19 +61,23 @@ def draw(out, problem, demand, masses, served, arrows) -> None:
     hours = 7.0 + np.arange(problem.horizon + 1) / 6
     middle = problem.horizon // 2
     at = f"at {viz.clock(hours[middle])}"
-    panels = [
-        viz.MapPanel(f"passengers {at}", demand[middle]),
-        viz.MapPanel(f"vehicles {at},\nif all stay", masses[STAYING][middle]),
-        viz.MapPanel(f"vehicles {at}, learned", masses["learned"][middle], arrows[middle]),
-    ]
-    viz.map_figure(problem.city, panels).savefig(out / "fleet.png", dpi=120)
-    shares = {name: each.sum(1) / demand.sum(1) for name, each in served.items()}
-    figure = viz.served_figure(hours[:-1], shares, title="A weekday's morning")
-    figure.savefig(out / "served.png", dpi=120)
+    labels = viz.map_labels(problem.city)
+    shown = {"passengers": demand, "all stay": masses[STAYING], "learned": masses["learned"]}
+    figure = Figure(figsize=(13.0, 6.0), layout="constrained")
+    for (name, each), axes in zip(shown.items(), figure.subplots(1, 3), strict=True):
+        drives = arrows[middle] if name == "learned" else None
+        title = f"{name}, {at}"
+        viz.draw_field(axes, problem.grid, each[middle], arrows=drives, title=title, labels=labels)
+    figure.savefig(out / "fleet.png", dpi=120)
+    curves = {
+        name: viz.Curve(each.sum(1) / demand.sum(1), hours[:-1], place=place)
+        for place, (name, each) in enumerate(served.items())
+    }
+    panel = viz.Panel(curves, "hour of the day", "share of passengers served", whole=False)
+    viz.panel_figure([[panel]], width=7.0).savefig(out / "served.png", dpi=120)
     flows = [viz.NamedFlow("all stay", masses[STAYING])]
     flows += [viz.NamedFlow("learned", masses["learned"], arrows)]
     titles = [f"vehicles at {viz.clock(h)} (arrows: mean drive of empty ones)" for h in hours]
-    labels = viz.map_labels(problem.city)
     film = viz.animate_flow(out / "film.mp4", problem.grid, flows, titles=titles, labels=labels)
     print(f"wrote {film}, {out / 'fleet.png'}, {out / 'served.png'}")
 

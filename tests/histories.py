@@ -246,6 +246,9 @@ class History:
                 each.make_directory(RUNS[0].parent)
                 each.sync_directory(Path("/"))
         self.done_jobs = set()
+        # What was killed or failed may be there and yet not synced. Nobody was told that it is, so
+        # a power failure may take it, until the run is opened: the disk without it, by run.
+        self.unsynced = {}
 
     def run(self):
         """Lets it happen; returns how often each kind of fault struck."""
@@ -289,9 +292,12 @@ class History:
         """Does one thing while the disk may fail, and sees what came of it."""
         if self.draw.random() < 0.5:
             kind = self.draw.choice(("kill", "power", "ENOSPC", "EIO", "EMFILE"))
-            after = int(self.draw.expovariate(1 / 12))
-            self.disk.fault = Fault(kind, after, lasting=self.draw.random() < 0.3)
-            self.trace[-1] += f", {kind} after {after}"
+            after, only = int(self.draw.expovariate(1 / 12)), ""
+            # Between a rename and its sync most can go wrong.
+            if kind != "ENOSPC" and self.draw.random() < 0.3:
+                after, only = self.draw.randrange(8), "sync_directory"
+            self.disk.fault = Fault(kind, after, self.draw.random() < 0.3, only)
+            self.trace[-1] += f", {kind} after {after} {only}".rstrip()
         struck = self.disk.happened.total()
         before = core(self.disk, run)
         outcome, error = self._outcome(self.disk, name, run, number)
@@ -300,8 +306,10 @@ class History:
         self.disk.fault = None
         self.trace[-1] += f": {outcome}"
         if outcome == "crashed":
-            self.disk.restart(power=kind == "power")
+            self._restart(power=kind == "power")
         if outcome == "done":
+            if name not in ("job", "export"):  # these do not open the run to write to it
+                self.unsynced.pop(run, None)
             self._happen(name, run, number, error)
             return
         if outcome == "refused" and core(self.disk, run) != before:
@@ -314,6 +322,8 @@ class History:
             self._fail(f"failed without a fault: {error}", error)
         # It happened as a whole or not at all.
         if outcome in ("failed", "crashed") and core(self.disk, run) != core(self.sound, run):
+            if kind != "power":
+                self.unsynced[run] = self.sound.fork()
             self._happen(name, run, number, error)
 
     def _outcome(self, disk, name, run, number):
@@ -351,13 +361,22 @@ class History:
 
     def _power_cut(self):
         self.disk.happened["power"] += 1
-        self.disk.restart(power=True)
+        self._restart(power=True)
         self._compare()
+
+    def _restart(self, power):
+        self.disk.restart(power)
+        if power:
+            for run, before in self.unsynced.items():
+                if core(self.disk, run) == core(before, run):
+                    self.sound.take_back(before, run)
+            self.unsynced = {}
 
     def _open(self, run):
         """A run that is opened is complete again, and nothing is left behind."""
         if not core(self.sound, run):
             return
+        self.unsynced.pop(run, None)
         for disk in (self.disk, self.sound):
             with disk.installed(), open_run(run, world().setup):
                 pass
@@ -381,6 +400,7 @@ class History:
         seen = []
 
         def meanwhile():
+            self.unsynced.pop(run, None)
             seen.append(self._outcome(self.disk, names[1], run, others)[0])
             if seen[0] == "done":
                 self._happen(names[1], run, others, None)

@@ -61,11 +61,13 @@ class Fault:
         kind: An error, or a crash.
         after: Operations that still succeed.
         lasting: Whether all later operations fail, too.
+        only: The operation that is counted and that fails; by default all that can.
     """
 
     kind: str
     after: int
     lasting: bool = False
+    only: str = ""
 
 
 class SimulatedDisk:
@@ -100,7 +102,17 @@ class SimulatedDisk:
 
     def copy(self, source, target):
         """What a user's `cp -r` followed by `sync` does."""
-        self._at(target.parent).inner[target.name] = _copy(self._at(source))
+        self._put_synced(target, _copy(self._at(source)))
+
+    def take_back(self, earlier, path):
+        """Makes a directory what it is on another disk, an earlier fork of this one."""
+        there = path.name in earlier._at(path.parent).inner
+        self._put_synced(path, _copy(earlier._at(path)) if there else None)
+
+    def _put_synced(self, path, value):
+        place = self._at(path.parent)
+        place.put(path.name, value)
+        del place.changed[path.name]
 
     def _survivors(self, directory):
         found = Directory()
@@ -122,6 +134,8 @@ class SimulatedDisk:
             raise Crash
         fault = self.fault
         if fault is None or not (fault.kind in CRASHES or operation in ERRORS[fault.kind]):
+            return
+        if fault.only not in ("", operation):
             return
         fault.after -= 1
         if fault.after >= 0:

@@ -7,10 +7,11 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from types import ModuleType, NoneType
+from types import NoneType
 from typing import get_args, get_type_hints
 
 import pytest
@@ -19,6 +20,7 @@ from mufield import cli
 from mufield.cli.program import COMMANDS, EXIT_CODES, help_text
 from mufield.cli.train import Configured
 from mufield.errors import UserError
+from mufield.runs import trust
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -138,7 +140,6 @@ def test_version_is_printed_without_a_command() -> None:
         (("nonsense",), "nonsense"),
         (("evaluate", "random", "swarm", "--seed", "many"), "--seed"),
         (("train", "swarm", "--options", "horizon"), "expected NAME=VALUE such as horizon=10"),
-        (("export", "run", "--format", "onnx,gif"), "one of safetensors, onnx, got 'gif'"),
         (("evaluate", "run", "--population", "ten"), "--population"),
     ],
 )
@@ -171,11 +172,9 @@ def test_flags_override_a_file_in_both_directions(
 
 
 @pytest.fixture
-def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Stand-in for the demonstration, which takes long."""
-    module = ModuleType("mufield.demo")
-    monkeypatch.setitem(sys.modules, "mufield.demo", module)
-    return module
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Lets `mufield list` call a function that fails."""
+    return lambda function: monkeypatch.setattr(trust, "import_users", function)
 
 
 @pytest.mark.parametrize(
@@ -191,16 +190,16 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ids=["mistake", "system", "extra"],
 )
 def test_a_mistake_is_one_line_unless_debugging(
-    demo: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception, line: str
+    fails: Callable[[object], None], capsys: pytest.CaptureFixture[str], error: Exception, line: str
 ) -> None:
-    def run(*_: object, **options: object) -> list[Path]:
+    def run(*_: object, **options: object) -> None:
         raise error
 
-    demo.run = run
+    fails(run)
 
-    assert cli.main(["demo"]) == 2
+    assert cli.main(["list"]) == 2
     assert capsys.readouterr().err == line
-    assert cli.main(["demo", "--debug"]) == 2
+    assert cli.main(["list", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -213,39 +212,39 @@ def test_a_mistake_is_one_line_unless_debugging(
     ],
 )
 def test_everything_else_is_a_fault_of_ours_and_says_how_to_report_it(
-    demo: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception
+    fails: Callable[[object], None], capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     names: dict[str, object] = {"error": error}
     # As if it stood in a file of ours: code of others is their fault.
     exec(compile("def run(*_, **options):\n    raise error", cli.__file__, "exec"), names)
-    demo.run = names["run"]
+    fails(names["run"])
 
-    assert cli.main(["demo", "--out", "my pictures"]) == 1
+    assert cli.main(["list", "--import", "my file.py"]) == 1
     *trace, last = capsys.readouterr().err.strip().splitlines()
     assert trace[0].startswith("Traceback")
     assert "fault of mufield" in last
-    assert "command: mufield demo --out 'my pictures'" in last
+    assert "command: mufield list --import 'my file.py'" in last
     assert re.search(r"mufield \d+\.\d+", last)
 
 
 def test_a_fault_of_the_users_own_code_is_theirs(
-    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fails: Callable[[object], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import math\n\ndef run(*_, **options):\n    return math.sqrt('two')\n")
-    demo.run = runpy.run_path(str(path))["run"]
+    fails(runpy.run_path(str(path))["run"])
 
-    assert cli.main(["demo"]) == 2
+    assert cli.main(["list"]) == 2
     error = capsys.readouterr().err
     assert re.fullmatch(r"error: TypeError: .* \(.*mine\.py, line 4\); correct the file\n", error)
 
 
-def test_ctrl_c_has_a_code_of_its_own(demo: ModuleType) -> None:
-    def run(*_: object, **options: object) -> list[Path]:
+def test_ctrl_c_has_a_code_of_its_own(fails: Callable[[object], None]) -> None:
+    def run(*_: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    demo.run = run
-    assert cli.main(["demo"]) == 130
+    fails(run)
+    assert cli.main(["list"]) == 130
 
 
 def test_a_closed_pipe_has_a_code_of_its_own() -> None:

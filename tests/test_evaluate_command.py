@@ -18,7 +18,6 @@ from mufield import (
     random_policy,
     register,
     save_policy,
-    uniform_policy,
 )
 from mufield.cli import main
 from mufield.cli.evaluate import Evaluate
@@ -26,6 +25,7 @@ from mufield.cli.sources import PolicySource
 from mufield.constraints import mass_at_most
 from mufield.environments import registry
 from mufield.finite.robustness import margin_figures
+from mufield.policies import uniform_policy
 
 pytestmark = pytest.mark.slow
 

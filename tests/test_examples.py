@@ -9,6 +9,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SHORTER = {
+    "demo": ["--episodes", "1", "--horizon", "3"],
     "manhattan": ["--days", "1", "--horizon", "3"],
     "optuna_study": ["--trials", "2", "--episodes", "1", "--horizon", "3"],
 }

@@ -29,7 +29,7 @@ from mufield import (
 )
 from mufield.constraints import Constraint
 from mufield.fleet import Trips
-from mufield.flow.diagnose import diagnose
+from mufield.flow.checks import diagnose
 from mufield.planning import BPTT
 from mufield.policies import Seen
 

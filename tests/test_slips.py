@@ -46,6 +46,10 @@ SLIPS = {
     "mf.make('four-rooms', drawing=3)": "a drawing of '#' and '.'",
     "mf.make('four-rooms', horizon=10**9)": "take a shorter horizon",
     "mf.SimulatedSystem(rooms.problem, lambda s, a, mu: s + 1j * a)": "complex",
+    "mf.plan(rooms.reveal()[0], lambda s, a, mu: s + 1j * a)": "real numbers, got complex",
+    "mf.plan(rooms.reveal()[0], lambda s, a, mu: s + 1j * a, starts=0, warm=[rest])": "got complex",
+    "mf.MoveFlow(rooms.reveal()[0], lambda s, a, mu: s + 1j * a)": "real numbers, got complex",
+    "rooms.reveal()[0].rollout(rest, lambda s, a, mu: s + 1j * a)": "real numbers, got complex",
     "mf.make('swarm', cells='a')": "shape must be real numbers",
     "mf.make('discrete-rooms', actions=[1])": "actions must be one of",
     "mf.GaussianProcess(prior='structured')": "AbstractPrior or AbstractKernel, got 'structured'",
@@ -64,6 +68,7 @@ import numpy as np
 import mufield as mf
 grid = mf.Grid.from_map("...\\n.#.")
 rooms = mf.make("four-rooms", horizon=2)
+rest = mf.Profile.stationary(mf.TablePolicy(np.zeros((104, 1, 2)), np.ones((104, 1))), 2)
 found = {}
 for slip in json.loads(sys.argv[1]):
     try:

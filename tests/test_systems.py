@@ -18,13 +18,12 @@ from mufield import (
     make,
     point_mass,
     register,
-    uniform_policy,
     wasserstein,
 )
 from mufield.environments import registry
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
 from mufield.environments.registry import SUITE
-from mufield.policies import AbstractPolicy, ActionLaw, option_policy
+from mufield.policies import AbstractPolicy, ActionLaw, option_policy, uniform_policy
 
 pytestmark = pytest.mark.slow
 

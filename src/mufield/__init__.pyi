@@ -43,8 +43,8 @@ from .policies.base import Profile as Profile
 from .policies.base import as_profile as as_profile
 from .policies.tables import TablePolicy as TablePolicy
 from .policies.tables import random_policy as random_policy
-from .policies.tables import uniform_policy as uniform_policy
 from .problem import Problem as Problem
+from .shocks import Shocks as Shocks
 from .space.grid import Grid as Grid
 from .space.measure import MeanField as MeanField
 from .space.measure import entropy as entropy

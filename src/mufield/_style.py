@@ -15,7 +15,7 @@ class Style:
         wall, wall_hatch: Colours of walls and of their hatching.
         bar, bar_edge: Colours of the bars of a density along a line.
         water: Colour of what is no street on a city's map.
-        field_map, street_map: Colour maps of distributions, on a grid and on streets.
+        field_map: Colour map of distributions.
         visible_share: A cell counts as empty if it holds less than this share of what the uniform
             distribution gives it.
         panel: Width and height of a panel in inches.
@@ -31,7 +31,6 @@ class Style:
     bar_edge: str = "#1f5a85"
     water: str = "#c9dcea"
     field_map: str = "viridis"
-    street_map: str = "YlOrRd"
     visible_share: float = 0.1
     panel: tuple[float, float] = (5.4, 3.8)
     dots_per_inch: int = 150

@@ -34,6 +34,10 @@ class Box(eqx.Module):
         """Number of action axes (the paper's q)."""
         return len(self.lower)
 
+    def corners(self, dtype: Any) -> tuple[Float[Array, "action_dim"], Float[Array, "action_dim"]]:
+        """The lower and the upper corner as arrays."""
+        return jnp.asarray(self.lower, dtype=dtype), jnp.asarray(self.upper, dtype=dtype)
+
     @property
     def rest(self) -> tuple[float, ...]:
         """The action nearest to zero."""
@@ -115,10 +119,9 @@ class MoveSet(eqx.Module):
         remedy = "give one row for each move, such as [[0, 0], [1, 0], [0, 1]]"
         if isinstance(moves, int | np.integer):
             moves = np.arange(whole_number(moves, "the number of moves"))[:, None]
-        self.names = ()
+        names: tuple[str, ...] = ()
         if not isinstance(moves, np.ndarray | Array) and all(isinstance(m, str) for m in moves):
-            self.names = tuple(moves)
-            moves = np.arange(len(self.names))[:, None]
+            names, moves = tuple(moves), np.arange(len(moves))[:, None]
         points = numbers(moves, "moves", remedy).astype(float)
         finite(points, "moves", remedy)
         if points.ndim != 2 or len(points) == 0:
@@ -133,21 +136,8 @@ class MoveSet(eqx.Module):
             raise UserError(f"options must be rows of {count} weights, got the shape {table.shape}")
         distribution(table, "each option", "divide it by its sum")
         self.options = jnp.asarray(table)
-        self.names = self.names or tuple(f"{each.tolist()}" for each in points)
-        self.available = None
-        if available is not None:
-            mask = np.asarray(available)
-            if mask.dtype != bool or mask.ndim != 2 or mask.shape[1] != count:
-                raise UserError(
-                    f"available must be rows of {count} truth values, one row for each node, got "
-                    f"the type {mask.dtype} and the shape {mask.shape}"
-                )
-            if not mask.any(axis=1).all():
-                raise UserError(
-                    f"node {int(np.argmin(mask.any(axis=1)))} has no available move; give it one, "
-                    "such as to stay"
-                )
-            self.available = jnp.asarray(mask)
+        self.names = names or tuple(f"{each.tolist()}" for each in points)
+        self.available = None if available is None else _mask(available, count)
 
     @classmethod
     def on_nodes(cls, given: Any, nodes: int) -> "MoveSet":
@@ -211,3 +201,16 @@ class MoveSet(eqx.Module):
     def describe(self) -> str:
         """The moves in words, for error messages."""
         return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"
+
+
+def _mask(available: Any, moves: int) -> Bool[Array, "cells moves"]:
+    mask = np.asarray(available)
+    if mask.dtype != bool or mask.ndim != 2 or mask.shape[1] != moves:
+        raise UserError(
+            f"available must be rows of {moves} truth values, one row for each node, got the type "
+            f"{mask.dtype} and the shape {mask.shape}"
+        )
+    if not mask.any(axis=1).all():
+        node = int(np.argmin(mask.any(axis=1)))
+        raise UserError(f"node {node} has no available move; give it one, such as to stay")
+    return jnp.asarray(mask)

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from . import _types
 from ._types import Key, Scalar
@@ -29,6 +29,7 @@ class Episode(eqx.Module):
             otherwise None, because a known reward can be computed.
         present: Which moves of tracked agents were seen, if some were not: agents join, leave or
             miss rows. What the other arrays hold there is ignored; None if all were seen.
+        shocks: Number of the shock at each step, if the problem has shocks.
         carried: Which of them were trips that carried the agent off, and so no moves; None if the
             problem has no trips.
     """
@@ -42,6 +43,7 @@ class Episode(eqx.Module):
     earned: Float[Array, "agents steps"] | None = None
     present: Bool[Array, "agents steps"] | None = None
     carried: Bool[Array, "agents steps"] | None = None
+    shocks: Int[Array, "steps"] | None = None
 
     @property
     def value(self) -> Scalar:
@@ -56,6 +58,11 @@ class Episode(eqx.Module):
             raise UserError(
                 f"the episode has {steps} steps, but the problem's horizon is {problem.horizon}; "
                 "tell episodes of this problem only"
+            )
+        if (self.shocks is None) != (problem.shocks is None):
+            raise UserError(
+                "an episode records the shock of each step, Episode(shocks=...), if and only if "
+                "the problem has shocks"
             )
         if problem.hides_reward and self.earned is None:
             raise UserError(

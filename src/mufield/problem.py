@@ -14,11 +14,18 @@ from .actions import Box, MoveSet
 from .checks import PerAxis, finite, is_a, number, whole_number
 from .constraints.constraint import Constraints
 from .errors import UserError, in_words
-from .functions import AbstractLifted, Discounted, HiddenReward, long_enough
-from .functions import Motion as Motion
-from .functions import Motions as Motions
-from .functions import Reward as Reward
-from .interfaces import AbstractMap, AbstractTrips
+from .interfaces import (
+    AbstractLifted,
+    AbstractMap,
+    AbstractTrips,
+    Discounted,
+    HiddenReward,
+    long_enough,
+)
+from .interfaces import Motion as Motion
+from .interfaces import Motions as Motions
+from .interfaces import Reward as Reward
+from .shocks import Shocks, UnderShock
 from .space.grid import Grid
 from .space.measure import at_all_cells, check_grid, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise, check_rounding, farthest_moves
@@ -38,6 +45,7 @@ class Problem(eqx.Module):
     Attributes:
         city: The map that the grid belongs to, if there is one.
         first: Number of the first step, if the problem is the rest of an episode; else None.
+        shocks: Public random events, if there are any.
         discount: The reward of step h counts this to the power h.
         stationary: Whether policies are the same at every step, and the horizon was chosen by the
             discount.
@@ -57,6 +65,7 @@ class Problem(eqx.Module):
     trips: AbstractTrips | None = None
     city: AbstractMap | None = eqx.field(static=True, default=None)
     first: Int[Array, ""] | None = None
+    shocks: Shocks | None = None
     discount: float = eqx.field(static=True, default=1.0)
     stationary: bool = eqx.field(static=True, default=False)
 
@@ -76,6 +85,7 @@ class Problem(eqx.Module):
         reward_noise: float = 0.0,
         constraints: Any = (),
         trips: AbstractTrips | None = None,
+        shocks: Shocks | None = None,
     ):
         """Checks and builds a problem.
 
@@ -98,6 +108,7 @@ class Problem(eqx.Module):
             constraints: What must hold of the population after every move: one or several of
                 `mufield.constraints`, such as ``mass_at_most(grid, region, 0.1)``.
             trips: Known transitions that are no moves: who is taken at a step, and where to.
+            shocks: Public random events, which motion, reward and trips read as ``mu.shock``.
         """
         if (grid is None) == (space is None):
             raise UserError("a problem has one space: give grid=... or space=..., not both")
@@ -147,12 +158,39 @@ class Problem(eqx.Module):
             )
         self.reward = HiddenReward() if reward is None else self.rewarding(reward)
         self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
-        self.trips = trips
+        self.trips, self.shocks, self.first = trips, shocks, None
+        if shocks is not None:
+            is_a(shocks, Shocks, "shocks", "make them with mufield.Shocks")
+            for present, what in (
+                (self.constraints, "constraints"),
+                (self.stationary, "policies that are the same at every step"),
+                (reward is None, "a hidden reward"),
+            ):
+                if present:
+                    raise UserError(
+                        f"shocks together with {what} are not supported; leave out one of the two"
+                    )
+        for case in self.under_each_shock():
+            if case.trips is not None:
+                case.trips.check(grid, self.initial, self.horizon)
+            if reward is not None:
+                check_function(case, case.reward, "the reward", ())
+
+    def under_shock(self, number: Int[Array, "*steps"]) -> "Problem":
+        """The problem without shocks that it is on a path, or if one shock stays for ever."""
+        if self.shocks is None:
+            return self
+        reward, trips = UnderShock(self.reward, self.shocks.values, number), self.trips
         if trips is not None:
-            trips.check(grid, self.initial, self.horizon)
-        self.first = None
-        if reward is not None:
-            check_function(self, self.reward, "the reward", ())
+            chance: Any = trips.chance  # type: ignore[attr-defined]
+            under = UnderShock(chance, self.shocks.values, number)
+            trips = eqx.tree_at(lambda t: t.chance, trips, under)
+        return self.replace(reward=reward, trips=trips, shocks=None)
+
+    def under_each_shock(self) -> "list[Problem]":
+        """`under_shock` for each value of the shocks; without shocks, the problem itself."""
+        count = 1 if self.shocks is None else self.shocks.count
+        return [self.under_shock(jnp.asarray(number, jnp.int32)) for number in range(count)]
 
     def lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user's motion as a function of states and actions; on grids it is one already."""
@@ -223,7 +261,7 @@ class Problem(eqx.Module):
         """Agents drawn from the initial distribution."""
         return sample(self.grid, self.initial, key, agents, centred=self.noise.centred)
 
-    def from_step(self, step: int, mass: Any) -> "Problem":
+    def from_step(self, step: int, mass: Any, shock: int | None = None) -> "Problem":
         """The rest of an episode: from a step on, with the population as it is then.
 
         Steps keep their numbers, and arrays over the steps their places: nothing happens before
@@ -231,7 +269,8 @@ class Problem(eqx.Module):
         on, it is the same problem with another initial distribution.
 
         Where trips take several steps, ``mass`` may have a row for the agents that are free, and
-        one for each step from the next one on with those who arrive then, by cell.
+        one for each step from the next one on with those who arrive then, by cell. With shocks,
+        ``shock`` is the number of the present one; None if it is not known, at step 0.
         """
         if whole_number(step, "the start of the rest of an episode", 0) >= self.horizon:
             raise UserError(
@@ -247,7 +286,10 @@ class Problem(eqx.Module):
         first = jnp.asarray(step, dtype=jnp.int32) if step else None
         if trips is not None and stages:
             trips = eqx.tree_at(lambda t: t.away, trips, now[1:].astype(trips.away.dtype))
-        return self.replace(initial=now[0], first=first, trips=trips)
+        shocks = self.shocks
+        if shocks is not None and (step or shock is not None):
+            shocks = shocks.known_now(step, shock)
+        return self.replace(initial=now[0], first=first, trips=trips, shocks=shocks)
 
     def replace(self, **fields: Any) -> "Problem":
         """The problem with other values of some fields, which are not checked again.

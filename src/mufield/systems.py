@@ -13,12 +13,14 @@ from ._types import Action, Key, Mass, Scalar, State, Step
 from .checks import MASS_TOLERANCE, whole_number
 from .episode import AbstractSystem, Episode
 from .errors import UserError
-from .flow.checks import check_farthest, check_motion, check_probabilities
+from .flow.checks import check_farthest, check_motion, check_probabilities, diagnose
 from .flow.flow import Flow
-from .flow.rollout import PolicyCheck, Rollout
-from .flow.under_way import if_begun, under_way
+from .flow.paths import flow_under, motion_under, over_paths, shocks_of
+from .flow.rollout import PolicyCheck, Rollout, if_begun, under_way
 from .policies.base import AbstractPolicy, Profile, checked_profile
+from .policies.by_shock import profile_on_path
 from .problem import Motion, Problem, Reward, check_function
+from .shocks import Path, Shocks
 from .space.measure import MeanField, mean_field_at
 from .space.move import Move
 from .space.nodes import Nodes
@@ -43,6 +45,7 @@ class SimulatedSystem(AbstractSystem):
         reward: Reward | None = None,
         *,
         within_cells: bool = False,
+        shocks: Shocks | None = None,
     ):
         """Checks the motion by evaluating it once, then builds the system.
 
@@ -53,11 +56,13 @@ class SimulatedSystem(AbstractSystem):
             reward: The true reward, if the problem hides it.
             within_cells: Whether the population's flow follows where in their cells agents stand,
                 as tracked agents do; see [`Flow`][].
+            shocks: The true shocks, if their probabilities are unknown to the problem.
         """
         motion = check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
-        self._flow = Flow(with_true_reward(problem, reward), within_cells=within_cells)
+        true = with_true_shocks(with_true_reward(problem, reward), shocks)
+        self._flow = Flow(true, within_cells=within_cells)
 
     def reveal(self) -> tuple[Flow, Motion]:
         """The flow with the true reward, and the true motion, to evaluate learners and for tests.
@@ -69,8 +74,18 @@ class SimulatedSystem(AbstractSystem):
     def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
         """Runs one episode; raises if an action is outside the box or a result is not finite.
 
-        Tracked agents follow ``scouts``, if that is given. They are too few to change mu.
+        Tracked agents follow ``scouts``, if that is given. They are too few to change mu. With
+        shocks, the key draws a path of them.
         """
+        if self.problem.shocks is not None:
+            path = draw_path(self._flow.problem, key)
+            shocks, under = self.problem.shocks, self.on_path(path)
+            profiles = [
+                profile_on_path(checked_profile(each, self.problem), shocks, path)
+                for each in (policy, policy if scouts is None else scouts)
+            ]
+            episode = under.run(profiles[0], key, agents=agents, scouts=profiles[1])
+            return replace(episode, shocks=path[: self.problem.horizon])
         agents = whole_number(agents, "the number of tracked agents")
         profile = checked_profile(policy, self.problem)
         rollout = self.evaluate(profile)
@@ -85,6 +100,14 @@ class SimulatedSystem(AbstractSystem):
         """The system for the rest of an episode; see `Problem.from_step`."""
         return self._with(self.problem.from_step(step, mass), self._flow.from_step(step, mass))
 
+    def on_path(self, path: Any) -> "SimulatedSystem":
+        """The system without shocks that it is on a path of them; see `Shocks.draw`."""
+        path = jnp.asarray(path, jnp.int32)
+        system = self._with(self.problem.under_shock(path), flow_under(self._flow, path))
+        motion = motion_under(self.problem, self._motion, path)
+        changed: SimulatedSystem = eqx.tree_at(lambda s: s._motion, system, motion)
+        return changed
+
     def within_cells(self) -> "SimulatedSystem":
         """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
         return self._with(self.problem, Flow(self._flow.problem, within_cells=True))
@@ -96,11 +119,41 @@ class SimulatedSystem(AbstractSystem):
         return changed
 
     def evaluate(self, policy: Any) -> Rollout:
-        """The population's flow and J under a policy, without tracked agents."""
+        """The population's flow and J under a policy, without tracked agents.
+
+        With shocks, their expectations; `mufield.flow.over_paths` also has the standard error.
+        """
         profile = checked_profile(policy, self.problem)
+        if self.problem.shocks is not None:
+            return over_paths(self._flow, profile, self._motion).mean()
         rollout, check = _inspect(self._flow, profile, self._motion)
         _check_rollout(self._flow.problem, self._motion, profile, rollout, check)
         return rollout
+
+
+def with_true_shocks(problem: Problem, shocks: Shocks | None) -> Problem:
+    """The problem with the true probabilities of its shocks; raises if there are two or none."""
+    if problem.shocks is None or problem.shocks.known:
+        if shocks is not None:
+            raise UserError(
+                "the problem has no shocks, or says how likely they are; leave out those of the "
+                "system"
+            )
+        return problem
+    if shocks is None or not shocks.known or shocks.values.shape != problem.shocks.values.shape:
+        raise UserError(
+            "the problem does not say how likely its shocks are, so the system must: give "
+            "shocks=Shocks(values, probabilities) with the same values"
+        )
+    return problem.replace(shocks=shocks)
+
+
+def draw_path(problem: Problem, key: Key) -> Path:
+    """The path of an episode; ``problem`` knows the true shocks."""
+    return _draw_path(shocks_of(problem), jax.random.fold_in(key, 3), problem.paid_steps)
+
+
+_draw_path = eqx.filter_jit(Shocks.draw)
 
 
 def with_true_reward(problem: Problem, reward: Reward | None) -> Problem:
@@ -237,8 +290,6 @@ def _check_rollout(
         where = problem.grid.place(cell)
         raise _outside_actions(problem, law.actions[cell, choice], step, where, profile.by_cell)
     if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
-        from .flow.diagnose import diagnose  # only needed here
-
         why = diagnose(problem, motion, rollout.mass) or (
             "the motion or the reward returned NaN or infinity, or rewards too large to be added "
             "up, for a state, action or distribution that the policy led to"

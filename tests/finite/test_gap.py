@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from learning.small import corridor
 
-from mufield import Box, uniform_policy
+from mufield import Box
 from mufield.environments.swarm import closed_form_policy, swarm
 from mufield.finite.system import FiniteSystem
+from mufield.policies import uniform_policy
 
 pytestmark = pytest.mark.slow
 

@@ -21,15 +21,14 @@ from mufield import (
     histogram,
     make,
     point_mass,
-    uniform_policy,
 )
 from mufield.constraints import cells_at_most, mass_at_most
 from mufield.environments.discrete_rooms import uniform_legal
 from mufield.finite import system as finite_system
 from mufield.finite.draws import CellLaws, drawn
 from mufield.finite.system import FiniteSystem
-from mufield.policies import AbstractPolicy, ActionLaw
-from mufield.policies.squash import SquashedTable
+from mufield.policies import AbstractPolicy, ActionLaw, uniform_policy
+from mufield.policies.network import SquashedTable
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow

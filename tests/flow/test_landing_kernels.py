@@ -10,8 +10,8 @@ import pytest
 from helpers import walk, walking_problem
 
 from mufield import Box, Flow, Grid, Hallucinated, MirrorAscent, MoveFlow, point_mass
+from mufield.flow.motion_table import tabulated as motion_table
 from mufield.flow.motions import AbstractJointMotion, crowd_mass, dependence
-from mufield.flow.motions import tabulated as motion_table
 from mufield.flow.moves import ListedMotion
 
 pytestmark = pytest.mark.slow

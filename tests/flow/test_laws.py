@@ -24,12 +24,11 @@ from mufield import (
     make,
     move,
     point_mass,
-    uniform_policy,
 )
 from mufield.environments.swarm import closed_form_policy, closed_form_rate
 from mufield.flow import WindowSettings
 from mufield.flow.windows import Windows
-from mufield.policies import ActionLaw
+from mufield.policies import ActionLaw, uniform_policy
 
 pytestmark = pytest.mark.slow
 

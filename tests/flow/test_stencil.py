@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import mufield as mf
 from mufield import Flow, Grid, MoveFlow, Profile, TablePolicy, UserError
 from mufield.flow import WindowSettings, stencil
+from mufield.flow.landings import Tables
 from mufield.flow.stencil import Stencil
-from mufield.flow.tables import Tables
 from mufield.flow.walls import open_cells
 from mufield.policies import ActionLaw
 

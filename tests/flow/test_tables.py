@@ -13,7 +13,8 @@ from scipy.stats import norm
 
 from mufield import FOUR_ROOMS, Flow, Grid, uniform
 from mufield.flow import WindowSettings
-from mufield.flow.tables import Lists, Routing, assemble
+from mufield.flow.landings import assemble
+from mufield.flow.routing import Lists, Routing
 from mufield.flow.walls import trace_windows
 from mufield.flow.windows import slab_masses, window_edges
 

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from mufield import Box, entropy, make, uniform_policy
+from mufield import Box, entropy, make
 from mufield.environments.swarm import closed_form_policy
+from mufield.policies import uniform_policy
 
 RANDOM = uniform_policy(Box(-1.0, 1.0, 2).points(9, border=False))
 

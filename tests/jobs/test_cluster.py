@@ -1,6 +1,7 @@
 """Jobs on a Ray cluster of two nodes: the same results, bit for bit, whatever happens to a node."""
 
 import os
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from mufield.jobs import cluster  # noqa: E402
 from mufield.jobs.job import Job, JobResult, JobStore, system_job  # noqa: E402
 from mufield.jobs.pool import POOL, Task, Working, compute_missing  # noqa: E402
 from mufield.jobs.processes import LocalProcesses, make_pool  # noqa: E402
+from mufield.runs.config import parse_config, read_settings  # noqa: E402
 from reproduction.paper import Budget  # noqa: E402
 from reproduction.workload import rooms_runs  # noqa: E402
 
@@ -154,6 +156,28 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path, random_job, monkeypatch)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(UserError, match=r"cannot use the Ray cluster ray://10\.0\.0\.1:1: nobody"):
         next(make_pool("ray://10.0.0.1:1").run([Task(random_job, tmp_path)]))
+
+
+def test_no_file_names_a_cluster(tmp_path):
+    """An address that somebody sends is code that runs here: Ray unpickles what a server says."""
+    path = tmp_path / "mine.toml"
+    path.write_text('environment = "four-rooms"\non = "ray://10.0.0.1:1"\n')
+    with pytest.raises(UserError, match="there is no setting on; there are environment"):
+        parse_config(read_settings(path), str(path))
+
+
+@pytest.mark.nightly  # Ray gives up after half a minute
+def test_a_server_that_is_no_cluster_is_told_nothing(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        address = "ray://{}:{}".format(*server.getsockname())
+        with pytest.warns(UserWarning, match="timed out"), pytest.raises(UserError, match=address):
+            cluster._connect(address)
+        connection, _ = server.accept()
+        with connection:
+            said = connection.recv(1 << 16)
+    assert said.startswith(b"PRI * HTTP/2.0")  # that it speaks HTTP/2, and nothing of us
+    assert len(said) < 200
 
 
 def test_a_cluster_that_refuses_at_first_is_asked_again(monkeypatch):

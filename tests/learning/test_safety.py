@@ -13,6 +13,7 @@ import mufield as mf
 from mufield.constraints.outcomes import Outcomes, episode
 from mufield.learning.optimism import MeanMotion
 from mufield.learning.safety import ModelSamples, sampled_outcomes, weights_of
+from mufield.planning.ascent import regular_moves
 
 GRID = mf.Grid.from_map(".....\n..#..\n.....")
 DOOR = [(2, 2)]
@@ -88,9 +89,7 @@ def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
     problem, flow = CAPPED.problem, CAPPED.reveal()[0]
     model, key, own = learned.state.model, jax.random.key(1), problem.actions.points(3)
     found = [
-        sampled_outcomes(
-            ModelSamples(draws=16, widening=f), flow, model, problem.initial, own, key, None
-        )
+        sampled_outcomes(ModelSamples(draws=16, widening=f), flow, model, problem.initial, own, key)
         for f in (0.0, 3.0)
     ]
     random = mf.as_profile(mf.random_policy(problem), problem.horizon)
@@ -130,7 +129,8 @@ def bold():
 
 
 def sampled(kernel, last=None):
-    return Outcomes.of(FLOW, MOVES.actions[0], jnp.stack([kernel] * 3), last)
+    found = Outcomes(FLOW, MOVES.actions[0], jnp.stack([kernel] * 3), None)
+    return found if last is None else found.after(last[0], MOVES.actions[0], last[1])
 
 
 def test_models_that_look_at_the_step_lead_where_their_moves_do(bold):
@@ -143,7 +143,7 @@ def test_models_that_look_at_the_step_lead_where_their_moves_do(bold):
     )
     by_step = jnp.broadcast_to(moved, (FLOW.problem.horizon, *moved.shape)).at[1].set(0.0)
     found, alike = (
-        Outcomes.of(FLOW, MOVES.actions[0], each[None], None).expected(bold.weights)
+        Outcomes(FLOW, MOVES.actions[0], each[None], None).expected(bold.weights)
         for each in (by_step, MOVES.bank.kernels[0, :, 0])
     )
     np.testing.assert_allclose(found[1], alike[1], atol=1e-6)
@@ -275,3 +275,38 @@ def test_the_last_episode_is_known_even_if_no_move_of_it_was_seen():
     assert len(state.data) == 5
     np.testing.assert_allclose(state.last_mass, episode.mass[:-1])
     assert [int(row.argmax()) for row in state.last_mass] == [4, 5, 0]
+
+
+def test_margins_during_the_ascent_are_of_the_moves_that_each_node_has():
+    line = mf.Nodes.from_edges([(0, 1), (1, 2)])
+    available = np.array([[True, False, True], [False, True, True], [True, True, False]])
+
+    def motion(node, action, mu):  # the move itself is the slot that it leads to
+        return jax.nn.one_hot(action, 3)
+
+    problem = mf.Problem(
+        space=line,
+        actions=mf.MoveSet(["stay", "back", "on"], available=available),
+        reward=lambda node, action, mu: -1.0 * (action == 0),
+        horizon=2,
+        initial=np.full(3, 1 / 3),
+        constraints=mf.constraints.mass_at_most(line, [2], 0.5),
+    )
+    planner, asked = mf.MirrorPlanner(sweeps=24), []
+    flow = mf.Flow(problem)
+    moves = planner.own_moves(problem.actions)
+    listed = mf.MoveFlow(flow, motion, moves)
+    samples = Outcomes(flow, moves, listed.bank.kernels[0, :, 0][None], None)
+
+    def least(weights):
+        margins = samples.least(weights)
+        planned = problem.margins(
+            regular_moves(flow, motion, problem.actions).rollout(weights).mass
+        )
+        jax.debug.callback(lambda a, b: asked.append((a, b)), margins, planned)
+        return margins
+
+    planner.plan(flow, motion, problem.actions, jax.random.key(0), None, least)
+    assert asked
+    for sampled_margins, planned in asked:
+        np.testing.assert_allclose(sampled_margins, planned, atol=1e-9)

@@ -189,8 +189,6 @@ def without(*columns):
         (lambda rows: rows.append(dict(rows[5])),
          "line 50, column step: agent 1 has step 1 more than once; leave one out"),
         (lambda rows: [r.update(state_2=0.0) for r in rows], "got state_2 as well"),
-        (lambda rows: [r.update(stopped_0=1) for r in rows], "stopped_1 is missing"),
-        (lambda rows: [r.update(stopped_0=2, stopped_1=0) for r in rows], "expected 0 or 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_right_is_refused(rows, read, change, message):

@@ -125,10 +125,8 @@ def test_with_masses_nobody_need_be_there_at_every_step(tmp_path, asked, rows, e
 
 
 def test_given_columns_are_believed(tmp_path, asked, rows):
-    more = {"stopped_0": 1, "stopped_1": "false", "reward": 2.5, "run": "abc", "episode": 2}
+    more = {"reward": 2.5, "run": "abc", "episode": 2}
     found = read_episode(write(tmp_path / "e.csv", [row | more for row in rows]), asked)
-    assert found.stopped[..., 0].all()
-    assert not found.stopped[..., 1].any()
     np.testing.assert_allclose(found.rewards[:-1], 2.5)
 
 
@@ -174,8 +172,6 @@ def dropped(column):
         (lambda rows: [r.update(run="other") for r in rows], "line 2, column run: expected abc"),
         (lambda rows: [r.update(episode=1) for r in rows], "column episode: expected 2, got 1"),
         (lambda rows: [r.update(policy="x") for r in rows], "column policy: expected def, got x"),
-        (lambda rows: [r.update(stopped_0=2, stopped_1=0) for r in rows], "expected 0 or 1"),
-        (lambda rows: [r.update(stopped_0=1) for r in rows], "stopped_1 is missing"),
         (lambda rows: [r.update(reward="") for r in rows], "column reward: expected a finite"),
     ],
 )
@@ -332,16 +328,10 @@ def test_agents_that_may_be_a_sample_are_noted_with_their_standard_error(
     assert notes_on_sample(np.full((4, 2), 0.5), np.full(4, 1_000_000)) == []
 
 
-def with_stops(rows, stopped):
-    flags = np.asarray(stopped).reshape(-1, 2).astype(int).tolist()
-    both = zip(rows, flags, strict=True)
-    return [row | {"stopped_0": a, "stopped_1": b} for row, (a, b) in both]
-
-
 def test_an_episode_that_can_be_gets_no_note(tmp_path, asked, episode, rows):
     grid, asked = asked.problem.grid, with_start(asked)
     mass = write(tmp_path / "mass.csv", mass_rows(grid, episode.mass))
-    told = write(tmp_path / "e.csv", with_stops(rows, episode.stopped))
+    told = write(tmp_path / "e.csv", rows)
     assert notes_of(told, asked) == []
     assert notes_of(told, asked, mass_path=mass) == []
 
@@ -356,13 +346,8 @@ def test_what_cannot_be_is_noted(tmp_path, asked, episode, rows):
     (note,) = notes_of(path, with_start(asked, thin))
     assert note.startswith("100% of the population started elsewhere than the plan expected")
     masses = write(tmp_path / "mass.csv", mass_rows(grid, np.tile(elsewhere, (5, 1))))
-    first, second = notes_of(path, asked, mass_path=masses)
-    assert "at step 0 100.0% of the agents are in cells that are empty" in first
-    assert "started where the plan expected nobody" in second
-    for flag, words in ((1, "are not in contact with a wall"), (0, "ended in contact with a wall")):
-        told = with_stops(rows, np.full(episode.stopped.shape, flag))
-        (note,) = notes_of(write(tmp_path / "e.csv", told), asked)
-        assert words in note
+    (note,) = notes_of(path, asked, mass_path=masses)
+    assert "started where the plan expected nobody" in note
     paid = write(tmp_path / "e.csv", [row | {"reward": 1e30} for row in rows])
     (note,) = notes_of(paid, asked)
     assert "not what the problem's reward pays: at step 0 the mean is 1e+30" in note

@@ -24,10 +24,10 @@ from mufield import (
     log_mass,
     make,
     point_mass,
-    uniform_policy,
 )
 from mufield.environments.discrete_rooms import MOVES
 from mufield.planning.certificate import OutsideClassError, is_concave
+from mufield.policies import uniform_policy
 
 pytestmark = pytest.mark.slow
 

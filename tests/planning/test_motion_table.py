@@ -7,7 +7,8 @@ import pytest
 from helpers import walk, walking_problem
 
 from mufield import Box, Flow, GradientPlanner, Grid, Hallucinated, Table
-from mufield.flow.motions import AbstractJointMotion, MotionTable, dependence, tabulated
+from mufield.flow.motion_table import MotionTable, tabulated
+from mufield.flow.motions import AbstractJointMotion, dependence
 from mufield.planning.gradient import AtUniformMu
 from mufield.space.measure import mean_field_at
 

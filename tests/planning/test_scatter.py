@@ -59,7 +59,6 @@ def test_networks_start_where_the_table_ended(rooms):
     result = mf.plan(flow, motion, mf.Network(scatter=5), ascent=short)
     assert float(result.history[0, 0]) > 0.95 * upper
     assert float(result.value) > 0.98 * upper
-    assert result.lipschitz > 0
 
 
 def test_gradients_by_centre_and_width_agree_with_finite_differences(rooms):

@@ -16,10 +16,11 @@ from helpers import random_walls, walking_problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mufield import Box, Grid, Profile, TablePolicy, as_profile, uniform_policy
+from mufield import Box, Grid, Profile, TablePolicy, as_profile
 from mufield.errors import UserError
 from mufield.io.policies import load_policy, read_info, save_policy
 from mufield.io.sealed import read_sealed, write_sealed
+from mufield.policies import uniform_policy
 from mufield.policies.encoders import Here, Pooled, Seen, Unseen
 from mufield.policies.network import NetworkPolicy, network_profile
 from mufield.space.measure import mean_field_at

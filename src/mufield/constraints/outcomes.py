@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types import Margins, Mass, Masses, Step
+from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.phi import AbstractPhi
-from ..flow.rollout import forward
-from ..flow.sweep import Weights
-from ..flow.under_way import arriving
+from ..flow.rollout import arriving, forward
+from ..policies.tables import TablePolicy
 
 
 class Mixture(NamedTuple):
@@ -55,6 +55,8 @@ class Outcomes(eqx.Module):
             otherwise displacements, because kernels of all steps may not fit into memory.
         errors: By how much too large each model expected the margins of the last episode; None if
             there was none.
+        displacements: What any actions of the cells lead to at a step in all models; None if only
+            the moves are asked for.
         relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up
             to this factor more, after the first episode; otherwise no plan would ever be run.
         trials: Shares of a plan that are tried in a mixture with a safe policy.
@@ -62,38 +64,45 @@ class Outcomes(eqx.Module):
     """
 
     flow: Flow
-    actions: Float[Array, "moves action_dim"]
+    actions: Float[Array, "*cells moves action_dim"]
     models: Float[Array, "models *steps cells moves window"]
     errors: Float[Array, "models steps margins"] | None
+    displacements: Callable[[Array, Step], Array] | None = None
     relaxation: float = eqx.field(static=True, default=1.5)
     trials: int = eqx.field(static=True, default=3)
     reach: float = eqx.field(static=True, default=0.95)
 
-    @classmethod
-    def of(
-        cls, flow: Flow, actions: Array, models: Array, last: tuple[Array, Weights] | None
-    ) -> "Outcomes":
-        """The outcomes by the models' kernels or displacements.
+    def after(self, mass: Masses, actions: Array, weights: Weights) -> "Outcomes":
+        """The outcomes, corrected by the models' errors on an episode.
 
-        ``last`` are the population before each move of the last episode, and the weights of the
-        policy that was run; None if there was no episode.
+        Args:
+            mass: The population before each move of the episode.
+            actions: What its policy drew from: the moves, or for each step and cell its own.
+            weights: The policy's weights on those.
         """
-        if last is None:
-            return cls(flow, actions, models, None)
-        problem, (mass, weights) = flow.problem, last
+        problem = self.flow.problem
 
         def error(model: Array) -> Margins:
             begin = mass[0 if problem.first is None else problem.first]
-            expected = problem.margins(episode(flow, model, weights, begin))
+            expected = problem.margins(episode(self.flow, model, weights, begin))
             # How the episode ended is not known; each model knows how its last move would end.
-            phi, targets = _transition(flow, model)
+            phi, targets = _transition(self.flow, model)
             last = problem.horizon - 1
             end = phi.push(mass[-1][:, None] * weights[-1], targets(last), mass[-1], last)
             end = end + arriving(phi, problem, mass)
             was = problem.margins(jnp.concatenate([mass, end[None]]))
             return jnp.where(jnp.isfinite(was), expected - was, 0.0)
 
-        return cls(flow, actions, models, jax.lax.map(error, models))
+        models = self._models_at(actions) if actions.ndim == 4 else self.models
+        return replace(self, errors=jax.lax.map(error, models))
+
+    def _models_at(
+        self, actions: Float[Array, "steps cells own action_dim"]
+    ) -> Float[Array, "models steps cells own target"]:
+        assert self.displacements is not None
+        rows = (actions, self.flow.problem.steps)
+        found = jax.lax.map(lambda row: self.displacements(*row), rows)
+        return jnp.swapaxes(found, 0, 1)
 
     def expected(self, weights: Weights) -> Masses:
         """The population under the mean model."""
@@ -107,11 +116,15 @@ class Outcomes(eqx.Module):
         """The least margins of all models."""
         return self._worst(weights, len(self.models))
 
-    def _worst(self, weights: Weights, count: int) -> Margins:
+    def checked_table(self, table: TablePolicy) -> Margins:
+        """The same of a table with actions of its own for each step and cell."""
+        return self._worst(table.weights, len(self.models), self._models_at(table.actions))
+
+    def _worst(self, weights: Weights, count: int, models: Array | None = None) -> Margins:
         def one(model: Array) -> Margins:
             return self.flow.problem.margins(episode(self.flow, model, weights))
 
-        found = jax.lax.map(one, self.models[:count])
+        found = jax.lax.map(one, (self.models if models is None else models)[:count])
         least = jnp.min(found, axis=0)
         if self.errors is None:
             return least

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from .._types import Mass, Step
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
-from ..flow.under_way import under_way
+from ..flow.rollout import under_way
 from .constraint import Constraints
 from .lagrangian import InfeasibleError
 from .limits import Linear

@@ -15,14 +15,20 @@ from .discrete_rooms import MOVES
 from .games import TableMotion
 
 
-def crowd_line(*, places: int = 10, horizon: int = 10) -> SimulatedSystem:
+def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False) -> SimulatedSystem:
     """Crowd modelling on a ring: near the middle is good, crowds and moves are not.
 
     Perrin and others (2020), as OpenSpiel's game ``python_mfg_crowd_modelling`` has it: after each
     move an even random one; the reward is 1 - |x - m| / m - log mu(x), minus 1 / places for a move
     other than staying. There a move is paid for at the next decision, so that the last one is free,
-    here too. The uniform policy earns 27.42585; the 27.21585 that OpenSpiel prints charge every
-    state for the move by which its search first came there, on average 0.09 instead of 0.0667.
+    here too. The uniform policy earns 27.42585.
+
+    Args:
+        places: Number of places.
+        horizon: Number of moves.
+        first_path: Whether a place and step are charged for the move by which a depth-first search
+            first came there, instead of agents for their own moves: OpenSpiel's values are such,
+            and the uniform policy then earns its 27.21585.
     """
     ring = np.arange(places)
     nodes = Nodes(
@@ -33,7 +39,12 @@ def crowd_line(*, places: int = 10, horizon: int = 10) -> SimulatedSystem:
 
     near = 1 - np.abs(ring - places // 2) / (places // 2)
 
+    charged = _first_path_costs(places, horizon)
+
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        if first_path:
+            cost = jnp.asarray(charged, mu.mass.dtype)[mu.step, node]
+            return jnp.asarray(near, mu.mass.dtype)[node] - cost - log_mass(mu.here)
         paid = (action != 1) & (jnp.asarray(mu.step) < horizon - 1)
         cost = jnp.where(paid, 1 / places, 0.0)
         return jnp.asarray(near, mu.mass.dtype)[node] - cost - log_mass(mu.here)
@@ -46,6 +57,26 @@ def crowd_line(*, places: int = 10, horizon: int = 10) -> SimulatedSystem:
         initial=np.full(places, 1 / places),
     )
     return SimulatedSystem(problem, TableMotion(np.broadcast_to(table, (places, 3, 5))))
+
+
+def _first_path_costs(places: int, horizon: int) -> np.ndarray:
+    """The cost of the move by which a depth-first search first comes to a step and place."""
+    costs = np.zeros((horizon + 1, places))
+    seen: set[tuple[str, int, int]] = set()
+    # Later entries come first, so everything is listed backwards.
+    todo = [("decision", 0, place, 1) for place in reversed(range(places))]
+    while todo:
+        kind, step, place, action = todo.pop()
+        if (kind, step, place) in seen or step == horizon:
+            continue
+        seen.add((kind, step, place))
+        ends = [(place + hop) % places for hop in (1, 0, -1)]
+        if kind == "decision":
+            costs[step, place] = (action != 1) / places
+            todo += [("noise", step, end, 2 - i) for i, end in enumerate(ends)]
+        else:
+            todo += [("decision", step + 1, end, action) for end in ends]
+    return costs
 
 
 def crowd_square(

@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import CellIndex, Key, Mass, Scalar
-from ..flow.under_way import under_way
+from ..flow.rollout import under_way
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
-from ..space.move import Ends, Move, Noise
-from ..space.nodes import Successors
+from ..space.move import AbstractNoise, Ends, Move
 from ..systems import agent_target, check_moves
 from .draws import CellLaws, drawn, random_bits, uniform
 
@@ -29,7 +28,7 @@ class Rules(eqx.Module):
 
     problem: Problem
     motion: Motion
-    noise: Noise | Successors
+    noise: AbstractNoise
     lost: float = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
 
@@ -103,14 +102,14 @@ def choices(
     """How agents decide at a step: by one table if all agents of a cell have the same law."""
     if not (rules.centred or profile.by_cell):
         return _policy_at(profile, number)
-    return CellLaws.build(_at_cells(profile, number, rules.problem, seen), np.asarray(now) > 0)
+    return CellLaws.build(_laws_at(profile, number, rules.problem, seen), np.asarray(now) > 0)
 
 
 _policy_at = eqx.filter_jit(Profile.at)
 
 
 @eqx.filter_jit
-def _at_cells(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Mass) -> ActionLaw:
+def _laws_at(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Mass) -> ActionLaw:
     return profile.at(step).at_cells(problem.grid, mass, step)
 
 

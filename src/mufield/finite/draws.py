@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from .._types import Action, CellIndex, Scalar
 from ..checks import distribution
 from ..policies.base import ActionLaw
+from ..space.walls import entry
 
 
 def random_bits(
@@ -40,10 +41,11 @@ def uniform(bits: UInt32[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]
 
 
 class CellLaws(eqx.Module):
-    """The laws of all cells.
+    """The laws of all cells, from which agents draw by bisection.
 
     Attributes:
-        cumulative: The weights of each cell's moves as `cumulated` returns them.
+        cumulative: Cumulative weights of each cell's moves, which end at one; each row is padded to
+            a power of two with numbers above any chance.
         actions: The cells' moves: for each axis of an action, one after the other.
         moves: Number of moves in each cell.
     """
@@ -57,58 +59,36 @@ class CellLaws(eqx.Module):
         """Makes the tables; raises if the weights of a ``used`` cell are not a distribution."""
         weights = np.asarray(law.weights, dtype=float)
         distribution(weights[used], "the weights of a randomised policy", "normalise them")
+        # In double precision and in order: a weight of zero adds exactly nothing, is never drawn.
+        sums = np.cumsum(weights, axis=1)
+        sums = np.divide(sums, sums[:, -1:], out=np.ones_like(sums), where=sums[:, -1:] > 0)
+        moves = weights.shape[1]
+        width = 1 << math.ceil(math.log2(max(2, moves)))
+        cumulative = np.pad(sums, ((0, 0), (0, width - moves)), constant_values=2.0)
         actions = np.moveaxis(np.asarray(law.actions), -1, 0).reshape(law.actions.shape[-1], -1)
-        cumulative = jnp.asarray(cumulated(weights), dtype=law.weights.dtype)
-        return cls(cumulative, tuple(map(jnp.asarray, actions)), weights.shape[1])
+        table = jnp.asarray(cumulative, dtype=law.weights.dtype)
+        return cls(table, tuple(map(jnp.asarray, actions)), moves)
 
-    def find(self, cell: Int[Array, "*agents"], chance: Float[Array, "*agents"]) -> Array:
-        """Which of their cell's moves agents make."""
+    def find(
+        self, cell: Int[Array, "*agents"], chance: Float[Array, "*agents"]
+    ) -> Int[Array, "*agents"]:
+        """Which of their cell's moves agents make: the first whose cumulative weight is above."""
         if self.moves == 1:
             return jnp.zeros_like(cell)
-        return find(self.cumulative, cell, chance)
+        width, table = self.cumulative.shape[1], self.cumulative.reshape(-1)
+        begin = jnp.asarray(cell * width, dtype=jnp.int32)
+
+        def halve(time: Array, place: Array) -> Array:
+            step = (width >> 1) >> time
+            return place + jnp.where(entry(table, [place + (step - 1)]) <= chance, step, 0)
+
+        # A loop, because the compiler would bisect again wherever the result is used.
+        place: Array = jax.lax.fori_loop(0, width.bit_length() - 1, halve, begin)
+        return place - begin
 
     def action(self, cell: CellIndex, choice: Int[Array, ""]) -> Action:
         """The action of an agent that makes this one of its cell's moves."""
-        place = cell * self.moves + choice
-        return jnp.stack(
-            [
-                column.at[place].get(mode="promise_in_bounds", wrap_negative_indices=False)
-                for column in self.actions
-            ]
-        )
-
-
-def cumulated(weights: Float[np.ndarray, "rows moves"]) -> Float[np.ndarray, "rows width"]:
-    """Cumulative weights that end at one, each row padded to a power of two."""
-    # In double precision and in order: a weight of zero adds exactly nothing and is never drawn.
-    sums = np.cumsum(weights, axis=1)
-    sums = np.divide(sums, sums[:, -1:], out=np.ones_like(sums), where=sums[:, -1:] > 0)
-    width = 1 << math.ceil(math.log2(max(2, weights.shape[1])))
-    beyond = 2.0  # larger than any chance
-    return np.pad(sums, ((0, 0), (0, width - weights.shape[1])), constant_values=beyond)
-
-
-def find(
-    cumulative: Float[Array, "rows width"],
-    row: Int[Array, "*agents"] | int,
-    chance: Float[Array, "*agents"],
-) -> Int[Array, "*agents"]:
-    """The first entry of a row of `cumulated` above ``chance``, by bisection."""
-    width = cumulative.shape[1]
-    table = cumulative.reshape(-1)
-    begin = jnp.asarray(row * width, dtype=jnp.int32)
-
-    def halve(time: Array, place: Array) -> Array:
-        step = (width >> 1) >> time
-        # Places are always in the table; checking that would take most of the time.
-        entry = table.at[place + (step - 1)].get(
-            mode="promise_in_bounds", wrap_negative_indices=False
-        )
-        return place + jnp.where(entry <= chance, step, 0)
-
-    # A loop, because the compiler would bisect again wherever the result is used.
-    place: Array = jax.lax.fori_loop(0, width.bit_length() - 1, halve, begin)
-    return place - begin
+        return jnp.stack([entry(axis, [cell * self.moves + choice]) for axis in self.actions])
 
 
 def drawn(law: ActionLaw, chance: Scalar) -> Action:

@@ -1,14 +1,21 @@
 """What a policy earns with N agents and in the limit of many, also when things go wrong."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import stdtrit
 
 from .._progress import progress_bar
+from ..learning.best import BestPlan, Forecast
+from ..learning.m3ucrl import M3UCRL
 from ..learning.metrics import interval_of
+from ..learning.optimism import Greedy
+from ..learning.state import LearnerState, Use
 from ..policies.base import Profile
+from ..problem import Problem
 from ..space.move import GaussianNoise, NeighbourNoise
 from ..systems import SimulatedSystem
 from .system import FiniteSystem
@@ -94,3 +101,43 @@ def _is_possible(system: SimulatedSystem, stress: str) -> bool:
     if system.problem.on_nodes:  # there is no noise beside the motion
         return factor == 1.0
     return not isinstance(noise, NeighbourNoise) or noise.intensity * factor <= 1
+
+
+def with_chance(
+    plan: BestPlan,
+    problem: Problem,
+    learner: M3UCRL,
+    state: LearnerState,
+    size: int,
+    *,
+    episodes: int = 16,
+    level: float = 0.95,
+) -> BestPlan:
+    r"""The plan with what ``size`` agents can expect of one episode in place of the limit.
+
+    Agents play some episodes in the model's mean. With their mean $\bar J$ and deviation $s$, the
+    interval is $\bar J \pm (w + t\, s \sqrt{1 + 1/n})$: w is the half-width by the drawn models, t
+    the quantile of Student's distribution, and the rest the spread of one more episode among n.
+
+    Args:
+        plan: The policy and its interval in the limit.
+        problem: The problem as it is; the learner may plan in another one (`for_fleet`).
+        learner: The learner.
+        state: What it knows.
+        size: Number of agents N.
+        episodes: Number of episodes n that agents play.
+        level: Level of the part that is chance.
+    """
+    key = state.key_for(Use.DRAW)
+    forecast = Forecast(
+        learner.flow.of_problem(problem), state.model, state.reward_model, key[None]
+    )
+    flow, motion = forecast.imagine(Greedy(), key)
+    hidden = flow.problem.reward if problem.hides_reward else None
+    system = FiniteSystem(problem, motion, agents=size, reward=hidden)
+    values = np.asarray(system.evaluate(plan.profile, key, episodes=episodes).values, dtype=float)
+    spread = values.std(ddof=1) * np.sqrt(1 + 1 / episodes)
+    half = 0.5 * (plan.upper - plan.lower) + stdtrit(episodes - 1, 0.5 + 0.5 * level) * spread
+    mean = float(values.mean())
+    how = f"{plan.how}; {size:,} agents, with chance"
+    return replace(plan, expected=mean, lower=mean - half, upper=mean + half, how=how)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,11 +19,19 @@ from ..checks import number, whole_number
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
-from ..flow.rollout import end_reward
-from ..flow.under_way import under_way
+from ..flow.paths import motion_under
+from ..flow.rollout import end_reward, under_way
 from ..policies.base import Profile, checked_profile
+from ..policies.by_shock import profile_on_path
 from ..problem import Motion, Problem, Reward
-from ..systems import SimulatedSystem, with_earnings, with_true_reward
+from ..shocks import Path, Shocks
+from ..systems import (
+    SimulatedSystem,
+    draw_path,
+    with_earnings,
+    with_true_reward,
+    with_true_shocks,
+)
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
@@ -103,10 +112,12 @@ class FiniteSystem(AbstractSystem):
         noise_factor: float = 1.0,
         centred: bool = False,
         reward: Reward | None = None,
+        shocks: Shocks | None = None,
     ):
         """Checks the options, and the motion by evaluating it once, then builds the system.
 
-        ``reward`` is the true reward, if the problem hides it; the rest are attributes.
+        ``reward`` is the true reward, if the problem hides it, ``shocks`` are the true ones if
+        their probabilities are unknown; the rest are attributes.
         """
         if not 0 <= number(lost, "lost") < 1:
             raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
@@ -120,13 +131,16 @@ class FiniteSystem(AbstractSystem):
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
-        self._true_problem = with_true_reward(problem, reward)
+        self._true_problem = with_true_shocks(with_true_reward(problem, reward), shocks)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":
         """N agents in place of an infinite population; options as in the class."""
         flow, motion = system.reveal()
         hidden = flow.problem.reward if system.problem.hides_reward else None
+        shocks = system.problem.shocks
+        if shocks is not None and not shocks.known:
+            options = {"shocks": flow.problem.shocks, **options}
         return cls(system.problem, motion, agents=agents, reward=hidden, **options)
 
     def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
@@ -140,6 +154,13 @@ class FiniteSystem(AbstractSystem):
                 f"at least one and at most all of the {self.agents} agents can be tracked, got "
                 f"{agents}; track fewer, or build a larger population"
             )
+        if self.problem.shocks is not None:
+            path = draw_path(self._true_problem, key)
+            policies = [
+                each if each is None else self._policy_on(each, path) for each in (policy, scouts)
+            ]
+            episode = self.on_path(path).run(policies[0], key, agents=agents, scouts=policies[1])
+            return replace(episode, shocks=path[: self.problem.horizon])
         profile = checked_profile(policy, self.problem)
         own = None if scouts is None else checked_profile(scouts, self.problem)
         with _pool() as pool:
@@ -170,18 +191,48 @@ class FiniteSystem(AbstractSystem):
 
         With ``replan(step, mu, profile)`` a dispatcher sees at every step where the N agents are
         and may change their policies: it returns those of the whole episode, as the profile of
-        `M3UCRL.replan` is.
+        `M3UCRL.replan` is. With shocks, each episode has a path of its own, and ``replan`` gets the
+        number of the present shock as a fourth argument.
         """
-        profile = checked_profile(policy, self.problem)
+        keys = jax.random.split(key, whole_number(episodes, "episodes"))
         with _pool() as pool:
-            keys = jax.random.split(key, whole_number(episodes, "episodes"))
-            courses = [_play(self, profile, each, 0, pool, replan) for each in keys]
+            courses = [self._episode(policy, each, pool, replan) for each in keys]
         mass, problem = jnp.stack([course.mass for course in courses]), self.problem
         return Evaluation(
             rewards=jnp.stack([course.rewards for course in courses]),
             mass=mass,
             margin=None if problem.constraints is None else _least_margins(problem, mass),
         )
+
+    def on_path(self, path: Path) -> "FiniteSystem":
+        """The system without shocks that it is on a path of them."""
+        changed: FiniteSystem = eqx.tree_at(
+            lambda s: (s.problem, s._motion, s._true_problem),
+            self,
+            (
+                self.problem.under_shock(path),
+                motion_under(self.problem, self._motion, path),
+                self._true_problem.under_shock(path),
+            ),
+        )
+        return changed
+
+    def _policy_on(self, policy: Any, path: Path) -> Profile:
+        return profile_on_path(checked_profile(policy, self.problem), self.problem.shocks, path)
+
+    def _episode(self, policy: Any, key: Key, pool: Executor, replan: Any) -> "_Course":
+        """One episode without tracked agents."""
+        if self.problem.shocks is None:
+            return _play(self, checked_profile(policy, self.problem), key, 0, pool, replan)
+        path, latest = draw_path(self._true_problem, key), policy
+
+        def now(step: int, mass: Mass, _: Profile) -> Profile:
+            nonlocal latest
+            latest = replan(step, mass, checked_profile(latest, self.problem), int(path[step]))
+            return self._policy_on(latest, path)
+
+        first, changes = self._policy_on(policy, path), None if replan is None else now
+        return _play(self.on_path(path), first, key, 0, pool, changes)
 
 
 class _Course(NamedTuple):

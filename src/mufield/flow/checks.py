@@ -1,16 +1,45 @@
-"""Whether a motion is one: its shape, its reach, and on nodes its probabilities."""
+"""Whether a motion is one, and why J is not finite: the function, cell and step to blame."""
+
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._types import Mass
+from .._types import Mass, Masses
 from ..checks import distribution, fail_where
 from ..errors import UserError
+from ..interfaces import AbstractLifted
 from ..problem import Motion, Problem, check_function
-from ..space.measure import at_all_cells
+from ..shocks import UnderShock
+from ..space.measure import MeanField, at_all_cells, mean_field_at
 from ..space.nodes import Nodes
 from .motions import dependence
+
+
+def real_motion(problem: Problem, motion: Motion) -> Motion:
+    """The motion as a function of states and actions; raises if it returns complex numbers.
+
+    Looks at types alone, so it costs little and may be called inside a compiled function.
+    """
+    lifted, grid, dtype = problem.lifted(motion), problem.grid, problem.initial.dtype
+    if isinstance(motion, AbstractLifted):
+        return lifted
+
+    def one() -> jax.Array:
+        mu = MeanField(problem.initial, problem.initial[0], grid, problem.steps[0])
+        state, action = (jnp.asarray(x, dtype) for x in (grid.centres[0], problem.actions.rest))
+        return jnp.asarray(lifted(state, action, mu))
+
+    found = eqx.filter_eval_shape(one).dtype
+    if jnp.issubdtype(found, jnp.complexfloating):
+        raise UserError(
+            f"the motion must return real numbers, got complex ones ({found}); take their real part"
+        )
+    return lifted
 
 
 def check_motion(problem: Problem, motion: Motion) -> Motion:
@@ -20,6 +49,10 @@ def check_motion(problem: Problem, motion: Motion) -> Motion:
     returns no probabilities, at the initial distribution.
     """
     grid, motion = problem.grid, problem.lifted(motion)
+    if problem.shocks is not None:
+        for number, case in enumerate(problem.under_each_shock()):
+            check_motion(case, UnderShock(motion, problem.shocks.values, jnp.asarray(number)))
+        return motion
     if isinstance(grid, Nodes):
         moves = problem.actions.by_cell(grid.n_cells)
         check_function(problem, motion, "the motion", (grid.slots,), moves)
@@ -65,3 +98,94 @@ def check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None
             f"the motion carries agents up to {farthest} in one step, farther than the problem's "
             f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
         )
+
+
+def check_planned(problem: Problem, motion: Motion, mass: Masses, *values: Any) -> None:
+    """Raises unless the figures of a plan with known motion are finite, and says why not.
+
+    ``mass`` are the distributions of the plan's episode.
+    """
+    if all(bool(jnp.isfinite(value)) for value in values):
+        return
+    why = diagnose(problem, motion, mass) or "check the reward and the motion"
+    raise UserError(f"no plan with a finite J and derivatives was found: {why}")
+
+
+def diagnose(problem: Problem, motion: Motion | None = None, mass: Masses | None = None) -> str:
+    """Says where the reward, the motion, a chance or a gradient is not as it must be; else empty.
+
+    Tried are all cells and steps, a few actions, the initial distribution, an even one, and one
+    in which all are in one cell. If the distributions ``mass`` of an episode are given, chances of
+    trips are looked at along them.
+    """
+    steps = range(problem.first_step, problem.horizon)
+    if mass is not None and problem.trips is not None:
+        for step in steps:
+            if not bool(jnp.all(jnp.isfinite(mass[step]))):
+                break
+            if why := problem.trips.wrong_chance(problem.grid, mass[step], step):
+                return why
+    functions: dict[str, Callable[..., Any]] = {}
+    if not problem.hides_reward:
+        functions["the reward"] = problem.reward
+    if motion is not None:
+        functions["the motion"] = motion
+    even = jnp.full_like(problem.initial, 1 / problem.grid.n_cells)
+    crowd = jnp.zeros_like(even).at[0].set(1.0)
+    masses = {"the initial": problem.initial, "an even": even, "a crowded": crowd}
+    for name, function in functions.items():
+        for which, tried in masses.items():
+            if where := _not_finite(problem, function, tried):
+                return (
+                    f"{name} {where} and {which} distribution; for logarithms of mu use "
+                    "mufield.log_mass, for roots jnp.maximum(mu.here, 1e-6), and keep jnp.where "
+                    "away from branches that are not finite"
+                )
+    if problem.hides_reward:
+        return ""
+    actions = problem.actions.points(3)
+    everywhere = jnp.broadcast_to(actions, (problem.grid.n_cells, *actions.shape))
+    paid = at_all_cells(problem.grid, even, problem.reward, everywhere, 0)
+    largest = float(jnp.max(jnp.abs(paid)))
+    # Larger rewards overflow when those of an episode are added up and compared.
+    if largest <= float(jnp.finfo(even.dtype).max) / (1e3 * problem.paid_steps):
+        return ""
+    return (
+        f"the sum of the rewards overflows, as each is as large as {largest:.3g}; divide the "
+        "reward by a constant"
+    )
+
+
+def _not_finite(problem: Problem, function: Callable[..., Any], mass: Mass) -> str:
+    """Where a function of one agent or its derivative is not finite; empty if nowhere."""
+    grid, dtype = problem.grid, mass.dtype
+    centres, actions = jnp.asarray(grid.centres, dtype=dtype), problem.actions.points(3)
+
+    def total(state: Any, action: Any, mass: Any, step: Any) -> Any:
+        mu = mean_field_at(grid, mass, state, step)
+        return jnp.sum(jnp.asarray(function(state, action, mu), dtype=dtype))
+
+    # Derivatives by mu, one for each pair of cells, would take minutes on large maps.
+    wanted = (0, 1, 2) if grid.n_cells <= 2000 else (0, 1)
+
+    @jax.jit
+    def look(step: Any) -> Any:
+        def one(state: Any, action: Any) -> Any:
+            value, slopes = jax.value_and_grad(total, wanted)(state, action, mass, step)
+            return [jnp.all(jnp.isfinite(each)) for each in (value, *slopes)]
+
+        return jax.vmap(lambda state: jax.vmap(lambda action: one(state, action))(actions))(centres)
+
+    faults = (
+        "is NaN or infinite",
+        *(f"has no finite derivative by {by}" for by in ("the state", "the action", "mu")),
+    )
+    for step in range(problem.first_step, problem.paid_steps):
+        for fault, fine in zip(faults, look(step), strict=False):
+            if not np.all(fine):
+                cell, choice = (int(i) for i in np.argwhere(~np.asarray(fine))[0])
+                return (
+                    f"{fault} in the {grid.place(cell)}, "
+                    f"at step {step}, for the action {np.asarray(actions[choice]).tolist()}"
+                )
+    return ""

@@ -17,9 +17,10 @@ from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
 from ..space.nodes import Nodes
+from .checks import real_motion
+from .landings import build_noiseless, build_successors, build_tables
 from .phi import AbstractPhi, displacements, integrated_reward
 from .rollout import PolicyCheck, Rollout, rollout
-from .tables import build_tables
 from .walls import open_cells
 from .windows import AbstractLanding, Windows
 
@@ -55,7 +56,6 @@ class Flow(eqx.Module):
     Building one prepares the tables for walls and borders; keep it and use it many times.
 
     Attributes:
-        problem: The problem.
         transition: The transition of agents that no trip takes; it knows the problem's space, noise
             and farthest moves, so that problems that differ in the rest can share it.
     """
@@ -100,6 +100,7 @@ class Flow(eqx.Module):
     @property
     def phi(self) -> AbstractPhi:
         """The transition of the problem."""
+        self._check_path()
         return replace(self.transition, trips=self.problem.trips)
 
     @property
@@ -110,7 +111,16 @@ class Flow(eqx.Module):
                 "mirror ascent and certificates are for the flow in which mass leaves from the "
                 "centres of cells, got one with within_cells=True; give flow.centred"
             )
+        self._check_path()
         return self.transition
+
+    def _check_path(self) -> None:
+        if self.problem.shocks is not None:
+            raise UserError(
+                "the problem has shocks, so that this needs a path of them; J over the paths is "
+                "mufield.flow.over_paths(flow, policy, motion), plans are made by "
+                "mufield.planning.plan_over_paths(flow, motion)"
+            )
 
     @property
     def centred(self) -> "Flow":
@@ -133,7 +143,7 @@ class Flow(eqx.Module):
                 "within_cells=True follows from the start of an episode: use rollout, or "
                 "flow.centred for single steps"
             )
-        lifted = self.problem.lifted(motion)
+        lifted = real_motion(self.problem, motion)
         moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
         after: Mass = self.phi.push(mass[:, None] * law.weights, moved, mass, step)
         return after
@@ -157,7 +167,7 @@ class Flow(eqx.Module):
 
     def inspect(self, policy: Any, motion: Motion) -> tuple[Rollout, PolicyCheck]:
         """`rollout`, and the figures by which the policy and the motion can be checked."""
-        return rollout(self.phi, self.problem, policy, self.problem.lifted(motion))
+        return rollout(self.phi, self.problem, policy, real_motion(self.problem, motion))
 
     def value(self, policy: Any, motion: Motion) -> Scalar:
         """J(pi) under a motion (lemma DistMDP)."""
@@ -175,25 +185,21 @@ def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
     grid, dtype = problem.grid, problem.initial.dtype
     landing: AbstractLanding
     std = jnp.asarray(problem.noise_std, dtype=dtype)
-    # What few problems need is loaded when one does.
     if isinstance(grid, Nodes):
-        from .successors import build_successors
-
         return Windows(landing=build_successors(grid), noise_std=std, grid=grid, trips=None)
     reach = _reach(problem, settings.noise_reach, start=0.0)
     noiseless = not any(problem.noise_std)
     stencil = settings.stencil
     if stencil is None:
-        large = grid.n_cells >= settings.stencil_cells and _size(reach) <= settings.most_window
+        fits = math.prod(2 * r + 1 for r in reach) <= settings.most_window
+        large = grid.n_cells >= settings.stencil_cells and fits
         stencil = large and bool(open_cells(grid, reach).mean() >= 0.5)
     _check_size(problem, reach, settings, stencil and not noiseless)
     if noiseless:
-        from .noiseless import build_noiseless
-
         landing = build_noiseless(grid, reach, problem.noise)
     else:
         build: Any = build_tables
-        if stencil:
+        if stencil:  # loaded when a map is large enough
             from .stencil import build_stencil
 
             build = build_stencil
@@ -232,16 +238,11 @@ def _reach(problem: Problem, deviations: float, start: float) -> tuple[int, ...]
     return tuple(reach)
 
 
-def _size(reach: tuple[int, ...]) -> int:
-    """Cells of a window."""
-    return math.prod(2 * r + 1 for r in reach)
-
-
 def _check_size(
     problem: Problem, reach: tuple[int, ...], settings: WindowSettings, stencil: bool
 ) -> None:
     """Raises if windows would take minutes to prepare, or more memory than there is."""
-    grid, size = problem.grid, _size(reach)
+    grid, size = problem.grid, math.prod(2 * r + 1 for r in reach)
     tables = int(np.sum(~open_cells(grid, reach))) if stencil else grid.n_cells
     if size > settings.most_window or tables * size > settings.most_entries:
         near = f"; {tables:,} of them have walls within reach" if stencil else ""

@@ -6,8 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from .._arrays import device_array
 from .._types import Mass, Scalar, Step
 from ..actions import Box, MoveSet
 from ..constraints.lagrangian import AugmentedLagrangian
@@ -16,12 +18,13 @@ from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion
 from ..space.measure import at_all_cells
+from .backward import Choices, Sweep, Weights, backward
+from .checks import real_motion
 from .flow import Flow
-from .listed import ListedMotion
-from .motions import AbstractJointMotion, MotionTable, dependence, tabulated, trips_see_mu
+from .motion_table import ListedMotion, MotionTable, tabulated
+from .motions import AbstractJointMotion, dependence, trips_see_mu
 from .phi import AbstractPhi
-from .rollout import Choices, Rollout, assemble_rollout, backward, forward
-from .sweep import Sweep, Weights
+from .rollout import Rollout, assemble_rollout, forward
 from .windows import KernelBank, Windows
 
 
@@ -74,9 +77,7 @@ class MoveFlow(eqx.Module):
         problem, windows = flow.problem, flow.windows
         self.free = actions is None and isinstance(problem.actions, Box)
         if actions is None:
-            actions = problem.actions.points(coarse_points(problem.actions.dim))
-            if isinstance(problem.actions, MoveSet) and problem.actions.available is not None:
-                actions = problem.actions.by_cell(problem.grid.n_cells)
+            actions = coarse_moves(problem.actions)
         if actions.shape[-1] != problem.actions.dim:
             raise UserError(
                 f"each move must have {problem.actions.dim} numbers, as the problem's actions, "
@@ -95,7 +96,7 @@ class MoveFlow(eqx.Module):
                 f"{actions.shape[-2]} moves cannot be divided into groups of {group} that earn the "
                 "same; make them equal in number"
             )
-        motion = problem.lifted(motion)
+        motion = real_motion(problem, motion)
         sees = dependence(problem, motion)
         self.shared = actions.ndim == 2
         self.flow = flow
@@ -204,14 +205,10 @@ class MoveFlow(eqx.Module):
         """
         problem, phi = self.flow.problem, self.phi(exact=exact)
 
-        def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, None]:
-            return self.push(mass[:, None] * now, mass, number, exact=exact), None
+        def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, Scalar]:
+            return self.step(mass[:, None] * now, mass, number, exact=exact)
 
-        mass, end, _ = forward(phi, problem, weights, step)
-        paid: Any = jax.vmap(lambda m, w, h: jnp.sum(m[:, None] * w * self.rewards(m, h)))
-        rewards = paid(mass[:-1], weights, problem.steps)
-        if problem.first is not None:
-            rewards = jnp.where(problem.begun, rewards, 0.0)
+        mass, end, rewards = forward(phi, problem, weights, step)
         return assemble_rollout(phi, problem, mass, rewards, end)
 
     def sweep(
@@ -261,12 +258,29 @@ class MoveFlow(eqx.Module):
         seen: Mass,
         step: Step,
         actions: Array | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[Mass, Scalar]:
-        """The next distribution, by the bank if there is one, and what this one earns."""
-        after = self.push(joint, seen, step, actions=actions)
+        """The next distribution, as of `push`, and what this one earns."""
+        after = self.push(joint, seen, step, exact=exact, actions=actions)
         return after, jnp.sum(joint * self.rewards(seen, step, actions))
 
 
 def coarse_points(axes: int) -> int:
     """Moves on each axis of a box that a plan starts from: fewer where there are many axes."""
     return 9 if axes <= 2 else 5
+
+
+def coarse_moves(actions: Box | MoveSet) -> Float[Array, "*cells moves action_dim"]:
+    """The moves that a plan starts from: of a box some on each axis, rest among them.
+
+    Of a `MoveSet` its moves; those of each cell, if they are not the same everywhere.
+    """
+    if isinstance(actions, MoveSet):
+        own = actions.available
+        return actions.moves if own is None else actions.by_cell(len(own))
+    axes = np.linspace(actions.lower, actions.upper, coarse_points(actions.dim), axis=1)
+    for axis, rest in zip(axes, actions.rest, strict=True):
+        axis[np.argmin(np.abs(axis - rest))] = rest
+    table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+    return device_array(table.reshape(-1, actions.dim))

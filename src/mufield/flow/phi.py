@@ -8,15 +8,15 @@ $$[\mu_{h+1}]_j = \sum_{k, m} \mu_h(k)\, \pi_h(m \mid k)\, \mathbb{P}[\text{an a
 so every variant of the transition is one method, `AbstractPhi.move`. The implementations:
 
 - `mufield.flow.windows.Windows`: mass leaves the centres of cells and spreads by Gaussian noise
-  over a window. What walls and borders make of it is told by `mufield.flow.tables`, on large open
-  maps by `mufield.flow.stencil`, and without Gaussian noise by `mufield.flow.noiseless`.
+  over a window. What walls and borders make of it is told by `mufield.flow.landings`, on large
+  open maps by `mufield.flow.stencil`.
 - `mufield.flow.windows.KernelBank`: the same for listed moves, whose probabilities of landing are
   computed ahead, for each step or crowd if the motion sees them.
 - `mufield.flow.within.WithinCells`: agents stand anywhere in their cells; the population carries
   the moments of where.
 
 On nodes (`mufield.space.nodes`) the motion returns the probabilities of successors, which are the
-kernel itself: `mufield.flow.successors` is the landing for them, and everything else is the same.
+kernel itself: they have a landing of their own, and everything else is the same.
 
 `mufield.flow.Flow` chooses one; `mufield.flow.rollout` scans an episode, forwards and backwards.
 """
@@ -138,7 +138,7 @@ class AbstractPhi(eqx.Module):
         assert self.trips is not None
         chance = self.trips.chances(self.grid, seen, step)
         # A chance that is no probability would make negative mass: it ends in NaN, which every
-        # caller refuses, and `mufield.flow.diagnose` then names the cell and the step.
+        # caller refuses, and `mufield.flow.checks` then names the cell and the step.
         inside = (chance >= 0) & (chance <= 1 + 1e-6)
         return jnp.where(inside, jnp.minimum(chance, 1.0), jnp.nan)
 

@@ -1,7 +1,7 @@
 """One scan forwards over an episode, r-hat and J (lemma DistMDP), and one backwards."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,12 +10,10 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _types
 from .._types import Mass, Scalar, Step
-from ..errors import UserError
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from .phi import AbstractPhi, Departure, integrated_reward
-from .under_way import if_begun, shifted, under_way
 
 
 class Rollout(eqx.Module):
@@ -105,6 +103,51 @@ def forward(
     return jnp.concatenate([before, phi.mass(end)[None]]), end, kept
 
 
+def under_way(problem: Problem) -> Float[Array, "stages cells"] | None:
+    """Agents whose trips have begun, by when they arrive; None if all trips take one step."""
+    if problem.trips is None or problem.trips.stages == 0:
+        return None
+    return problem.trips.away.astype(problem.initial.dtype)
+
+
+def shifted(away: Float[Array, "stages cells"]) -> Float[Array, "stages cells"]:
+    """Agents under way one step later, when those of the first row have arrived."""
+    return jnp.concatenate([away[1:], jnp.zeros_like(away[:1])])
+
+
+def if_begun(
+    problem: Problem, step: Step, run: Callable[[Any], tuple[Any, Any]], carry: Any
+) -> tuple[Any, Any]:
+    """A step of a scan, ``run(carry)``; before the problem's first step nothing happens.
+
+    Then the carry stays as it is, and what ``run`` would give besides is zero.
+    """
+    if problem.first is None:
+        return run(carry)
+    shapes = jax.eval_shape(run, carry)[1]
+
+    def wait(carry: Any) -> tuple[Any, Any]:
+        return carry, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    done: tuple[Any, Any] = jax.lax.cond(step >= problem.first, run, wait, carry)
+    return done
+
+
+def arriving(phi: AbstractPhi, problem: Problem, mass: Float[Array, "steps cells"]) -> Any:
+    """Agents whose trips of several steps end after the last move, given mu before each."""
+    away = under_way(problem)
+    if away is None:
+        return 0.0
+
+    def one(away: Array, row: tuple[Mass, Step]) -> tuple[Array, Mass]:
+        def advance(away: Array) -> tuple[Array, Mass]:
+            return shifted(away) + phi.later(row[0], row[0], row[1]), away[0]
+
+        return if_begun(problem, row[1], advance, away)
+
+    return jax.lax.scan(one, away, (mass, problem.steps))[1][-1]
+
+
 def rollout(
     phi: AbstractPhi, problem: Problem, policy: Any, motion: Motion
 ) -> tuple[Rollout, PolicyCheck]:
@@ -156,134 +199,3 @@ def _rest_law(problem: Problem) -> ActionLaw:
     cells, dtype = problem.grid.n_cells, problem.initial.dtype
     rest = jnp.asarray(problem.actions.rest, dtype=dtype)
     return ActionLaw(jnp.broadcast_to(rest, (cells, 1, len(rest))), jnp.ones((cells, 1), dtype))
-
-
-def check_planned(problem: Problem, motion: Motion, mass: _types.Masses, *values: Any) -> None:
-    """Raises unless the figures of a plan with known motion are finite, and says why not.
-
-    ``mass`` are the distributions of the plan's episode.
-    """
-    if all(bool(jnp.isfinite(value)) for value in values):
-        return
-    from .diagnose import diagnose  # only needed here
-
-    why = diagnose(problem, motion, mass) or "check the reward and the motion"
-    raise UserError(f"no plan with a finite J and derivatives was found: {why}")
-
-
-class Choices(eqx.Module):
-    """What agents in each cell can choose from at one step of an episode.
-
-    Attributes:
-        weights: Probability of each choice.
-        step: A function of the joint mass of cells and choices, of the distribution that motion
-            and reward see, and of ``actions``; returns the next distribution and the integrated
-            reward.
-        usable: Which choices the best response may use; all of them if it is None.
-        actions: The actions, if derivatives by them are wanted.
-        best: The values of a best response that may use more than these choices, from those of the
-            next step.
-    """
-
-    weights: Float[Array, "cells choices"]
-    step: Callable[[Array, Mass, Array | None], tuple[Mass, Scalar]]
-    usable: Bool[Array, "cells choices"] | None = None
-    actions: Float[Array, "cells choices action_dim"] | None = None
-    best: Callable[[Mass], Mass] | None = None
-
-
-class Derivatives(NamedTuple):
-    """The derivatives of J along an episode.
-
-    Attributes:
-        by_joint: By the joint mass of each step, cell and choice: Q_h(s, a).
-        by_actions: By the actions of the choices, if `Choices` has them.
-        gap: How much the best response to the linearised reward would gain.
-    """
-
-    by_joint: Float[Array, "steps cells choices"]
-    by_actions: Float[Array, "steps cells choices action_dim"] | None
-    gap: Scalar
-
-
-def backward(
-    phi: AbstractPhi,
-    problem: Problem,
-    mass: _types.Masses,
-    inputs: Any,
-    choices: Callable[[Any, Mass, Step], Choices],
-    *,
-    bound: bool = True,
-    slopes: _types.Masses | None = None,
-) -> Derivatives:
-    """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
-
-    Args:
-        phi: The transition, whose population is the distribution.
-        problem: The problem.
-        mass: The distributions of the episode.
-        inputs: What is given to ``choices`` for each step, stacked.
-        choices: Returns what agents can choose from, given one step's input, distribution, number.
-        bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
-        slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
-    """
-
-    def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Any]:
-        return if_begun(problem, rows[-1], lambda now: back(now, *rows), values)
-
-    def back(
-        carry: tuple[Array, Array], row: Any, now: Mass, slope: Mass | None, number: Step
-    ) -> tuple[tuple[Array, Array], Any]:
-        values, best = carry
-        options = choices(row, now, number)
-
-        def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Any, Scalar]:
-            after, reward = options.step(joint, seen, actions)
-            if away is None:
-                return after[None], reward
-            later = phi.later(jnp.sum(joint, axis=1), seen, number)
-            return jnp.concatenate([after[None], later]), reward
-
-        # mu matters twice: as the joint mass that moves, and as what motion and reward see.
-        joint = now[:, None] * options.weights
-        (_, reward), pull = jax.vjp(step, joint, now, options.actions)
-        by_choice, by_mu, by_action = pull((values, jnp.ones_like(reward)))
-        if slope is not None:
-            by_mu = by_mu + slope
-        values = before(values, jnp.sum(options.weights * by_choice, axis=1) + by_mu)
-        if bound:
-            best_by_choice = pull((best, jnp.ones_like(reward)))[0]
-            if options.usable is not None:
-                best_by_choice = jnp.where(options.usable, best_by_choice, -jnp.inf)
-            most = jnp.max(best_by_choice, axis=1)
-            if options.best is not None:
-                most = jnp.maximum(most, options.best(best[0]) + riding(best, now, number))
-            best = before(best, most + by_mu)
-        return (values, best), (by_choice, by_action)
-
-    def before(values: Array, now: Mass) -> Array:
-        """Values of cells by step from the present one on; agents under way arrive later."""
-        return jnp.concatenate([now[None], values[:-1]])
-
-    def riding(best: Array, now: Mass, number: Step) -> Mass | float:
-        """What trips that last longer than a step are worth to an agent, whatever its action."""
-        if away is None:
-            return 0.0
-        worth: Mass = jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
-        return worth
-
-    away = under_way(problem)
-    last = jnp.zeros_like(problem.initial)
-    if problem.pay_end:
-        last = jax.grad(lambda end: _end_reward(phi, problem, end))(mass[-1])
-    if slopes is not None:
-        slopes, last = slopes[:-1], last + slopes[-1]
-    start = problem.initial[None]
-    if away is not None:
-        start = jnp.concatenate([start, away])
-    ends = jnp.zeros_like(start).at[0].set(last)
-    (values, best), (by_joint, by_actions) = jax.lax.scan(
-        one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True
-    )
-    gap = jnp.vdot(start, best - values)
-    return Derivatives(by_joint, by_actions, gap if bound else jnp.full_like(gap, jnp.inf))

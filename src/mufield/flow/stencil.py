@@ -24,7 +24,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .._progress import stage
 from .._types import Mass, Scalar
 from ..space.grid import Grid
-from .tables import Routing, Tables, assemble
+from .landings import Tables, assemble
+from .routing import Routing
 from .walls import open_cells, trace_windows
 from .windows import (
     AbstractLanding,

@@ -65,9 +65,6 @@ class Windows(AbstractPhi):
 
     Attributes:
         landing: How mass comes to rest at walls and borders.
-        noise_std: Standard deviation of the Gaussian noise on each axis.
-        grid: The space.
-        trips: See `AbstractPhi`.
     """
 
     landing: AbstractLanding
@@ -137,8 +134,6 @@ class KernelBank(AbstractPhi):
         kernels: One kernel for each step, or one for all steps; and one for each of some evenly
             spaced `mufield.flow.motions.crowd_coordinate` of the cell's mass, or one for all.
         landing: Where window offsets are.
-        grid: The space.
-        trips: See `AbstractPhi`.
     """
 
     kernels: Float[Array, "steps cells knots moves window"]

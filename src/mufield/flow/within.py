@@ -45,14 +45,13 @@ from .walls import split_edges, trace_windows
 class WithinCells(AbstractPhi):
     """Phi for agents who stand anywhere in their cells; a population is a `Spread`.
 
-    Tables for walls and borders are as `mufield.flow.tables` has them for agents at cell centres.
+    Tables for walls and borders are as `mufield.flow.landings` has them for agents at cell centres.
     But which way a line goes round the end of a wall depends on where in its cell it starts, so
     that a split pair has shares for each place of the start, and its target is not cut. Rows of
     channels (see `Spread`) are scattered: of rows that is faster than what
-    `mufield.flow.tables.Routing` does.
+    `mufield.flow.routing.Routing` does.
 
     Attributes:
-        noise_std: Standard deviation of the Gaussian noise on each axis.
         ends: The free cell where each piece lands: first the windows, cell after cell, then each
             split pair's possible landings; one more than there are where nothing lands.
         passing: Which channels of a piece are as if there were no walls: 1 or 0.
@@ -63,9 +62,6 @@ class WithinCells(AbstractPhi):
             centre.
         split_shares: Share of the mass, by place of the start, that goes to each possible landing;
             without the last, which gets the rest.
-        reach: Number of cells that windows extend to each side, on each axis.
-        grid: The space.
-        trips: See `AbstractPhi`.
     """
 
     noise_std: Float[Array, "dim"]

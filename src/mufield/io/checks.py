@@ -5,7 +5,6 @@ owner can judge it.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -17,7 +16,6 @@ from ..problem import Problem
 from ..space.grid import Grid
 from .contact import CONTACT
 from .observed import ObservedMoves
-from .rows import stopped_axes
 from .tables import Table
 
 
@@ -173,45 +171,6 @@ def notes_on_sample(
         f"a sample, shares of cells have standard errors of up to {errors[step]:.1%} (at step "
         f"{step}): give the population's distributions with --mass"
     ]
-
-
-def notes_on_mass(
-    histograms: Float[np.ndarray, "moments cells"], mass: Float[np.ndarray, "moments cells"]
-) -> list[str]:
-    """Notes on agents where the file of masses says that nobody is."""
-    lost = np.where(mass <= 0, histograms, 0.0).sum(axis=1)
-    if not lost.any():
-        return []
-    step = int(np.argmax(lost))
-    return [
-        f"at step {step} {lost[step]:.1%} of the agents are in cells that are empty by the file of "
-        "masses; check that the two are of the same episode, and the order of the axes"
-    ]
-
-
-def notes_on_stops(
-    problem: Problem, start: Any, end: Any, stopped: Bool[np.ndarray, "rows dim"]
-) -> list[str]:
-    """Notes on moves that are said to have been stopped in the open, or not to have been at walls.
-
-    Only axes count on which a move ended in contact, or did not.
-    """
-    touching = stopped_axes(problem, start, end)
-    open_, missed = int((stopped & ~touching).sum()), int((touching & ~stopped).sum())
-    notes = []
-    if open_:
-        notes.append(
-            f"{open_:,} of {int(stopped.sum()):,} stops by the columns stopped_0, ... are not in "
-            "contact with a wall or border, so nothing is learned from these moves; check them, or "
-            "leave the columns out"
-        )
-    if missed:
-        notes.append(
-            f"{missed:,} of {int(touching.sum()):,} moves that ended in contact with a wall or "
-            "border were not stopped by the columns stopped_0, ...; if they were, the model "
-            "takes it that agents move less than they do"
-        )
-    return notes
 
 
 def notes_on_rewards(

@@ -5,11 +5,10 @@ columns are ignored. With less than a tenth of the rows, or without any for some
 refused. The population's distribution is that of the agents in the file whose place is known,
 unless a second file gives it; cells without a row in that are empty.
 
-If the columns ``stopped_0``, ... are missing, an axis counts as stopped if the agent ended in
-contact with a wall or border; for agents that move from cell to cell, if they stayed beside one on
-that axis. Without a column ``reward``, rewards are computed from the problem's known reward: with a
-file of masses as the integrated reward of the policy that was asked for, else as the mean over the
-agents.
+An axis counts as stopped if the agent ended in contact with a wall or border; for agents that move
+from cell to cell, if they stayed beside one on that axis. Without a column ``reward``, rewards are
+computed from the problem's known reward: with a file of masses as the integrated reward of the
+policy that was asked for, else as the mean over the agents.
 """
 
 from collections.abc import Sequence
@@ -35,11 +34,9 @@ from .checks import (
     check_answer,
     check_continuity,
     check_present,
-    notes_on_mass,
     notes_on_rewards,
     notes_on_sample,
     notes_on_start,
-    notes_on_stops,
     places_of,
 )
 from .observed import ObservedMoves, read_mass
@@ -110,9 +107,7 @@ def read_episode(
     moments = [histogram(grid, at[seen]) if seen.any() else empty for at, seen in by_step]
     mass = (jnp.stack(moments) * free[:, None]).astype(dtype)
     if mass_path is not None:
-        found = read_mass(mass_path, problem)
-        notes += notes_on_mass(np.asarray(mass), found)
-        mass = jnp.asarray(found, dtype=dtype)
+        mass = jnp.asarray(read_mass(mass_path, problem), dtype=dtype)
     count = int(known[:, 0].sum()) if mass_path is None else None
     if mass_path is None:
         notes += notes_on_sample(np.asarray(mass, dtype=float), known.sum(axis=0))
@@ -134,17 +129,13 @@ def read_episode(
             rewards = rewards.at[: problem.horizon].set(was_paid)
     if not integrated:  # those are paid nothing until they arrive
         rewards = rewards * jnp.asarray(free[: len(rewards)], dtype=dtype)
-    stopped = moves.stopped()
-    if stopped is None:
-        stopped = stopped_axes(problem, start, end)
-    notes += notes_on_stops(problem, start[own], end[own], stopped[own])
     seen = present[tracked]
     earned = None if paid is None or not problem.hides_reward else paid[tracked].astype(dtype)
     return Episode(
         states=jnp.asarray(states[tracked]),
         actions=jnp.asarray(actions[tracked]),
         next_states=jnp.asarray(ends[tracked]),
-        stopped=jnp.asarray(by_agent(stopped, False)[tracked]),
+        stopped=jnp.asarray(by_agent(stopped_axes(problem, start, end), False)[tracked]),
         mass=mass,
         rewards=rewards,
         earned=None if earned is None else jnp.asarray(earned),

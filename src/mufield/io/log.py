@@ -123,7 +123,6 @@ def read_log(
         mass=mass,
         moment=moment,
         step=_steps(problem, times, start),
-        stopped=moves.stopped(start),
         earned=table.numbers("reward", start) if problem.hides_reward else None,
     )
     return Log(data, tuple(notes))

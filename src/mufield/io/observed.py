@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import histogram
-from .contact import Axes, Points
+from .contact import Points
 from .rows import checked_positions
 from .table_files import read_table
 from .tables import Rows, Table, label
@@ -70,14 +70,6 @@ class ObservedMoves:
         """The columns of ``"state"`` or ``"next"``; raises if one is in a wall or off the grid."""
         points, columns = self.numbers(name), self._names(name)
         return checked_positions(self.table.where, self.problem.grid, points, columns)
-
-    def stopped(self, rows: Rows | None = None) -> Axes | None:
-        """Axes on which the file says that agents were stopped; None if it does not say it."""
-        columns = [f"stopped_{i}" for i in range(self.problem.grid.dim)]
-        if not any(column in self.table.columns for column in columns):
-            return None
-        self.table.require(columns)
-        return np.stack([self.table.flags(column, rows) for column in columns], axis=-1)
 
     def chosen(self, agents: Sequence[str]) -> Int[np.ndarray, "chosen"]:
         """Numbers of the agents to learn from; by default all."""

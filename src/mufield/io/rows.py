@@ -33,12 +33,12 @@ def as_transitions(
     mass: Any | Literal["unknown"] | None = None,
     moment: Any | None = None,
     step: Any | None = None,
-    stopped: Any | None = None,
     earned: Any | None = None,
 ) -> Transitions:
     """Loose rows of a log, in any order, of any agents and times; raises if one is wrong.
 
-    Values are rounded to the problem's precision, as those of episodes are.
+    Values are rounded to the problem's precision, as those of episodes are. An axis on which an
+    agent ended in contact with a wall or border counts as stopped, and is not learned from.
 
     Args:
         problem: What is known of the system.
@@ -52,8 +52,6 @@ def as_transitions(
         moment: The row of ``mass`` for each row; without ``mass`` any numbers that tell times
             apart.
         step: The number of each row's step, for models that look at ``mu.step``; by default 0.
-        stopped: Axes on which a wall or border stopped the agent (rows, dim). By default those on
-            which it ended in contact with one.
         earned: What agents were paid (rows), if the problem's reward is hidden.
     """
     grid, dtype = problem.grid, problem.initial.dtype
@@ -65,10 +63,6 @@ def as_transitions(
     end = checked_positions(_row_of("next_states"), grid, end.astype(dtype), columns)
     check_actions(_row_of("actions"), problem, done)
     check_moves(_row_of("next_states"), problem, start, end)
-    if stopped is None:
-        halted = stopped_axes(problem, start, end)
-    else:
-        halted = _matrix("stopped", stopped, grid.dim, count) != 0
     paid = None
     if problem.hides_reward:
         if earned is None:
@@ -77,19 +71,17 @@ def as_transitions(
                 "give earned, one number for each row"
             )
         paid = _matrix("earned", np.reshape(earned, (-1, 1)), 1, count)[:, 0].astype(dtype)
-    steps = np.zeros(count, dtype=np.int64)
-    if step is not None:
-        numbers = _matrix("step", np.reshape(step, (-1, 1)), 1, count)[:, 0]
-        remedy = "leave step out if rows are not of such episodes"
-        steps = _whole_numbers("step", "a whole number", numbers, problem.horizon, remedy)
-    start = np.asarray(start, dtype=float)
-    masses, moments = checked_distributions(problem, start, mass, moment)
+    given = np.zeros(count) if step is None else step
+    numbers = _matrix("step", np.reshape(given, (-1, 1)), 1, count)[:, 0]
+    remedy = "leave step out if rows are not of such episodes"
+    steps = _whole_numbers("step", "a whole number", numbers, problem.horizon, remedy)
+    masses, moments = _distributions(problem, start, mass, moment)
     return Transitions(
         problem=problem,
-        states=start,
+        states=np.asarray(start, dtype=float),
         actions=np.asarray(done, dtype=float),
         next_states=np.asarray(end, dtype=float),
-        observed=~halted,
+        observed=~stopped_axes(problem, start, end),
         mass=masses.astype(dtype).astype(float),
         moment=moments,
         step=steps,
@@ -143,9 +135,9 @@ def checked_positions(where: Where, grid: Grid, points: Points, columns: list[st
 
 def check_actions(where: Where, problem: Problem, actions: np.ndarray) -> None:
     """Raises if an action is outside the problem's set."""
-    inside = np.asarray(problem.actions.contains(jnp.asarray(actions)))
-    if not inside.all():
-        row = int(np.argmin(inside))
+    outside = ~np.asarray(problem.actions.contains(jnp.asarray(actions)))
+    if outside.any():
+        row = int(np.argmax(outside))
         raise UserError(
             f"{where(row, 'action_0')}: the action {tuple(map(float, actions[row]))} is "
             f"outside {problem.actions.describe()}; check the units"
@@ -171,7 +163,7 @@ def check_moves(where: Where, problem: Problem, start: Points, end: Points) -> N
         )
 
 
-def checked_distributions(
+def _distributions(
     problem: Problem, states: Points, mass: Any, moment: Any
 ) -> tuple[Float[np.ndarray, "moments cells"], Int[np.ndarray, "points"]]:
     """The population's distributions, and the one that each row belongs to."""

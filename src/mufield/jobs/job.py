@@ -113,7 +113,7 @@ def versions_that_matter(imported: Path | None = None) -> dict[str, Any]:
 @cache
 def code_digest() -> str:
     """SHA-256 of the sources of this package, without the rooms that only show results."""
-    package, shows = Path(__file__).parents[1], ("cli", "demo.py", "report", "theory", "viz")
+    package, shows = Path(__file__).parents[1], ("cli", "report", "viz")
     total = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package)

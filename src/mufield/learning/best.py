@@ -18,7 +18,7 @@ from .._progress import stage
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
-from ..flow.motions import tabulated
+from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow
 from ..models.base import AbstractModel
 from ..policies.base import Profile

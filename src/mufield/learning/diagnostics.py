@@ -50,7 +50,8 @@ def measure(
     earned = Earned(float(episode.value), _elsewhere(problem, plan, episode))
     every = [*earlier, earned]
     spread = w1_end = None
-    if np.isfinite(plan.mass).all():  # the random policy was not planned
+    # The random policy was not planned; and with shocks, no plan is of the path that came.
+    if np.isfinite(plan.mass).all() and problem.shocks is None:
         spread = float(_mean_spread(state.model, plan.profile, plan.mass, problem))
         ends = np.asarray(plan.mass)[-1], np.asarray(episode.mass)[-1]
         imagined, realised = (end / end.sum() for end in ends)  # some agents may be under way

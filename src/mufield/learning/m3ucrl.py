@@ -23,6 +23,7 @@ from .._arrays import device_array
 from .._progress import stage
 from .._types import Key
 from ..episode import Episode
+from ..errors import UserError
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily
 from ..models.data import Transitions
@@ -79,6 +80,10 @@ class M3UCRL:
         plans.check_settings(problem, *given)
         self.problem = problem
         self.family = usual_family(problem) if family is None else family
+        if problem.shocks is not None and problem.shocks.moves:
+            from ..models.by_shock import FamilyByShock  # not needed without shocks
+
+            self.family = FamilyByShock(self.family)
         usual = Hallucinated() if scouts is None else Greedy()
         self.optimism, self.scouts = usual if optimism is None else optimism, scouts
         self.planner = MirrorPlanner() if planner is None else planner
@@ -164,6 +169,7 @@ class M3UCRL:
         step: int,
         *,
         problem: Problem | None = None,
+        shock: int | None = None,
     ) -> Plan:
         """Plans the rest of an episode anew, from where the population was observed to be.
 
@@ -177,6 +183,7 @@ class M3UCRL:
             step: Number of the step that comes next.
             problem: The problem as it is today, if that is not what was expected: another demand,
                 for example. Space, actions, noise and horizon must be the same.
+            shock: The number of the present shock, if the problem has shocks.
         """
         if problem is not None:
             plans.check_today(problem, self.problem)
@@ -184,7 +191,7 @@ class M3UCRL:
         with stage("planning"):
             new = self._plan(
                 state,
-                today.from_step(step, mass),
+                today.from_step(step, mass, shock),
                 self.optimism,
                 plan.memory if self.scouts is None else plan.memory[0],
                 Use.REPLAN,
@@ -211,6 +218,11 @@ class M3UCRL:
         draws: int = 19,
     ) -> "BestPlan":
         """The policy to use in the end; see `mufield.learning.best.best_policy`."""
+        if self.problem.shocks is not None:
+            raise UserError(
+                "the choice of the best policy does not know shocks yet; take "
+                "learner.greedy_plan(state).profile"
+            )
         from .best import best_policy  # not needed to learn
 
         return best_policy(self, state, cautious=cautious, best_run=best_run, draws=draws)
@@ -282,6 +294,10 @@ class M3UCRL:
         """
         safety = self.safety if limits else None
         problem = problem if limits else problem.replace(constraints=None)
+        if problem.shocks is not None and not problem.shocks.known:
+            seen = np.asarray(state.data.shocks).reshape(-1, problem.horizon)
+            counts = problem.shocks.counted(seen)
+            problem = problem.replace(shocks=problem.shocks.learned(counts))
         key = state.key_for(use)
         if problem.first is not None:
             key = jax.random.fold_in(key, problem.first)

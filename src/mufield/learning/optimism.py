@@ -21,8 +21,8 @@ from ..actions import Box
 from ..checks import number
 from ..flow.flow import Flow
 from ..flow.motions import AbstractJointMotion
-from ..functions import AbstractLifted
-from ..functions import within_reach as within_reach
+from ..interfaces import AbstractLifted
+from ..interfaces import within_reach as within_reach
 from ..models.base import AbstractModel, Prediction
 from ..problem import Motion, Problem, Reward
 from ..space.measure import MeanField

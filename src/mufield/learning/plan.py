@@ -14,8 +14,10 @@ from .._progress import stage
 from .._types import Key
 from ..checks import is_a
 from ..errors import UserError
+from ..flow.checks import diagnose
 from ..flow.flow import Flow
 from ..models.base import AbstractModel, AbstractModelFamily
+from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile, as_profile
 from ..policies.tables import switched_at
@@ -91,8 +93,6 @@ def or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: A
     """The plan; if it is not finite, with the last policy and its memory in place of its own."""
     if is_finite((plan.profile, plan.value, plan.mass)):
         return plan
-    from ..flow.diagnose import diagnose  # only needed here
-
     why = diagnose(problem, mass=plan.mass)
     if last is None:
         why = why or (
@@ -151,6 +151,8 @@ def check_today(problem: Problem, expected: Problem) -> None:
 def check_settings(problem: Problem, *settings: Any) -> None:
     """Raises if a setting of a learner has the wrong type, or makes no sense for the problem."""
     family, planner, optimism, reward_family, pessimism, safe, scouts, random_first = settings
+    if problem.shocks is not None and not isinstance(planner, MirrorPlanner | None):
+        raise UserError("with shocks only MirrorPlanner plans; leave out the planner, or give one")
     if problem.constraints is not None and random_first:
         raise UserError(
             "with constraints the first episode is the safe policy's; leave out random_first"

@@ -18,9 +18,9 @@ from .._types import Action, Key, Mass, Masses, Scalar, State, Step
 from ..checks import is_a
 from ..constraints.outcomes import Outcomes
 from ..errors import UserError
+from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motions import dependence
-from ..flow.sweep import Weights
 from ..models.base import AbstractModel
 from ..planning.planner import Plan
 from ..policies.base import Profile, checked_profile
@@ -30,7 +30,7 @@ from ..space.measure import MeanField
 from .optimism import MeanMotion, draw_width, within_reach
 from .state import LearnerState
 
-Moves = Float[Array, "moves action_dim"]
+Moves = Float[Array, "*cells moves action_dim"]
 
 
 class LastEpisode(NamedTuple):
@@ -79,6 +79,8 @@ class SafeMixture(eqx.Module):
         worst: The least margin of any constraint in any sampled model, as a share of it.
         expected: The population's distributions under the model's mean.
         changed: Whether the profile to be run is another than the planned one.
+        refined: The least margins of `Plan.refined`, if there is one; it is run if it satisfies
+            all constraints.
     """
 
     share: Scalar
@@ -86,6 +88,7 @@ class SafeMixture(eqx.Module):
     worst: Scalar
     expected: Masses
     changed: Bool[Array, ""]
+    refined: Float[Array, "horizon limits"] | None
 
     @property
     def note(self) -> str:
@@ -158,28 +161,42 @@ class Safety(eqx.Module):
             return plan(), None
         problem, (mean_mass, mass, profile), last = flow.problem, last_episode, None
         assert problem.constraints is not None
+        outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key)
         if mass is not None and profile is not None:
-            last = mass, weights_of(problem, moves, profile, mass)[0]
-        outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key, last)
+            last = weights_of(problem, moves, profile, mass)[0]
+            run = profile.per_step
+            if isinstance(run, TablePolicy) and run.actions.shape[1] > 1:
+                outcomes = outcomes.after(mass, run.actions, run.weights)
+            else:
+                outcomes = outcomes.after(mass, moves, last)
         found = plan(outcomes.least)
         planned, rounded = weights_of(problem, moves, found.profile, found.mass[:-1])
         safe, _ = weights_of(problem, moves, self.policy)
-        mixture = outcomes.mixed(planned, safe, None if last is None else last[1])
+        mixture = outcomes.mixed(planned, safe, last)
         table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
         profile = Profile.stacked(table, problem.horizon)
-        least = problem.constraints.worst(mixture.margins)
+        least, refined = problem.constraints.worst(mixture.margins), None
+        if found.refined is not None:
+            margins = outcomes.checked_table(found.refined.profile.per_step)
+            refined = problem.constraints.worst(margins)
         return replace(found, profile=profile, least=least), SafeMixture(
             share=mixture.share,
             resumed=mixture.resumed,
             worst=jnp.min(mixture.margins),
             expected=outcomes.expected(mixture.weights),
             changed=rounded | (mixture.share < 1),
+            refined=refined,
         )
 
     def finish(self, plan: Plan, mixed: SafeMixture | None) -> Plan:
         """What `plan` returned as the plan to run, with a note on what is unusual."""
         if mixed is None:
             return plan
+        refined, plan = plan.refined, replace(plan, refined=None)
+        if refined is not None and bool(jnp.isfinite(refined.value)):
+            assert mixed.refined is not None
+            if bool(jnp.min(mixed.refined) >= 0):
+                return replace(refined, least=mixed.refined, note=plan.note)
         if bool(mixed.changed):
             # The mixture is not what was planned, so there is no J that was planned for it.
             plan = replace(plan, value=plan.value + jnp.nan, mass=mixed.expected)
@@ -195,12 +212,10 @@ def sampled_outcomes(
     mean_mass: Mass,
     moves: Moves,
     key: Key,
-    last: tuple[Float[Array, "steps cells"], Weights] | None,
 ) -> Outcomes:
     """What policies lead to in sampled models; may be compiled.
 
-    Motions see ``mean_mass``, the average of the last episode. ``last`` is its population before
-    each move, and the weights of its policy. Other arguments as of `Safety.plan`.
+    Motions see ``mean_mass``, the average of the last episode. Other arguments as of `Safety.plan`.
     """
     problem, grid = flow.problem, flow.problem.grid
     drawn = model.mean_and_draws(jax.random.split(key, 2 * samples.draws))
@@ -213,19 +228,22 @@ def sampled_outcomes(
 
     centres = jnp.asarray(grid.centres, dtype=mean_mass.dtype)
 
-    def at_step(step: Step) -> Float[Array, "models cells moves dim"]:
-        def of_cell(cell: tuple[State, Scalar]) -> Float[Array, "moves models dim"]:
-            state, here = cell
+    def displacements(actions: Array, step: Step) -> Float[Array, "models cells moves dim"]:
+        def of_cell(cell: tuple[State, Scalar, Array]) -> Float[Array, "moves models dim"]:
+            state, here, own = cell
             mu = MeanField(mass=mean_mass, here=here, grid=grid, step=step)
-            return grid.targets(state, jax.vmap(lambda action: ends(state, action, mu))(moves))
+            return grid.targets(state, jax.vmap(lambda action: ends(state, action, mu))(own))
 
-        return jnp.moveaxis(jax.lax.map(of_cell, (centres, mean_mass), batch_size=8), 2, 0)
+        cells = (centres, mean_mass, actions)
+        return jnp.moveaxis(jax.lax.map(of_cell, cells, batch_size=8), 2, 0)
 
+    everywhere = jnp.broadcast_to(moves, (grid.n_cells, *moves.shape[-2:]))
     if dependence(problem, MeanMotion(model, problem.max_move)).step:
-        models = jnp.swapaxes(jax.lax.map(at_step, problem.steps), 0, 1)
+        every = jax.lax.map(lambda step: displacements(everywhere, step), problem.steps)
+        models = jnp.swapaxes(every, 0, 1)
     else:
-        models = jax.lax.map(flow.windows.kernel, at_step(0))
-    return Outcomes.of(flow, moves, models, last)
+        models = jax.lax.map(flow.windows.kernel, displacements(everywhere, 0))
+    return Outcomes(flow, moves, models, None, displacements)
 
 
 def weights_of(
@@ -238,16 +256,19 @@ def weights_of(
     """
     grid, shape = problem.grid, (problem.horizon, problem.grid.n_cells)
     masses = jnp.broadcast_to(problem.initial, shape) if masses is None else masses
+    listed = moves if moves.ndim == 2 else moves[:, None]
+    span = jnp.maximum(jnp.ptp(moves.reshape(-1, moves.shape[-1]), axis=0), 1e-30)
 
     def one(inputs: tuple[Any, Mass, Array]) -> tuple[Array, Array]:
         part, mass, number = inputs
         policy = profile.join(part)
         law = policy.at_cells(grid, mass, number)
         # Plans have the same moves in all cells; then what is nearest to them is, too.
-        shared = isinstance(policy, TablePolicy) and len(policy.actions) == 1
+        shared = isinstance(policy, TablePolicy) and len(policy.actions) == 1 and moves.ndim == 2
         actions = law.actions[:1] if shared else law.actions
-        apart = jnp.sum((actions[:, :, None] - moves) ** 2, axis=-1)
-        nearest = jax.nn.one_hot(jnp.argmin(apart, axis=-1), len(moves), dtype=mass.dtype)
+        # In units of the actions' range, so that the unit of length does not matter.
+        apart = jnp.sum(((actions[:, :, None] - listed) / span) ** 2, axis=-1)
+        nearest = jax.nn.one_hot(jnp.argmin(apart, axis=-1), moves.shape[-2], dtype=mass.dtype)
         far = jnp.any((jnp.min(apart, axis=-1) > 1e-10) & (law.weights > 0))
         if shared:
             return law.weights @ nearest[0], far

@@ -15,6 +15,7 @@ from .._types import Action, State
 from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem
+from ..shocks import seen_under
 from ..space.grid import Grid
 from ..space.measure import MeanField, mean_field_at
 from ..space.move import GaussianNoise
@@ -34,6 +35,7 @@ class Transitions(eqx.Module):
         moment: For each move, the row of ``mass`` at its time.
         step: For each move, the number of its step in an episode; 0 if it is not known.
         earned: What agents were paid for each move, if the problem's reward is hidden.
+        shocks: The number of the shock at each moment, if the problem has shocks.
         of_reward: Whether models are fitted to the rewards instead of the motion.
     """
 
@@ -46,6 +48,7 @@ class Transitions(eqx.Module):
     moment: Int[np.ndarray, "rows"]
     step: Int[np.ndarray, "rows"]
     earned: Float[np.ndarray, "rows"] | None = None
+    shocks: Int[np.ndarray, "moments"] | None = None
     of_reward: bool = eqx.field(static=True, default=False)
 
     @classmethod
@@ -62,6 +65,7 @@ class Transitions(eqx.Module):
             moment=np.zeros(0, dtype=np.int64),
             step=np.zeros(0, dtype=np.int64),
             earned=np.zeros(0) if problem.hides_reward else None,
+            shocks=None if problem.shocks is None else np.zeros(0, dtype=np.int64),
         )
 
     @classmethod
@@ -95,6 +99,7 @@ class Transitions(eqx.Module):
             moment=step,
             step=step,
             earned=None if self.earned is None else np.asarray(episode.earned, dtype=float)[seen],
+            shocks=None if self.shocks is None else np.asarray(episode.shocks, dtype=np.int64),
         )
         return self.join(new)
 
@@ -110,7 +115,7 @@ class Transitions(eqx.Module):
         later = replace(other, moment=other.moment + len(self.mass))
         joined: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(later, name)])
-            for name in ("mass", *self._by_row)
+            for name in ("mass", *(() if self.shocks is None else ("shocks",)), *self._by_row)
         }
         return replace(self, **joined)
 
@@ -178,8 +183,13 @@ class Transitions(eqx.Module):
             missing = np.broadcast_to(filler, (size - len(values), *values.shape[1:]))
             return device_array(np.concatenate([values, missing]), kind)
 
+        if problem.shocks is not None and self.shocks is not None:
+            now = padded(self.shocks, 0, moments, jnp.int32)
+            sees: Any = _AtMoment(function, problem.shocks.values, now)
+        else:
+            sees = function
         found = _map_rows(
-            function,
+            sees,
             problem.grid,
             padded(self.mass, even, moments),
             # Padding is legal, so that what functions return for it is finite.
@@ -197,12 +207,24 @@ class Transitions(eqx.Module):
         return names if self.earned is None else (*names, "earned")
 
 
+class _AtMoment(eqx.Module):
+    """A function of one agent that sees the shock of its moment."""
+
+    function: Callable[[State, Action, MeanField], Any]
+    values: Array
+    numbers: Int[Array, "moments"]
+
+    def at(self, state: State, action: Action, mu: MeanField, moment: Array) -> Any:
+        return self.function(state, action, seen_under(mu, self.values, self.numbers[moment]))
+
+
 @eqx.filter_jit
-def _map_rows(
-    function: Callable[[State, Action, MeanField], Any], grid: Grid, mass: Array, *rows: Array
-) -> Any:
+def _map_rows(function: Any, grid: Grid, mass: Array, *rows: Array) -> Any:
     def one(state: State, action: Action, moment: Array, step: Array) -> Any:
-        return function(state, action, mean_field_at(grid, mass[moment], state, step))
+        mu = mean_field_at(grid, mass[moment], state, step)
+        if isinstance(function, _AtMoment):
+            return function.at(state, action, mu, moment)
+        return function(state, action, mu)
 
     return jax.vmap(one)(*rows)
 

@@ -1,15 +1,25 @@
 r"""A model of unknown probabilities on nodes: Dirichlet counts.
 
-Of a node and an action the observed successors are counted. With pseudo-counts $a_j$ of the prior
-the posterior of the probabilities is a Dirichlet distribution with the parameters
+Of a node and an action (s, a) the observed successors are counted. With the pseudo-counts
+$a_j$ of the prior, the posterior of the probabilities is a Dirichlet distribution with the
+parameters $a_j + n_j$. Two things are asked of the data, and believed where evidence is for them:
 
-$$\alpha_j(\mu, h) = a_j + b\, m_j + \sum_i K\big((\mu, h), (\mu_i, h_i)\big)\, 1[s'_i = j],$$
+- **Alike.** Are the successors of (s, a), in the order of their list, distributed as those of the
+  same action in other nodes? Then the prior of (s, a) has further pseudo-counts, shared as counted
+  there; how many is chosen for each (s, a) by its marginal likelihood.
+- **A dependence** on mu, on the mass of the own node, or on the hour:
 
-where i runs over the observed moves from this node with this action. The weights K are 1 if the
-motion seems to depend neither on mu nor on the hour; otherwise moves count less that were observed
-in other crowds or at other hours, $K = e^{-d^2 / 2 w^2}$, and b further pseudo-counts are shared as
-in the mean m over all crowds and hours, which is what is known of those that were not observed. The
-widths w are chosen by how well moves that are left out are predicted.
+$$P(s' = j \mid s, a, \mu, h) = \sum_i \varphi_i(\mu, h)\, Q_i(j \mid s, a), \qquad
+\varphi_i \ge 0, \quad \sum_i \varphi_i = 1.$$
+
+With $\varphi = \mu$ an agent meets another one, whose node i decides by which $Q_i$ it moves: all
+motions that are linear in mu, such as epidemics. Own mass and hour have hat functions $\varphi_i$
+around evenly spaced knots. The $Q_i$ are the most probable ones, found by expectation maximisation,
+where each has pseudo-counts that are shared as in the mean over all crowds and hours. What was
+observed is worth as many observations at $\varphi$ as in linear regression,
+$1 / \varphi^\top A^{-1} \varphi$ with $A = A_0 + \sum_n \varphi_n \varphi_n^\top$, so that a crowd
+that was never seen stays uncertain. A dependence on the own mass or the hour needs evidence; one on
+mu is believed until there is evidence against it, because crowds that hardly differ tell nothing.
 """
 
 import math
@@ -19,7 +29,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Action, Key, Scalar, State
 from ..actions import MoveSet
@@ -31,46 +41,70 @@ from ..space.nodes import Nodes
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
 
-Counts = Float[np.ndarray, "moments groups slots"]
+Table = Float[np.ndarray, "groups slots"]
+
+
+class Dependence(eqx.Module):
+    """What probabilities depend on besides node and action; calling it gives the phi of one agent.
+
+    Attributes:
+        on: ``"nothing"``, ``"mu"``, ``"own mass"`` or ``"hour"``.
+        knots: Where the hat functions of an own mass or an hour have their tops.
+    """
+
+    on: str = eqx.field(static=True)
+    knots: Float[Array, "features"]
+
+    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "features"]:
+        """Weights that are not negative and sum to one."""
+        if self.on == "mu":
+            return mu.mass
+        if self.on == "nothing":
+            return jnp.ones_like(self.knots)
+        value = mu.here if self.on == "own mass" else jnp.asarray(mu.step, self.knots.dtype)
+        place = (value - self.knots[0]) / (self.knots[1] - self.knots[0])
+        place = jnp.clip(place, 0.0, len(self.knots) - 1.0)
+        return jnp.maximum(1.0 - jnp.abs(place - jnp.arange(len(self.knots))), 0.0)
 
 
 class DirichletModel(AbstractModel):
-    """Posterior counts; a credible set is ``mean +- beta * epistemic`` of each successor.
+    """A posterior; its credible set is ``mean +- beta * epistemic`` of each successor.
 
     Attributes:
         beta: See `AbstractModel`.
-        prior: Pseudo-counts of each group's successors; zero where there is none.
-        counts: Observed successors of each moment and group; all moments are one if nothing
-            depends on mu or the hour.
-        mass: The population at each moment.
-        hour: The step of each moment.
-        width: Widths of the weights: in total variation of mu, and in steps; infinite for no
-            dependence.
+        means: The probabilities Q of each group.
+        covariance: The inverse of A of each group.
+        dependence: The phi.
+        shown: Whether there is evidence for the dependence.
         groups: The group of each node and action.
         moves: The actions.
     """
 
     beta: Scalar | float
-    prior: Float[Array, "groups slots"]
-    counts: Float[Array, "moments groups slots"]
-    mass: Float[Array, "moments cells"]
-    hour: Float[Array, "moments"]
+    means: Float[Array, "groups slots features"]
+    covariance: Float[Array, "groups features features"]
+    dependence: Dependence
+    shown: Bool[Array, ""]
     groups: Int[Array, "cells moves"]
     moves: Float[Array, "moves action_dim"]
-    width: tuple[float, float] = eqx.field(static=True)
 
     def parameters(self, state: State, action: Action, mu: MeanField) -> Float[Array, "slots"]:
-        """The posterior's parameters alpha for one agent."""
-        group = self._group(state, action, mu)
-        return self.prior[group] + self._weights(mu) @ self.counts[:, group]
+        """The posterior's parameters for one agent: as many as observations, shared as the mean."""
+        group, phi = self._group(state, action, mu), self.dependence(state, action, mu)
+        return self.means[group] @ phi / (phi @ self.covariance[group] @ phi)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean, and deviations of the probabilities and of what is observed of them."""
         alpha = self.parameters(state, action, mu)
         total = jnp.sum(alpha)
         mean = alpha / total
-        noise = jnp.sqrt(mean * (1.0 - mean) + 1e-30)
+        noise = jnp.sqrt(mean * (1.0 - mean) + 1e-12)
         return Prediction(mean, noise / jnp.sqrt(total + 1.0), noise)
+
+    @property
+    def finding(self) -> str:
+        """See `AbstractModel`."""
+        return self.dependence.on if bool(self.shown) else ""
 
     def draw(self, key: Key) -> Motion:
         """Probabilities drawn from the posterior; those of a group are the same at every call."""
@@ -87,15 +121,6 @@ class DirichletModel(AbstractModel):
         apart = jnp.sum((self.moves - jnp.atleast_1d(action)) ** 2, axis=-1)
         return self.groups[mu.grid.index_of(state), jnp.argmin(apart)]
 
-    def _weights(self, mu: MeanField) -> Float[Array, "moments"]:
-        logs = jnp.zeros(len(self.hour), dtype=self.counts.dtype)
-        if math.isfinite(self.width[0]):
-            apart = 0.5 * jnp.sum(jnp.abs(self.mass - mu.mass), axis=1)
-            logs = logs - 0.5 * (apart / self.width[0]) ** 2
-        if math.isfinite(self.width[1]):
-            logs = logs - 0.5 * ((self.hour - mu.step) / self.width[1]) ** 2
-        return jnp.exp(logs)
-
 
 class DirichletCounts(AbstractModelFamily):
     """Dirichlet counts for problems on `mufield.Nodes`; see the module.
@@ -104,24 +129,24 @@ class DirichletCounts(AbstractModelFamily):
         prior: Pseudo-counts of each node and action, shared evenly by its successors.
         beta: Half-width of the credible set, in deviations.
         groups: One number for each node and action; pairs with equal numbers are alike: their
-            successors, in the order of their lists, have the same probabilities. By default all
-            differ.
-        mu_widths: Widths in total variation that are tried for a dependence on mu.
-        hour_widths: Widths that are tried for a dependence on the hour, as shares of the horizon.
-        evidence: By how much the logarithm of the probability of the observed moves must rise for
-            a dependence to be believed.
-        borrowed: The pseudo-counts b where there is a dependence.
-        most: Numbers that counts by moment may have; if there were more, none is tried.
+            successors, in the order of their lists, have the same probabilities. By default the
+            data decide.
+        alike: Pseudo-counts, shared as in other nodes, that are tried for each node and action.
+        spread: Pseudo-counts of each Q around the mean over all crowds and hours that are tried.
+        knots: Number of hat functions for the own mass and the hour.
+        evidence: By how much the logarithm of the probability of moves that are left out must rise
+            for a dependence to be believed, or fall for one on mu to be given up.
+        most: Numbers that a model may have; a dependence that needs more is not tried.
     """
 
     prior: float = 0.1
     beta: float = 2.0
     groups: Any = None
-    mu_widths: tuple[float, ...] = (0.3, 0.1, 0.03)
-    hour_widths: tuple[float, ...] = (0.3, 0.1)
+    alike: tuple[float, ...] = (0.0, 3.0, 30.0)
+    spread: tuple[float, ...] = (0.3, 10.0)
+    knots: int = 6
     evidence: float = 5.0
-    borrowed: float = 2.0
-    most: int = 20_000_000
+    most: int = 10_000_000
 
     def __check_init__(self) -> None:
         number(self.prior, "the prior's pseudo-counts", 1e-9)
@@ -133,34 +158,55 @@ class DirichletCounts(AbstractModelFamily):
             return self.for_rewards()  # type: ignore[return-value]
         problem, dtype = data.problem, data.problem.initial.dtype
         groups, prior = self._groups(problem)
-        slots, group = observed_slots(data), _group_of(data, groups)
-        moments, row_moment = np.unique(data.moment, return_inverse=True)
-        hour = np.zeros(len(moments))
-        hour[row_moment] = data.step
-        mass = data.mass[moments]
-        counts = np.zeros((len(moments), *prior.shape))
-        width = (math.inf, math.inf)
-        if counts.size <= self.most:
-            np.add.at(counts, (row_moment, group, slots), 1.0)
-            width = self._widths(counts, prior, mass, hour, (row_moment, group, slots), problem)
-        if any(map(math.isfinite, width)):
-            every = prior + counts.sum(axis=0)
-            prior = prior + self.borrowed * every / every.sum(axis=1, keepdims=True)
-        else:
-            counts = np.zeros((1, *prior.shape))
-            np.add.at(counts[0], (group, slots), 1.0)
-            mass, hour = np.zeros((1, problem.grid.n_cells)), np.zeros(1)
+        group, slot = _group_of(data, groups), observed_slots(data)
+        if self.groups is None:
+            prior = prior + _as_in_other_nodes(
+                _counts(prior, group, slot), prior, groups, self.alike
+            )
+        chosen, spread = Dependence("nothing", jnp.ones(1, dtype)), math.inf
+        phi = np.ones((len(data), 1))
+        plain = best = _held_out(prior, group, slot, phi, spread, data.moment)
+        for dependence in self._tried(data, prior):
+            found = data.map(dependence)
+            scores = {
+                tried: _held_out(prior, group, slot, found, tried, data.moment)
+                for tried in self.spread
+            }
+            tried = max(scores, key=lambda tried: scores[tried])
+            # Crowds that hardly differ say nothing for or against a dependence on mu.
+            needed = -self.evidence if dependence.on == "mu" else self.evidence
+            if scores[tried] > best + needed:
+                best = max(best, scores[tried])
+                chosen, spread, phi = dependence, tried, found
         assert isinstance(problem.actions, MoveSet)
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
-            prior=jnp.asarray(prior, dtype),
-            counts=jnp.asarray(counts, dtype),
-            mass=jnp.asarray(mass, dtype),
-            hour=jnp.asarray(hour, dtype),
+            means=jnp.asarray(_most_probable(prior, group, slot, phi, spread), dtype),
+            covariance=jnp.asarray(_covariance(prior, group, phi, spread), dtype),
+            dependence=chosen,
+            shown=jnp.asarray(chosen.on != "nothing" and best > plain + self.evidence),
             groups=jnp.asarray(groups, jnp.int32),
             moves=problem.actions.moves.astype(dtype),
-            width=width,
         )
+
+    def _tried(self, data: Transitions, prior: Table) -> list[Dependence]:
+        """The dependences that the data could show."""
+        if not len(data):
+            return []
+        problem, dtype = data.problem, data.problem.initial.dtype
+        here = data.mass[data.moment, problem.grid.index_of(data.states)]
+        hours = min(self.knots, int(data.step.max()) + 1)
+        found = {
+            "mu": np.zeros(problem.grid.n_cells),
+            "own mass": np.linspace(0.0, here.max(), self.knots),
+            "hour": np.linspace(0.0, data.step.max(), hours),
+        }
+        varies = {"mu": np.ptp(here), "own mass": np.ptp(here), "hour": np.ptp(data.step)}
+        return [
+            Dependence(on, jnp.asarray(knots, dtype))
+            for on, knots in found.items()
+            if varies[on] > 0 and len(knots) * (prior.size + len(prior) * len(knots)) <= self.most
+        ]
 
     def check(self, problem: Problem) -> None:
         """Raises on grids, and for groups of another shape."""
@@ -197,33 +243,84 @@ class DirichletCounts(AbstractModelFamily):
         np.logical_or.at(members, groups, exists[:, None])
         return groups, self.prior * members / members.sum(axis=1, keepdims=True)
 
-    def _widths(
-        self, counts: Counts, prior: Any, mass: Any, hour: Any, rows: Any, problem: Problem
-    ) -> tuple[float, float]:
-        """The widths under which moves that are left out have the greatest probability."""
-        none, (moment, group, slot) = (math.inf, math.inf), rows
-        if len(slot) == 0:
-            return none
-        apart = 0.5 * np.abs(mass[:, None] - mass).sum(axis=-1)
-        late = np.abs(hour[:, None] - hour)
-        flat = counts.reshape(len(counts), -1)
-        observed = np.eye(prior.shape[1])[slot]
-        others = (prior + counts.sum(axis=0))[group] - observed
 
-        def score(width: tuple[float, float]) -> float:
-            weights = np.exp(-0.5 * (apart / width[0]) ** 2 - 0.5 * (late / width[1]) ** 2)
-            alpha = (weights @ flat).reshape(counts.shape) + prior
-            own = alpha[moment, group] - observed
-            if width != none:
-                own = own + self.borrowed * others / others.sum(axis=1, keepdims=True)
-            chance = own[np.arange(len(slot)), slot] / own.sum(axis=-1)
-            return float(np.sum(np.log(np.maximum(chance, 1e-12))))
+def _counts(like: Table, group: Any, slot: Any) -> Table:
+    """How often each successor of each group was observed."""
+    found = np.zeros_like(like)
+    np.add.at(found, (group, slot), 1.0)
+    return found
 
-        tried = [(width, math.inf) for width in self.mu_widths]
-        tried += [(math.inf, width * problem.horizon) for width in self.hour_widths]
-        scores = {width: score(width) for width in tried}
-        best = max(scores, key=lambda width: scores[width])
-        return best if scores[best] > score(none) + self.evidence else none
+
+def _as_in_other_nodes(
+    counts: Table, prior: Table, groups: Int[np.ndarray, "cells moves"], tried: tuple[float, ...]
+) -> Table:
+    """Pseudo-counts for each group, shared as counted in the groups that are alike.
+
+    Each group takes one of the ``tried`` numbers of pseudo-counts, that under which its own counts
+    have the greatest probability (Dirichlet-multinomial) times the share of groups that take it.
+    """
+    from scipy.special import gammaln  # slow to import
+
+    action = np.zeros(len(counts), dtype=int)
+    action[groups] = np.arange(groups.shape[1])
+    numbers, shares = np.asarray(tried), np.full(len(tried), 1.0 / len(tried))
+    taken = np.full(len(counts), len(tried) - 1)
+    observed = counts.sum(axis=1) > 0
+    for _ in range(4):
+        pooled = np.zeros((groups.shape[1], counts.shape[1]))
+        np.add.at(pooled, action, counts * (numbers[taken] > 0)[:, None])
+        others = pooled[action] - counts * (numbers[taken] > 0)[:, None]
+        others = np.where(prior > 0, others, 0.0)
+        total = others.sum(axis=1, keepdims=True)
+        options = np.minimum(numbers[:, None, None], total) * others / np.maximum(total, 1e-300)
+        alpha = prior + options
+        slots = gammaln(alpha + counts) - gammaln(np.where(alpha > 0, alpha, 1.0))
+        score = np.sum(np.where(alpha > 0, slots, 0.0), axis=-1)
+        score += gammaln(alpha.sum(axis=-1)) - gammaln((alpha + counts).sum(axis=-1))
+        taken = np.argmax(score + np.log(shares)[:, None], axis=0)
+        kinds = np.bincount(taken[observed], minlength=len(tried)) + 1.0
+        shares = kinds / kinds.sum()
+    return np.asarray(options[taken, np.arange(len(counts))])
+
+
+def _most_probable(
+    prior: Table, group: Any, slot: Any, phi: Any, spread: float, sweeps: int = 100
+) -> Float[np.ndarray, "groups slots features"]:
+    """The most probable Q, by expectation maximisation over which of them each move followed."""
+    mean = prior + _counts(prior, group, slot)
+    mean /= mean.sum(axis=1, keepdims=True)
+    found = np.repeat(mean[..., None], phi.shape[1], axis=-1)
+    if phi.shape[1] == 1:
+        return found
+    for _ in range(sweeps):
+        followed = phi * found[group, slot]
+        followed /= followed.sum(axis=1, keepdims=True)
+        found = np.repeat(spread * mean[..., None], phi.shape[1], axis=-1)
+        np.add.at(found, (group, slot), followed)
+        found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def _covariance(
+    prior: Table, group: Any, phi: Any, spread: float
+) -> Float[np.ndarray, "groups features features"]:
+    """The inverse of A: a priori Q are uncertain together, by the prior, and each by ``spread``."""
+    features = phi.shape[1]
+    before = 1.0 / prior.sum(axis=1)[:, None, None] + np.eye(features) / spread
+    information = np.linalg.inv(before)
+    np.add.at(information, group, phi[:, :, None] * phi[:, None])
+    return np.linalg.inv(information)
+
+
+def _held_out(prior: Table, group: Any, slot: Any, phi: Any, spread: float, moment: Any) -> float:
+    """Log-probability of moves at even moments given those at odd ones, and vice versa."""
+    score = 0.0
+    for half in range(2):
+        out = moment % 2 == half
+        fitted = _most_probable(prior, group[~out], slot[~out], phi[~out], spread)
+        chance = np.sum(phi[out] * fitted[group[out], slot[out]], axis=1)
+        score += float(np.sum(np.log(np.maximum(chance, 1e-12))))
+    return score
 
 
 def observed_slots(data: Transitions) -> Any:

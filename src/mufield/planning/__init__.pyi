@@ -15,3 +15,5 @@ from .mirror_planner import MirrorPlanner as MirrorPlanner
 from .planner import AbstractPlanner as AbstractPlanner
 from .planner import Plan as Plan
 from .refine import Refinement as Refinement
+from .shocks import PathPlan as PathPlan
+from .shocks import plan_over_paths as plan_over_paths

@@ -11,18 +11,18 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Scalar
 from ..actions import MoveSet
 from ..constraints.lagrangian import AugmentedLagrangian
+from ..flow.backward import Sweep, Weights
 from ..flow.flow import Flow
-from ..flow.moves import MoveFlow
+from ..flow.moves import MoveFlow, coarse_moves
 from ..flow.rollout import Rollout
-from ..flow.sweep import Sweep, Weights
 from ..problem import Motion
-from .free import FreeMoves, moves_of
 from .planner import Actions
+from .refine import FreeMoves, Refinement
 
 
 class StepRule(eqx.Module):
@@ -69,6 +69,10 @@ class MirrorState(eqx.Module):
     lagrangian: AugmentedLagrangian | None
     free: FreeMoves | None = None
 
+    def flow_of(self, moves: MoveFlow) -> MoveFlow:
+        """The flow over the state's moves: the listed ones, or those that it has found."""
+        return moves if self.free is None else self.free.of(moves)
+
     @property
     def weights(self) -> Weights:
         """The policy's weights."""
@@ -93,7 +97,7 @@ class MirrorState(eqx.Module):
 
 
 def regular_moves(
-    flow: Flow, motion: Motion, actions: Actions, *, points: int, controls: int = 2
+    flow: Flow, motion: Motion, actions: Actions, *, points: int | None = None, controls: int = 2
 ) -> MoveFlow:
     """The flow over a regular set of moves.
 
@@ -104,13 +108,11 @@ def regular_moves(
         flow: The flow of the problem to plan in.
         motion: The law of motion.
         actions: What agents can do.
-        points: Actions on each axis of a box.
+        points: Actions on each axis of a box; by default those of `coarse_moves`.
         controls: Values of eta on each axis; 2 stands for the corners of [-1, 1]^p and its centre,
             the middle of the confidence band.
     """
-    own = actions.points(points)
-    if isinstance(actions, MoveSet) and actions.available is not None:
-        own = actions.by_cell(flow.problem.grid.n_cells)
+    own = own_moves(actions, points)
     size = flow.problem.actions.dim - actions.dim
     if size == 0:
         return MoveFlow(flow, motion, own)
@@ -124,11 +126,26 @@ def regular_moves(
     return MoveFlow(flow, motion, moves, group=len(etas))
 
 
+def own_moves(actions: Actions, points: int | None) -> Float[Array, "*cells moves action_dim"]:
+    """The moves of `regular_moves` without controls."""
+    if points is None or isinstance(actions, MoveSet):
+        return coarse_moves(actions)
+    return actions.points(points)
+
+
 def uniform_weights(moves: MoveFlow) -> Weights:
     """All moves equally likely."""
     # Else XLA would fold this large constant, which takes seconds.
     weights: Weights = jax.lax.optimization_barrier(moves.uniform())
     return weights
+
+
+def rest_weights(moves: MoveFlow) -> Weights:
+    """Agents at rest: the move that is nearest to it in each cell, without any control."""
+    rest = jnp.asarray(moves.flow.problem.actions.rest, dtype=moves.actions.dtype)
+    nearest = jnp.argmin(jnp.sum((moves.actions - rest) ** 2, axis=-1), axis=-1)
+    weights = jax.nn.one_hot(nearest, moves.actions.shape[-2], dtype=moves.actions.dtype)
+    return jnp.broadcast_to(weights, moves.uniform().shape)
 
 
 def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
@@ -152,7 +169,7 @@ def begin_ascent(
     # A move of weight zero would never come back.
     logits = jnp.log(jnp.maximum(weights, 1e-12))
     weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
-    moves, begun = moves_of(moves, free), moves.flow.problem.begun
+    moves, begun = moves if free is None else free.of(moves), moves.flow.problem.begun
     sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
     spread = _spread(sweep, jnp.sum(begun))
     if constraints is not None and lagrangian is None:
@@ -229,7 +246,8 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
     if free is not None:
         assert old.slopes is not None
         free = free.step(old.slopes, moves.flow.problem.actions)
-    new = moves_of(moves, free).sweep(weights, bound=bound, lagrangian=state.lagrangian)
+    now = moves if free is None else free.of(moves)
+    new = now.sweep(weights, bound=bound, lagrangian=state.lagrangian)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.objective)  # what rounding explains
     # A comparison with NaN is false, so a step that is not finite is undone as well.
     better = new.objective >= old.objective - slack
@@ -258,8 +276,9 @@ def _update_multipliers(moves: MoveFlow, bound: bool, state: MirrorState) -> Mir
     assert state.sweep.penalty is not None
     lagrangian = state.lagrangian.updated(state.sweep.penalty)
     known = state.sweep.rollout
-    now = moves_of(moves, state.free)
-    sweep = now.sweep(state.weights, bound=bound, lagrangian=lagrangian, rollout=known)
+    sweep = state.flow_of(moves).sweep(
+        state.weights, bound=bound, lagrangian=lagrangian, rollout=known
+    )
     upper = _least(sweep.upper, state.upper)
     return replace(state, lagrangian=lagrangian, sweep=sweep, upper=upper)
 
@@ -280,18 +299,52 @@ def final_rollout(moves: MoveFlow, state: MirrorState) -> Rollout:
 
 
 @eqx.filter_jit
-def no_worse(moves: MoveFlow, start: MirrorState, end: MirrorState) -> tuple[MirrorState, Rollout]:
-    """The end of an ascent and its flow, or the start if that earns more by the motion itself.
+def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> tuple[MirrorState, Rollout]:
+    """The end of an ascent and its flow, or another state that earns more by the motion itself.
 
-    A sweep is undone where J falls, but J of a sweep may be approximate. With constraints the end
-    may earn less because it satisfies them.
+    A sweep is undone where J falls, but J of a sweep may be approximate. With constraints, states
+    that satisfy them come first.
     """
-    last = final_rollout(moves, end)
-    if end.lagrangian is not None or not interpolates(moves):
-        return end, last
-    first = final_rollout(moves, start)
-    better = ~(first.value > last.value)
-    chosen: tuple[MirrorState, Rollout] = jax.tree.map(
-        lambda new, old: jnp.where(better, new, old), (end, last), (start, first)
-    )
-    return chosen
+    problem = moves.flow.problem
+
+    def feasible(rollout: Rollout) -> Bool[Array, ""]:
+        if problem.constraints is None:
+            return jnp.asarray(True)
+        return jnp.min(problem.margins(rollout.mass)) >= -problem.constraints.tolerance
+
+    best = end, final_rollout(moves, end)
+    for other in others:
+        upper = _least(other.upper, end.upper)
+        state = replace(other, lagrangian=end.lagrangian, upper=upper, sweeps=end.sweeps)
+        rollout = final_rollout(moves, state)
+        now, then = feasible(rollout), feasible(best[1])
+        more = jnp.isfinite(state.planned) & (rollout.value > best[1].value)
+        better = now & (more | ~then)
+        best = jax.tree.map(partial(jnp.where, better), (state, rollout), best)
+    return best
+
+
+def refine(
+    moves: MoveFlow,
+    motion: Motion,
+    state: MirrorState,
+    rule: StepRule,
+    refinement: Refinement,
+    points: int,
+) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps 2"]]:
+    """The flow over the found moves, the last state there, J and gap after each sweep.
+
+    Args:
+        moves: The flow over the coarse moves.
+        motion: The law of motion, or a table of it.
+        state: The last state of the ascent over the coarse moves.
+        rule: How long steps are.
+        refinement: How many moves are kept, and how many sweeps are made.
+        points: Number of coarse actions on each axis; controls have three values.
+    """
+    free, weights = refinement.start(moves, state.weights, points)
+    fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
+    start = begin_ascent(fine, weights, rule, False, state.lagrangian, free)
+    sweeps = refinement.sweeps
+    end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps, rule, False)
+    return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures

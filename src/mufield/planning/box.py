@@ -26,8 +26,8 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Mass, Scalar, State, Step
 from ..actions import Box
-from ..flow.degree import degree_in_action
 from ..flow.flow import Flow
+from ..flow.motions import degree_in_action
 from ..flow.phi import displacements
 from ..policies.base import ActionLaw
 from ..problem import Motion

@@ -18,10 +18,9 @@ from .._progress import progress_bar
 from .._types import Scalar
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
+from ..flow.checks import check_planned
 from ..flow.flow import Flow
-from ..flow.rollout import check_planned
 from ..policies.base import Profile
-from ..policies.network import NetworkPolicy
 from ..problem import Motion
 from .planner import late_gain, note_of, outcome_of
 
@@ -75,12 +74,6 @@ class BPTTResult(eqx.Module):
     skipped: Int[Array, "starts"]
     outcome: str = eqx.field(static=True)
     margins: Float[Array, "horizon limits"] | None = None
-
-    @property
-    def lipschitz(self) -> float | None:
-        """For networks, a bound of the policy's Lipschitz constant in the position."""
-        policy = self.profile.join(self.profile.per_step)
-        return float(policy.lipschitz()) if isinstance(policy, NetworkPolicy) else None
 
     @property
     def note(self) -> str:

@@ -21,11 +21,11 @@ from .._types import Key, Margins, Mass, Scalar, Step
 from ..actions import Box
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
+from ..flow.backward import Choices, backward
 from ..flow.flow import Flow
 from ..flow.motions import dependence, trips_see_mu
 from ..flow.moves import MoveFlow
 from ..flow.phi import displacements
-from ..flow.rollout import Choices, backward
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..problem import Motion, Problem
 from .box import BoxSearch

@@ -20,7 +20,6 @@ from .ascent import (
     final_rollout,
     own_weights,
 )
-from .free import moves_of
 from .planner import LeastMargins
 
 
@@ -154,7 +153,7 @@ def _restart(
     """
     highest = jnp.max(state.logits, axis=-1, keepdims=True)
     logits = jnp.maximum(state.logits - highest, math.log(1e-8))
-    now, weights = moves_of(moves, state.free), jax.nn.softmax(logits, axis=-1)
+    now, weights = state.flow_of(moves), jax.nn.softmax(logits, axis=-1)
     sweep = now.sweep(weights, bound=bound, lagrangian=lagrangian)
     return replace(
         state,

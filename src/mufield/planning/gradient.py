@@ -21,7 +21,8 @@ from ..actions import Box
 from ..checks import is_a
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.flow import Flow
-from ..flow.motions import AbstractJointMotion, hallucinated, prediction_of, tabulated
+from ..flow.motion_table import tabulated
+from ..flow.motions import AbstractJointMotion, hallucinated, prediction_of
 from ..flow.moves import MoveFlow
 from ..flow.rollout import Rollout
 from ..policies.base import Profile

@@ -12,8 +12,7 @@ from ..actions import Box
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.encoders import AbstractEncoder, Unseen
-from ..policies.network import network_profile
-from ..policies.squash import SquashedTable
+from ..policies.network import SquashedTable, network_profile
 from ..policies.tables import TablePolicy
 from ..problem import Problem
 from ..space.grid import Grid

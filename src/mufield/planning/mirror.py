@@ -16,18 +16,21 @@ from .._types import Margins, Scalar
 from ..checks import distribution
 from ..constraints.reachability import without_unreachable
 from ..errors import UserError
+from ..flow.backward import Weights
+from ..flow.checks import check_planned
 from ..flow.moves import MoveFlow, coarse_points
-from ..flow.rollout import Rollout, check_planned
-from ..flow.sweep import Weights
+from ..flow.rollout import Rollout
 from ..policies.base import Profile
 from .ascent import (
     MirrorState,
     StepRule,
     ascend,
     begin_ascent,
+    best_of,
     final_rollout,
     interpolates,
-    no_worse,
+    refine,
+    rest_weights,
     uniform_weights,
 )
 from .certificate import certificate, is_concave
@@ -154,9 +157,10 @@ class MirrorAscent(eqx.Module):
     ) -> MirrorResult:
         """Ascends until the bracket is narrow enough or the sweeps are used up.
 
-        The plan earns no less than the first policy, unless it is to satisfy constraints. Those on
-        the mass of a region are left out after moves for which no policy can satisfy them, with a
-        note. Raises `InfeasibleError` if no policy can satisfy one at all.
+        The plan earns no less than the first policy and than agents at rest, of those that satisfy
+        the constraints; rest counts if it is one of the moves. Constraints on the mass of a region
+        are left out after moves for which no policy can satisfy them, with a note. Raises
+        `InfeasibleError` if no policy can satisfy one at all.
         """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
@@ -165,6 +169,7 @@ class MirrorAscent(eqx.Module):
         tolerance = 0.0 if constraints is None else constraints.tolerance
         concave = self.bound and is_concave(moves.flow, moves.motion)
         start = state = self.init(moves, weights)
+        rest = begin_ascent(moves, rest_weights(moves), self.steps, self.bound, start.lagrangian)
         history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
@@ -186,7 +191,7 @@ class MirrorAscent(eqx.Module):
         if constraints is not None:
             state = make_feasible(moves, state, self.steps, self.bound)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
-        state, rollout = no_worse(moves, start, state)
+        state, rollout = best_of(moves, state, start, rest)
         box, listed, points = moves.free, moves, coarse_points(problem.actions.dim)
         if box and self.refinement.pays(problem, points):
             fine = self._refined(moves, state, rollout, points)
@@ -194,6 +199,8 @@ class MirrorAscent(eqx.Module):
                 moves, state, rollout, figures = fine
                 history.append(figures)
                 outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))
+        if history[-1][-1, 0] != rollout.value:  # polished, or the start or rest was better
+            history.append(jnp.stack([rollout.value, state.sweep.gap])[None])
         check_planned(problem, moves.motion, rollout.mass, rollout.value, state.planned)
         margins = None
         if constraints is not None:
@@ -226,9 +233,8 @@ class MirrorAscent(eqx.Module):
         self, moves: MoveFlow, state: MirrorState, rollout: Rollout, points: int
     ) -> tuple[MoveFlow, MirrorState, Rollout, Array] | None:
         """The plan over free moves, its flow and history; None if the coarse plan is better."""
-        fine, found, figures = self.refinement.refine(
-            moves, moves.motion, state, self.steps, points
-        )
+        settings = (self.steps, self.refinement, points)
+        fine, found, figures = refine(moves, moves.motion, state, *settings)
         if found.lagrangian is not None:
             found = make_feasible(fine, found, self.steps, False)
             assert found.free is not None

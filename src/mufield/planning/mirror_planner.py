@@ -1,5 +1,6 @@
 """Mirror ascent as a learner's planner: it plans over actions, or joint actions ``(a, eta)``."""
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Scalar
 from ..flow.flow import Flow
-from ..flow.motions import tabulated
+from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow, coarse_points
 from ..flow.rollout import Rollout
 from ..policies.base import Profile
@@ -21,10 +22,13 @@ from .ascent import (
     StepRule,
     ascend,
     begin_ascent,
+    best_of,
     final_rollout,
-    no_worse,
+    own_moves,
     own_weights,
+    refine,
     regular_moves,
+    rest_weights,
     uniform_weights,
 )
 from .constrained import constrained_ascent
@@ -35,15 +39,16 @@ from .refine import Refinement, own_table
 class MirrorPlanner(AbstractPlanner):
     """Plans randomised policies by mirror ascent over actions, or joint actions ``(a, eta)``.
 
-    Each plan starts anew, so that it is a function of the motion alone.
+    Each plan starts anew, so that it is a function of the motion alone. Without constraints it
+    earns no less than the uniform policy and than agents at rest, under the motion that it is
+    planned with; if actions between the moves are planned with a table of that motion, under it.
 
     Attributes:
         points: Moves on each axis of an action box; by default 9, or 5 in three dimensions, from
             which plans go on to any other actions.
         controls: Points of eta on each axis; 2 are the corners of [-1, 1]^p and its centre.
         sweeps: Sweeps of mirror ascent over the coarse moves.
-        refinement: How plans go on; by default they keep to the moves if `points` is given, and
-            always with constraints, because sampled models judge them on those moves.
+        refinement: How plans go on; by default they keep to the moves if `points` is given.
     """
 
     points: int | None = eqx.field(static=True, default=None)
@@ -54,12 +59,9 @@ class MirrorPlanner(AbstractPlanner):
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
         """Nothing: every plan starts anew."""
 
-    def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
+    def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
         """The coarse moves without controls."""
-        return actions.points(self._points(actions))
-
-    def _points(self, actions: Actions) -> int:
-        return coarse_points(actions.dim) if self.points is None else self.points
+        return own_moves(actions, self.points)
 
     def plan(
         self,
@@ -71,34 +73,63 @@ class MirrorPlanner(AbstractPlanner):
         least: LeastMargins | None = None,
     ) -> Plan:
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
-        problem, points, dim = flow.problem, self._points(actions), actions.dim
-        moves = regular_moves(flow, motion, actions, points=points, controls=self.controls)
-        state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
-        joint, planned, weights = moves.actions[0], state.planned, own_weights(moves, state)
-        controls = state.weights @ jnp.minimum(jnp.abs(joint[:, dim:]), 1.0)
-        profile = moves.own_profile(weights, dim)
-        goes_on = self.refinement
-        if goes_on is None:
-            goes_on = Refinement() if self.points is None else Refinement(sweeps=0)
-        if problem.constraints is None and goes_on.pays(problem, points):
-            table = tabulated(problem, motion, actions)
-            fine, found, _ = goes_on.refine(moves, table, state, StepRule(), points)
-            better = found.planned > rollout.value
-            sizes = jnp.einsum("hkm,hkma->hka", found.weights, jnp.abs(fine.actions[..., dim:]))
-            rollout, controls = jax.tree.map(
-                partial(jnp.where, better), (found.sweep.rollout, sizes), (rollout, controls)
+        problem, dim = flow.problem, actions.dim
+        if problem.shocks is not None:
+            from .shocks import plan_for_learner  # not needed without shocks
+
+            build = partial(
+                regular_moves, actions=actions, points=self.points, controls=self.controls
             )
-            own = joint[:: moves.group, :dim]
-            both = own_table(own, weights, fine.actions[..., :dim], found.weights, better)
-            profile = Profile.stacked(TablePolicy(*both, problem.grid), problem.horizon)
-        return Plan(
-            profile=profile,
+            return plan_for_learner(flow, motion, actions, build, self.sweeps, key)
+        moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
+        state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
+        planned, weights = state.planned, own_weights(moves, state)
+        sizes = jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)
+        coarse = Plan(
+            profile=moves.own_profile(weights, dim),
             memory=None,
             value=jnp.where(jnp.isfinite(planned), rollout.value, jnp.nan),
             mass=rollout.mass,
-            control=control_size(problem, rollout.mass, controls),
+            control=_control(flow, rollout, state, sizes),
             late_gain=gain,
         )
+        goes_on = self.refinement
+        if goes_on is None:
+            goes_on = Refinement() if self.points is None else Refinement(sweeps=0)
+        points = coarse_points(dim) if self.points is None else self.points
+        if not goes_on.pays(problem, points):
+            return coarse
+        table = tabulated(problem, motion, actions)
+        fine, found, _ = refine(moves, table, state, StepRule(), goes_on, points)
+        rolled, better = found.sweep.rollout, found.planned > rollout.value
+        if problem.constraints is not None:
+            now, then = (jnp.min(problem.margins(each.mass)) for each in (rolled, rollout))
+            better = better & (now >= jnp.minimum(then, 0.0))
+        own = fine.actions[..., :dim]
+        refined = replace(
+            coarse,
+            profile=Profile.stacked(TablePolicy(own, found.weights, problem.grid), problem.horizon),
+            value=jnp.where(better, rolled.value, jnp.nan),
+            mass=rolled.mass,
+            control=_control(flow, rolled, found, jnp.abs(fine.actions[..., dim:])),
+        )
+        if least is not None:
+            return replace(coarse, refined=refined)
+        listed = moves.actions[0, :: moves.group, :dim]
+        both = own_table(listed, weights, own, found.weights, better)
+        figures = jax.tree.map(
+            partial(jnp.where, better), *((p.value, p.mass, p.control) for p in (refined, coarse))
+        )
+        profile = Profile.stacked(TablePolicy(*both, problem.grid), problem.horizon)
+        value, mass, control = figures
+        return replace(coarse, profile=profile, value=value, mass=mass, control=control)
+
+
+def _control(flow: Flow, rollout: Rollout, state: MirrorState, sizes: Array) -> Scalar:
+    """Mean size of the control along a state's plan, from its size in each move."""
+    steps = "hkma" if sizes.ndim == 4 else "kma"
+    mean = jnp.einsum(f"hkm,{steps}->hka", state.weights, sizes)
+    return control_size(flow.problem, rollout.mass, mean)
 
 
 class Ascent(NamedTuple):
@@ -121,5 +152,6 @@ def ascent_from_uniform(moves: MoveFlow, sweeps: int, least: LeastMargins | None
         return Ascent(state, final_rollout(moves, state), None)
     most = max(sweeps, 20)
     end, figures = ascend(moves, start, jnp.asarray(sweeps), most, rule, False)
-    state, rollout = no_worse(moves, start, end)
+    rest = begin_ascent(moves, rest_weights(moves), rule, False)
+    state, rollout = best_of(moves, end, start, rest)
     return Ascent(state, rollout, late_gain(start.value, figures[:sweeps, 0]))

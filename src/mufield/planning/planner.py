@@ -32,6 +32,8 @@ class Plan(eqx.Module):
         control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
         late_gain: `late_gain` of the ascent; None if it is not known.
         note: Why the plan is unusual, such as a fallback; else empty.
+        refined: The same plan with actions anywhere in the box, if it must first be seen whether
+            that satisfies the constraints; its value is NaN if it is no better.
         least: The least margin of each constraint after each move in any sampled model, as a share
             of it; None without constraints, or if nothing is known of them.
     """
@@ -45,6 +47,7 @@ class Plan(eqx.Module):
     note: str = eqx.field(static=True, default="")
     least: Float[Array, "horizon limits"] | None = None
     scouts: Profile | None = None
+    refined: "Plan | None" = None
 
     @property
     def outcome(self) -> str:
@@ -109,8 +112,11 @@ class AbstractPlanner(eqx.Module):
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:
         """What the first plan starts from; arguments as of `plan`."""
 
-    def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
-        """The moves for which `plan` asks what they lead to in sampled models."""
+    def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
+        """The moves for which `plan` asks what they lead to in sampled models.
+
+        The same everywhere, or those of each cell.
+        """
         return actions.points(9)
 
     @abstractmethod

@@ -1,21 +1,56 @@
 """From a plan over coarse moves to one whose few moves lie anywhere in the action box.
 
 The coarse plan is cut to its heaviest moves in each cell and step. Then one ascent changes weights
-and moves together, by the exact derivatives of J through the flow.
+and moves together, by the exact derivatives of J through the flow. Moves go by resilient
+propagation: each axis of each move has a reach of its own, and only the sign of the derivative of J
+counts. So neither the unit of the reward nor the mass of a cell matters.
 """
 
 from dataclasses import replace
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..actions import Box
-from ..flow.degree import degree_in_action
+from ..actions import Box, MoveSet
+from ..flow.backward import Weights
+from ..flow.motions import degree_in_action
 from ..flow.moves import MoveFlow
-from ..problem import Motion, Problem
-from .ascent import MirrorState, StepRule, ascend, begin_ascent
-from .free import FreeMoves
+from ..problem import Problem
+
+FreeActions = Float[Array, "steps cells moves action_dim"]
+
+
+class FreeMoves(eqx.Module):
+    """Moves that an ascent changes, each on its own.
+
+    Attributes:
+        actions: The moves.
+        reach: How far each axis of each move goes in the next sweep.
+        signs: The signs of the last derivatives; zero after a sweep that was undone.
+    """
+
+    actions: FreeActions
+    reach: FreeActions
+    signs: FreeActions
+
+    def step(self, slopes: FreeActions, box: Box | MoveSet) -> "FreeMoves":
+        """Moves uphill within the box; a reach grows while its sign stays, and else is halved."""
+        signs = jnp.sign(slopes)
+        agree = signs * self.signs
+        factor = jnp.where(agree > 0, 1.2, jnp.where(agree < 0, 0.5, 1.0)).astype(slopes.dtype)
+        reach = self.reach * factor
+        lower, upper = (jnp.asarray(end, dtype=reach.dtype) for end in (box.lower, box.upper))
+        return FreeMoves(jnp.clip(self.actions + reach * signs, lower, upper), reach, signs)
+
+    def back(self) -> "FreeMoves":
+        """The same moves after a sweep that was undone: they may have gone too far."""
+        return replace(self, reach=0.5 * self.reach, signs=jnp.zeros_like(self.signs))
+
+    def of(self, moves: MoveFlow) -> MoveFlow:
+        """The flow over these moves."""
+        return moves.with_actions(self.actions)
 
 
 class Refinement(eqx.Module):
@@ -43,32 +78,22 @@ class Refinement(eqx.Module):
         aims = any(far > 1.001 * std for far, std in zip(apart, problem.noise_std, strict=True))
         return aims or degree_in_action(problem, problem.reward) > 0
 
-    def refine(
-        self, moves: MoveFlow, motion: Motion, state: MirrorState, rule: StepRule, points: int
-    ) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps 2"]]:
-        """The flow over the found moves, the last state there, J and gap after each sweep.
+    def start(
+        self, moves: MoveFlow, weights: Weights, points: int
+    ) -> tuple[FreeMoves, Float[Array, "steps cells kept"]]:
+        """The heaviest of listed moves in each cell and step, and their weights.
 
-        Args:
-            moves: The flow over the coarse moves.
-            motion: The law of motion, or a table of it.
-            state: The last state of the ascent over the coarse moves.
-            rule: How long steps are.
-            points: Number of coarse actions on each axis; controls have three values.
+        Of coarse actions there are ``points`` on each axis; controls have three values.
         """
-        problem = moves.flow.problem
-        box, dim = problem.actions, moves.actions.shape[-1]
+        problem, dim = moves.flow.problem, moves.actions.shape[-1]
         own = dim if moves.group == 1 else dim - problem.grid.dim
-        sizes = jnp.asarray(box.upper) - jnp.asarray(box.lower)
+        sizes = jnp.asarray(problem.actions.upper) - jnp.asarray(problem.actions.lower)
         count = jnp.where(jnp.arange(dim) < own, max(1, points - 1), 2)
-        free, weights = FreeMoves.heaviest(
-            moves.actions, state.weights, self.kept, self.reach * sizes / count
-        )
-        fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
-        start = begin_ascent(fine, weights, rule, False, state.lagrangian, free)
-        end, figures = ascend(fine, start, jnp.asarray(self.sweeps), self.sweeps, rule, False)
-        assert end.free is not None
-        found = fine.with_actions(end.free.actions)
-        return found, replace(end, sweeps=state.sweeps + end.sweeps), figures
+        weights, which = jax.lax.top_k(weights, min(self.kept, weights.shape[-1]))
+        chosen = moves.actions[jnp.arange(len(moves.actions))[:, None], which]
+        reach = (self.reach * sizes / count).astype(chosen.dtype)
+        free = FreeMoves(chosen, jnp.broadcast_to(reach, chosen.shape), jnp.zeros_like(chosen))
+        return free, weights / jnp.sum(weights, axis=-1, keepdims=True)
 
 
 def own_table(

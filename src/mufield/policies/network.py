@@ -1,7 +1,12 @@
-"""Neural-network policies, bounded to the action box."""
+"""Policies by unbounded parameters, which gradient ascent changes: networks and tables.
 
+tanh maps their outputs to one or several actions in a box.
+"""
+
+import itertools
 import math
-from typing import Any
+from statistics import NormalDist
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Scalar, State
+from .._types import Action, Key, Mass, State, Step
 from ..actions import Box, MoveSet
 from ..checks import whole_number
 from ..errors import UserError
@@ -17,14 +22,114 @@ from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, Profile, check_same
-from .encoders import (
-    AbstractEncoder,
-    Unseen,
-    check_encoder,
-    position_features,
-    position_size,
-)
-from .squash import normal_scores, scattered
+from .encoders import AbstractEncoder, Unseen, check_encoder, position_features, position_size
+from .tables import TablePolicy
+
+
+def squash(box: Box, raw: Float[Array, "*batch action_dim"]) -> Float[Array, "*batch action_dim"]:
+    """Maps any numbers into the box."""
+    lower, upper = box.corners(raw.dtype)
+    return lower + (upper - lower) * 0.5 * (jnp.tanh(raw) + 1.0)
+
+
+def unsquash(
+    box: Box, actions: Float[Array, "*batch action_dim"], inside: float = 0.97
+) -> Float[Array, "*batch action_dim"]:
+    """The inverse of `squash`, with actions at most ``inside`` of the way from centre to border.
+
+    Nearer to the border the slope of tanh vanishes, and gradient ascent could not move them.
+    """
+    lower, upper = box.corners(actions.dtype)
+    share = 2.0 * (actions - lower) / (upper - lower) - 1.0
+    return jnp.arctanh(jnp.clip(share, -inside, inside))
+
+
+def scattered(
+    box: Box,
+    centre: Float[Array, "*cells action_dim"],
+    spread: Float[Array, "*cells action_dim"] | None,
+    points: int,
+) -> ActionLaw:
+    """Equally likely actions that stand for a normal distribution, squashed to the box.
+
+    Action number i is ``squash(centre + softplus(spread) * z_i)``, with the `normal_scores` z.
+    They are finitely many, so that Phi, the simulator and each agent share one definition. Without
+    a spread the centre is the only action.
+    """
+    if spread is None:
+        return ActionLaw.certain(squash(box, centre))
+    scores = jnp.asarray(normal_scores(points, box.dim), dtype=centre.dtype)
+    raw = centre[..., None, :] + jax.nn.softplus(spread)[..., None, :] * scores
+    actions = squash(box, raw)
+    weights = jnp.full(actions.shape[:-1], 1.0 / len(scores), dtype=actions.dtype)
+    return ActionLaw(actions=actions, weights=weights)
+
+
+def unspread(
+    box: Box,
+    centre: Float[Array, "*cells action_dim"],
+    deviation: Float[Array, "*cells action_dim"],
+) -> Float[Array, "*cells action_dim"]:
+    """The ``spread`` with which `scattered` actions have about a given standard deviation."""
+    lower, upper = box.corners(centre.dtype)
+    slope = 0.5 * (upper - lower) * (1.0 - jnp.tanh(centre) ** 2)
+    # Not so small that its gradient vanishes, not so wide that all actions are at the border.
+    wanted = jnp.clip(deviation / slope, 0.05, 3.0)
+    return jnp.log(jnp.expm1(wanted))
+
+
+def normal_scores(points: int, dim: int) -> Float[np.ndarray, "moves dim"]:
+    """Quantiles of the normal distribution, ``points`` on each axis, scaled to unit variance."""
+    if points < 2:
+        raise UserError(f"a spread needs at least two points on each axis, got {points}")
+    scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])
+    scores = scores / np.sqrt(np.mean(scores**2))
+    return np.asarray(list(itertools.product(scores, repeat=dim)))
+
+
+class SquashedTable(AbstractPolicy):
+    """A table by unbounded parameters, which gradient ascent changes; `table` is the table itself.
+
+    The centre of each cell's actions is squashed to the action box by tanh. With a width, agents
+    draw actions around it: those that all do the same would stay together but for the noise.
+
+    Attributes:
+        centre: Centre of each cell's actions, before they are squashed.
+        width: How far actions scatter on each axis, before `softplus`; None for a single action.
+        scatter: Number of different actions on each axis.
+    """
+
+    centre: Float[Array, "*steps cells action_dim"]
+    width: Float[Array, "*steps cells action_dim"] | None
+    box: Box
+    scatter: int = eqx.field(static=True)
+    sees_mu: ClassVar[bool] = False
+    by_cell: ClassVar[bool] = True
+
+    @classmethod
+    def around(
+        cls,
+        box: Box,
+        mean: Float[Array, "steps cells action_dim"],
+        deviation: Float[Array, "steps cells action_dim"],
+        scatter: int,
+    ) -> "SquashedTable":
+        """The table whose actions have about this mean and this standard deviation."""
+        centre = unsquash(box, mean)
+        return cls(centre, unspread(box, centre, deviation) if scatter > 1 else None, box, scatter)
+
+    def table(self, grid: Grid | None = None) -> TablePolicy:
+        """The actions themselves."""
+        law = scattered(self.box, self.centre, self.width, self.scatter)
+        return TablePolicy(law.actions, law.weights, grid)
+
+    def law(self, state: State, mu: MeanField) -> ActionLaw:
+        """The actions of the agent's cell, all equally likely."""
+        return self.table().law(state, mu)
+
+    def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
+        """The whole table, without a look-up."""
+        return self.table().at_cells(grid, mass, step)
 
 
 class NetworkPolicy(AbstractPolicy):
@@ -43,7 +148,7 @@ class NetworkPolicy(AbstractPolicy):
         mu: How the population is seen.
         grid: The space, to scale positions.
         points: Number of different actions on each axis; 1 for a deterministic policy, more for
-            actions as in `mufield.policies.squash.scattered`.
+            actions as in `scattered`.
     """
 
     from_state: Float[Array, "*steps width position"]
@@ -78,24 +183,6 @@ class NetworkPolicy(AbstractPolicy):
         """The network's action, or its scattered actions, all equally likely."""
         centre, *spread = jnp.split(self.raw(state, mu), 1 if self.points == 1 else 2)
         return scattered(self.box, centre, spread[0] if spread else None, self.points)
-
-    def lipschitz(self) -> Scalar:
-        """An upper bound of the Lipschitz constant in the position (assumption
-        LipschitzPolicyAndReward): the product of the layers' spectral norms.
-
-        The dependence on mu is not covered. The bound is the largest over the steps of a stacked
-        profile, and over the scattered actions.
-        """
-        axes = zip(self.grid.periodic, self.grid.extent, strict=True)
-        slope = max((2 * math.pi if periodic else 2.0) / extent for periodic, extent in axes)
-        bound = _spectral(self.from_state) * slope  # of position_features
-        for weight, _ in self.hidden:
-            bound = bound * _spectral(weight)
-        widest = max(hi - lo for lo, hi in zip(self.box.lower, self.box.upper, strict=True))
-        if self.points > 1:
-            farthest = float(np.abs(normal_scores(self.points, 1)).max())
-            bound = bound * math.sqrt(1.0 + farthest**2)
-        return jnp.max(bound) * widest / 2
 
 
 def network_profile(
@@ -151,7 +238,3 @@ def network_profile(
 def _weights(key: Key, rows: int, columns: int, gain: float, dtype: Any) -> Array:
     scale = gain / math.sqrt(max(1, columns))
     return scale * jax.random.normal(key, (rows, columns), dtype=dtype)
-
-
-def _spectral(weight: Float[Array, "... rows columns"]) -> Float[Array, "..."]:
-    return jnp.linalg.svd(weight, compute_uv=False)[..., 0]

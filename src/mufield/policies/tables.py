@@ -56,13 +56,14 @@ class TablePolicy(AbstractPolicy):
     @classmethod
     def mixing(
         cls,
-        moves: Float[Array, "moves action_dim"],
+        moves: Float[Array, "*cells moves action_dim"],
         weights: Float[Array, "*steps rows moves"],
         grid: Grid | None = None,
     ) -> "TablePolicy":
-        """A table with the same moves in all cells, and weights for each cell."""
+        """A table with the same moves at all steps, and in all cells or for each its own."""
         moves, weights = _as_array(moves, "moves"), _as_array(weights, "weights")
-        actions = jnp.broadcast_to(moves, (*weights.shape[:-2], 1, *moves.shape))
+        rows = moves if moves.ndim > 2 else moves[None]
+        actions = jnp.broadcast_to(rows, (*weights.shape[:-2], *rows.shape))
         return cls(actions=actions, weights=weights, grid=grid)
 
     @property

@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..checks import PerAxis, bounds, numbers, per_axis, whole_number
 from ..errors import UserError
-from .drawing import parse_drawing
 
 Points = TypeVar("Points", Array, np.ndarray)
 """Arrays of JAX or of NumPy; methods return the same kind as they are given."""
@@ -95,7 +94,7 @@ class Grid:
         single line is a one-dimensional map; a sequence of drawings is a stack of floors, the first
         at z = 0. Blank lines around a drawing and spaces around a line are ignored.
         """
-        walls = parse_drawing(drawing)
+        walls = _walls(drawing)
         low = per_axis(lower, walls.ndim, float, "lower")
         size = per_axis(cell_size, walls.ndim, float, "cell_size")
         if any(not s > 0 for s in size):
@@ -178,9 +177,8 @@ class Grid:
 
     def in_cells(self, points: Float[Points, "*batch dim"]) -> Float[Points, "*batch dim"]:
         """Points measured in cells from the lower corner."""
-        xp = _library(points)
-        lower, size = xp.asarray(self.lower), xp.asarray(self.cell_size)
-        place: Points = (points - lower.astype(points.dtype)) / size.astype(points.dtype)
+        lower, size = (np.asarray(x, dtype=points.dtype) for x in (self.lower, self.cell_size))
+        place: Points = (points - lower) / size
         return place
 
     def index_of(self, points: Float[Points, "*batch dim"]) -> Int[Points, "*batch"]:
@@ -231,10 +229,9 @@ class Grid:
     ) -> Float[Points, "... dim"]:
         """``end - start``, taken the shorter way round on periodic axes."""
         difference = end - start
-        xp = _library(difference)
-        extent = xp.asarray(self.extent).astype(difference.dtype)
-        wrapped = difference - extent * xp.round(difference / extent)
-        shorter: Points = xp.where(xp.asarray(self.periodic), wrapped, difference)
+        extent = np.asarray(self.extent, dtype=difference.dtype)
+        wrapped = difference - extent * (difference / extent).round()
+        shorter: Points = _library(difference).where(np.array(self.periodic), wrapped, difference)
         return shorter
 
     def place(self, cell: int) -> str:
@@ -245,9 +242,9 @@ class Grid:
         """What Phi needs of a motion's results: displacements from where agents stand."""
         return self.displacement(start, ends)
 
-    def aim(self, state: Array, wanted: Array) -> Float[Array, "dim"]:
+    def aim(self, state: Array, end: Array) -> Float[Array, "dim"]:
         """Where one agent would be without noise and walls, the shorter way round."""
-        return state + self.displacement(state, wanted)
+        return state + self.displacement(state, end)
 
     def extremes(
         self, targets: Float[Array, "cells moves dim"], used: Bool[Array, "cells moves"]
@@ -277,7 +274,7 @@ class Grid:
     def to_array(
         self, values: Float[Array | np.ndarray, "*batch cells"], fill: float = math.nan
     ) -> Float[np.ndarray, "..."]:
-        """Turns vectors over the free cells into arrays over the box, with ``fill`` in walls."""
+        """Vectors over the free cells as arrays over the box, with ``fill`` in walls."""
         values = np.asarray(values)
         full = np.full((*values.shape[:-1], *self.shape), fill, dtype=values.dtype)
         full[(..., *self.free_cells.T)] = values
@@ -297,3 +294,39 @@ class Grid:
 
 def _library(array: Array | np.ndarray) -> Any:
     return np if isinstance(array, np.ndarray) else jnp
+
+
+def _walls(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
+    """The wall mask of a drawing or a stack of them, with axes (x,), (x, y) or (x, y, z)."""
+    if isinstance(drawing, str):
+        return _floor(drawing)
+    if not isinstance(drawing, Sequence) or not drawing:
+        raise UserError(
+            "a map must be a drawing of '#' and '.', or a list of drawings, one for each floor; "
+            f"got {drawing!r}; use Grid.box(..., walls=mask) for arrays"
+        )
+    floors = [np.atleast_2d(_floor(each).T).T for each in drawing]
+    shapes = [floor.shape for floor in floors]
+    if len(set(shapes)) > 1:
+        raise UserError(f"all floors must have the same width and depth, got {shapes}")
+    return np.stack(floors, axis=-1)
+
+
+def _floor(drawing: str) -> Bool[np.ndarray, "..."]:
+    lines = [line.strip() for line in drawing.strip().splitlines()]
+    if not lines:
+        raise UserError("the map is empty: draw at least one line of '#' and '.'")
+    for number, line in enumerate(lines, start=1):
+        if len(line) != len(lines[0]):
+            raise UserError(
+                f"all lines of a map must have the same length: line 1 has {len(lines[0])} "
+                f"characters, line {number} has {len(line)}; pad it with '.' or '#'"
+            )
+        if unknown := line.strip("#.")[:1]:
+            raise UserError(
+                f"unknown character {unknown!r} at line {number}, column {line.index(unknown) + 1}"
+                ": use '#' for a wall and '.' for a free cell"
+            )
+    # Drawn top to bottom; stored with y growing upwards.
+    walls = np.array([[character == "#" for character in line] for line in lines[::-1]]).T
+    return walls[:, 0] if walls.shape[1] == 1 else walls

@@ -29,12 +29,16 @@ class MeanField(eqx.Module):
         here: Mass of the cell that the agent is in, the paper's mu(s). Faster than a look-up:
             evaluated for all cells at once, it is the mass vector itself.
         step: Number h of the step, from 0; H at the end, if that is paid.
+        shock: Value of the present shock, if the problem has `mufield.Shocks`.
+        shock_number: Its number among the values.
     """
 
     mass: Mass
     here: Scalar
     grid: Grid = eqx.field(static=True)
     step: Step = 0
+    shock: Any = None
+    shock_number: Int[Array, ""] | None = None
 
     @property
     def density_here(self) -> Scalar:

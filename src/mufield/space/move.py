@@ -1,6 +1,7 @@
 """How agents move: towards a target, by the rule for walls, with noise."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -91,7 +92,7 @@ def move_many(grid: Grid, start: Places, cell: Int[Array, "agents"], target: Pla
     )
 
 
-def one_by_one(rule: Callable[..., Move], *parts: Places) -> Ends:
+def one_by_one(rule: Callable[..., Move], *parts: tuple[Array, ...]) -> Ends:
     """The moves of many agents by a rule for one, which takes vectors."""
 
     def one(*parts: Sequence[Array]) -> Ends:
@@ -148,12 +149,48 @@ def check_rounding(grid: Grid, dtype: Any) -> None:
         )
 
 
-class GaussianNoise(eqx.Module):
+class AbstractNoise(eqx.Module):
+    """What chance does to a move, by a few random numbers for each agent."""
+
+    centred: ClassVar[bool] = True
+    """Whether agents always stand in the middle of their cells."""
+
+    def numbers(self, grid: Grid) -> int:
+        """How many random numbers a move needs."""
+        return 1
+
+    def draws(self, grid: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
+        """The random numbers of one agent's move."""
+        return jax.random.uniform(key, (self.numbers(grid),), dtype=dtype)
+
+    def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
+        """A draw of each number that is uniform between 0 and 1."""
+        return uniform
+
+    def parts(self, target: Array) -> tuple[Array, ...]:
+        """The target as `move_many` takes it."""
+        return tuple(target)
+
+    @abstractmethod
+    def move(self, grid: Grid, state: State, target: Array, draws: Float[Array, "draws"]) -> Move:
+        """Moves one agent that would be at its target without noise and walls."""
+
+    def move_many(
+        self, grid: Grid, start: Places, cell: Array, target: tuple[Array, ...], draws: Places
+    ) -> Ends:
+        """Moves agents as `move` does, with one array for each axis and each draw."""
+        return one_by_one(partial(self.move, grid), start, target, draws)
+
+    @abstractmethod
+    def scaled(self, factor: float) -> "AbstractNoise":
+        """Noise that is ``factor`` times as strong."""
+
+
+class GaussianNoise(AbstractNoise):
     """Independent Gaussian noise on each axis, added to where an agent would go."""
 
     std: tuple[float, ...] = eqx.field(static=True)
     centred: ClassVar[bool] = False
-    """Whether agents always stand in the middle of their cells."""
 
     def __init__(self, std: PerAxis):
         name, remedy = "the noise's standard deviation", "it must be 0 or more on each axis"
@@ -175,20 +212,16 @@ class GaussianNoise(eqx.Module):
         return GaussianNoise(std)
 
     def numbers(self, grid: Grid) -> int:
-        """How many random numbers a move needs: a standard normal one for each axis."""
+        """One for each axis."""
         return grid.dim
 
     def draws(self, grid: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
-        """The random numbers of one agent's move."""
+        """Standard normal numbers."""
         return jax.random.normal(key, (grid.dim,), dtype=dtype)
 
     def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
-        """A draw of each number that is uniform between 0 and 1."""
+        """Standard normal numbers."""
         return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform - 1.0)
-
-    def parts(self, target: State) -> tuple[Array, ...]:
-        """The target as `move_many` takes it."""
-        return tuple(target)
 
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent towards its target plus the noise."""
@@ -207,7 +240,7 @@ class GaussianNoise(eqx.Module):
         return GaussianNoise(tuple(factor * std for std in self.std))
 
 
-class NeighbourNoise(eqx.Module):
+class NeighbourNoise(AbstractNoise):
     """Noise of the discrete rooms: after its move, an agent may be pushed to a neighbour.
 
     With probability ``intensity`` the agent takes one more move, drawn uniformly from staying
@@ -215,7 +248,6 @@ class NeighbourNoise(eqx.Module):
     """
 
     intensity: float = eqx.field(static=True)
-    centred: ClassVar[bool] = True
 
     def __init__(self, intensity: float):
         self.intensity = number(intensity, "the noise intensity", 0.0, 1.0)
@@ -231,22 +263,6 @@ class NeighbourNoise(eqx.Module):
         """The noise itself, which is the same on all grids."""
         return self
 
-    def numbers(self, grid: Grid) -> int:
-        """How many random numbers a move needs: one that is uniform between 0 and 1."""
-        return 1
-
-    def draws(self, grid: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
-        """The random number of one agent's move."""
-        return jax.random.uniform(key, (1,), dtype=dtype)
-
-    def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
-        """A draw of each number that is uniform between 0 and 1: the number itself."""
-        return uniform
-
-    def parts(self, target: State) -> tuple[Array, ...]:
-        """The target as `move_many` takes it."""
-        return tuple(target)
-
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent to its target, then perhaps on to a neighbour."""
         moved = move(grid, state, target)
@@ -256,12 +272,6 @@ class NeighbourNoise(eqx.Module):
         index = jnp.asarray(grid.neighbours)[moved.index, jnp.argmax(above)]
         centre = jnp.asarray(grid.centres, dtype=state.dtype)[index]
         return Move(position=centre, stopped=moved.stopped, index=index)
-
-    def move_many(
-        self, grid: Grid, start: Places, cell: Int[Array, "agents"], target: Places, draws: Places
-    ) -> Ends:
-        """Moves agents as `move` does, with one array for each axis and each draw."""
-        return one_by_one(partial(self.move, grid), start, target, draws)
 
     def scaled(self, factor: float) -> "NeighbourNoise":
         """Noise of ``factor`` times the intensity."""

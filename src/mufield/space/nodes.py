@@ -4,20 +4,18 @@ import reprlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Key, State
+from .._types import State
 from ..checks import numbers, whole_number
 from ..errors import UserError
 from .grid import Grid
-from .layout import spring_layout
-from .move import Ends, Move
+from .move import AbstractNoise, Move
 
 
 class Nodes(Grid):
@@ -155,10 +153,12 @@ class Nodes(Grid):
 
     @cached_property
     def positions(self) -> Float[np.ndarray, "nodes 2"]:
-        """Where pictures show the nodes: as given, else by a spring layout of the graph."""
+        """Where pictures show the nodes: as given, by a spring layout, or on a circle."""
         if self._given_positions is not None:
             return self._given_positions
-        return spring_layout(self.successors, self.n_cells)
+        if self.successors is None or self.n_cells > 800:  # then springs would take minutes
+            return _circle(self.n_cells)
+        return _spring_layout(self.successors)
 
     def index_of(self, points: Any) -> Any:
         """The nodes of states; -1 for states that are no node's. Whole numbers are nodes."""
@@ -182,9 +182,9 @@ class Nodes(Grid):
         """What Phi needs of a motion's results: the probabilities as they are."""
         return ends
 
-    def aim(self, state: State, wanted: Array) -> Array:
+    def aim(self, state: State, end: Array) -> Array:
         """What an agent's move needs of a motion's result: the probabilities as they are."""
-        return wanted
+        return end
 
     def controls(self, points: int) -> Float[np.ndarray, "controls 1"]:
         """Hallucinated controls: 0 for the mean, i for more probability of successor i - 1."""
@@ -244,60 +244,29 @@ def node_number(value: Array) -> Array:
     return jnp.round(value[0]).astype(jnp.int32)
 
 
-class Successors(eqx.Module):
+class Successors(AbstractNoise):
     """How an agent of a node moves: it draws one of the successors that the motion returns.
 
     It takes the place of noise, which on nodes is part of the motion.
     """
 
-    centred: ClassVar[bool] = True
-
-    def numbers(self, nodes: Grid) -> int:
-        """How many random numbers a move needs: one that is uniform between 0 and 1."""
-        return 1
-
-    def draws(self, nodes: Grid, key: Key, dtype: Any) -> Float[Array, "draws"]:
-        """The random number of one agent's move."""
-        return jax.random.uniform(key, (1,), dtype=dtype)
-
-    def from_uniform(self, uniform: Float[Array, "*agents"]) -> Float[Array, "*agents"]:
-        """A draw of each number that is uniform between 0 and 1: the number itself."""
-        return uniform
-
     def parts(self, target: Float[Array, "slots"]) -> tuple[Array, ...]:
-        """The target as `move_many` takes it."""
+        """The probabilities as one array."""
         return (target,)
 
-    def move(
-        self,
-        nodes: Grid,
-        state: State,
-        target: Float[Array, "slots"],
-        draws: Float[Array, "draws"],
-    ) -> Move:
+    def move(self, grid: Grid, state: State, target: Array, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent to a successor; ``target`` are the probabilities."""
+        target = target.reshape(-1)
         sums = jnp.cumsum(target)
         # A probability of zero must not be drawn, however the sums are rounded.
         above = (sums > draws[0] * sums[-1]) & (target > 0)
-        slot = jnp.argmax(above).astype(jnp.int32)
-        index = slot
-        assert isinstance(nodes, Nodes)
-        if nodes.successors is not None:
-            index = jnp.asarray(nodes.successors)[nodes.index_of(state), slot]
+        index = jnp.argmax(above).astype(jnp.int32)
+        assert isinstance(grid, Nodes)
+        if grid.successors is not None:
+            index = jnp.asarray(grid.successors)[grid.index_of(state), index]
         # Probabilities that are not finite leave a position that every caller refuses.
         position = jnp.where(jnp.isfinite(sums[-1]), index.astype(state.dtype), jnp.nan)[None]
         return Move(position, jnp.zeros(1, dtype=bool), index)
-
-    def move_many(
-        self, nodes: Grid, start: Any, cell: Any, target: tuple[Array, ...], draws: Any
-    ) -> Ends:
-        """Moves agents as `move` does."""
-
-        def one(state: Array, target: Array, draw: Array) -> Ends:
-            moved = self.move(nodes, state[None], target, draw[None])
-            return Ends(tuple(moved.position), tuple(moved.stopped), moved.index)
-
-        return Ends(*jax.vmap(one)(start[0], target[0], draws[0]))
 
     def scaled(self, factor: float) -> "Successors":
         """Itself; raises for another factor than 1, as there is no noise to scale."""
@@ -307,3 +276,27 @@ class Successors(eqx.Module):
                 f"noise_factor = {factor}"
             )
         return self
+
+
+def _spring_layout(successors: Int[np.ndarray, "nodes slots"]) -> Float[np.ndarray, "nodes 2"]:
+    """Where pictures show the nodes of a graph (Fruchterman and Reingold, 1991), from a circle."""
+    n = len(successors)
+    place = _circle(n)
+    joined = np.zeros((n, n), dtype=bool)
+    here, slot = np.nonzero(successors >= 0)
+    joined[here, successors[here, slot]] = True
+    joined |= joined.T
+    length = np.sqrt(4.0 / n)
+    for heat in np.linspace(0.3, 0.0, 100, endpoint=False):
+        apart = place[:, None] - place
+        distance = np.maximum(np.linalg.norm(apart, axis=-1), 1e-3)
+        force = length**2 / distance**2 - joined * distance / length
+        push = np.sum(apart * force[..., None], axis=1)
+        size = np.maximum(np.linalg.norm(push, axis=1, keepdims=True), 1e-9)
+        place = place + push / size * np.minimum(size, heat)
+    return np.asarray(place - place.mean(axis=0))
+
+
+def _circle(n: int) -> Float[np.ndarray, "nodes 2"]:
+    angle = 2 * np.pi * np.arange(n) / n
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)

@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from .._types import State, Stopped
 from .grid import Grid
@@ -207,7 +207,7 @@ def _wall_bit(offset: Sequence[Any], reach: int) -> Any:
     return sum((step + reach) * (2 * reach + 1) ** axis for axis, step in enumerate(offset))
 
 
-def entry(table: Int[Array, "..."], cell: Sequence[Array]) -> Int[Array, "*agents"]:
+def entry(table: Shaped[Array, "..."], cell: Sequence[Array]) -> Shaped[Array, "*agents"]:
     """The table's entry for cells. Bounds are not checked: that would cost more than reading."""
     place: Any = 0
     for number, size in zip(cell, table.shape, strict=True):

@@ -1,14 +1,15 @@
-"""Landing by tables: what every wall and border does to the mass of windows.
+"""Landings: where mass comes to rest that leaves the centres of cells.
 
-`mufield.flow.walls` traces where windows lead; here the traces become sparse matrices of zeros and
-ones, fast forwards and backwards in compiled CPU code.
+`Tables` is for Gaussian noise: `mufield.flow.walls` traces where windows lead at walls and borders,
+and here the traces become sparse matrices. `Noiseless` is for motions without such noise, and
+`ToSuccessors` for nodes. On large open maps `mufield.flow.stencil` is faster.
 """
 
+import itertools
 import math
 import string
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, ClassVar
+from functools import lru_cache, partial
 
 import equinox as eqx
 import jax
@@ -19,8 +20,11 @@ from jaxtyping import Array, Float, Int
 from .._arrays import device_array
 from .._progress import stage
 from .._types import Mass
-from ..errors import UserError
 from ..space.grid import Grid
+from ..space.move import NeighbourNoise, Noise
+from ..space.nodes import Nodes
+from ..space.walls import trace
+from .routing import Routing
 from .walls import Traces, split_edges, trace_windows
 from .windows import (
     AbstractLanding,
@@ -32,140 +36,6 @@ from .windows import (
     summed_over_moves,
     window_masses,
 )
-
-
-class Lists(eqx.Module):
-    """A sparse matrix of zeros and ones in rows of equal length, the ELLPACK format.
-
-    Each row of the matrix, an *owner*, lists its columns that are one, the *members* that it sums.
-    Long lists are continued in further rows: where few owners have many members, as corners of
-    walls do, else every list would be as long as the longest.
-
-    Attributes:
-        rows: Members, padded with the number of members: first a row for each owner, then others.
-        owners: The owners of those other rows.
-    """
-
-    rows: Int[Array, "rows width"]
-    owners: Int[Array, "further"]
-    most: ClassVar[int] = 400_000_000
-    """Entries of lists that are refused, because they would fill the memory."""
-
-    @classmethod
-    def build(
-        cls,
-        owners: Int[np.ndarray, "links"],
-        members: Int[np.ndarray, "links"],
-        n: int,
-        pad: int,
-    ) -> "Lists":
-        """Lists the members of ``n`` owners; short rows are filled with ``pad``."""
-        if np.any(owners[1:] < owners[:-1]):
-            order = np.argsort(owners, kind="stable")
-            owners, members = owners[order], members[order]
-        counts = np.bincount(owners, minlength=n)
-        width = _width(counts)
-        further = np.maximum(-(-counts // width) - 1, 0)
-        shape = (n + int(further.sum()), width)
-        if math.prod(shape) > cls.most:
-            raise UserError(
-                f"the tables of windows would have lists of {math.prod(shape):,} entries, more "
-                f"than {cls.most:,}; let agents move fewer cells in a step, or take larger cells"
-            )
-        place = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        before = n + np.cumsum(further) - further - 1
-        row = np.where(place < width, owners, before[owners] + place // width)
-        rows = np.full(shape, pad, dtype=np.int32)
-        rows[row, place % width] = members
-        more = np.repeat(np.arange(n), further)
-        return cls(device_array(rows, np.int32), device_array(more, np.int32))
-
-    def __call__(self, values: Float[Array, "members *rest"]) -> Float[Array, "owners *rest"]:
-        """The sum of each owner's members."""
-        padded = jnp.concatenate([values, jnp.zeros_like(values[:1])])
-        rows = self.rows[:, 0] if self.rows.shape[1] == 1 else self.rows
-        # Bounds are not checked, nor negative numbers understood: that would take time.
-        sums = padded.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
-        if rows.ndim == 2:
-            sums = jnp.sum(sums, axis=1)
-        if not len(self.owners):
-            return sums
-        n = len(sums) - len(self.owners)
-        return sums[:n].at[self.owners].add(sums[n:])
-
-
-def _width(counts: Int[np.ndarray, "owners"]) -> int:
-    """The length of rows that takes the least memory.
-
-    One row for each owner is faster, if that takes at most twice as much.
-    """
-    lengths, many = np.unique(np.maximum(counts, 1), return_counts=True)
-    if not len(counts):
-        return 1
-    sizes = [width * int(np.sum(-(-lengths // width) * many)) for width in lengths.tolist()]
-    return int(lengths[-1] if sizes[-1] <= 2 * min(sizes) else lengths[np.argmin(sizes)])
-
-
-class Routing(eqx.Module):
-    """The linear map ``y[j] = sum of x[i] over the inputs i that lead to j``.
-
-    It is a sparse matrix of zeros and ones. Scattering is slow in compiled CPU code, and the
-    gradient of a gather is a scatter. So both directions are stored as gathers: for each output
-    the inputs that it sums, and for each input the outputs that it reaches.
-
-    Attributes:
-        incoming: Inputs of each output.
-        outgoing: Outputs of each input.
-    """
-
-    incoming: Lists
-    outgoing: Lists
-
-    @classmethod
-    def build(
-        cls,
-        inputs: Int[np.ndarray, "links"],
-        outputs: Int[np.ndarray, "links"],
-        n_inputs: int,
-        n_outputs: int,
-    ) -> "Routing":
-        """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``."""
-        return cls(
-            incoming=Lists.build(outputs, inputs, n_outputs, n_inputs),
-            outgoing=Lists.build(inputs, outputs, n_inputs, n_outputs),
-        )
-
-    @classmethod
-    def to_ends(cls, ends: Int[np.ndarray, "..."], n_ends: int) -> "Routing":
-        """The map from each entry of an array to the output that it names; to none if negative."""
-        named = np.flatnonzero(ends.ravel() >= 0).astype(np.int32)
-        return cls.build(named, ends.ravel()[named], ends.size, n_ends)
-
-    @property
-    def transposed(self) -> "Routing":
-        """The transposed matrix."""
-        return Routing(incoming=self.outgoing, outgoing=self.incoming)
-
-    def __call__(self, values: Float[Array, "inputs *rest"]) -> Float[Array, "outputs *rest"]:
-        """Sums the inputs of each output."""
-        return _route(values, self.incoming, self.outgoing)
-
-
-@jax.custom_vjp
-def _route(values: Array, incoming: Lists, outgoing: Lists) -> Array:
-    return incoming(values)
-
-
-def _route_forward(values: Array, incoming: Lists, outgoing: Lists) -> tuple[Array, Any]:
-    return _route(values, incoming, outgoing), (incoming, outgoing)
-
-
-def _route_backward(tables: Any, cotangent: Array) -> tuple[Array, None, None]:
-    incoming, outgoing = tables
-    return _route(cotangent, outgoing, incoming), None, None
-
-
-_route.defvjp(_route_forward, _route_backward)
 
 
 class Tables(AbstractLanding):
@@ -293,3 +163,111 @@ def assemble(
         split_shares=device_array(shares, dtype),
         reach=traces.reach,
     )
+
+
+class Noiseless(AbstractLanding):
+    """Mass lands where an agent of its cell would; by targets the derivative is zero.
+
+    In the discrete rooms it is then pushed to neighbouring cells with some probability.
+
+    Attributes:
+        arrival: From (cell, window offset) to the cell that this is.
+        neighbours: From (cell, direction) to the cell there; None without such noise.
+        weights: Probability of each direction in each cell.
+    """
+
+    arrival: Routing
+    neighbours: Routing | None
+    weights: Float[Array, "cells directions"] | None
+    grid: Grid = eqx.field(static=True)
+    reach: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, joint: SourceMass, targets: Targets, std: Std) -> Mass:
+        """See `AbstractLanding`."""
+        chosen = self._offsets(targets)[..., None] == jnp.arange(math.prod(self.window))
+        return self.arrive(jnp.einsum("km,kme->ke", joint, chosen.astype(joint.dtype)))
+
+    def kernel(self, targets: Float[Array, "sources dim"], std: Std) -> WindowMass:
+        """See `AbstractLanding`."""
+        offsets = self._offsets(targets[:, None])[:, 0]
+        return jax.nn.one_hot(offsets, math.prod(self.window), dtype=targets.dtype)
+
+    def arrive(self, landed: WindowMass) -> Mass:
+        """See `AbstractLanding`."""
+        mass = self.arrival(landed.reshape(-1))
+        if self.neighbours is None or self.weights is None:
+            return mass
+        return self.neighbours((mass[:, None] * self.weights.astype(mass.dtype)).reshape(-1))
+
+    def _offsets(self, targets: Targets) -> Int[Array, "sources moves"]:
+        """Number of the window offset at which each move ends."""
+        reach = jnp.asarray(self.reach, dtype=jnp.int32)
+        centres = jnp.asarray(self.grid.free_cells, dtype=targets.dtype) + 0.5
+
+        def offset(centre: Array, displacement: Array) -> Array:
+            path = trace(self.grid, centre, centre + displacement)
+            place = jnp.clip(path.cell - path.start, -reach, reach) + reach
+            return jnp.ravel_multi_index(tuple(place), self.window, mode="clip")
+
+        return jax.vmap(lambda c, ds: jax.vmap(partial(offset, c))(ds))(centres, targets)
+
+
+@lru_cache(maxsize=32)
+def build_noiseless(grid: Grid, reach: tuple[int, ...], noise: Noise) -> Noiseless:
+    """The landing of a grid, for windows of ``reach`` cells to each side."""
+    with jax.ensure_compile_time_eval():
+        offsets = np.array(list(itertools.product(*(range(-r, r + 1) for r in reach))))
+        ends = grid.cell_index(grid.free_cells[:, None] + offsets)
+        neighbours = weights = None
+        if isinstance(noise, NeighbourNoise):
+            neighbours = Routing.to_ends(grid.neighbours, grid.n_cells)
+            weights = jnp.asarray(noise.weights(grid), dtype=jnp.result_type(float))
+        arrival = Routing.to_ends(ends, grid.n_cells)
+        return Noiseless(
+            arrival=arrival, neighbours=neighbours, weights=weights, grid=grid, reach=reach
+        )
+
+
+class ToSuccessors(AbstractLanding):
+    r"""Mass goes to the successors of nodes: $\mu'(j) = \sum_{k,m} J(k, m) P(j \mid k, m)$.
+
+    A window is the list of a node's successors, or all nodes. Work and memory are linear in the
+    number of entries of all windows.
+
+    Attributes:
+        arrival: From (node, successor) to the node that this is; None if windows are all nodes.
+    """
+
+    arrival: Routing | None
+    reach: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """Number of successors."""
+        return self.reach
+
+    def __call__(
+        self, joint: SourceMass, targets: Float[Array, "sources moves slots"], std: Std
+    ) -> Mass:
+        """See `AbstractLanding`; targets are probabilities."""
+        return self.arrive(jnp.einsum("km,kme->ke", joint, targets))
+
+    def kernel(self, targets: Float[Array, "sources slots"], std: Std) -> WindowMass:
+        """See `AbstractLanding`; the probabilities themselves."""
+        return targets
+
+    def arrive(self, landed: WindowMass) -> Mass:
+        """See `AbstractLanding`."""
+        if self.arrival is None:
+            return jnp.sum(landed, axis=0)
+        return self.arrival(landed.reshape(-1))
+
+
+@lru_cache(maxsize=32)
+def build_successors(nodes: Nodes) -> ToSuccessors:
+    """The landing of nodes."""
+    with jax.ensure_compile_time_eval():
+        arrival = None
+        if nodes.successors is not None:
+            arrival = Routing.to_ends(nodes.successors, nodes.n_cells)
+        return ToSuccessors(arrival=arrival, reach=(nodes.slots,))

@@ -1,0 +1,169 @@
+"""The derivatives of J along an episode: one scan backwards."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .. import _types
+from .._types import Mass, Scalar, Step
+from ..constraints.lagrangian import Penalty
+from ..problem import Problem
+from .phi import AbstractPhi
+from .rollout import Rollout, end_reward, if_begun, under_way
+
+Weights = Float[Array, "steps cells moves"]
+
+
+class Sweep(eqx.Module):
+    """An episode's flow and the derivatives of its value.
+
+    Attributes:
+        rollout: The flow, its rewards and J; up to the bank's error if it interpolates.
+        action_values: Derivative of J by the joint mass of each step, cell and move.
+        gap: How much J would gain, to first order, from the best response to this flow. If the
+            reward is concave in mu, no randomised policy over the moves earns more than J + gap.
+            Infinite if the motion depends on mu: then there is no such bound. With constraints:
+            gain of the Lagrangian instead of J.
+        penalty: What constraints add to the figures, if the problem has them.
+        slopes: Derivative of J by the moves themselves, if each step has its own.
+    """
+
+    rollout: Rollout
+    action_values: Weights
+    gap: Scalar
+    penalty: Penalty | None = None
+    slopes: Float[Array, "steps cells moves action_dim"] | None = None
+
+    @property
+    def objective(self) -> Scalar:
+        """What an ascent climbs: J, or with constraints the augmented Lagrangian."""
+        value = self.rollout.value
+        return value if self.penalty is None else value + self.penalty.augmented
+
+    @property
+    def upper(self) -> Scalar:
+        """The bound of the optimum: J + gap, or with constraints the Lagrangian + gap."""
+        bound = self.rollout.value + self.gap
+        return bound if self.penalty is None else bound + self.penalty.plain
+
+
+class Choices(eqx.Module):
+    """What agents in each cell can choose from at one step of an episode.
+
+    Attributes:
+        weights: Probability of each choice.
+        step: A function of the joint mass of cells and choices, of the distribution that motion
+            and reward see, and of ``actions``; returns the next distribution and the integrated
+            reward.
+        usable: Which choices the best response may use; all of them if it is None.
+        actions: The actions, if derivatives by them are wanted.
+        best: The values of a best response that may use more than these choices, from those of the
+            next step.
+    """
+
+    weights: Float[Array, "cells choices"]
+    step: Callable[[Array, Mass, Array | None], tuple[Mass, Scalar]]
+    usable: Bool[Array, "cells choices"] | None = None
+    actions: Float[Array, "cells choices action_dim"] | None = None
+    best: Callable[[Mass], Mass] | None = None
+
+
+class Derivatives(NamedTuple):
+    """The derivatives of J along an episode.
+
+    Attributes:
+        by_joint: By the joint mass of each step, cell and choice: Q_h(s, a).
+        by_actions: By the actions of the choices, if `Choices` has them.
+        gap: How much the best response to the linearised reward would gain.
+    """
+
+    by_joint: Float[Array, "steps cells choices"]
+    by_actions: Float[Array, "steps cells choices action_dim"] | None
+    gap: Scalar
+
+
+def backward(
+    phi: AbstractPhi,
+    problem: Problem,
+    mass: _types.Masses,
+    inputs: Any,
+    choices: Callable[[Any, Mass, Step], Choices],
+    *,
+    bound: bool = True,
+    slopes: _types.Masses | None = None,
+) -> Derivatives:
+    """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
+
+    Args:
+        phi: The transition, whose population is the distribution.
+        problem: The problem.
+        mass: The distributions of the episode.
+        inputs: What is given to ``choices`` for each step, stacked.
+        choices: Returns what agents can choose from, given one step's input, distribution, number.
+        bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
+        slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
+    """
+
+    def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Any]:
+        return if_begun(problem, rows[-1], lambda now: back(now, *rows), values)
+
+    def back(
+        carry: tuple[Array, Array], row: Any, now: Mass, slope: Mass | None, number: Step
+    ) -> tuple[tuple[Array, Array], Any]:
+        values, best = carry
+        options = choices(row, now, number)
+
+        def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Any, Scalar]:
+            after, reward = options.step(joint, seen, actions)
+            if away is None:
+                return after[None], reward
+            later = phi.later(jnp.sum(joint, axis=1), seen, number)
+            return jnp.concatenate([after[None], later]), reward
+
+        # mu matters twice: as the joint mass that moves, and as what motion and reward see.
+        joint = now[:, None] * options.weights
+        (_, reward), pull = jax.vjp(step, joint, now, options.actions)
+        by_choice, by_mu, by_action = pull((values, jnp.ones_like(reward)))
+        if slope is not None:
+            by_mu = by_mu + slope
+        values = before(values, jnp.sum(options.weights * by_choice, axis=1) + by_mu)
+        if bound:
+            best_by_choice = pull((best, jnp.ones_like(reward)))[0]
+            if options.usable is not None:
+                best_by_choice = jnp.where(options.usable, best_by_choice, -jnp.inf)
+            most = jnp.max(best_by_choice, axis=1)
+            if options.best is not None:
+                most = jnp.maximum(most, options.best(best[0]) + riding(best, now, number))
+            best = before(best, most + by_mu)
+        return (values, best), (by_choice, by_action)
+
+    def before(values: Array, now: Mass) -> Array:
+        """Values of cells by step from the present one on; agents under way arrive later."""
+        return jnp.concatenate([now[None], values[:-1]])
+
+    def riding(best: Array, now: Mass, number: Step) -> Mass | float:
+        """What trips that last longer than a step are worth to an agent, whatever its action."""
+        if away is None:
+            return 0.0
+        worth: Mass = jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
+        return worth
+
+    away = under_way(problem)
+    last = jnp.zeros_like(problem.initial)
+    if problem.pay_end:
+        last = jax.grad(lambda end: end_reward(problem, end))(mass[-1])
+    if slopes is not None:
+        slopes, last = slopes[:-1], last + slopes[-1]
+    start = problem.initial[None]
+    if away is not None:
+        start = jnp.concatenate([start, away])
+    ends = jnp.zeros_like(start).at[0].set(last)
+    (values, best), (by_joint, by_actions) = jax.lax.scan(
+        one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True
+    )
+    gap = jnp.vdot(start, best - values)
+    return Derivatives(by_joint, by_actions, gap if bound else jnp.full_like(gap, jnp.inf))

@@ -1,0 +1,242 @@
+"""A table that stands in for a costly motion.
+
+Planners evaluate a motion hundreds of times, always at the cells' centres, and models such as
+Gaussian processes are costly. In every cell a motion is a function of the action, or of the action
+and the cell's mass. Models are smooth in both, so some evaluations tell the rest: between actions
+by Chebyshev polynomials, between masses by a cubic spline.
+"""
+
+from functools import lru_cache, partial, reduce
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._types import Action, Mass, Scalar, State, Step, Target
+from ..actions import Box, MoveSet
+from ..problem import Motion, Problem
+from ..space.grid import Grid
+from ..space.measure import MeanField
+from .motions import (
+    AbstractJointMotion,
+    crowd_coordinate,
+    crowd_mass,
+    dependence,
+    hallucinated,
+    predictions,
+)
+from .windows import Windows
+
+
+class MotionTable(AbstractJointMotion):
+    """A motion whose costly part is interpolated; what eta does stays exact.
+
+    Attributes:
+        motion: The motion itself.
+        values: What it says: leaves have the axes steps, cells, masses and actions before their
+            own; one step if the motion does not see it. Of actions in a box these are coefficients
+            of Chebyshev polynomials.
+        actions: The box of actions, or the listed ones; others than those are not known.
+        action_dim: Number of axes of an action; what follows them in a joint action is eta.
+    """
+
+    motion: Motion
+    values: Any
+    actions: Box | Float[Array, "actions action_dim"]
+    grid: Grid = eqx.field(static=True)
+    action_dim: int = eqx.field(static=True)
+
+    @property
+    def listed(self) -> bool:
+        """Whether the actions are listed."""
+        return not isinstance(self.actions, Box)
+
+    def predict(self, state: State, action: Action, mu: MeanField) -> Any:
+        """The interpolated values of the agent's cell, as seen from its centre."""
+        if isinstance(self.actions, Box):
+            terms = chebyshev_terms(self.actions, action)
+        else:
+            nearest = jnp.argmin(jnp.sum((self.actions - action) ** 2, axis=-1))
+            terms = jax.nn.one_hot(nearest, len(self.actions), dtype=action.dtype)
+        cell, weights = self.grid.index_of(state), self._weights(mu.here)
+        both = (weights[:, None] * terms).reshape(-1)
+
+        def one(leaf: Array) -> Array:
+            rows = _at_step(leaf, mu.step)[cell].reshape(len(both), *leaf.shape[4:])
+            return jnp.tensordot(both.astype(leaf.dtype), rows, axes=1)
+
+        return jax.tree.map(one, self.values)
+
+    def hallucinate(self, state: State, prediction: Any, eta: Array) -> Target:
+        """Where an agent aims: as far from its position as it would from its cell's centre."""
+        centre = jnp.asarray(self.grid.centres, dtype=state.dtype)[self.grid.index_of(state)]
+        end = hallucinated(self.motion, centre, prediction, eta)
+        return state + self.grid.displacement(centre, end)
+
+    def listed_predictions(self, mass: Mass, step: Step) -> Any:
+        """What `predict` says at each cell's centre of each listed action, at once."""
+        weights = jax.vmap(self._weights)(mass)
+        return jax.tree.map(
+            lambda leaf: jnp.einsum("ck,ckm...->cm...", weights, _at_step(leaf, step)), self.values
+        )
+
+    def _weights(self, here: Scalar) -> Float[Array, "masses"]:
+        """The spline's weights of the masses at which the motion was evaluated."""
+        knots = jax.tree.leaves(self.values)[0].shape[2]
+        if knots == 1:
+            return jnp.ones(1, dtype=here.dtype)
+        place = crowd_coordinate(here, self.grid.n_cells)
+        which = jnp.clip(jnp.floor(place * (knots - 1)).astype(jnp.int32), 0, knots - 2)
+        along = place - which / (knots - 1)
+        powers = jnp.stack([along**3, along**2, along, jnp.ones_like(along)])
+        return powers @ jnp.asarray(_spline(knots), dtype=place.dtype)[:, which]
+
+
+def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) -> Motion:
+    """The motion, quick at the cells' centres; itself if it sees more of mu than `here`.
+
+    Args:
+        problem: The problem to plan in.
+        motion: The law of motion, of joint actions or of the agents' own.
+        actions: What agents can do, without controls; an array lists the actions.
+    """
+    grid, dtype, sees = problem.grid, problem.initial.dtype, dependence(problem, motion)
+    solve, most = None, 20_000_000  # evaluations; if more are needed the motion stays as it is
+    if isinstance(actions, Box):
+        (nodes, solve), most = chebyshev_nodes(actions), 2_000_000
+    else:
+        nodes = actions.moves if isinstance(actions, MoveSet) else actions
+    knots = 10 if sees.here else 1
+    steps = problem.steps if sees.step else jnp.zeros(1, dtype=jnp.int32)
+    if sees.mass or len(steps) * grid.n_cells * knots * len(nodes) > most:
+        return motion
+    everywhere = jnp.broadcast_to(jnp.asarray(nodes, dtype), (grid.n_cells, *nodes.shape))
+
+    def at(step: Step, mass: Scalar) -> Any:
+        seen = jnp.full_like(problem.initial, mass)
+        return predictions(grid, seen, motion, everywhere, step, at_once=16)
+
+    masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), grid.n_cells)
+    every = jax.lax.map(lambda step: jax.lax.map(lambda mass: at(step, mass), masses), steps)
+    found = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), every)
+    if solve is not None:
+        found = jax.tree.map(
+            lambda leaf: jnp.einsum("ij,hckj...->hcki...", solve.astype(leaf.dtype), leaf), found
+        )
+    known = actions if isinstance(actions, Box) else everywhere[0]
+    return MotionTable(
+        motion=motion, values=found, actions=known, grid=grid, action_dim=nodes.shape[1]
+    )
+
+
+def _at_step(leaf: Array, step: Step) -> Array:
+    return leaf[0] if len(leaf) == 1 else leaf[step]
+
+
+@lru_cache(maxsize=8)
+def _spline(knots: int) -> Float[np.ndarray, "powers intervals knots"]:
+    """Coefficients of the cubic splines that are one at one knot; knots run evenly from 0 to 1."""
+    from scipy.interpolate import CubicSpline  # slow to import
+
+    return np.asarray(CubicSpline(np.linspace(0.0, 1.0, knots), np.eye(knots)).c)
+
+
+def chebyshev_nodes(box: Box) -> tuple[Array, Array]:
+    """Chebyshev nodes of a box, and the matrix from values at them to coefficients."""
+    count = _nodes_on_axis(box)
+    places = np.cos(np.pi * (np.arange(count) + 0.5) / count)
+    solve = np.linalg.inv(np.polynomial.chebyshev.chebvander(places, count - 1))
+    shares = 0.5 * (np.stack(np.meshgrid(*[places] * box.dim, indexing="ij"), axis=-1) + 1.0)
+    lower, upper = np.asarray(box.lower), np.asarray(box.upper)
+    nodes = lower + (upper - lower) * shares.reshape(-1, box.dim)
+    return jnp.asarray(nodes), jnp.asarray(reduce(np.kron, [solve] * box.dim))
+
+
+def chebyshev_terms(box: Box, action: Action) -> Float[Array, "nodes"]:
+    """All products of Chebyshev polynomials of the action's axes."""
+    lower, upper = (jnp.asarray(each, dtype=action.dtype) for each in (box.lower, box.upper))
+    axes = []
+    for place in 2.0 * (action - lower) / (upper - lower) - 1.0:
+        orders = [jnp.ones_like(place), place]
+        while len(orders) < _nodes_on_axis(box):
+            orders.append(2.0 * place * orders[-1] - orders[-2])
+        axes.append(jnp.stack(orders))
+    return reduce(lambda one, other: (one[:, None] * other).reshape(-1), axes)
+
+
+def _nodes_on_axis(box: Box) -> int:
+    return {1: 13, 2: 7}.get(box.dim, 4)
+
+
+class ListedMotion(eqx.Module):
+    """A motion and the moves whose displacements or kernels are wanted.
+
+    Attributes:
+        actions: The moves, for each cell, or for each step and cell.
+        group: Number of consecutive moves that share all but their hallucinated control; the costly
+            part of an `AbstractJointMotion` is computed once for each group.
+    """
+
+    motion: Motion
+    actions: Float[Array, "*steps cells moves action_dim"]
+    group: int = eqx.field(static=True, default=1)
+
+    @property
+    def per_step(self) -> bool:
+        """Whether each step has moves of its own."""
+        return self.actions.ndim == 4
+
+    def at(self, step: Step) -> Float[Array, "cells moves action_dim"]:
+        """The moves of a step."""
+        return self.actions[step] if self.per_step else self.actions
+
+    def displacements(
+        self, grid: Grid, seen: Mass, step: Step, actions: Array | None = None
+    ) -> Float[Array, "cells moves _"]:
+        """How far each move leads, or each of other ``actions``, without noise and walls.
+
+        On nodes: with which probabilities.
+        """
+        actions = self.at(step) if actions is None else actions
+        motion, (cells, moves, size) = self.motion, actions.shape
+        group, dim = 1, size
+        if isinstance(motion, AbstractJointMotion):
+            group, dim = self.group, motion.action_dim
+        parts = actions.reshape(cells, moves // group, group, size)
+        if isinstance(motion, MotionTable) and motion.listed:
+            found = motion.listed_predictions(seen, step)
+            motion = motion.motion
+        else:
+            own = parts[:, :, 0, :dim]
+            found = predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
+
+        def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
+            of_group = jax.vmap(partial(hallucinated, motion, centre), (None, 0))
+            ends: Array = jax.vmap(of_group)(found, etas)
+            return ends
+
+        centres = jnp.asarray(grid.centres, dtype=seen.dtype)
+        ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
+        return grid.targets(centres[:, None, :], ends)
+
+    @eqx.filter_jit
+    def kernels(
+        self, windows: Windows, steps: Int[Array, "steps"], knots: int
+    ) -> Float[Array, "steps cells knots moves window"]:
+        """The kernels of some steps, at evenly spaced crowd coordinates of the cell's mass."""
+        cells, dtype = windows.grid.n_cells, self.actions.dtype
+        masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
+
+        def at(step: Step, mass: Scalar) -> Float[Array, "cells moves window"]:
+            # The same mass in every cell: the motion looks only at the agent's own.
+            seen = jnp.full(cells, mass, dtype)
+            return windows.kernel(self.displacements(windows.grid, seen, step))
+
+        def at_step(step: Step) -> Float[Array, "cells knots moves window"]:
+            return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
+
+        found: Array = jax.lax.map(at_step, steps)
+        return found

@@ -1,0 +1,127 @@
+"""J over the paths of shocks: exactly where they are few, else by drawn paths."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._types import Action, Key, Scalar, State, Target
+from ..errors import UserError
+from ..policies.base import checked_profile
+from ..policies.by_shock import profile_on_path
+from ..problem import Motion, Problem
+from ..shocks import Path, Paths, Shocks, UnderShock, seen_under
+from ..space.measure import MeanField
+from .flow import Flow
+from .motions import AbstractJointMotion
+from .rollout import Rollout
+
+
+class PathRollouts(eqx.Module):
+    """Episodes on several paths of the shocks.
+
+    Attributes:
+        rollouts: The episodes; arrays have an axis of paths at the front.
+        paths: The paths and their probabilities.
+    """
+
+    rollouts: Rollout
+    paths: Paths
+
+    @property
+    def value(self) -> Scalar:
+        """J: the expectation over the paths."""
+        return jnp.vdot(self.paths.chances.astype(self.rollouts.value.dtype), self.rollouts.value)
+
+    @property
+    def standard_error(self) -> Scalar:
+        """Of `value`, because paths were drawn; zero if these are all paths."""
+        values = self.rollouts.value
+        if self.paths.exact:
+            return jnp.zeros_like(self.value)
+        return jnp.std(values, ddof=1) / jnp.sqrt(jnp.asarray(len(values), values.dtype))
+
+    def mean(self) -> Rollout:
+        """The expectation of the distributions and rewards."""
+        mean: Rollout = averaged(self.rollouts, self.paths.chances)
+        return mean
+
+    def __repr__(self) -> str:
+        error = f" +- {float(self.standard_error):.2g}" if not self.paths.exact else ""
+        count = len(self.paths.chances)
+        return f"PathRollouts(J={float(self.value):.6g}{error}, paths={count})"
+
+
+def averaged(tree: Any, chances: Float[Array, "paths"]) -> Any:
+    """The expectation of arrays whose first axis are paths."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(chances.astype(leaf.dtype), leaf, 1), tree)
+
+
+def shocks_of(problem: Problem) -> Shocks:
+    """The shocks of a problem; raises if it has none."""
+    if problem.shocks is None:
+        raise UserError("the problem has no shocks; give Problem(shocks=...), or use flow.rollout")
+    return problem.shocks
+
+
+def flow_under(flow: Flow, number: Array) -> Flow:
+    """The flow of the problem on a path, or under one shock that stays."""
+    return Flow(flow.problem.under_shock(number), transition=flow.transition)
+
+
+def motion_under(problem: Problem, motion: Motion, number: Array) -> Motion:
+    """The motion on a path, or under one shock that stays."""
+    shocks = shocks_of(problem)
+    if isinstance(motion, AbstractJointMotion):
+        return _JointUnderShock(
+            action_dim=motion.action_dim, motion=motion, values=shocks.values, number=number
+        )
+    return UnderShock(problem.lifted(motion), shocks.values, number)
+
+
+class _JointUnderShock(AbstractJointMotion):
+    """A motion of joint actions under a shock; planners share its costly part as without one."""
+
+    motion: AbstractJointMotion
+    values: Array
+    number: Array
+    action_dim: int = eqx.field(static=True)
+
+    def predict(self, state: State, action: Action, mu: MeanField) -> Any:
+        return self.motion.predict(state, action, seen_under(mu, self.values, self.number))
+
+    def hallucinate(self, state: State, prediction: Any, eta: Array) -> Target:
+        return self.motion.hallucinate(state, prediction, eta)
+
+
+def over_paths(
+    flow: Flow, policy: Any, motion: Motion, *, key: Key | None = None, samples: int = 1024
+) -> PathRollouts:
+    """The episodes of a policy on the paths of the shocks, and so J.
+
+    Args:
+        flow: The flow of a problem with shocks.
+        policy: A profile, a policy, or a function ``(state, mu, step) -> action`` that may read
+            ``mu.shock``.
+        motion: The law of motion; it may read ``mu.shock``.
+        key: Randomness of drawn paths; the same key draws the same paths for all policies.
+        samples: All paths are computed if there are at most so many; else so many are drawn.
+    """
+    problem = flow.problem
+    paths = shocks_of(problem).paths(problem.paid_steps, key=key, samples=samples)
+    profile = checked_profile(policy, problem)
+    return PathRollouts(_rollouts(flow, profile, motion, paths.numbers), paths)
+
+
+@eqx.filter_jit
+def _rollouts(flow: Flow, profile: Any, motion: Motion, numbers: Array) -> Rollout:
+    problem = flow.problem
+
+    def one(path: Path) -> Rollout:
+        policy = profile_on_path(profile, problem.shocks, path)
+        return flow_under(flow, path).rollout(policy, motion_under(problem, motion, path))
+
+    found: Rollout = jax.lax.map(one, numbers, batch_size=32)
+    return found

@@ -90,7 +90,7 @@ def deciders(
     compiled, arrays = jax.jit(in_jax), tuple(jnp.asarray(a) for a in (states, mass))
     rest = (jnp.asarray(STEP), jnp.asarray(chance))
     return {
-        "NumPy reader": lambda: policy.act(states, mass, step=STEP, chance=chance),
+        "NumPy reader": lambda: policy.act(states, mass, step=STEP, rng=rng),
         "JAX, compiled": lambda: jax.block_until_ready(compiled(*arrays, *rest)),
         "JAX, as it stands": lambda: jax.block_until_ready(in_jax(*arrays, STEP, rest[1])),
     }

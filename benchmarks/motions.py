@@ -265,7 +265,8 @@ def ask(
 
 def draw(found: Figures, path: Path) -> None:
     """The curve, the model's error and its coverage by episode."""
-    from mufield.viz import Panel, band_of, panel_figure, save_figure
+    from mufield.viz import save_figure
+    from reproduction.panels import Panel, band_of, panel_figure
 
     what = "way from rest to the reference" if found.name in SIGNED else "reference"
     section = found.setting["section"]

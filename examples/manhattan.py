@@ -73,8 +73,10 @@ def draw(out, problem, demand, masses, served, arrows) -> None:
         name: viz.Curve(each.sum(1) / demand.sum(1), hours[:-1], place=place)
         for place, (name, each) in enumerate(served.items())
     }
-    panel = viz.Panel(curves, "hour of the day", "share of passengers served", whole=False)
-    viz.panel_figure([[panel]], width=7.0).savefig(out / "served.png", dpi=120)
+    served = viz.curve_figure(
+        curves, x_label="hour of the day", y_label="share of passengers served", whole=False
+    )
+    served.savefig(out / "served.png", dpi=120)
     flows = [viz.NamedFlow("all stay", masses[STAYING])]
     flows += [viz.NamedFlow("learned", masses["learned"], arrows)]
     titles = [f"vehicles at {viz.clock(h)} (arrows: mean drive of empty ones)" for h in hours]

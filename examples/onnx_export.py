@@ -55,10 +55,12 @@ def largest_difference(policy: DeployedPolicy, data: bytes, agents: int = 200) -
         given = {"state": state, "mass": mass, "step": np.asarray(step), "chance": chance}
         names = [each.name for each in session.get_inputs()]
         found = session.run(["action"], {name: given[name] for name in names})[0]
-        known = policy.act(state, mass, step=step, chance=chance)
+        law = policy.law(state, mass, step=step)
+        sums = np.cumsum(law.weights, axis=1, dtype=float)
+        drawn = (sums > chance[:, None] * sums[:, -1:]).argmax(axis=1)
+        known = law.actions[np.arange(agents), drawn]
         off = np.abs(found - known).max(axis=1) / max(1.0, float(np.abs(known).max()))
         if policy.randomised:  # near a sum of weights, rounding decides between two moves
-            sums = np.cumsum(policy.law(state, mass, step=step).weights, axis=1)
             off = np.where(np.abs(sums - chance[:, None]).min(axis=1) < 1e-5, 0.0, off)
         worst = max(worst, float(off.max()))
     return worst

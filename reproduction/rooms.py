@@ -16,6 +16,7 @@ from mufield.space.measure import entropy
 
 from . import workload
 from .outcomes import Outcome, episode_policy, planned_policy, play
+from .panels import Panel, band_of, panel_figure
 from .paper import Cases, Paper
 from .results import Drawn, Results
 
@@ -64,19 +65,19 @@ def draw_curve(results: Results) -> Drawn:
         runs = workload.rooms_runs(budget, planner)
         values = np.array([results.figures(job)["values"] for job in runs])
         label = f"M3-UCRL, {name}: median and range of {len(values)} seeds"
-        curves[label] = (viz.band_of(values, place=place), known[planner])
+        curves[label] = (band_of(values, place=place), known[planner])
     title = results.heading("Four rooms: what is earned over the episodes of learning")
-    figure = viz.panel_figure([curve_panels(curves)], title=title)
+    figure = panel_figure([curve_panels(curves)], title=title)
     return Drawn(results.save(figure, "learning-curve"))
 
 
-def curve_panels(curves: dict[str, tuple[viz.Curve, float]]) -> list[viz.Panel]:
+def curve_panels(curves: dict[str, tuple[viz.Curve, float]]) -> list[Panel]:
     """Learning curves, each with J of the plan with known motion in its class.
 
     The percentages come first: the paper prints no noise, so only they can be compared with it.
     """
     share = 100 * Paper.learned / Paper.known
-    percent = viz.Panel(
+    percent = Panel(
         {name: _percent(curve, known) for name, (curve, known) in curves.items()},
         "episode",
         "percent of the plan with known motion",
@@ -84,7 +85,7 @@ def curve_panels(curves: dict[str, tuple[viz.Curve, float]]) -> list[viz.Panel]:
         references={f"paper, networks after 30 episodes: {share:.2f}%": share},
         y_range=(95.0, 100.5),
     )
-    rewards = viz.Panel(
+    rewards = Panel(
         {name: curve for name, (curve, _) in curves.items()},
         "episode",
         "total reward J (nats)",
@@ -129,14 +130,14 @@ def draw_convergence(results: Results) -> Drawn:
     cells = simulated(workload.random_rooms(budget).settings).problem.grid.n_cells
     whole = (-0.5, len(next(iter(figures.values()))["rewards"]) - 0.5)
     panels = [
-        viz.Panel(
+        Panel(
             _steps(figures, "rewards"),
             "step h",
             "reward: entropy (nats)",
             x_range=whole,
             references={f"maximum, log {cells} = {math.log(cells):.3f}": math.log(cells)},
         ),
-        viz.Panel(
+        Panel(
             _steps(figures, "action_sizes"),
             "step h",
             "mean action size |a| (cells)",
@@ -145,7 +146,7 @@ def draw_convergence(results: Results) -> Drawn:
         ),
     ]
     title = results.heading("Four rooms: reward and action size in one episode")
-    figure = viz.panel_figure([[panel] for panel in panels], title=title, width=7.4, height=3.0)
+    figure = panel_figure([[panel] for panel in panels], title=title, width=7.4, height=3.0)
     return Drawn(results.save(figure, "convergence"))
 
 
@@ -221,11 +222,11 @@ def draw_training(results: Results) -> Drawn:
     title = results.heading(
         f"Discrete four rooms: U2-MF-QL-FH over {episodes / 1e6:g} million episodes"
     )
-    figure = viz.panel_figure([panels], title=title, height=4.0)
+    figure = panel_figure([panels], title=title, height=4.0)
     return Drawn(results.save(figure, "qlearning"))
 
 
-def _training_panel(results: Results, noise: float) -> viz.Panel:
+def _training_panel(results: Results, noise: float) -> Panel:
     budget = results.budget
     curves: dict[str, viz.Curve] = {}
     for place, formulation in enumerate(Cases.formulations):
@@ -237,7 +238,7 @@ def _training_panel(results: Results, noise: float) -> viz.Panel:
         )
     best = results.figures(workload.discrete_bracket(budget, noise))
     named = "no noise" if noise == 0 else f"noise intensity {noise:g}"
-    return viz.Panel(
+    return Panel(
         curves,
         "training episodes (millions)",
         "total reward J (nats)",

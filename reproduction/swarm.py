@@ -11,13 +11,14 @@ from mufield.space.transport import wasserstein
 
 from . import workload
 from .outcomes import Outcome, episode_policy, planned_policy, play
+from .panels import Panel, panel_figure
 from .paper import Cases, Paper
 from .results import Drawn, Results
 
 
 def draw_rewards(results: Results) -> Drawn:
     """J over the episodes, from the ergodic distribution; the second row shows it near the end."""
-    rows: list[list[viz.Panel]] = [[], []]
+    rows: list[list[Panel]] = [[], []]
     for motion in Cases.motions:
         run, plan = workload.swarm_jobs(results.budget, motion, "ergodic")
         values, known = results.figures(run)["values"], results.figures(plan)["value"]
@@ -27,34 +28,34 @@ def draw_rewards(results: Results) -> Drawn:
             "y_label": "total reward J",
             "references": {"known motion": known},
         }
-        rows[0].append(viz.Panel(**shared, title=f"f = {Cases.motions[motion]}"))
+        rows[0].append(Panel(**shared, title=f"f = {Cases.motions[motion]}"))
         late = values[len(values) // 2 :]
         # The second row begins 1.5 times the late episodes' range below the known plan.
         margin = 1.5 * max(known - float(late.min()), 0.01 * abs(known))
         near = (known - margin, max(known, float(values.max())) + 0.2 * margin)
-        rows[1].append(viz.Panel(**shared, title="near the known plan", y_range=near))
+        rows[1].append(Panel(**shared, title="near the known plan", y_range=near))
     title = results.heading("Swarm: reward over the episodes of learning, from μ*")
-    figure = viz.panel_figure(rows, title=title, height=3.0)
+    figure = panel_figure(rows, title=title, height=3.0)
     return Drawn(results.save(figure, "swarm-rewards"))
 
 
 def draw_actions(results: Results) -> Drawn:
     """Actions in the middle of the episode, where the population is in the ergodic state."""
-    panels: list[viz.Panel] = []
+    panels: list[Panel] = []
     for motion in Cases.motions:
         learned, known = _pair(results, motion, "ergodic")
         points, step = learned.grid.centres[:, 0], _middle(learned)
         ours, theirs = (np.asarray(one.mean_actions[step, :, 0]) for one in (learned, known))
         curves = _three(points, ours, theirs, 2 * np.pi * np.cos(2 * np.pi * points))
         title = f"f = {Cases.motions[motion]}, h = {step}"
-        panels.append(viz.Panel(curves, "position s", "action a", title=title, whole=False))
+        panels.append(Panel(curves, "position s", "action a", title=title, whole=False))
     title = results.heading("Swarm: actions in the ergodic state")
-    return Drawn(results.save(viz.panel_figure([panels], title=title), "swarm-actions"))
+    return Drawn(results.save(panel_figure([panels], title=title), "swarm-actions"))
 
 
 def draw_distributions(results: Results) -> Drawn:
     """Distributions in the middle of the episode."""
-    panels: list[viz.Panel] = []
+    panels: list[Panel] = []
     numbers: dict[str, Any] = {}
     for motion in Cases.motions:
         learned, known = _pair(results, motion, "ergodic")
@@ -69,7 +70,7 @@ def draw_distributions(results: Results) -> Drawn:
     numbers["closed_form_rate"] = _closed_form_rate({})
     numbers["closed_form_rate_fine"] = _closed_form_rate(results.budget.fine_swarm)
     title = results.heading("Swarm: distributions in the ergodic state")
-    figure = viz.panel_figure([panels], title=title)
+    figure = panel_figure([panels], title=title)
     return Drawn(results.save(figure, "swarm-distributions"), numbers)
 
 
@@ -95,7 +96,7 @@ def draw_flow(results: Results) -> Drawn:
                 "w1_end": _w1(learned, learned.mass[-1], known.mass[-1]),
             }
         title = results.heading(f"Swarm: flow over one episode, f = {Cases.motions[motion]}")
-        figure = viz.panel_figure(rows, title=title, width=2.9, height=2.7, share_y=True)
+        figure = panel_figure(rows, title=title, width=2.9, height=2.7, share_y=True)
         name = "swarm-flow" if motion == "free" else f"swarm-flow-{motion}"
         files += results.save(figure, name)
     return Drawn(tuple(files), numbers)
@@ -119,11 +120,11 @@ def _middle(outcome: Outcome) -> int:
     return outcome.profile.horizon // 2
 
 
-def _densities(learned: Outcome, known: Outcome, step: int, title: str) -> viz.Panel:
+def _densities(learned: Outcome, known: Outcome, step: int, title: str) -> Panel:
     grid = learned.grid
     points = grid.centres[:, 0]
     ours, theirs = (np.asarray(one.mass[step]) / grid.cell_volume for one in (learned, known))
-    return viz.Panel(
+    return Panel(
         _three(points, ours, theirs, closed_form_density(points)),
         "position s",
         "density μ",

@@ -393,7 +393,6 @@ LOADERS = {
     "jobs/job.py:code_digest": None,
     # They read the user's own code, whatever it says.
     "runs/trust.py:_import": None,
-    "runs/trust.py:needs_consent": None,
 }
 """Every function that reads a file, and the file that is damaged above or below to try it."""
 

@@ -39,7 +39,7 @@ from mufield import (
 from mufield.compare import contenders as contenders_module
 from mufield.compare.config import ComparisonConfig
 from mufield.compare.contenders import contender, enter
-from mufield.compare.result import Comparison, Look, Result
+from mufield.compare.result import Comparison, Result
 from mufield.compare.run import compare
 from mufield.environments import registry
 from mufield.episode import AbstractSystem
@@ -498,9 +498,9 @@ def made_up():
     """A comparison that nobody had to play."""
     x = (10, 20, 40)
     curves = ((1, 2, 3), (3, 4, 5))
-    learner = Result("m3ucrl", Look(), 1.0, (3, 5), transitions=x, curves=curves, episodes=3)
-    known = Result("known", Look("-", "black"), 1.0, (6.0,), upper=6.5)
-    other = replace(learner, name="bonus", look=Look(place=4))
+    learner = Result("m3ucrl", 1.0, (3, 5), transitions=x, curves=curves, episodes=3)
+    known = Result("known", 1.0, (6.0,), upper=6.5)
+    other = replace(learner, name="bonus")
     results = (learner, replace(known, name="random", finals=(0.5,), upper=None), known, other)
     names = tuple(result.name for result in results)
     config = ComparisonConfig("four-rooms", names, seeds=(0, 1))
@@ -515,7 +515,7 @@ def test_the_figure_has_labels_a_log_axis_and_all_contenders():
     assert axes.get_xscale() == "log"
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["m3ucrl", "random", "known", "known, upper bound", "bonus"]
+    assert labels == ["m3ucrl", "bonus", "random", "known", "known, upper bound"]
     lines = dict(zip(labels, axes.lines, strict=True))
     np.testing.assert_array_equal(lines["m3ucrl"].get_xdata(), [10, 20, 40])
     np.testing.assert_array_equal(lines["m3ucrl"].get_ydata(), [2, 3, 4])

@@ -73,16 +73,26 @@ def test_cells_are_those_of_the_grid_also_on_borders(place, border):
         assert deployed(case).space.cells_of(point)[0] == grid.index_of(jnp.asarray(point))[0]
 
 
-def test_chances_draw_what_finite_populations_draw():
+class Numbers:
+    """A generator whose numbers are known beforehand."""
+
+    def __init__(self, numbers):
+        self.numbers = np.asarray(numbers)
+
+    def random(self, count):
+        return np.broadcast_to(self.numbers, count)
+
+
+def test_the_reader_draws_what_finite_populations_draw():
     problem = rooms()
     profile = stacked(randomised(problem))
     policy = describe(profile, problem)
     inputs = random_inputs(problem, 2, 300, np.random.default_rng(0))
-    laws = jax_law(profile, problem, inputs)
-    ours = policy.act(inputs.states, step=2, chance=inputs.chance)
+    laws, numbers = jax_law(profile, problem, inputs), np.random.default_rng(1).random(300)
+    ours = policy.act(inputs.states, step=2, rng=Numbers(numbers))
     for row in range(300):
         law = type(laws)(actions=laws.actions[row], weights=laws.weights[row])
-        np.testing.assert_allclose(ours[row], drawn(law, jnp.asarray(inputs.chance[row], float)))
+        np.testing.assert_allclose(ours[row], drawn(law, jnp.asarray(numbers[row])))
 
 
 def test_moves_without_weight_are_never_drawn_and_others_as_often_as_they_should():
@@ -93,12 +103,12 @@ def test_moves_without_weight_are_never_drawn_and_others_as_often_as_they_should
     actions = policy.act(state, step=0, rng=np.random.default_rng(3))
     shares = [(actions[:, 0] == move).mean() for move in (-1.0, 1.0)]
     np.testing.assert_allclose(shares, weights, atol=0.01)
-    for chance in (0.0, np.nextafter(1.0, 0.0)):
+    for number in (0.0, np.nextafter(1.0, 0.0)):
         for case in ("randomised by step", "uniform", "stationary randomised"):
             policy = deployed(case, "float32")
             inputs = random_inputs(CASES[case]("float32")[1], 0, 50, np.random.default_rng(1))
             law = policy.law(inputs.states, step=0)
-            chosen = policy.act(inputs.states, step=0, chance=np.full(50, chance))
+            chosen = policy.act(inputs.states, step=0, rng=Numbers(number))
             found = (law.actions == chosen[:, None]).all(axis=-1) & (law.weights > 0)
             assert found.any(axis=1).all()
 

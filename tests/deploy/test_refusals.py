@@ -77,14 +77,6 @@ def test_a_stationary_policy_needs_no_step_but_knows_its_horizon():
         policy.act(states, step=HORIZON)
 
 
-@pytest.mark.parametrize("chance", [[0.5], [0.5, 0.5, 1.0], [0.5, np.nan, 0.1], [-0.1, 0.1, 0.1]])
-def test_the_reader_refuses_chances_that_are_none(chance):
-    with pytest.raises(ValueError, match="chance"):
-        deployed("randomised by step").act(
-            inputs("randomised by step").states, step=0, chance=chance
-        )
-
-
 class Unknown(AbstractPolicy):
     def law(self, state, mu):
         raise NotImplementedError

@@ -155,7 +155,7 @@ def test_the_reader_drives_on_the_map(town, tmp_path):
     near = city.to_earth([[0.75, 0.7]])
     assert policy.destinations(*near.T, step=0).shape == (1, 2)
     batch = ([earth[0, 0], -74.5, earth[1, 0]], [earth[0, 1], 40.75, earth[1, 1]])
-    first, lost, second = policy.destinations(*batch, step=1, chance=[0.1, 0.2, 0.3])
+    first, lost, second = policy.destinations(*batch, step=1)
     np.testing.assert_allclose([first, second], wanted[:2], atol=1e-9)
     assert np.isnan(lost).all()
     with pytest.raises(ValueError, match=r"row 1: .* is not on the map or near it \(1 of 3\)"):

@@ -3,17 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.quiver import Quiver
 from PIL import Image
 
 from mufield import cli
 from mufield._style import DIAGNOSTICS
 from mufield.runs.files import RunFiles
-from mufield.viz.groups import RunMetrics, group_runs
 from mufield.viz.runs import diagnostics_figure, flow_figure, learning_figure, run_flow
 
 pytestmark = pytest.mark.slow
@@ -24,17 +23,18 @@ def run(finished):
     return finished
 
 
-def metrics(config, values, **changes):
+def run_of(config, values, directory="elsewhere", more=lambda row: {}, **changes):
+    """A run whose files nobody wrote."""
     rows = [
         {"value": v, "optimistic": v + 1, "optimism": 1.0, "spread": 0.1, "coverage": None}
         | {"w1_end": 0.5}
         for v in values
     ]
-    return RunMetrics(Path("elsewhere"), replace(config, **changes), rows)
-
-
-def bands(axes):
-    return [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
+    rows = [row | more(row) for row in rows]
+    run = object.__new__(RunFiles)
+    run.directory, run.config = Path(directory), replace(config, **changes)
+    run.records = [SimpleNamespace(row=row) for row in rows]
+    return run
 
 
 def names(figure):
@@ -42,74 +42,48 @@ def names(figure):
     return [text.get_text() for text in legend.get_texts()]
 
 
-def test_seeds_share_a_curve_as_far_as_all_of_them_go(small):
-    runs = [metrics(small.config, range(seed, seed + 4), seed=seed) for seed in (0, 1, 5)]
-    runs[2] = replace(runs[2], rows=runs[2].rows[:3])
-    runs.append(metrics(small.config, (4.0,), optimism="greedy"))
-    groups = group_runs(runs)
-    assert [group.name for group in groups] == ["hallucinated", "greedy"]
-    figure = learning_figure(groups)
-    (axes,) = figure.axes
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [1, 2, 3])
-    (band,) = bands(axes)
-    assert (band.get_paths()[0].vertices[:, 1].min(), axes.get_xlabel()) == (0.0, "episode")
-    assert names(figure) == ["hallucinated: median and range of 3 seeds", "greedy"]
-
-
-def test_runs_that_were_judged_have_a_second_curve(small):
-    def judged(seed):
-        run = metrics(small.config, (1.0, 2.0, 3.0), seed=seed)
-        later = [row | {"greedy": row["value"] + 0.5} for row in run.rows[1:]]
-        return replace(run, rows=[run.rows[0], *later])
-
-    alone = learning_figure(group_runs([judged(0)]))
-    wanted = ["realised while exploring", "expected by the optimistic plan"]
-    assert names(alone) == [*wanted, "realised without optimism"]
-    np.testing.assert_array_equal(alone.axes[0].lines[2].get_ydata(), [np.nan, 2.5, 3.5])
-    assert names(learning_figure(group_runs([metrics(small.config, (1.0,))]))) == wanted
-    several = learning_figure(group_runs([judged(0), judged(1)]))
-    assert names(several)[1].endswith("2 seeds, realised without optimism")
-
-
 def test_a_single_run_stands_beside_its_plans_and_the_reference(small):
-    groups = group_runs([metrics(small.config, (1.0, 2.0), reference=2.5)])
-    figure = learning_figure(groups)
-    assert len(figure.axes[0].lines) == 3
-    assert names(figure)[-1] == "reference plan"
-    assert figure.axes[0].get_title() == "four-rooms"
+    judged = run_of(
+        small.config,
+        (1.0, 2.0),
+        more=lambda row: {"greedy": row["value"] + 0.5 if row["value"] > 1 else None},
+        reference=2.5,
+    )
+    figure = learning_figure([judged])
+    (axes,) = figure.axes
+    wanted = ["realised", "expected by the optimistic plan", "realised without optimism"]
+    assert names(figure) == [*wanted, "reference plan"]
+    np.testing.assert_array_equal(axes.lines[2].get_ydata(), [np.nan, 2.5])
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1, 2])
+    assert (axes.get_title(), axes.get_xlabel()) == ("four-rooms", "episode")
+    assert names(learning_figure([run_of(small.config, (1.0,))])) == wanted[:2]
 
 
-def test_groups_are_called_by_what_differs(small):
-    def called(*changes):
-        runs = [metrics(small.config, (1.0,), **change) for change in changes]
-        return [group.name for group in group_runs(runs)]
-
-    more = small.config.model_options | {"beta": 9.0}
-    assert called({}, {"model": "gp", "model_options": {}}) == ["ensemble", "gp"]
-    assert called({}, {"model_options": more}) == ["beta = 4.0", "beta = 9.0"]
-    many = {"optimism": "bonus", "scale": 1.0, "first": "random", "agents": 5}
-    assert called({}, many) == ["elsewhere"] * 2
+def test_several_runs_have_a_curve_each_called_by_their_directories(small):
+    runs = [run_of(small.config, range(n), f"seed-{n}") for n in (2, 3)]
+    figure = learning_figure(runs)
+    assert names(figure) == ["seed-2, realised", "seed-3, realised"]
+    assert [len(line.get_ydata()) for line in figure.axes[0].lines] == [2, 3]
 
 
 def test_diagnostics_have_the_panels_of_the_page_with_units(small):
-    figure = diagnostics_figure(group_runs([metrics(small.config, (1.0, 2.0))]))
+    figure = diagnostics_figure([run_of(small.config, (1.0, 2.0))])
     usual = [diagnostic for diagnostic in DIAGNOSTICS if not diagnostic.rare]
     for axes, diagnostic in zip(figure.axes, usual, strict=True):
         assert (axes.get_title(), axes.get_ylabel()) == (diagnostic.title, diagnostic.unit)
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [1.0, 1.0])
-    assert names(figure)[0] == "four-rooms"
+    assert names(figure)[0] == "elsewhere"
 
 
 def test_limits_have_a_panel_with_a_line_at_zero_if_a_run_has_them(small):
-    limited = metrics(small.config, (1.0, 2.0))
-    rows = [row | {"margin": 0.5, "assured": 0.25, "coverage": 0.9} for row in limited.rows]
-    other = metrics(small.config, (1.0, 2.0), optimism="greedy")
-    figure = diagnostics_figure(group_runs([replace(limited, rows=rows), other]))
+    bounds = {"margin": 0.5, "assured": 0.0, "coverage": 0.0}
+    limited = run_of(small.config, (1.0, 2.0), "limited", lambda row: bounds)
+    figure = diagnostics_figure([limited, run_of(small.config, (1.0, 2.0))])
     assert [axes.get_title() for axes in figure.axes] == [each.title for each in DIAGNOSTICS]
     panel = figure.axes[-1]
     lines = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
-    assert lines["hallucinated, realised"] == [0.5, 0.5]
-    assert lines["hallucinated, assured"] == [0.25, 0.25]
+    assert lines["limited, realised"] == [0.5, 0.5]
+    assert lines["limited, assured"] == [0.0, 0.0]
     assert lines["the limit"] == [0.0, 0.0]
 
 

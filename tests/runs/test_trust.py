@@ -1,6 +1,5 @@
 """Code that a run names is executed only if the user asked for it."""
 
-import io
 import json
 import py_compile
 import sys
@@ -12,7 +11,7 @@ from mufield import UserError, cli
 from mufield.environments import registry
 from mufield.runs.config import RunConfig
 from mufield.runs.layout import LAYOUT
-from mufield.runs.trust import import_named, import_users, needs_consent
+from mufield.runs.trust import import_named, import_users
 
 CODE = """
 from pathlib import Path
@@ -127,19 +126,6 @@ def test_bytecode_beside_the_file_is_ignored(code):
     assert not code.with_name("replaced").exists()
 
 
-@pytest.mark.parametrize("answer", ["y\n", "\n"])
-def test_at_a_terminal_the_user_is_asked(answer, run, code, monkeypatch, capsys, tmp_path):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    cli.main(["show", str(run), "--out", str(tmp_path / "page.html")])
-    assert f"{run} needs the Python code {code}" in capsys.readouterr().err
-    assert needs_consent(str(code)) == (answer == "\n")
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package of the user's, of which `env` was asked for; each module notes that it ran."""
@@ -177,7 +163,6 @@ def test_an_edited_module_of_a_package_is_not_executed(package, edited):
     with pytest.raises(UserError, match=rf"have not asked to execute .*{edited}\.py as it is now"):
         import_named("goodpkg.env")
     assert "evil" not in leave()
-    assert needs_consent("goodpkg.env")
 
 
 def test_another_module_of_a_package_is_refused_before_anything_runs(package):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from ..compare.config import ComparisonConfig
 from ..compare.result import Comparison
-from .flags import EnvironmentArgument, ImportFlag, Jobs
+from .flags import Command, EnvironmentArgument, ImportFlag
 from .output import Answer, ExitCode, Table, in_percent, say
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Jobs, ComparisonConfig):
+class Compare(Command, ComparisonConfig):
     """Compare learners with each other, with a random policy and with known motion.
 
     Results are kept in the directory: after an interruption, the same command goes on from the
@@ -23,6 +23,18 @@ class Compare(Jobs, ComparisonConfig):
     out: Path = Path("comparison")
     """Directory for comparison.json, .csv (the table), .png and .pdf, curves.csv and the jobs."""
 
+    on: str = "local"
+    """Where jobs are computed: local, in processes of this machine; ray, on the Ray cluster that
+    this machine belongs to, or else on one that is started here; ray://HOST:PORT or HOST:PORT, on
+    that cluster."""
+
+    workers: int | None = None
+    """Most jobs at a time, each in a process of its own; 0 computes in this process. By default as
+    many as there are cores."""
+
+    cores: int = 1
+    """Cores that each job may use; in this process, all."""
+
     def __post_init__(self) -> None:
         """Leaves the checks to `ComparisonConfig`, so that errors are one line for people."""
 
@@ -32,10 +44,12 @@ class Compare(Jobs, ComparisonConfig):
         )
         # Imported before anything is computed, in case packages are not installed.
         from ..compare.run import compare
+        from ..jobs.processes import make_pool
         from ..viz import comparison_figure, save_figure
 
         try:
-            comparison = compare(config, self.out, pool=self.pool(), say=say)
+            pool = make_pool(self.on, self.workers, self.cores)
+            comparison = compare(config, self.out, pool=pool, say=say)
         except KeyboardInterrupt:
             if self.out.exists():  # else nothing was begun yet
                 say(f"stopped; the same command goes on from what is in {self.out}")

@@ -2,19 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from .output import Answer
-
-if TYPE_CHECKING:
-    from ..jobs.pool import AbstractPool
 
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 """A flag that is off unless it is given; there is no ``--no-`` form."""
@@ -42,36 +38,9 @@ class Command:
     debug: Switch = False
     """Show the traceback of a mistake, too."""
 
-    def named_runs(self) -> Sequence[Path]:
-        """Directories of runs whose Python files the command may need."""
-        return ()
-
     def __call__(self) -> Answer | None:
         """Does the work; the answer is printed."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Jobs(Command):
-    """A command whose work is a list of jobs."""
-
-    on: str = "local"
-    """Where jobs are computed: local, in processes of this machine; ray, on the Ray cluster that
-    this machine belongs to, or else on one that is started here; ray://HOST:PORT or HOST:PORT, on
-    that cluster."""
-
-    workers: int | None = None
-    """Most jobs at a time, each in a process of its own; 0 computes in this process. By default as
-    many as there are cores."""
-
-    cores: int = 1
-    """Cores that each job may use; in this process, all."""
-
-    def pool(self) -> "AbstractPool":
-        """The workers; raises if there can be none, before anything is computed."""
-        from ..jobs.processes import make_pool
-
-        return make_pool(self.on, self.workers, self.cores)
 
 
 REGISTRY = ConstructorRegistry()

@@ -27,7 +27,6 @@ from .flags import REGISTRY, Command
 from .fleet import Ask, Tell
 from .output import ExitCode, say
 from .runs import List, Runs, Show, Watch
-from .sources import confirm
 from .train import Configured, New, Train
 
 COMMANDS: dict[str, type[Command]] = {
@@ -97,8 +96,6 @@ def _run(arguments: list[str]) -> int:
         return 0
     kind = COMMANDS.get(arguments[0], Command) if arguments else Command
     command = _parse(arguments, kind.defaults(arguments) if issubclass(kind, Configured) else {})
-    if getattr(command, "imports", None) is None:
-        confirm(command.named_runs())
     answer = command()
     if answer is not None:
         answer.show(as_json=command.json)

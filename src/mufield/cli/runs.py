@@ -1,10 +1,9 @@
 """``list``, ``runs``, ``show`` and ``watch``: environments, runs, and what these learned."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -16,8 +15,6 @@ from .sources import OfRuns, prepare, read_run
 
 if TYPE_CHECKING:
     from ..runs.files import RunFiles
-
-Order = Literal["directory", "best", "last", "episodes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +47,6 @@ class Runs(Command):
     """Only runs with these settings, such as model=gp,seed=3,options.horizon=10, or in a state:
     state=unfinished."""
 
-    sort: Order = "directory"
-    """What to sort by; numbers begin with the highest."""
-
     def __call__(self) -> Answer:
         from ..runs.overview import find_runs, matches, summarise
 
@@ -65,7 +59,8 @@ class Runs(Command):
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
         runs = [summarise(run) for run in find_runs(places)]
-        rows = _sorted([run for run in runs if matches(run, self.where)], self.sort)
+        found = [run for run in runs if matches(run, self.where)]
+        rows = sorted(found, key=lambda row: str(row["directory"]))
         if not rows:
             return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
         texts = ("directory", "environment", "model", "planner", "optimism", "state", "began")
@@ -79,7 +74,7 @@ class Show(OfRuns):
 
     The page has curves, flows, calibration, diagnostics and settings; it needs no network and
     nothing beside it, so it can be sent to others. The film is of the population in one episode,
-    with the policy as arrows. Runs that differ only in their seed share a curve.
+    with the policy as arrows.
     """
 
     out: Path | None = None
@@ -88,10 +83,6 @@ class Show(OfRuns):
 
     episode: Annotated[str, tyro.conf.arg(metavar="{best-episode,last,N}")] = "best-episode"
     """Episode of the film and of the population's pictures."""
-
-    def named_runs(self) -> Sequence[Path]:
-        """The runs, unless their metrics are all that is wanted."""
-        return self.runs if self.out else ()
 
     def __call__(self) -> Answer:
         out = self.out
@@ -143,14 +134,12 @@ class Show(OfRuns):
     def _pictures(self, out: Path) -> list[Path]:
         with waiting("drawing"):
             from ..viz.curves import save_figure
-            from ..viz.groups import RunMetrics, group_runs
             from ..viz.runs import diagnostics_figure, learning_figure
 
             runs = [_with_episodes(run) for run in self.runs]
-            groups = group_runs([RunMetrics(r.directory, r.config, r.rows) for r in runs])
             figures: dict[str, Any] = {
-                "learning": learning_figure(groups),
-                "diagnostics": diagnostics_figure(groups),
+                "learning": learning_figure(runs),
+                "diagnostics": diagnostics_figure(runs),
             }
             for place, run in enumerate(runs, start=1):
                 name = "population" if len(runs) == 1 else f"population-{place}"
@@ -219,13 +208,6 @@ def _with_episodes(directory: Path) -> "RunFiles":
     if not run.episodes:
         raise UserError(f"{directory} has no episode yet, so there is nothing to draw")
     return run
-
-
-def _sorted(rows: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:
-    by_name = sorted(rows, key=lambda row: str(row["directory"]))
-    if order == "directory":
-        return by_name
-    return sorted(by_name, key=lambda row: (row[order] is None, -(row[order] or 0)))
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:

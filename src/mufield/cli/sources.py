@@ -1,7 +1,6 @@
 """Commands about a run, several runs or a policy: their arguments, and how these are read."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import tyro
 from ..errors import UserError
 from ..runs.config import read_config
 from .flags import Command, ImportFlag
-from .output import print_notes, say, waiting
+from .output import print_notes, waiting
 
 if TYPE_CHECKING:
     from ..episode import SystemOrProblem
@@ -41,10 +40,6 @@ class OfRun(Command):
 
     imports: ImportAgain = None
 
-    def named_runs(self) -> Sequence[Path]:
-        """The run."""
-        return (self.run,)
-
     @contextmanager
     def session(self, title: str) -> Iterator["Session"]:
         """The open run, while people see that the command is at work."""
@@ -65,10 +60,6 @@ class OfRuns(Command):
     """Directories of the runs; several are drawn into the same curves."""
 
     imports: ImportAgain = None
-
-    def named_runs(self) -> Sequence[Path]:
-        """The runs."""
-        return self.runs
 
 
 @dataclass(frozen=True)
@@ -110,10 +101,6 @@ class OfPolicy(Command):
     imports: ImportFlag = None
     """Python file or module to import first, which registers your own environment; also for a run
     whose file you have not asked for yet, as it is now, on this computer."""
-
-    def named_runs(self) -> Sequence[Path]:
-        """The run, if it is one."""
-        return (self.policy,)
 
     def load(self) -> PolicySource:
         """Reads the policy and builds its system; raises if the two do not fit."""
@@ -175,26 +162,6 @@ def print_changes(directory: Path) -> None:
     from ..runs.surroundings import changes_since
 
     print_notes(changes_since(read_versions(directory)))
-
-
-def confirm(runs: Sequence[Path]) -> None:
-    """At a terminal, asks whether to execute the Python files that runs name, if that is new."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    for directory in runs:
-        there = (directory / "config.json").exists()
-        source = read_config(directory).imports if there else None
-        if source is None:
-            continue
-        from ..runs.trust import import_users, needs_consent
-
-        if needs_consent(source):
-            say(f"{directory} needs the Python code {source}, which can do all that you can.")
-            sys.stderr.write("Execute it, now and for as long as it does not change? [y/N] ")
-            sys.stderr.flush()
-            if sys.stdin.readline().strip().lower() in ("y", "yes"):
-                prepare(directory)
-                import_users(source)
 
 
 def read_run(directory: Path) -> "RunFiles":

@@ -127,10 +127,6 @@ class Train(Configured):
             begun[name] = begun[name] | value if options else value
         return begun
 
-    def named_runs(self) -> Sequence[Path]:
-        """The run, if it has begun."""
-        return () if self.out is None else (self.out,)
-
     def __call__(self) -> Answer:
         if self.print_config:
             config = self.run_config()

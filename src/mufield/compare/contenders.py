@@ -1,10 +1,10 @@
-"""The contenders, one class each: the jobs that it needs, what their results say, how it looks."""
+"""The contenders, one class each: the jobs that it needs, and what their results say."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -12,16 +12,49 @@ from ..actions import MoveSet
 from ..errors import UserError
 from ..fleet.fluid import fleet_parts
 from ..flow.motions import dependence, trips_see_mu
-from ..jobs.compute import OWN_LEARNERS
-from ..jobs.job import Job, JobResult, learning_job
+from ..jobs.compute import OWN_LEARNERS, simulated, system_of
+from ..jobs.job import Job, JobResult, learning_job, system_job
 from ..planning.certificate import is_concave
 from ..planning.kinds import Table
-from ..runs.build import build
-from ..runs.config import ModelName, parse_config
-from .arena import Arena
-from .result import Look, Result
+from ..runs.build import build, resolve
+from ..runs.config import ModelName, RunConfig, parse_config
+from ..runs.surroundings import current_precision
+from ..runs.trust import import_users
+from ..systems import SimulatedSystem
+from .config import ComparisonConfig
+from .result import Result
 
 OwnFunction = Callable[..., Sequence[float] | Mapping[int, float]]
+
+
+class Arena:
+    """The system that contenders share, and the learners' configuration with all defaults."""
+
+    def __init__(self, config: ComparisonConfig):
+        """Builds the system; raises if there is none of that name or with these options."""
+        import_users(config.imports)
+        self.config = config
+        names = ("environment", "options", "imports", "episodes", "agents", "model")
+        settings = {name: getattr(config, name) for name in (*names, "model_options")} | {
+            "planner_options": config.planner_options,
+            "judge": False,
+            "precision": current_precision(),
+        }
+        self.run: RunConfig = resolve(parse_config(settings, "the comparison"))
+        self.settings = {"environment": config.environment, "options": self.run.options}
+        problem = system_of(self.settings).problem
+        self.horizon: int = problem.horizon
+        self.constrained: bool = problem.constraints is not None
+        self.points: int | None = self.run.planner_options["points"]
+
+    def system(self, who: str) -> SimulatedSystem:
+        """The system; raises, in the name of ``who``, if its motion is not known."""
+        return simulated(self.settings, who)
+
+    def job(self, name: str, kind: str, **settings: Any) -> Job:
+        """A job of a contender; settings replace those of the arena."""
+        own = {"precision": self.run.precision, "imports": self.config.imports}
+        return system_job(name, kind, **(self.settings | own | settings))
 
 
 @dataclass(frozen=True)
@@ -29,7 +62,6 @@ class Contender(ABC):
     """One of those who are compared."""
 
     name: str
-    look: Look
 
     @abstractmethod
     def jobs(self, arena: Arena) -> list[Job]:
@@ -61,7 +93,6 @@ class OwnLearner(Contender):
         which = which if last > 1 else f"that of its last episode, {count}"
         return Result(
             self.name,
-            self.look,
             seconds=sum(each.seconds for each in found),
             finals=tuple(map(float, curves[:, -last:].mean(axis=1))),
             transitions=self._transitions(arena, found[0], count),
@@ -131,7 +162,7 @@ class Reference(Contender):
             bound = math.ceil(100 * upper) / 100  # rounded up, so that it remains a bound
             remark = f"no policy on the learners' moves {which}earns more than {bound:.2f}"
         finals = (done.figures["value"],)
-        return Result(self.name, self.look, done.seconds, finals, remark, upper=upper)
+        return Result(self.name, done.seconds, finals, remark, upper=upper)
 
     def _unbounded(self, arena: Arena) -> str:
         """Why there is no bound."""
@@ -181,17 +212,17 @@ class Fluid(Reference):
 CONTENDERS: dict[str, Contender] = {
     each.name: each
     for each in (
-        Learner("m3ucrl", Look(place=0), {"optimism": "hallucinated"}),
-        Learner("greedy", Look(place=1), {"optimism": "greedy"}),
-        Learner("thompson", Look(place=2), {"optimism": "thompson"}),
-        Learner("bonus", Look(place=3), {"optimism": "bonus"}),
-        Learner("safe", Look(place=5), {"pessimism": "samples"}),
-        Learner("unsafe", Look(place=6), {"pessimism": "none"}),
-        Reference("random", Look("-.", "0.45")),
-        Known("known", Look("-", "black")),
-        Reference("stay", Look("-.", "tab:brown"), fleet=True),
-        Reference("demand", Look("-.", "tab:olive"), fleet=True),
-        Fluid("fluid", Look("-", "tab:gray")),
+        Learner("m3ucrl", {"optimism": "hallucinated"}),
+        Learner("greedy", {"optimism": "greedy"}),
+        Learner("thompson", {"optimism": "thompson"}),
+        Learner("bonus", {"optimism": "bonus"}),
+        Learner("safe", {"pessimism": "samples"}),
+        Learner("unsafe", {"pessimism": "none"}),
+        Reference("random"),
+        Known("known"),
+        Reference("stay", fleet=True),
+        Reference("demand", fleet=True),
+        Fluid("fluid"),
     )
 }
 """All contenders by name."""
@@ -210,8 +241,7 @@ def contender(name: str) -> Callable[[OwnFunction], OwnFunction]:
 
     def register(learner: OwnFunction) -> OwnFunction:
         OWN_LEARNERS[name] = learner
-        # Behind all places of our own learners with models of any family.
-        CONTENDERS[name] = OwnLearner(name, Look(place=100 + len(OWN_LEARNERS)))
+        CONTENDERS[name] = OwnLearner(name)
         return learner
 
     return register
@@ -240,5 +270,4 @@ def _enter(name: str) -> Contender:
             f"no contender is named {name!r}; {', '.join(learners)} may name a family of models, "
             f"one of {', '.join(families)}, as in m3ucrl:ensemble"
         )
-    place = found.look.place + 7 * (1 + families.index(family))
-    return Learner(name, Look(place=place), found.settings, family)
+    return Learner(name, found.settings, family)

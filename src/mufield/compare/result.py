@@ -5,19 +5,11 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..io.atomic import write_bytes
 from ..learning.metrics import interval_of
 from .config import ComparisonConfig
-
-
-class Look(NamedTuple):
-    """How a contender is drawn: line style of matplotlib, colour, or place among all colours."""
-
-    dashes: str = "-"
-    colour: str | None = None
-    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,7 +18,6 @@ class Result:
 
     Attributes:
         name: Its name on the command line.
-        look: How it is drawn.
         seconds: Time of all seeds together.
         finals: J at the end for each seed; a single one if nothing is random.
         remark: What people should know of it.
@@ -41,7 +32,6 @@ class Result:
     """
 
     name: str
-    look: Look
     seconds: float
     finals: tuple[float, ...]
     remark: str = ""
@@ -106,7 +96,7 @@ class Comparison:
         from ..io.sealed import write_json
 
         document = {
-            "format": 3,  # of comparison.json
+            "format": 4,  # of comparison.json
             "config": self.config.document(),
             "table": self.rows(),
             "contenders": {

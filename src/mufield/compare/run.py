@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ..jobs.job import JobStore
 from ..jobs.pool import AbstractPool, SameProcess, compute_missing
-from .arena import Arena
 from .config import ComparisonConfig
-from .contenders import enter
+from .contenders import Arena, enter
 from .result import Comparison
 
 

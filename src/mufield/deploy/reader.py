@@ -245,29 +245,20 @@ class DeployedPolicy:
         return self.rule.law(self._step(step), points, cells, self._mass(mass))
 
     def act(
-        self,
-        states: Any,
-        mass: Any = None,
-        *,
-        step: Step = None,
-        rng: Any = None,
-        chance: Any = None,
+        self, states: Any, mass: Any = None, *, step: Step = None, rng: Any = None
     ) -> np.ndarray:
         """One action for each agent, (agents, axes of the action).
 
-        Args:
-            states: As in `law`.
-            mass: As in `law`.
-            step: As in `law`.
-            rng: A ``numpy.random.Generator`` to draw with; by default one of the policy's own.
-            chance: Numbers from 0 to below 1, one for each agent, to use instead of random ones:
-                the same numbers give the same actions.
+        Arguments as of `law`; and ``rng``, a ``numpy.random.Generator`` to draw with, by default
+        one of the policy's own.
         """
         actions, weights = self.law(states, mass, step=step)
         if not self.randomised:
             return np.array(actions[:, 0])
-        level = self._chances(chance, rng, len(weights))
-        # The first move whose cumulative weight is above the agent's chance. Summed in double
+        if rng is None:
+            self._rng = rng = self._rng or np.random.default_rng()
+        level = rng.random(len(weights))
+        # The first move whose cumulative weight is above the agent's number. Summed in double
         # precision and in order: a weight of zero adds exactly nothing, so it is never drawn.
         sums = np.cumsum(weights, axis=1, dtype=float)
         move = (sums > level[:, None] * sums[:, -1:]).argmax(axis=1)
@@ -306,7 +297,6 @@ class DeployedPolicy:
         *,
         step: Step = None,
         rng: Any = None,
-        chance: Any = None,
     ) -> np.ndarray:
         """Where to drive: longitude and latitude for each vehicle, (agents, 2).
 
@@ -318,10 +308,8 @@ class DeployedPolicy:
             raise ValueError("the policy's actions are no moves on a map; use `act`")
         found = self.space.onto_streets(place.to_plane(longitude, latitude))
         known = np.flatnonzero(~np.isnan(found[:, 0]))
-        if chance is not None and np.shape(chance) == (len(found),):
-            chance = np.asarray(chance)[known]
         states = found[known]
-        actions = self.act(states, mass, step=step, rng=rng, chance=chance).astype(float)
+        actions = self.act(states, mass, step=step, rng=rng).astype(float)
         targets = self.space.onto_streets(states + place.reach * actions)
         # Into a river far from any street: stay.
         found[known] = np.where(np.isnan(targets), states, targets)
@@ -422,19 +410,6 @@ class DeployedPolicy:
                 + ("has that horizon" if self.stationary else "differs from step to step")
             )
         return int(step)
-
-    def _chances(self, chance: Any, rng: Any, count: int) -> np.ndarray:
-        """A number from 0 to below 1 for each agent: the given ones, or random ones."""
-        if chance is None:
-            if rng is None:
-                self._rng = rng = self._rng or np.random.default_rng()
-            return np.asarray(rng.random(count, dtype=self.dtype.type))
-        values = _real(chance, "chance")
-        if values.shape != (count,) or not np.all((values >= 0) & (values < 1)):  # nor NaN
-            raise ValueError(f"chance: expected {count} numbers from 0 to below 1, got others")
-        # Conversion to fewer digits could round a number just below 1 to 1.
-        below = np.nextafter(self.dtype.type(1), self.dtype.type(0))
-        return np.asarray(np.minimum(values.astype(self.dtype), below))
 
 
 class Table:

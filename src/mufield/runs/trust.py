@@ -49,18 +49,6 @@ def import_named(source: str | None, instead: str | None = None) -> Path | None:
     return _import(source, asked=False)
 
 
-def needs_consent(source: str | None) -> bool:
-    """Whether `import_named` would raise because the user has not asked for the code."""
-    if source is None:
-        return False
-    try:
-        files = _files(source)
-    except UserError:  # there is no such code
-        return False
-    new = [path for name, path in files.items() if name not in sys.modules]
-    return not all(_is_trusted(path, path.read_bytes()) for path in new)
-
-
 def _import(source: str, *, asked: bool) -> Path:
     files = _files(source)
     new = {name: path.read_bytes() for name, path in files.items() if name not in sys.modules}

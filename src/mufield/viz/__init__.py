@@ -3,7 +3,7 @@
 from ..fleet.counts import clock
 from .cells import Labels
 from .comparison import comparison_figure
-from .curves import Curve, Panel, band_of, curve_figure, panel_figure, save_figure
+from .curves import Curve, curve_figure, save_figure
 from .fields import NamedFlow, draw_field, field_figure
 from .film import animate_flow
 from .runs import map_labels
@@ -12,15 +12,12 @@ __all__ = [
     "Curve",
     "Labels",
     "NamedFlow",
-    "Panel",
     "animate_flow",
-    "band_of",
     "clock",
     "comparison_figure",
     "curve_figure",
     "draw_field",
     "field_figure",
     "map_labels",
-    "panel_figure",
     "save_figure",
 ]

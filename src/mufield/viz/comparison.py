@@ -5,43 +5,36 @@ from matplotlib.figure import Figure
 
 from ..compare.result import Comparison
 from ..learning.metrics import interval_of
-from .curves import Curve, Panel, draw_curve, draw_panel, draw_reference
+from .curves import Curve, curve_figure
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
     """Draws the mean over seeds of every learner, with its 95% confidence interval as a band.
 
-    Contenders that learn nothing are horizontal lines; a certified upper bound is dotted.
+    Contenders that learn nothing, and certified upper bounds, are horizontal lines.
     """
     seeds = len(comparison.config.seeds)
     spread = f"mean of {seeds} seeds and its 95% interval" if seeds > 1 else "one seed"
-    title = f"{comparison.config.environment}, {spread}"
-    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-    axes = figure.subplots()
-    draw_panel(
-        axes, Panel({}, "transitions seen by a learner", "total reward J", title, whole=False)
-    )
+    curves: dict[str, Curve] = {}
+    lines: dict[str, float] = {}
     for result in comparison.results:
-        look = result.look
         if result.transitions:
             entries = [interval_of(entry) for entry in zip(*result.curves, strict=True)]
             mean, low, high = np.array(entries, dtype=float).T
-            curve = Curve(
-                mean,
-                np.asarray(result.transitions),
-                (low, high) if len(result.curves) > 1 else None,
-                place=look.place,
-                dashes=look.dashes,
-            )
-            draw_curve(axes, result.name, curve)
+            band = (low, high) if len(result.curves) > 1 else None
+            x = np.asarray(result.transitions)
+            curves[result.name] = Curve(mean, x, band, place=len(curves))
             continue
-        colour = look.colour or "black"
-        draw_reference(axes, result.name, result.finals[0], look.dashes, colour)
+        lines[result.name] = result.finals[0]
         if result.upper is not None:
-            draw_reference(axes, f"{result.name}, upper bound", result.upper, ":", colour)
-    axes.set_xscale("log")
-    if not any(result.transitions for result in comparison.results):
-        axes.set_xlim(1.0, 10.0)
-    # Beside the axes, as curves may be anywhere in them.
-    figure.legend(loc="outside right upper", frameon=False)
+            lines[f"{result.name}, upper bound"] = result.upper
+    figure = curve_figure(
+        curves,
+        x_label="transitions seen by a learner",
+        y_label="total reward J",
+        reference=lines,
+        title=f"{comparison.config.environment}, {spread}",
+        whole=False,
+    )
+    figure.axes[0].set(xscale="log", **({} if curves else {"xlim": (1.0, 10.0)}))
     return figure

@@ -3,14 +3,15 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .._style import DIAGNOSTICS, STYLE, Diagnostic
-from ..errors import UserError
+from .._style import DIAGNOSTICS, STYLE
 from ..fleet.counts import clock
 from ..fleet.maps import CityMap
 from ..flow.flow import Flow
@@ -19,62 +20,69 @@ from ..learning.metrics import COVERAGE_LEVEL
 from ..problem import Problem
 from ..runs.files import RunFiles
 from .cells import Labels
-from .curves import Curve, Panel, band_of, panel_figure
+from .curves import Curve, curve_figure, draw_curves, legend_below
 from .fields import NamedFlow, field_figure
 from .film import animate_flow
-from .groups import RunGroup
 
 
-def learning_figure(groups: Sequence[RunGroup]) -> Figure:
-    """Draws J against episodes: a line for each run, or a median with its range over seeds.
+def learning_figure(runs: Sequence[RunFiles]) -> Figure:
+    """Draws J against episodes, with a dashed line for plans without optimism on the same data.
 
-    Runs that were judged have a second, dashed line: what plans without optimism earned on the same
-    data. A single run is drawn beside what its optimistic plans expected.
+    A single run is drawn beside what its optimistic plans expected.
     """
-    _check(groups)
     curves: dict[str, Curve] = {}
-    greedy_name = "realised without optimism"
-    for place, group in enumerate(groups):
-        name, greedy = _label(group), group.column("greedy")
-        curves[name] = band_of(group.column("value"), place=place)
-        if np.isfinite(greedy).any():
-            curves[f"{name}, {greedy_name}"] = band_of(greedy, place=place, dashes="--")
-    if len(groups) == 1 and len(groups[0].runs) == 1:
-        columns = {
-            "realised while exploring": "value",
-            "expected by the optimistic plan": "optimistic",
-            greedy_name: "greedy",
-        }
-        found = {name: groups[0].column(column) for name, column in columns.items()}
-        curves = {
-            name: band_of(values, place=place)
-            for place, (name, values) in enumerate(found.items())
-            if np.isfinite(values).any()
-        }
-    configs = [run.config for group in groups for run in group.runs]
-    references = {config.reference for config in configs if config.reference is not None}
-    panel = Panel(
+    columns = {"value": "realised", "optimistic": "expected by the optimistic plan"}
+    columns |= {"greedy": "realised without optimism"}
+    for place, run in enumerate(runs):
+        for index, (column, name) in enumerate(columns.items()):
+            values = _column(run, column)
+            if not np.isfinite(values).any() or (len(runs) > 1 and column == "optimistic"):
+                continue
+            look: dict[str, Any] = {"place": index}
+            if len(runs) > 1:
+                name = f"{run.directory}, {name}"
+                look = {"place": place, "dashes": "--" if column == "greedy" else "-"}
+            curves[name] = Curve(values, 1 + np.arange(len(values)), **look)
+    references = {run.config.reference for run in runs if run.config.reference is not None}
+    return curve_figure(
         curves,
-        "episode",
-        "total reward J",
-        title=", ".join(dict.fromkeys(config.environment for config in configs)),
-        references={"reference plan": references.pop()} if len(references) == 1 else {},
+        x_label="episode",
+        y_label="total reward J",
+        title=", ".join(dict.fromkeys(run.config.environment for run in runs)),
+        reference={"reference plan": references.pop()} if len(references) == 1 else {},
     )
-    return panel_figure([[panel]], width=7.2, height=3.8)
 
 
-def diagnostics_figure(groups: Sequence[RunGroup]) -> Figure:
+def diagnostics_figure(runs: Sequence[RunFiles]) -> Figure:
     """Draws how far models and plans could be trusted, episode by episode."""
-    _check(groups)
-    shown = [each for each in DIAGNOSTICS if not each.rare or _is_known(each, groups)]
+    known = {key for run in runs for row in run.rows for key in row if row[key] is not None}
+    shown = [each for each in DIAGNOSTICS if not each.rare or known & set(each.columns)]
     columns = math.ceil(len(shown) / 2)  # in two rows
-    panels = [_diagnostic(each, groups) for each in shown]
-    places = [*panels, *[None] * (columns * 2 - len(panels))]
-    figure = panel_figure([places[:columns], places[columns:]], width=4.2, height=3.2)
-    for diagnostic, axes in zip(shown, figure.axes, strict=True):
+    figure = Figure(figsize=(4.2 * columns, 7.2), layout="constrained")
+    panels = figure.subplots(2, columns).reshape(-1)
+    for diagnostic, axes in zip(shown, panels, strict=False):
+        curves: dict[str, Curve] = {}
+        for place, run in enumerate(runs):
+            for (key, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
+                label = f"{run.directory}, {name}" if name else str(run.directory)
+                values = _column(run, key)
+                x = 1 + np.arange(len(values))
+                curves[label] = Curve(values, x, place=place, dashes=dashes)
+        references = {diagnostic.zero: 0.0} if diagnostic.zero else {}
         if "coverage" in diagnostic.columns:
+            references = {f"{COVERAGE_LEVEL:.0%} interval": COVERAGE_LEVEL}
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        draw_curves(axes, curves, references)
+        axes.set(xlabel="episode", ylabel=diagnostic.unit, title=diagnostic.title)
+    for axes in panels[len(shown) :]:
+        axes.remove()
+    legend_below(figure)
     return figure
+
+
+def _column(run: RunFiles, name: str) -> Float[np.ndarray, "episodes"]:
+    """A column of a run's metrics; NaN where there is no value."""
+    return np.array([row.get(name) for row in run.rows], dtype=float)
 
 
 def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:
@@ -113,35 +121,6 @@ def animate_run(
         progress=progress,
         labels=labels_of(problem),
     )
-
-
-def _is_known(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> bool:
-    """Whether a run has such figures."""
-    return any(
-        np.isfinite(group.column(column)).any() for group in groups for column in diagnostic.columns
-    )
-
-
-def _diagnostic(diagnostic: Diagnostic, groups: Sequence[RunGroup]) -> Panel:
-    curves: dict[str, Curve] = {}
-    for place, group in enumerate(groups):
-        for (column, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
-            label = f"{_label(group)}, {name}" if name else _label(group)
-            curves[label] = band_of(group.column(column), place=place, dashes=dashes)
-    references = {diagnostic.zero: 0.0} if diagnostic.zero else {}
-    if "coverage" in diagnostic.columns:
-        references = {f"{COVERAGE_LEVEL:.0%} interval": COVERAGE_LEVEL}
-    return Panel(curves, "episode", diagnostic.unit, diagnostic.title, references)
-
-
-def _label(group: RunGroup) -> str:
-    count = len(group.runs)
-    return group.name if count == 1 else f"{group.name}: median and range of {count} seeds"
-
-
-def _check(groups: Sequence[RunGroup]) -> None:
-    if not groups:
-        raise UserError("expected at least one run to draw, got none")
 
 
 def map_labels(city: CityMap, mass: str = "share of the fleet in a cell") -> Labels:

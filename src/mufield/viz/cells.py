@@ -35,33 +35,16 @@ class Labels:
         return {**colours, "hatch": "////", "linewidth": 0}
 
 
-def draw_line(
-    axes: Axes,
-    grid: Grid,
-    values: Float[np.ndarray, "cells"],
-    limits: tuple[float, float],
-    scale: str,
-) -> None:
+def draw_line(axes: Axes, grid: Grid, values: Float[np.ndarray, "cells"], norm: Normalize) -> None:
     """Draws the density along a line."""
     edges = np.linspace(grid.lower[0], grid.upper[0], grid.shape[0] + 1)
-    axes.stairs(
-        grid.to_array(values / grid.cell_volume),
-        edges,
-        fill=True,
-        facecolor=STYLE.bar,
-        edgecolor=STYLE.bar_edge,
-        linewidth=1.0,
-    )
+    colours = {"facecolor": STYLE.bar, "edgecolor": STYLE.bar_edge}
+    density = grid.to_array(values / grid.cell_volume)
+    axes.stairs(density, edges, fill=True, linewidth=1.0, **colours)
     for cell in np.flatnonzero(grid.walls):
         axes.axvspan(edges[cell], edges[cell + 1], label="wall", **Labels().look_of_walls())
-    low, high = (limit / grid.cell_volume for limit in limits)
-    axes.set(
-        xlim=(grid.lower[0], grid.upper[0]),
-        ylim=(low, 1.05 * high),
-        yscale=scale,
-        xlabel="x",
-        ylabel="density",
-    )
+    high = 1.05 * float(norm.vmax or 1.0) / grid.cell_volume
+    axes.set(xlim=(grid.lower[0], grid.upper[0]), ylim=(0.0, high), xlabel="x", ylabel="density")
 
 
 def draw_plane(
@@ -132,28 +115,24 @@ def draw_arrows(
 
 
 def draw_network(
-    axes: Axes, nodes: Nodes, mass: Float[np.ndarray, "nodes"], most: float, names: int = 30
+    axes: Axes, nodes: Nodes, mass: Float[np.ndarray, "nodes"], norm: Normalize
 ) -> None:
-    """Draws ways as lines and nodes as discs; ``most`` is the mass of the largest disc.
-
-    Nodes are named if there are at most ``names``.
-    """
+    """Draws ways as lines and nodes as discs, with their names if there are at most 30."""
     places = nodes.positions
     if nodes.successors is not None:
         here, slot = np.nonzero(nodes.successors >= 0)
         ends: Any = np.stack([places[here], places[nodes.successors[here, slot]]], axis=1)
         axes.add_collection(LineCollection(ends, colors=STYLE.wall, linewidths=0.5, zorder=1))
     largest = max(30.0, 1500.0 / np.sqrt(nodes.n_cells))  # in square points
-    area = largest * np.maximum(mass, 0.0) / max(most, 1e-12)
+    area = largest * np.maximum(mass, 0.0) / float(norm.vmax or 1.0)
     x, y = places.T
-    look: dict[str, Any] = {"cmap": f"{STYLE.field_map}_r", "vmin": 0.0, "vmax": most, "zorder": 2}
-    axes.scatter(x, y, s=area + 4.0, c=mass, **look)
+    axes.scatter(x, y, s=area + 4.0, c=mass, cmap=f"{STYLE.field_map}_r", norm=norm, zorder=2)
     low, high = places.min(axis=0), places.max(axis=0)
     pad = 0.15 * max(float((high - low).max()), 1e-6)
     axes.set(xlim=(low[0] - pad, high[0] + pad), ylim=(low[1] - pad, high[1] + pad))
     axes.set_aspect("equal")
     axes.set_axis_off()
-    if nodes.n_cells <= names and not axes.texts:  # frames of a film share their names
+    if nodes.n_cells <= 30 and not axes.texts:  # frames of a film share their names
         for name, place in zip(nodes.names, places, strict=True):
             above = (0, float(np.sqrt(largest)) / 2 + 3)
             axes.annotate(name, place, above, textcoords="offset points", ha="center", fontsize=7)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -21,7 +21,6 @@ from .cells import Labels, draw_arrows, draw_line, draw_network, draw_plane, is_
 
 Masses = Float[Array | np.ndarray, "steps_and_end cells"]
 Arrows = Float[Array | np.ndarray, "steps cells action_dim"]
-ColourScale = Literal["linear", "log"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +83,8 @@ def draw_field(
     mass: Float[Array | np.ndarray, "cells"],
     *,
     arrows: Float[Array | np.ndarray, "cells 2"] | None = None,
-    title: str | None = None,
-    colour_limits: tuple[float, float] | None = None,
-    colour_scale: ColourScale = "linear",
+    title: str = "",
+    norm: Normalize | None = None,
     colour_bar: bool = True,
     arrow_unit: float | None = None,
     labels: Labels = Labels(),
@@ -99,10 +97,9 @@ def draw_field(
         mass: Mass of every free cell.
         arrows: Mean actions in cells of a plane; drawn where there is mass, of fine grids in some.
         title: Title of the panel.
-        colour_limits: Masses at the ends of the colour range; by default zero and the largest
-            mass, on a log scale from a tenth to ten times an evenly spread population's. On a
-            line they are the ends of the vertical axis, in mass as well.
-        colour_scale: ``"log"`` shows thin and dense cells in one range.
+        norm: How masses become colours, of matplotlib: from zero to the largest mass by default,
+            ``norm_of(grid, highest, log=True)`` shows thin and dense cells in one range. On a line
+            it gives the vertical axis.
         colour_bar: Whether to draw the colour bar beside the panel.
         arrow_unit: Size of the action whose arrow is as long as a cell, or as the block of cells
             that it stands for; by default that of the largest action.
@@ -120,35 +117,32 @@ def draw_field(
             f"mass must have one entry for each of the {grid.n_cells} free cells, "
             f"got the shape {values.shape}"
         )
-    limits = colour_limits or range_of(grid, float(values.max()), colour_scale)
-    norm = norm_between(limits, colour_scale)
+    norm = norm or norm_of(grid, float(values.max()))
     if arrows is not None and grid.dim == 1:
         raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")
     if isinstance(grid, Nodes):
-        draw_network(axes, grid, values, limits[1])
+        draw_network(axes, grid, values, norm)
     elif grid.dim == 1:
-        draw_line(axes, grid, values, limits, colour_scale)
+        draw_line(axes, grid, values, norm)
     else:
         draw_plane(axes, grid, values, norm, labels)
         if arrows is not None:
             draw_arrows(axes, grid, values, np.asarray(arrows, dtype=float), arrow_unit)
-    if colour_bar and (grid.dim == 2 or isinstance(grid, Nodes)):
-        draw_colour_bar(axes, grid, norm, labels)
-    if title:
-        axes.set_title(title)
+    if colour_bar:
+        draw_colour_bar([axes], grid, norm, labels)
+    axes.set_title(title)
 
 
-def draw_colour_bar(
-    axes: Axes | Sequence[Axes], grid: Grid, norm: Normalize, labels: Labels = Labels()
-) -> None:
-    """Draws the colour bar of one panel, or one that several panels share."""
-    first = axes if isinstance(axes, Axes) else axes[0]
-    logarithmic = isinstance(norm, LogNorm)
+def draw_colour_bar(axes: Sequence[Axes], grid: Grid, norm: Normalize, labels: Labels) -> None:
+    """Draws the colour bar that panels share; a line has none."""
     nodes = isinstance(grid, Nodes)
+    if grid.dim == 1 and not nodes:
+        return
+    logarithmic = isinstance(norm, LogNorm)
     wide = not nodes and is_wide(grid)
-    bar = first.figure.colorbar(
+    bar = axes[0].figure.colorbar(
         ScalarMappable(norm, f"{STYLE.field_map}_r" if nodes else STYLE.field_map),
-        ax=axes if isinstance(axes, Axes) else list(axes),
+        ax=list(axes),
         label="mass of a node" if nodes else labels.mass,
         location="bottom" if wide else "right",
         ticks=LogLocator(subs=(1.0, 2.0, 5.0)) if logarithmic else None,
@@ -194,15 +188,9 @@ def field_figure(
     unit = longest_arrow(flows)
     for flow, row in zip(flows, panels, strict=True):
         for step, title, axes in zip(steps, titles, row, strict=True):
-            draw_field(
-                axes,
-                grid,
-                flow.masses[step],
-                arrows=flow.arrows_at(step),
-                title=f"{flow.title}, {title}" if flow.title else title,
-                arrow_unit=unit,
-                labels=labels,
-            )
+            look: Any = {"arrows": flow.arrows_at(step), "arrow_unit": unit, "labels": labels}
+            look["title"] = f"{flow.title}, {title}" if flow.title else title
+            draw_field(axes, grid, flow.masses[step], **look)
     return figure
 
 
@@ -217,23 +205,14 @@ def panel_size(grid: Grid) -> tuple[float, float]:
     return 4.0, 0.5 + 3.0 * min(aspect, 2.0)
 
 
-def range_of(grid: Grid, highest: float, scale: ColourScale) -> tuple[float, float]:
-    """Masses at the ends of the colour range for a flow with masses up to ``highest``."""
+def norm_of(grid: Grid, highest: float, *, log: bool = False) -> Normalize:
+    """How masses of a flow up to ``highest`` become colours.
+
+    The log scale ends at ten times the mass that cells have if the population is evenly spread, so
+    that crowds at the start of a flow leave some range for the other steps.
+    """
     high = highest if highest > 0 else 1.0
-    if scale == "linear":
-        return 0.0, high
-    # The log scale ends at this multiple of the mass that cells have if the population is
-    # evenly spread, so that crowds at the start of a flow leave some range for the other steps.
-    crowded_share = 10.0
-    high = min(high, crowded_share / grid.n_cells)
-    return min(STYLE.visible_share / grid.n_cells, 0.1 * high), high
-
-
-def norm_between(limits: tuple[float, float], scale: ColourScale) -> Normalize:
-    """How masses become colours."""
-    low, high = limits
-    if not low < high or (scale == "log" and low <= 0):
-        raise UserError(
-            f"colour_limits must grow, and be positive on a log scale, got {low} to {high}"
-        )
-    return LogNorm(low, high, clip=True) if scale == "log" else Normalize(low, high)
+    if not log:
+        return Normalize(0.0, high)
+    high = min(high, 10.0 / grid.n_cells)
+    return LogNorm(min(STYLE.visible_share / grid.n_cells, 0.1 * high), high, clip=True)

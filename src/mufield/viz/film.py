@@ -14,20 +14,17 @@ from .._style import STYLE
 from ..errors import UserError
 from ..io.atomic import write_bytes
 from ..space.grid import Grid
-from ..space.nodes import Nodes
 from .cells import Labels
 from .fields import (
     Arrows,
-    ColourScale,
     Masses,
     NamedFlow,
     as_flows,
     draw_colour_bar,
     draw_field,
     longest_arrow,
-    norm_between,
+    norm_of,
     panel_size,
-    range_of,
 )
 
 Progress = Callable[[int, int], None]
@@ -118,11 +115,9 @@ def _draw(
     width, height = panel_size(grid)
     figure = Figure(figsize=(width * len(flows), height + 0.5), layout="compressed")
     panels = figure.subplots(1, len(flows), squeeze=False)[0]
-    scale: ColourScale = "linear" if grid.dim == 1 else "log"
-    limits = range_of(grid, max(float(np.max(flow.masses)) for flow in flows), scale)
-    if grid.dim == 2 or isinstance(grid, Nodes):
-        draw_colour_bar(list(panels), grid, norm_between(limits, scale), labels)
-    unit = longest_arrow(flows)
+    norm = norm_of(grid, max(float(np.max(flow.masses)) for flow in flows), log=grid.dim == 2)
+    draw_colour_bar(list(panels), grid, norm, labels)
+    shared: Any = {"norm": norm, "arrow_unit": longest_arrow(flows), "labels": labels}
     heading = figure.suptitle(titles[0])
     with writer.saving(figure, film, STYLE.dots_per_inch):
         for step, title in enumerate(titles):
@@ -131,18 +126,8 @@ def _draw(
                 # Clearing the axes would build all ticks again, which takes longer than the rest.
                 for artist in [*axes.images, *axes.collections, *axes.patches]:
                     artist.remove()
-                draw_field(
-                    axes,
-                    grid,
-                    flow.masses[step],
-                    arrows=flow.arrows_at(step),
-                    title=flow.title,
-                    colour_limits=limits,
-                    colour_scale=scale,
-                    colour_bar=False,
-                    arrow_unit=unit,
-                    labels=labels,
-                )
+                shared |= {"arrows": flow.arrows_at(step), "title": flow.title}
+                draw_field(axes, grid, flow.masses[step], colour_bar=False, **shared)
             if step == 0:
                 # Laid out once only: panels that move by a pixel between frames seem to tremble.
                 figure.draw_without_rendering()

@@ -19,8 +19,7 @@ from mufield import (
     save_policy,
     uniform,
 )
-from mufield.adapters.lifted import LiftedEnv
-from mufield.adapters.policy_code import interpolation
+from mufield.adapters.lifted import LiftedEnv, interpolation
 
 pytestmark = pytest.mark.slow
 

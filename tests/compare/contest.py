@@ -21,7 +21,7 @@ CONTINUOUS = ComparisonConfig(
     "four-rooms", ALL, options={"horizon": HORIZON, "drawing": ROOMS}, **TINY
 )
 LIMITED = ComparisonConfig(
-    "swarm-spread", ("safe", "unsafe", "random"), options={"horizon": 4, "cells": 6}, **TINY
+    "swarm-spread", ("m3ucrl", "unsafe", "random"), options={"horizon": 4, "cells": 6}, **TINY
 )
 
 

@@ -222,7 +222,7 @@ def limited(tmp_path, monkeypatch):
     return compare(LIMITED, tmp_path, progress=False), asked, tmp_path
 
 
-def test_safe_and_unsafe_differ_in_their_pessimism_alone(limited):
+def test_learners_with_and_without_pessimism_differ_in_that_alone(limited):
     comparison, asked, _ = limited
     assert [(each["pessimism"], each["seed"]) for each in asked] == [
         (kind, seed) for kind in ("samples", "none") for seed in SEEDS
@@ -265,18 +265,11 @@ def test_an_unsafe_learner_notes_its_margins():
     assert unsafe.violated in (0.0, 0.5, 1.0)
 
 
-@pytest.mark.parametrize("name", ["safe", "unsafe"])
-def test_pessimists_need_limits(tmp_path, name):
-    message = f"{name} needs a system with constraints, but discrete-rooms has none; leave"
+def test_who_ignores_pessimism_needs_limits(tmp_path):
+    message = "unsafe needs a system with constraints, but discrete-rooms has none; leave"
     with pytest.raises(UserError, match=message):
-        compare(replace(QUICK, contenders=(name,)), tmp_path / "out", progress=False)
+        compare(replace(QUICK, contenders=("unsafe",)), tmp_path / "out", progress=False)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_safe_learner_is_m3ucrl_by_another_name():
-    with pytest.raises(UserError, match="leave one of them out"):
-        enter(("m3ucrl:gp", "safe:gp"))
-    assert enter(("m3ucrl:gp", "safe"))[1].name == "safe"
 
 
 # Other games.

@@ -135,9 +135,7 @@ def test_histograms_are_mufields():
 @pytest.mark.parametrize("case", CASES)
 def test_equal_policies_have_equal_bytes_that_safetensors_reads(case, tmp_path):
     profile, problem = CASES[case]("float32")
-    first, second = (
-        describe(profile, problem, identity={"run": "r"}, units={"state": "m"}) for _ in range(2)
-    )
+    first, second = (describe(profile, problem, identity={"run": "r"}) for _ in range(2))
     data = sealed_bytes(first.document, first.arrays, kind=DeployedPolicy.kind)
     assert data == sealed_bytes(second.document, second.arrays, kind=DeployedPolicy.kind)
     for name, array in load(data).items():
@@ -147,7 +145,6 @@ def test_equal_policies_have_equal_bytes_that_safetensors_reads(case, tmp_path):
     path.write_bytes(data)
     policy = DeployedPolicy.load(path)
     assert policy.identity == {"run": "r"}
-    assert policy.units["state"] == "m"
     assert policy.horizon == HORIZON
     grid = problem.grid
     assert policy.space.lower == grid.lower

@@ -49,8 +49,7 @@ def exported(capsys, *arguments):
 
 
 def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsys):
-    units = ("--units", "state=m,action=m/s")
-    answer = exported(capsys, run, "--out", tmp_path / "robot", *units)
+    answer = exported(capsys, run, "--out", tmp_path / "robot")
     names = ["policy.safetensors", "mufield_reader.py"]
     assert answer["files"] == [str(tmp_path / "robot" / name) for name in names]
     assert sorted(os.listdir(tmp_path / "robot")) == sorted(names)
@@ -67,7 +66,6 @@ def test_a_run_becomes_files_that_know_where_they_come_from(run, tmp_path, capsy
     assert policy.identity["environment"] == "four-rooms"
     assert policy.identity["options"]["horizon"] == 3
     assert policy.identity["seed"] == 0
-    assert policy.units["action"] == "m/s"
     assert policy.actions == {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
 
 
@@ -112,11 +110,7 @@ def test_a_policy_file_needs_the_name_of_its_environment(tmp_path, capsys):
         ([], "name the environment"),
         (["four-rooms"], "the problem has 20 steps but the profile has 3"),
         (["swarm", "--options", "horizon=3"], "made for another map"),
-        (
-            ["four-rooms", "--options", "horizon=3", "--units", "m"],
-            "Error parsing --units: expected NAME=VALUE",
-        ),
-        (["four-rooms", "--options", "horizon=3", "--units", "mood=m"], "got mood"),
+        (["four-rooms", "--options", "m"], "Error parsing --options: expected NAME=VALUE"),
     ):
         assert main(["export", str(path), *arguments, "--out", str(tmp_path / "no")]) == 2
         assert message in capsys.readouterr().err
@@ -127,8 +121,6 @@ def test_a_policy_file_is_for_mufield_itself(run, tmp_path, capsys):
     answer = exported(capsys, run, "--episode", "2", "--out", out)
     assert (answer["files"], answer["difference"]) == ([str(out)], None)
     assert out.read_bytes() == (run / "policies" / "0002.policy").read_bytes()
-    assert main(["export", str(run), "--out", str(out), "--units", "state=m"]) == 2
-    assert "are for a directory, got the file" in capsys.readouterr().err
     assert main(["export", "random", "four-rooms", "--out", str(out)]) == 2
     assert "export it to a directory" in capsys.readouterr().err
 
@@ -136,9 +128,13 @@ def test_a_policy_file_is_for_mufield_itself(run, tmp_path, capsys):
 def test_a_file_that_decides_otherwise_is_not_left(tmp_path, monkeypatch):
     problem, wrong = rooms(), 3e-5
     profile = stacked(table(problem))
-    right = export.DeployedPolicy.act
-    astray = lambda policy, *given, **more: right(policy, *given, **more) + wrong  # noqa: E731
-    monkeypatch.setattr(export.DeployedPolicy, "act", astray)
+    right = export.DeployedPolicy.law
+
+    def astray(policy, *given, **more):
+        law = right(policy, *given, **more)
+        return law._replace(actions=law.actions + wrong)
+
+    monkeypatch.setattr(export.DeployedPolicy, "law", astray)
     with pytest.raises(
         RuntimeError, match=r"policy.safetensors was not written: .* differ by 1\.\d+e-05"
     ):

@@ -94,5 +94,3 @@ def test_policies_that_cannot_be_exported_are_refused_by_name():
     outside = mf.TablePolicy.deterministic(table(problem).actions[..., 0, :] * 4)
     with pytest.raises(ValueError, match="is outside the box"):
         describe(stacked(outside), problem)
-    with pytest.raises(ValueError, match="units of state, action, mass, step, got colour"):
-        describe(stacked(table(problem)), problem, units={"colour": "red"})

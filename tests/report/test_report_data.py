@@ -4,7 +4,6 @@ import base64
 import json
 import shutil
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from report_runs import LINE, SMALL, add_episode, begin
@@ -13,7 +12,7 @@ from mufield import Box, Grid, Problem, uniform
 from mufield.io.sealed import read_sealed, write_sealed
 from mufield.report import data
 from mufield.report.data import RunReader, collect, make_readers, snapshot
-from mufield.report.flows import MOST_BYTES, Scene, encode_actions, encode_masses, that_fit
+from mufield.report.flows import MOST_BYTES, encode_actions, encode_masses, that_fit
 from mufield.runs.layout import LAYOUT
 
 
@@ -96,42 +95,6 @@ def test_of_a_space_of_three_dimensions_only_the_figures_are_shown(tmp_path, mon
     (found,) = collect([RunReader(directory)])["runs"]
     assert (len(found["rows"]), found["flows"]) == (1, {})
     assert found["flow_message"] == "The flow cannot be drawn: the space has three dimensions."
-
-
-def paying(reward, **options):
-    grid = Grid.from_map("..#\n...")
-    return Problem(
-        grid=grid,
-        actions=Box(-1.0, 1.0, dim=2),
-        reward=reward,
-        horizon=3,
-        initial=uniform(grid),
-        noise=0.2,
-        max_move=1.0,
-        **options,
-    )
-
-
-def test_what_is_wanted_is_what_cells_pay_beside_what_is_there():
-    place = lambda state, action, mu: 2.0 * state[0] - jnp.log(mu.here) - action[0] ** 2  # noqa: E731
-    problem = paying(place)
-    pay = Scene(problem).document()["pay"]
-    # From the centres at 0.5, 1.5 and 2.5; the same at all steps.
-    wanted = 2.0 * (problem.grid.centres[:, 0] - 0.5)
-    assert decode_masses(pay, 5)[0] == pytest.approx(wanted, abs=1e-3)
-    assert len(decode_masses(pay, 5)) == 1
-
-
-def test_what_is_wanted_may_change_from_step_to_step():
-    pay = Scene(paying(lambda state, action, mu: mu.step * state[0], pay_end=False)).document()
-    found = decode_masses(pay["pay"], 5).max(axis=1)
-    assert found == pytest.approx([0.0, 2.0, 4.0, 4.0], abs=1e-3)  # the end is not paid
-
-
-def test_there_is_no_map_of_wishes_where_no_place_is_better_or_the_reward_is_hidden():
-    avoid = paying(lambda state, action, mu: -jnp.log(mu.here))
-    assert Scene(avoid).document()["pay"] is None
-    assert Scene(paying(None)).document()["pay"] is None
 
 
 def test_only_what_changed_is_read_again(run, small_rooms, monkeypatch):

@@ -1,6 +1,6 @@
 """``export``: the policy to use, for mufield itself and for machines without it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,8 @@ class Export(OfPolicy):
     """A file .policy or .safetensors, or a directory, made if it does not exist. Existing files are
     replaced."""
 
-    units: dict[str, Any] = field(default_factory=dict)
-    """What positions and actions are measured in, such as state=m,action=m/s; kept in the files."""
-
     def __call__(self) -> Answer:
         single = self.out.suffix in (".policy", ".safetensors")
-        if single and self.units:
-            raise UserError(
-                f"--units are for a directory, got the file {self.out}; leave them out, or name a "
-                "directory"
-            )
         with waiting("exporting"):
             from ..deploy.export import export_policy
             from ..io.atomic import write_bytes
@@ -40,9 +32,8 @@ class Export(OfPolicy):
             source = self.load()
             files, difference = [self.out], None
             if not single:
-                units = {name: str(value) for name, value in self.units.items()}
                 *files, difference = export_policy(
-                    source.profile, source.problem, self.out, identity=source.identity, units=units
+                    source.profile, source.problem, self.out, identity=source.identity
                 )
             elif source.path is None:
                 raise UserError("the random policy has no file; export it to a directory")

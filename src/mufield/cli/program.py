@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from .. import __version__
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
 from .compare import Compare
@@ -92,7 +93,7 @@ def help_text(command: str | None = None) -> str:
 
 def _run(arguments: list[str]) -> int:
     if "--version" in arguments:  # the parser would ask for a command first
-        print(_version())
+        print(f"mufield {__version__}")
         return 0
     kind = COMMANDS.get(arguments[0], Command) if arguments else Command
     command = _parse(arguments, kind.defaults(arguments) if issubclass(kind, Configured) else {})
@@ -165,11 +166,5 @@ def _fault(arguments: list[str]) -> str:
     line = shlex.join(["mufield", *arguments])
     return (
         "This is a fault of mufield, not yours. Please report it with the lines above and these: "
-        f"{_version()}, Python {sys.version.split()[0]} on {sys.platform}, command: {line}"
+        f"mufield {__version__}, Python {sys.version.split()[0]} on {sys.platform}, command: {line}"
     )
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return f"mufield {version('mufield')}"

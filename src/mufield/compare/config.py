@@ -17,8 +17,8 @@ class ComparisonConfig:
 
     contenders: tuple[str, ...] = ("usual",)
     """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
-    model, each with another kind of optimism; safe and unsafe, for systems with constraints,
-    learn as m3ucrl does; safe satisfies them in samples of the model, unsafe only as planned;
+    model, each with another kind of optimism; in systems with constraints they satisfy them in
+    samples of the model, and unsafe learns as m3ucrl does, but satisfies them only as planned.
     random draws actions uniformly; known plans with the true motion; for fleets, stay lets vehicles
     wait, demand sends them where passengers are near by, and fluid plans with the true motion by
     the fluid linear programme. Each that learns a model may name its family: m3ucrl:ensemble and

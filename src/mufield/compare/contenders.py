@@ -216,7 +216,6 @@ CONTENDERS: dict[str, Contender] = {
         Learner("greedy", {"optimism": "greedy"}),
         Learner("thompson", {"optimism": "thompson"}),
         Learner("bonus", {"optimism": "bonus"}),
-        Learner("safe", {"pessimism": "samples"}),
         Learner("unsafe", {"pessimism": "none"}),
         Reference("random"),
         Known("known"),
@@ -249,11 +248,6 @@ def contender(name: str) -> Callable[[OwnFunction], OwnFunction]:
 
 def enter(names: Sequence[str]) -> list[Contender]:
     """The contenders of these names, which may name a family of models: ``m3ucrl:ensemble``."""
-    for name in names:
-        if name.startswith("safe") and name.replace("safe", "m3ucrl") in names:
-            raise UserError(
-                "safe learns as m3ucrl does in systems with constraints; leave one of them out"
-            )
     return [_enter(name) for name in names]
 
 

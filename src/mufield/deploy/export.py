@@ -46,7 +46,6 @@ def export_policy(
     directory: Path,
     *,
     identity: Mapping[str, Any] | None = None,
-    units: Mapping[str, str] | None = None,
 ) -> Written:
     """Writes ``policy.safetensors`` and ``mufield_reader.py``, which runs it with NumPy alone.
 
@@ -55,13 +54,12 @@ def export_policy(
         problem: The problem that it was planned for.
         directory: Where to write; made if it does not exist.
         identity: Where the policy comes from, such as its run; anything that JSON can hold.
-        units: Units of ``state`` and ``action``, ``mass`` and ``step``.
 
     Raises:
         RuntimeError: If the file would decide otherwise than the policy in JAX. Nothing is written.
     """
     profile = checked_profile(profile, problem)
-    data = policy_bytes(describe(profile, problem, identity=identity, units=units))
+    data = policy_bytes(describe(profile, problem, identity=identity))
     path, beside = directory / "policy.safetensors", directory / "mufield_reader.py"
     # Read back from memory: nothing is written before it is right.
     difference = largest_difference(read_back(data), profile, problem)
@@ -91,19 +89,8 @@ def describe(
     problem: Problem,
     *,
     identity: Mapping[str, Any] | None = None,
-    units: Mapping[str, str] | None = None,
 ) -> DeployedPolicy:
     """The policy as the reader's object, to be written; arguments as in `export_policy`."""
-    # A problem does not know of metres or seconds.
-    default = {
-        "state": "the units of the grid",
-        "action": "the units of the actions",
-        "mass": "share of the population in each free cell",
-        "step": "moves since the episode began",
-    }
-    unknown = set(units or {}) - default.keys()
-    if unknown:
-        raise UserError(f"expected units of {', '.join(default)}, got {', '.join(sorted(unknown))}")
     profile = checked_profile(profile, problem)
     document, arrays = plain(profile)
     _check_exportable(profile.join(profile.per_step), problem)
@@ -125,13 +112,7 @@ def describe(
         "grid": grid_entries(problem.grid),
         **_map(problem),
         "actions": known,
-        "axes": {
-            "state": [f"state_{axis}" for axis in range(problem.grid.dim)],
-            "action": [f"action_{axis}" for axis in range(actions.dim)],
-        },
-        "units": default | dict(units or {}),
         "identity": dict(identity or {}),
-        "dtypes": dict.fromkeys(arrays, dtype.name),
     }
     return DeployedPolicy(document, arrays)
 

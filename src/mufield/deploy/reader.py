@@ -11,7 +11,7 @@ and of a policy for a city's map:
 
 A policy is a safetensors file: 8 bytes with the length of a header, the header in JSON, then the
 arrays. The header's entry ``mufield`` holds a document (the kind of policy, the grid, the actions,
-units, the run that it comes from) and a checksum of the document and all arrays. Nothing in the
+the run that it comes from) and a checksum of the document and all arrays. Nothing in the
 file is ever run, and all sizes that it states are checked against its contents.
 """
 
@@ -185,14 +185,13 @@ class DeployedPolicy:
         randomised: Whether agents draw their actions.
         identity: The run, episode and environment that the policy comes from.
         actions: What agents can do: a box from ``lower`` to ``upper``, or a list of ``moves``.
-        units: The units of all inputs and outputs.
         map: Where on the earth the grid is; None if the file does not say it.
         kind, version: Kind and version of the files; those of later versions are refused.
         mass_tolerance: How far a distribution may be from summing to one.
     """
 
     kind = "deployed policy"
-    version = 1
+    version = 2
     mass_tolerance = 1e-4
 
     def __init__(self, document: dict[str, Any], arrays: dict[str, np.ndarray]):
@@ -204,8 +203,7 @@ class DeployedPolicy:
         (self.horizon,) = _sizes([document["horizon"]])
         self.identity: dict[str, Any] = document["identity"]
         self.actions: dict[str, Any] = document["actions"]
-        self.units: dict[str, str] = document["units"]
-        self.action_dim = len(document["axes"]["action"])
+        self.action_dim = len(self.actions.get("lower") or self.actions["moves"][0])
         self.stacked = set(document["stacked"])
         self.stationary = not self.stacked
         kinds: dict[str, Any] = {"table": Table, "network": Network}

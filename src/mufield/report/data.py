@@ -65,11 +65,6 @@ class RunReader:
         self._lock = threading.Lock()  # several threads ask for flows
         self._closed = False
 
-    @property
-    def episodes(self) -> int:
-        """Number of episodes when the run was last read."""
-        return len(self._read)
-
     def fingerprint(self) -> tuple[Any, ...]:
         """Changes whenever anything that the page shows has changed."""
         paths = [self.directory / name for name in (LAYOUT.config, LAYOUT.versions, LAYOUT.timings)]

@@ -3,12 +3,11 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,7 +16,6 @@ from .. import _types
 from ..flow.flow import Flow
 from ..io.policies import load_policy
 from ..problem import Problem
-from ..space.measure import at_all_cells
 from ..space.nodes import Nodes
 
 Masses = Float[np.ndarray, "steps_and_end cells"]
@@ -54,33 +52,7 @@ class Scene:
             "names": list(grid.names) if isinstance(grid, Nodes) else None,
             "horizon": self.problem.horizon,
             "arrows": self.has_arrows,
-            "pay": self._pay,
         }
-
-    @cached_property
-    def _pay(self) -> dict[str, Any] | None:
-        """What is wanted where: pay in each cell, encoded, at every step or once for all.
-
-        It is the reward of an agent at rest while all are spread evenly, above that of the poorest
-        cell. None if the reward is hidden, or no place pays more than others then, as where agents
-        only avoid each other.
-        """
-        problem = self.problem
-        if problem.hides_reward:
-            return None
-        even = jnp.full_like(problem.initial, 1.0 / problem.grid.n_cells)
-        rest = jnp.asarray(problem.actions.rest, dtype=even.dtype)
-        acting = jnp.broadcast_to(rest, (*even.shape, 1, *rest.shape))
-        steps = jnp.append(problem.steps, problem.horizon - (not problem.pay_end))
-        reward = partial(at_all_cells, problem.grid, even, problem.reward, acting)
-        found = np.asarray(eqx.filter_jit(jax.vmap(reward))(steps)[..., 0], dtype=float)
-        pay = found - found.min(axis=1, keepdims=True)
-        if np.array_equal(pay, np.broadcast_to(pay[:1], pay.shape)):
-            pay = pay[:1]
-        # Differences of the reward that are smaller than 1e-4 of it are rounding errors.
-        if not (np.isfinite(pay).all() and pay.max() > 1e-4 * np.abs(found).max()):
-            return None
-        return encode_masses(pay) if 2 * pay.size < MOST_BYTES // 10 else None
 
     def episode(self, masses: Masses, policy: Path) -> dict[str, Any]:
         """The flow of one episode, for the page."""

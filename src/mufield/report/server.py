@@ -47,22 +47,18 @@ class Watcher:
         self._text = ""
         self._seen: list[Any] = []
         self._look()
-        self._threads = [
-            threading.Thread(target=work, daemon=True) for work in (self._poll, self._prepare)
-        ]
+        self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def start(self) -> None:
-        """Begins to look at the runs in threads."""
-        for thread in self._threads:
-            thread.start()
+        """Begins to look at the runs in a thread."""
+        self._thread.start()
 
     def stop(self) -> None:
         """Waits for the threads to end: Python must not exit while JAX compiles in one."""
         self.stopped.set()
         with self._changed:
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         for reader in self.readers:
             reader.close()
 
@@ -94,16 +90,6 @@ class Watcher:
             self._version += 1
             self._text = text
             self._changed.notify_all()
-
-    def _prepare(self) -> None:
-        """Computes the newest flows before a browser asks; the first one takes seconds."""
-        version = 0
-        while not self.stopped.is_set():
-            for reader in self.readers:
-                count = reader.episodes
-                if count and not self.stopped.is_set():
-                    reader.flow(count)
-            version, _ = self.wait(version, self.heartbeat)
 
 
 def _unreadable(run: dict[str, Any], error: Exception) -> dict[str, Any]:

@@ -55,23 +55,6 @@ class FlowData {
   }
 }
 
-/** What cells pay, as if it were a flow: the same at all steps, or step by step. */
-class PayData extends FlowData {
-  constructor({ space }) {
-    super({ space, mass: space.pay, unit: 1 });
-    this.changes = this.masses.length > this.cells;
-    this.words = { cell: "pays", bar: "pay of a cell", line: "pay", over: 1 };
-  }
-
-  mass(frame) {
-    return super.mass(this.changes ? frame : 0);
-  }
-
-  describe(pay, where) {
-    return `What cells pay; the best, ${where}, pays ${figure(pay)} more than the poorest`;
-  }
-}
-
 /** How masses become shares of the colour range. */
 function colourRange(flow, frame, kind) {
   if (kind === "linear") {

@@ -27,7 +27,6 @@ const limits = new LineChart(byId("limits-chart"), {
 });
 const readout = (text) => { byId("readout").textContent = text; };
 const field = new FieldView(byId("field"), readout);
-const payField = new FieldView(byId("pay-field"), readout);
 const panels = panelsOf(page.data);
 const diagnostics = panels.map((panel) => {
   const host = html("div", { className: "chart" });

@@ -24,9 +24,7 @@ async function loadFlow() {
   } else raw = { space: run.space, ...run.flows[number] };
   if (raw.message) return raw;
   if (decoded.size > 60) decoded.delete(decoded.keys().next().value);
-  const flow = new FlowData(raw);
-  if (raw.space.pay) flow.pay = new PayData(raw);
-  decoded.set(key, flow);
+  decoded.set(key, new FlowData(raw));
   return decoded.get(key);
 }
 
@@ -71,13 +69,11 @@ function drawStep() {
   const text = flow ? `step ${page.frame} of ${flow.space.horizon}` : "";
   slider.setAttribute("aria-valuetext", text);
   byId("step-text").textContent = text;
-  byId("pay").hidden = !flow?.pay;
   if (flow) field.show(flow, page.frame, byId("scale").value);
-  if (flow?.pay) payField.show(flow.pay, page.frame, flow.space.dim === 1 ? "same" : "linear");
 }
 
 function drawFields() {
-  for (const each of [field, payField]) each.draw();
+  field.draw();
 }
 
 function moveTo(frame) {

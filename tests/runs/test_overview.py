@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from mufield import cli
-from mufield.cli import output
 from mufield.runs.overview import find_runs, summarise
 
 
@@ -157,13 +156,3 @@ def test_no_runs_is_no_mistake(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["runs"]) == 0
     assert capsys.readouterr().out == "no such run in . or runs\n"
-
-
-def test_a_narrow_terminal_does_without_the_least_important_columns(runs, capsys, monkeypatch):
-    monkeypatch.setattr(output.Table, "piped_width", 70)
-    monkeypatch.chdir(runs)
-    assert cli.main(["runs"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:2] == ["directory", "environment"]
-    assert "began" not in lines[0]
-    assert len(lines) == 5

@@ -5,7 +5,7 @@ the next state Phi(mu, pi) and the reward r-hat(mu, pi). Nothing in it is random
 """
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,14 +37,6 @@ except ImportError as error:
 
 
 Numbers = Float[np.ndarray, "..."]
-
-
-@runtime_checkable
-class Predictor(Protocol):
-    """A trained model with the interface of Stable-Baselines3."""
-
-    def predict(self, observation: Any, *, deterministic: bool) -> tuple[Any, Any]:
-        """The action for an observation, and the model's state, which is ignored."""
 
 
 class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
@@ -120,7 +112,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
         numbers = jnp.asarray(self._checked(actions, (horizon,)))
         return Profile.stacked(self.code.policy(numbers), horizon)
 
-    def policy_profile(self, model: Predictor) -> Profile:
+    def policy_profile(self, model: Any) -> Profile:
         """The profile of the actions that a trained model takes in an episode of its own.
 
         The flow is not random, so the profile earns what the model earns. But it does not look at

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import UserError
 from .output import Answer, Table, in_percent
-from .sources import OfPolicy, PolicySource
+from .sources import OfPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,7 @@ class Evaluate(OfPolicy):
     and agents, the loss of N agents is that of finite N. The limit is computed by a flow that
     follows where in their cells agents stand; without noise there is none, and the plan's stands
     for it.
-    Of a run, the policy that all data make best is played. A real system cannot be played: of its
-    runs, the answer is what the learned model expects, with an interval. Where the system has
+    Of a run, the policy that all data make best is played. Where the system has
     constraints, `satisfied` is the share of episodes in which the agents satisfy all of them after
     every move, and `margin` the mean of the least margin, as a share of the limit.
     """
@@ -51,7 +50,12 @@ class Evaluate(OfPolicy):
 
         system, profile = source.known, source.profile
         if not isinstance(system, SimulatedSystem):
-            return self._by_model(source)
+            raise UserError(
+                f"{source.environment} is a real system, which cannot be played here; `mufield "
+                f"evaluate {shlex.quote(str(self.policy))} SIMULATOR --import FILE` plays the "
+                "policy with N agents there, and `mufield export` says what the learned model "
+                "expects of it"
+            )
         from ..finite.robustness import play_populations
 
         rows = play_populations(
@@ -73,23 +77,6 @@ class Evaluate(OfPolicy):
         if self.stress and not profile.sees_mu:
             shown.append("This policy does not look at mu, so that an old one changes nothing.")
         return Answer(rows, shown)
-
-    def _by_model(self, source: PolicySource) -> Answer:
-        """What the learned model expects of a policy whose system cannot be played here."""
-        name = shlex.quote(str(self.policy))
-        remedy = f"`mufield evaluate {name} SIMULATOR --import FILE` plays it with N agents there"
-        if "expected" not in source.identity:
-            raise UserError(
-                f"{source.environment} is a real system, which cannot be played here; {remedy}, "
-                "and `mufield evaluate RUN` says what the learned model expects of the policy that "
-                "all data of a run make best"
-            )
-        facts = {name: source.identity[name] for name in ("expected", "lower", "upper")}
-        row = {"population": None, "stress": None, "value": facts["expected"], "loss": None}
-        row |= {"low": facts["lower"], "high": facts["upper"], "by": "learned model"}
-        shown = {"population": "limit of many agents, by the learned model"}
-        line = f"{source.environment} is a real system, which cannot be played here; {remedy}."
-        return Answer([row], [_table([row | shown]), line])
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -46,13 +46,11 @@ class Table:
         rows: The values by name.
         columns: Heads of the columns with the names of their values; by default all values.
         texts: Columns that are aligned to the left; others to the right.
-        spare: Columns to leave out, in this order, if the terminal is too narrow.
     """
 
     rows: Sequence[dict[str, Any]]
     columns: Mapping[str, str] | None = None
     texts: Sequence[str] = ()
-    spare: Sequence[str] = ()
 
     piped_width: ClassVar[int] = 1000
     """Characters in a line if the output is no terminal."""
@@ -72,26 +70,15 @@ class Table:
             }
             for row in self.rows
         ]
-        columns = self._fitting(cells, console.width)
         table = RichTable(box=None, pad_edge=False)
-        for name in columns:
+        for name in keys:
             side = "left" if name in self.texts else "right"
             table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
         for row in cells:
-            table.add_row(*(escape(row[name]) for name in columns))  # brackets are no markup
+            table.add_row(*(escape(row[name]) for name in keys))  # brackets are no markup
         with console.capture() as text:  # printed by rich, a closed pipe would go unnoticed
             console.print(table, highlight=False)
         print(text.get(), end="")
-
-    def _fitting(self, cells: Sequence[dict[str, str]], width: int) -> list[str]:
-        """The columns that fit into the width."""
-        widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0]}
-        gap = 2  # characters between columns
-        for name in self.spare:
-            if sum(widths.values()) + gap * (len(widths) - 1) <= width:
-                break
-            del widths[name]
-        return list(widths)
 
 
 def _cell(value: Any) -> str:

@@ -35,7 +35,10 @@ class List(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Command):
-    """List runs: what they are, how far they have come and what they earned."""
+    """List runs: what they are, how far they have come and what they earned.
+
+    With --json also all settings, and when they began.
+    """
 
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = (
         Path("."),
@@ -63,9 +66,8 @@ class Runs(Command):
         rows = sorted(found, key=lambda row: str(row["directory"]))
         if not rows:
             return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
-        texts = ("directory", "environment", "model", "planner", "optimism", "state", "began")
-        spare = ("began", "planner", "model", "last J", "optimism", "seed")
-        return Answer(rows, [Table([_cells(row) for row in rows], texts=texts, spare=spare)])
+        texts = ("directory", "environment", "optimism", "state")
+        return Answer(rows, [Table([_cells(row) for row in rows], texts=texts)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,15 +214,10 @@ def _with_episodes(directory: Path) -> "RunFiles":
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """The row of a run, shortened for the table."""
-    from datetime import datetime
-
-    names = ("directory", "environment", "model", "planner", "optimism", "seed")
     target = "?" if row["target"] is None else row["target"]
-    began = row["began"] and datetime.fromisoformat(row["began"]).astimezone()
-    return {name: row[name] for name in names} | {
+    return {name: row[name] for name in ("directory", "environment", "optimism", "seed")} | {
         "episodes": f"{row['episodes']}/{target}",
         "best J": row["best"],
         "last J": row["last"],
         "state": f"{row['state']}: {row['reason']}" if row["reason"] else row["state"],
-        "began": began and f"{began:%Y-%m-%d %H:%M}",
     }

@@ -4,14 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from ..actions import MoveSet
 from ..errors import UserError
 from ..fleet.fluid import fleet_parts
-from ..flow.motions import dependence, trips_see_mu
 from ..jobs.compute import OWN_LEARNERS, simulated, system_of
 from ..jobs.job import Job, JobResult, learning_job, system_job
 from ..planning.certificate import is_concave
@@ -142,6 +141,7 @@ class Reference(Contender):
     """A policy that nobody has to learn: the random one, or what a fleet does without a plan."""
 
     fleet: bool = False
+    unbounded: ClassVar[str] = ""  # what is said where nothing bounds the optimum
 
     def jobs(self, arena: Arena) -> list[Job]:
         """Plays it once."""
@@ -155,18 +155,13 @@ class Reference(Contender):
         """J, and a bound if there is one."""
         (done,) = found
         upper: float | None = done.figures.get("upper")
-        if upper is None:
-            remark = self._unbounded(arena)
-        else:
+        remark = self.unbounded
+        if upper is not None:
             which = "that satisfies the constraints " if arena.constrained else ""
             bound = math.ceil(100 * upper) / 100  # rounded up, so that it remains a bound
             remark = f"no policy on the learners' moves {which}earns more than {bound:.2f}"
         finals = (done.figures["value"],)
         return Result(self.name, done.seconds, finals, remark, upper=upper)
-
-    def _unbounded(self, arena: Arena) -> str:
-        """Why there is no bound."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -178,6 +173,11 @@ class Known(Reference):
     table of actions; the better of the two counts.
     """
 
+    unbounded: ClassVar[str] = (
+        "a better plan may exist: J is not concave, as the motion or trips depend on mu or the "
+        "reward is not concave in it, so nothing bounds the optimum"
+    )
+
     def jobs(self, arena: Arena) -> list[Job]:
         """Plans once."""
         system = arena.system(self.name)
@@ -188,15 +188,6 @@ class Known(Reference):
         # It stops after these sweeps, or this near to the optimum.
         settings = {"points": arena.points, "sweeps": 400, "bracket": 0.05}
         return [arena.job(self.name, "mirror", **settings, **more)]
-
-    def _unbounded(self, arena: Arena) -> str:
-        system = arena.system(self.name)
-        why = "the reward is not concave in mu"
-        if dependence(system.problem, system.reveal()[1]).mu:
-            why = "the motion depends on mu"
-        elif trips_see_mu(system.problem):
-            why = "trips depend on mu"
-        return f"a better plan may exist: nothing bounds the optimum, because {why}"
 
 
 @dataclass(frozen=True)

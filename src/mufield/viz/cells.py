@@ -38,7 +38,7 @@ class Labels:
 def draw_line(axes: Axes, grid: Grid, values: Float[np.ndarray, "cells"], norm: Normalize) -> None:
     """Draws the density along a line."""
     edges = np.linspace(grid.lower[0], grid.upper[0], grid.shape[0] + 1)
-    colours = {"facecolor": STYLE.bar, "edgecolor": STYLE.bar_edge}
+    colours: dict[str, Any] = {"facecolor": STYLE.bar, "edgecolor": STYLE.bar_edge}
     density = grid.to_array(values / grid.cell_volume)
     axes.stairs(density, edges, fill=True, linewidth=1.0, **colours)
     for cell in np.flatnonzero(grid.walls):

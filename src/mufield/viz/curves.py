@@ -66,7 +66,9 @@ def curve_figure(
         x = None if isinstance(given, Curve) else first_x + np.arange(len(given))
         curve = given if isinstance(given, Curve) else Curve(given, x, place=len(curves))
         if np.ndim(curve.y) != 1 or not np.size(curve.y):
-            raise UserError(f"the curve {name!r} must be a vector of values, got {np.shape(given)}")
+            raise UserError(
+                f"the curve {name!r} must be a vector of values, got {np.shape(curve.y)}"
+            )
         curves[name] = curve
     if not curves and not reference:
         raise UserError("expected at least one curve to draw, got none")

@@ -60,7 +60,7 @@ from scipy import sparse
 from scipy.stats import binom, poisson
 
 import mufield as mf
-from mufield.finite.robustness import with_chance
+from mufield.finite.populations import with_chance
 from mufield.finite.system import FiniteSystem, Replan
 from mufield.fleet import fluid
 from mufield.fleet.baselines import stay, towards_demand

@@ -38,7 +38,7 @@ from jaxtyping import Float, Int
 from mufield.actions import MoveSet
 from mufield.errors import UserError
 from mufield.policies.base import Profile
-from mufield.policies.tables import option_policy
+from mufield.policies.tables import TablePolicy
 from mufield.systems import SimulatedSystem
 
 from .q_tables import Tables, tabulate
@@ -160,9 +160,9 @@ class QLearning:
         actions = self.system.problem.actions
         assert isinstance(actions, MoveSet)
         choice = jnp.asarray(state.q.argmax(axis=-1), dtype=jnp.int32)
-        return Profile.stacked(
-            option_policy(actions, choice, self.system.problem.grid), self.tables.horizon
-        )
+        grid = self.system.problem.grid
+        table = TablePolicy.mixing(actions.moves, actions.options[choice], grid)
+        return Profile.stacked(table, self.tables.horizon)
 
     def estimate(self, state: QState) -> float:
         """J according to the Q-table: max Q_0(x, .) averaged over the initial distribution."""

@@ -23,7 +23,7 @@ from mufield.cli.evaluate import Evaluate
 from mufield.cli.sources import PolicySource
 from mufield.constraints import mass_at_most
 from mufield.environments import registry
-from mufield.finite.robustness import margin_figures
+from mufield.finite.populations import margin_figures
 from mufield.policies import uniform_policy
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,6 @@ def test_more_agents_come_closer_to_the_limit(policy, capsys):
         "horizon=3",
         "--population",
         "20,2000",
-        "--no-stress",
     )
     planned, limit, few, many = rows
     assert [row["population"] for row in rows] == [None, None, 20, 2000]
@@ -70,55 +69,10 @@ def test_more_agents_come_closer_to_the_limit(policy, capsys):
 
 
 def test_the_random_policy_needs_no_file(capsys):
-    words = ("four-rooms", "--options", "horizon=3", "--population", "20", "--no-stress")
+    words = ("four-rooms", "--options", "horizon=3", "--population", "20")
     system = make("four-rooms", horizon=3)
     wanted = float(system.evaluate(random_policy(system.problem)).value)
     assert evaluated(capsys, "random", *words)[0]["value"] == pytest.approx(wanted)
-
-
-def test_stress_is_shown_with_the_largest_population(policy, capsys):
-    rows = evaluated(
-        capsys,
-        policy,
-        "four-rooms",
-        "--options",
-        "horizon=3",
-        "--population",
-        "50",
-        "--episodes",
-        "2",
-    )
-    names = " ".join(row["stress"] or "" for row in rows)
-    for word in ("old", "lost", "half of the noise", "twice the noise"):
-        assert word in names
-
-
-def test_a_policy_that_does_not_look_at_mu_is_said_to_be_blind(policy, capsys):
-    play = ["evaluate", str(policy), *SHORT, "--population", "20"]
-    assert main([*play, "--episodes", "2"]) == 0
-    assert "does not look at mu" in capsys.readouterr().out
-    assert main([*play, "--episodes", "2", "--no-stress"]) == 0
-    assert "does not look at mu" not in capsys.readouterr().out
-
-
-def test_noise_that_cannot_double_is_left_out(tmp_path, capsys):
-    system = make("discrete-rooms", horizon=2, noise_intensity=0.75)
-    moves = system.problem.actions.moves
-    save_policy(tmp_path / "any.policy", uniform_policy(moves))
-    rows = evaluated(
-        capsys,
-        tmp_path / "any.policy",
-        "discrete-rooms",
-        "--options",
-        "horizon=2,noise_intensity=0.75",
-        "--population",
-        "20",
-        "--episodes",
-        "2",
-    )
-    names = " ".join(row["stress"] or "" for row in rows)
-    assert "half of the noise" in names
-    assert "twice the noise" not in names
 
 
 @pytest.fixture
@@ -135,7 +89,7 @@ def capped(monkeypatch):
 def test_limits_are_kept_or_broken(capped, tmp_path, capsys, action, kept):
     path = tmp_path / "same.policy"
     save_policy(path, uniform_policy(jnp.array([[action]])))
-    play = (path, "capped", "--population", "50,500", "--episodes", "3", "--no-stress")
+    play = (path, "capped", "--population", "50,500", "--episodes", "3")
     planned, limit, few, many = evaluated(capsys, *play)
     assert [row["satisfied"] for row in (planned, limit, few, many)] == [kept] * 4
     assert many["margin"] == pytest.approx(limit["margin"], abs=0.1)
@@ -151,7 +105,7 @@ def test_agents_exactly_at_a_limit_keep_it():
 
 
 def test_systems_without_limits_have_no_such_columns(policy, capsys):
-    play = (policy, *SHORT, "--population", "20", "--episodes", "2", "--no-stress")
+    play = (policy, *SHORT, "--population", "20", "--episodes", "2")
     assert all("satisfied" not in row and "margin" not in row for row in evaluated(capsys, *play))
     assert main(["evaluate", *map(str, play)]) == 0
     assert "satisfied" not in capsys.readouterr().out

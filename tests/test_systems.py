@@ -23,7 +23,7 @@ from mufield import (
 from mufield.environments import registry
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
 from mufield.environments.registry import SUITE
-from mufield.policies import AbstractPolicy, ActionLaw, option_policy, uniform_policy
+from mufield.policies import AbstractPolicy, ActionLaw, TablePolicy, uniform_policy
 
 pytestmark = pytest.mark.slow
 
@@ -274,7 +274,9 @@ def test_discrete_agents_stand_in_the_middle_of_their_cells():
 def test_options_are_mixtures_of_moves():
     system = make("discrete-rooms-extended", horizon=2)
     choice = jnp.full((2, 104), 5)  # half up, half right
-    profile = Profile.stacked(option_policy(system.problem.actions, choice), 2)
+    actions = system.problem.actions
+    table = TablePolicy.mixing(actions.moves, actions.options[choice])
+    profile = Profile.stacked(table, 2)
     mass = system.evaluate(profile).mass
     grid = system.problem.grid
     assert float(mass[1][grid.index_at(0, 1)]) == 0.5

@@ -8,7 +8,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from mufield import Grid, SimulatedSystem, from_density, histogram, make, random_policy
 from mufield.adapters.parallel import PopulationEnv
-from mufield.policies import option_policy
+from mufield.policies import TablePolicy
 from mufield.space.measure import mean_field_at
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,9 @@ def test_an_option_is_a_distribution_over_moves():
     up_or_right = 5
     play(env, lambda seen: up_or_right)
     grid = system.problem.grid
-    policy = option_policy(system.problem.actions, jnp.full(grid.n_cells, up_or_right))
+    actions = system.problem.actions
+    choice = jnp.full(grid.n_cells, up_or_right)
+    policy = TablePolicy.mixing(actions.moves, actions.options[choice])
     assert np.abs(env.state()[:-1] - system.evaluate(policy).mass[-1]).max() < 0.05
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mufield as mf
-from mufield.finite.robustness import with_chance
+from mufield.finite.populations import with_chance
 from mufield.finite.system import FiniteSystem
 from mufield.runs.build import for_population
 from mufield.runs.config import RunConfig, parse_config

@@ -223,27 +223,14 @@ def test_policies_see_the_true_step_in_the_rest_of_an_episode(policy, centred):
     assert float(flow.mass[3, grid.index_at(5, 5)]) == pytest.approx(1.0)
 
 
-# Options.
-
-
-@pytest.mark.parametrize("stale", [0, 1, 2])
-def test_policies_see_mu_as_it_was_some_steps_ago(stale):
-    episode = plaza(stale=stale).run(shy, KEY, agents=N)
-    for step in range(3):
-        seen = episode.mass[max(0, step - stale)]
-        states = episode.states[:, step]
-        wanted = jax.vmap(lambda s, seen=seen: shy(s, mean_field_at(PLAZA, seen, s), 0))(states)
-        assert np.asarray(episode.actions[:, step]) == pytest.approx(np.asarray(wanted))
-
-
-def test_motion_and_reward_are_of_the_present_when_policies_see_the_past():
+def test_motions_see_the_present_histogram():
     grid = Grid.box(0.0, 10.0, 10)
 
     def drift(state, action, mu):
         return state + mu.here
 
     problem = walking_problem(grid, noise=0.0, horizon=3, initial=point_mass(grid, 0))
-    episode = FiniteSystem(problem, drift, agents=40, stale=2).run(
+    episode = FiniteSystem(problem, drift, agents=40).run(
         lambda s, mu, h: jnp.zeros(1), KEY, agents=40
     )
     cells = np.asarray(grid.index_of(episode.states))
@@ -251,47 +238,15 @@ def test_motion_and_reward_are_of_the_present_when_policies_see_the_past():
     assert np.asarray(episode.next_states - episode.states)[..., 0] == pytest.approx(here)
 
 
-def test_lost_agents_count_no_more():
-    mass = np.asarray(plaza(lost=0.3).evaluate(by_cell(), KEY).mass[0])
-    assert mass.sum(axis=1) == pytest.approx(1.0)
-    for step in range(1, 4):
-        expected = N * 0.7**step
-        assert abs(counted(mass[step]) - expected) < 5 * np.sqrt(expected)
-
-
-def counted(mass):
-    """The least number of agents that can have these shares."""
-    numbers = np.arange(1, N + 1)[:, None] * mass
-    return 1 + int(np.argmax(np.abs(numbers - np.round(numbers)).max(axis=1) < 1e-9))
-
-
-def test_tracked_agents_are_never_lost():
-    assert same(everyone(), plaza(lost=0.3).run(by_cell(), KEY, agents=N))
-    with pytest.raises(ValueError, match="all agents dropped out before step 1"):
-        plaza(5, lost=0.9999).evaluate(by_cell(), KEY)
-
-
-def test_the_noise_is_scaled():
-    episode = plaza(noise_factor=2.0).run(by_cell(), KEY, agents=N)
-    noise = np.asarray(episode.next_states - episode.states - episode.actions)[:, 0]
-    # In the corner most are stopped, but not those that go up and right.
-    onward = ~np.asarray(episode.stopped[:, 0]).any(axis=1)
-    calm = np.asarray(everyone().next_states - everyone().states - everyone().actions)[:, 0]
-    both = onward & ~np.asarray(everyone().stopped[:, 0]).any(axis=1)
-    assert noise[both] == pytest.approx(2 * calm[both])
-
-
 def test_the_discrete_rooms_have_their_own_noise():
-    rooms = make("discrete-rooms", horizon=1, noise_intensity=0.4)
-    system = FiniteSystem.of(rooms, 4000, noise_factor=2.0)
+    rooms = make("discrete-rooms", horizon=1, noise_intensity=0.8)
+    system = FiniteSystem.of(rooms, 4000)
     episode = system.run(uniform_legal(rooms.problem.grid), KEY, agents=3)
     assert np.array_equal(episode.states % 1.0, np.full((3, 1, 2), 0.5))
     # Only those that stay, a third, and are not pushed away again remain in the corner, and
     # those that are pushed back.
     stay, back = (1 - 0.8 * 2 / 3) / 3, 2 / 3 * 0.8 / 4
     assert float(episode.mass[1, 0]) == pytest.approx(stay + back, abs=0.04)
-    with pytest.raises(ValueError, match=r"choose at most 2\.5"):
-        FiniteSystem.of(rooms, 5, noise_factor=3.0)
 
 
 # Mistakes.
@@ -302,9 +257,6 @@ def test_the_discrete_rooms_have_their_own_noise():
     [
         ({"agents": 0}, "agents must be a whole number"),
         ({"agents": True}, "agents must be a whole number"),
-        ({"stale": -1}, "stale must be"),
-        ({"lost": 1.0}, "lost must be"),
-        ({"noise_factor": -0.5}, "noise_factor must be"),
     ],
 )
 def test_options_are_checked(options, message):

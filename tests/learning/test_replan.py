@@ -94,7 +94,7 @@ def test_certificates_of_a_rest_see_the_clock():
 def test_many_agents_keep_the_clock():
     system = taxis(reward=lambda state, action, mu: 1.0 * mu.step, pay_end=False)
     rest = system.from_step(3, mf.uniform(system.problem.grid))
-    few = FiniteSystem.of(rest, 50, lost=0.1)
+    few = FiniteSystem.of(rest, 50)
     policy = mf.random_policy(rest.problem)
     assert few.evaluate(policy, KEY).rewards.tolist() == [[0.0, 0.0, 0.0, 3.0, 4.0, 5.0]]
     episode = rest.run(policy, KEY, agents=2)

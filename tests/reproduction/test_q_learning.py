@@ -26,7 +26,7 @@ from mufield import (
 )
 from mufield.compare import ComparisonConfig, compare
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
-from mufield.policies import option_policy
+from mufield.policies import TablePolicy
 from reproduction import q_learning, q_training
 from reproduction.q_learning import QLearning
 from reproduction.q_training import train
@@ -258,7 +258,8 @@ def test_the_profile_takes_the_first_best_option():
     q = np.random.default_rng(0).integers(0, 3, size=state.q.shape).astype(float)
     profile = learner.profile(replace(state, q=q))
     choice = np.array([[row.tolist().index(max(row)) for row in step] for step in q])
-    wanted = option_policy(learner.system.problem.actions, jnp.asarray(choice))
+    actions = learner.system.problem.actions
+    wanted = TablePolicy.mixing(actions.moves, actions.options[jnp.asarray(choice)])
     assert isinstance(profile, Profile)
     assert np.array_equal(profile.join(profile.per_step).weights, wanted.weights)
 

@@ -29,7 +29,7 @@ WORDS = {
     "runs": ("run",),
     "show": ("run",),
     "watch": ("run", "--port", "0"),
-    "evaluate": ("run", "--population", "20", "--episodes", "2", "--no-stress"),
+    "evaluate": ("run", "--population", "20", "--episodes", "2"),
     "export": ("run",),
     "compare": (*SYSTEM, "--contenders", "random", "--out", "compared", "--workers", "0"),
     "new": ("FLAGS", "--out", "new/begun"),

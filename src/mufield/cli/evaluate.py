@@ -1,4 +1,4 @@
-"""``evaluate``: what a policy earns with finitely many agents, also when things go wrong."""
+"""``evaluate``: what a policy earns with finitely many agents."""
 
 import shlex
 from dataclasses import dataclass
@@ -29,10 +29,6 @@ class Evaluate(OfPolicy):
     episodes: int = 20
     """Episodes of each population."""
 
-    stress: bool = True
-    """Also show what an old mu, lost agents and noise misjudged by a factor of two cost the
-    largest population."""
-
     level: float = 0.95
     """Level of the confidence intervals of J."""
 
@@ -56,14 +52,13 @@ class Evaluate(OfPolicy):
                 "policy with N agents there, and `mufield export` says what the learned model "
                 "expects of it"
             )
-        from ..finite.robustness import play_populations
+        from ..finite.populations import play_populations
 
         rows = play_populations(
             system,
             profile,
             self.population,
             episodes=self.episodes,
-            stress=self.stress,
             level=self.level,
             seed=self.seed,
         )
@@ -74,8 +69,6 @@ class Evaluate(OfPolicy):
                 "The loss of the plan's flow is the grid's share of the gap between plan and "
                 "agents; the other losses are those of finite N."
             )
-        if self.stress and not profile.sees_mu:
-            shown.append("This policy does not look at mu, so that an old one changes nothing.")
         return Answer(rows, shown)
 
 
@@ -87,8 +80,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _name(row: dict[str, Any]) -> str:
-    size, stress = row["population"], row["stress"]
     if row["by"] == "cell centres":
         return "as planned: all at their cells' centres"
-    name = "limit of many agents" if size is None else f"{size:,} agents"
-    return f"{name}, {stress}" if stress else name
+    size = row["population"]
+    return "limit of many agents" if size is None else f"{size:,} agents"

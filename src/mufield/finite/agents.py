@@ -15,21 +15,16 @@ from ..flow.rollout import under_way
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
-from ..space.move import AbstractNoise, Ends, Move
+from ..space.move import Ends, Move
 from ..systems import agent_target, check_moves
 from .draws import CellLaws, drawn, random_bits, uniform
 
 
 class Rules(eqx.Module):
-    """What moves agents; `lost` and `centred` are those of `FiniteSystem`.
-
-    It does not depend on the number of agents, so that compiled code is shared.
-    """
+    """What moves agents, however many there are; `centred` is that of `FiniteSystem`."""
 
     problem: Problem
     motion: Motion
-    noise: AbstractNoise
-    lost: float = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
 
 
@@ -40,18 +35,14 @@ class Step(NamedTuple):
         choose: How they decide.
         number: Number of the step, from 0 at the start.
         seed: Randomness of the step.
-        life_key: Randomness of when agents drop out; the same at all steps.
-        now: The present distribution mu.
-        seen: The distribution that policies see, which may be an older one.
+        mass: The present distribution mu.
     """
 
     rules: Rules
     choose: CellLaws | AbstractPolicy
     number: Int[Array, ""]
     seed: UInt32[ArrayLike, "parts"]
-    life_key: Key
-    now: Mass
-    seen: Mass
+    mass: Mass
 
 
 class Block(NamedTuple):
@@ -97,12 +88,12 @@ class Advanced(NamedTuple):
 
 
 def choices(
-    rules: Rules, profile: Profile, number: Int[Array, ""], now: Mass, seen: Mass
+    rules: Rules, profile: Profile, number: Int[Array, ""], mass: Mass
 ) -> CellLaws | AbstractPolicy:
     """How agents decide at a step: by one table if all agents of a cell have the same law."""
     if not (rules.centred or profile.by_cell):
         return _policy_at(profile, number)
-    return CellLaws.build(_laws_at(profile, number, rules.problem, seen), np.asarray(now) > 0)
+    return CellLaws.build(_laws_at(profile, number, rules.problem, mass), np.asarray(mass) > 0)
 
 
 _policy_at = eqx.filter_jit(Profile.at)
@@ -129,7 +120,7 @@ def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
         chances = jnp.cumsum(begins, axis=0)[:, placed.cell] / mass[placed.cell]
         draws = jax.random.uniform(jax.random.fold_in(key, 1), (size,))
         until += jnp.sum(chances[:-1] <= draws, axis=0, dtype=jnp.int32)
-    return _block(rules, tuple(placed.position.T), placed.cell, until, first, jnp.asarray(True))
+    return _block(rules, tuple(placed.position.T), placed.cell, until, first)
 
 
 def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> Advanced:
@@ -138,10 +129,10 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
     Raises if an action is not allowed or a position is not finite.
     """
     rules, problem = step.rules, step.rules.problem
-    words = 1 + rules.noise.numbers(problem.grid)
+    words = 1 + problem.noise.numbers(problem.grid)
     words += 0 if problem.trips is None else 2 + problem.grid.dim
     bits = random_bits(np.asarray(step.seed), int(number), len(block.cell), words)
-    move = partial(_advance, step, number, block, tuple(map(jnp.asarray, bits)))
+    move = partial(_advance, step, block, tuple(map(jnp.asarray, bits)))
     done = move(watched)
     if not bool(done.valid):
         # Repeats the step with all agents tracked, to find the one to blame. Where agents stand at
@@ -153,26 +144,21 @@ def advance(step: Step, number: Int[Array, ""], block: Block, watched: int) -> A
 
 @eqx.filter_jit
 def _advance(
-    step: Step,
-    number: Int[Array, ""],
-    block: Block,
-    bits: tuple[UInt32[Array, "agents"], ...],
-    watched: int,
+    step: Step, block: Block, bits: tuple[UInt32[Array, "agents"], ...], watched: int
 ) -> Advanced:
     rules, choose = step.rules, step.choose
-    problem, grid, noise = rules.problem, rules.problem.grid, rules.noise
+    problem, grid, noise = rules.problem, rules.problem.grid, rules.problem.noise
     size, dtype = block.cell.shape[0], block.position[0].dtype
     centres = jnp.asarray(grid.centres, dtype=dtype)
 
     def decide(place: tuple[Scalar, ...], cell: CellIndex, choice: Any) -> tuple[Any, ...]:
         """One agent's action, where it would go, its reward, and whether the action is allowed."""
         state = jnp.stack(place)
-        mu = MeanField(mass=step.now, here=step.now[cell], grid=grid, step=step.number)
+        mu = MeanField(mass=step.mass, here=step.mass[cell], grid=grid, step=step.number)
         if isinstance(choose, CellLaws):
             action = choose.action(cell, choice)
         else:
-            seen = MeanField(step.seen, step.seen[cell], grid, step.number)
-            action = drawn(choose.law(state, seen), choice)
+            action = drawn(choose.law(state, mu), choice)
         problem.check_action(action.shape)
         target = agent_target(rules.motion, state, action, mu)
         reward = problem.reward(centres[cell], action, mu)
@@ -196,10 +182,7 @@ def _advance(
         return jnp.pad(each, (0, extra), mode="edge").reshape(parts, -1)
 
     free = block.until <= step.number
-    life_key = jax.random.fold_in(step.life_key, number)
-    since = step.number if problem.first is None else step.number - problem.first
-    here, later = _present(rules, since, life_key, size, watched)
-    paid = jnp.pad(here & free, (0, extra)).reshape(parts, -1)
+    paid = jnp.pad(free, (0, extra)).reshape(parts, -1)
     used = bits[: 1 + noise.numbers(grid)]
     rows = jax.tree.map(split, (block.position, block.cell, used))
     *found, rewards, valid = jax.lax.map(some, (*rows, paid))
@@ -223,7 +206,7 @@ def _advance(
     )
     tracked = Moves(states, taken, ends, stopped, carried[:watched], free[:watched])
     return Advanced(
-        block=_block(rules, position, crowd.cell, until, step.number + 1, later),
+        block=_block(rules, position, crowd.cell, until, step.number + 1),
         rewards=rewards,
         valid=jnp.all(valid),
         tracked=tracked if watched else None,
@@ -238,24 +221,9 @@ def _after_trip(
     assert problem.trips is not None
     moved = Move(jnp.stack(crowd.position), jnp.stack(crowd.stopped), crowd.cell)
     ended, carried, lasts = problem.trips.carry(
-        problem.grid, step.now, step.number, cell, moved, uniforms, centred=problem.noise.centred
+        problem.grid, step.mass, step.number, cell, moved, uniforms, centred=problem.noise.centred
     )
     return Ends(tuple(ended.position), tuple(ended.stopped), ended.index), carried, lasts
-
-
-def _present(
-    rules: Rules, step: Int[Array, ""], key: Key, size: int, watched: int
-) -> tuple[Bool[Array, "*agents"], Bool[Array, "*agents"]]:
-    """Which agents have not dropped out at a step, and which not at the next one.
-
-    Lifetimes are drawn again from the same key at each step, which is cheaper than storing them.
-    """
-    if rules.lost == 0:
-        return jnp.ones((), dtype=bool), jnp.ones((), dtype=bool)
-    life = jax.random.uniform(key, (size,))
-    spared = jnp.arange(size) < watched
-    survival = 1.0 - rules.lost
-    return (life < survival**step) | spared, (life < survival ** (step + 1)) | spared
 
 
 def _block(
@@ -264,11 +232,10 @@ def _block(
     cell: Int[Array, "agents"],
     until: Int[Array, "agents"],
     now: Int[Array, ""],
-    present: Bool[Array, "*agents"],
 ) -> Block:
-    """The agents at a step, and how many of those ``present`` are where."""
+    """The agents at a step, and how many are where."""
     trips, cells = rules.problem.trips, rules.problem.grid.n_cells
     rows = 1 + (0 if trips is None else trips.stages)
     row = jnp.clip(until - now, 0, rows - 1)
-    counts = jnp.zeros((rows, cells), dtype=jnp.int32).at[row, cell].add(present.astype(jnp.int32))
+    counts = jnp.zeros((rows, cells), dtype=jnp.int32).at[row, cell].add(1)
     return Block(position, cell, until, counts)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from .. import _types
 from .._types import Key, Mass
-from ..checks import number, whole_number
+from ..checks import whole_number
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
@@ -35,7 +35,7 @@ from ..systems import (
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
-"""Called before each step with its number, the mu that policies see and the policies so far; what
+"""Called before each step with its number, mu and the policies so far; what
 it returns is followed from that step on. Where trips take several steps, mu has more rows: agents
 under way, as `Problem.from_step` takes them."""
 
@@ -80,23 +80,14 @@ class FiniteSystem(AbstractSystem):
     ``within_cells=True`` is close to that limit.
 
     Attributes:
-        problem: What the learner may know; it does not show the options below.
+        problem: What the learner may know.
         agents: Number of agents N.
-        stale: Policies see the ``mu`` of this many steps ago (at first, the initial one); motion
-            and reward see the present one.
-        lost: Probability that an agent drops out during a step. From then on it is neither
-            counted in ``mu`` nor paid. Agents that `run` tracks never drop out.
-        noise_factor: Multiplies the problem's noise: the standard deviation of Gaussian noise,
-            the intensity of the discrete rooms' noise.
         centred: Whether agents start each step from the centre of their cell, as the mass of
             the flow does.
     """
 
     problem: Problem
     agents: int = eqx.field(static=True)
-    stale: int = eqx.field(static=True)
-    lost: float = eqx.field(static=True)
-    noise_factor: float = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
     _motion: Motion
     _true_problem: Problem = eqx.field(repr=False)
@@ -107,9 +98,6 @@ class FiniteSystem(AbstractSystem):
         motion: Motion,
         *,
         agents: int,
-        stale: int = 0,
-        lost: float = 0.0,
-        noise_factor: float = 1.0,
         centred: bool = False,
         reward: Reward | None = None,
         shocks: Shocks | None = None,
@@ -119,15 +107,9 @@ class FiniteSystem(AbstractSystem):
         ``reward`` is the true reward, if the problem hides it, ``shocks`` are the true ones if
         their probabilities are unknown; the rest are attributes.
         """
-        if not 0 <= number(lost, "lost") < 1:
-            raise UserError(f"lost must be a share of at least 0 and less than 1, got {lost}")
-        problem.noise.scaled(noise_factor)
         motion = check_motion(problem, motion)
         self.problem = problem
         self.agents = whole_number(agents, "agents")
-        self.stale = whole_number(stale, "stale", least=0)
-        self.lost = float(lost)
-        self.noise_factor = float(noise_factor)
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
@@ -187,7 +169,7 @@ class FiniteSystem(AbstractSystem):
         """What several episodes earn; no agent is tracked.
 
         Episode i uses the i-th key of ``jax.random.split(key, episodes)``; `run` with that key
-        plays the same episode, except that its tracked agents never drop out.
+        plays the same episode.
 
         With ``replan(step, mu, profile)`` a dispatcher sees at every step where the N agents are
         and may change their policies: it returns those of the whole episode, as the profile of
@@ -260,10 +242,8 @@ def _play(
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
     problem, dtype = system._true_problem, system.problem.initial.dtype
-    noise = problem.noise.scaled(system.noise_factor)
-    rules = Rules(problem, system._motion, noise, system.lost, system.centred)
+    rules = Rules(problem, system._motion, system.centred)
     start_key, step_key = jax.random.split(key)
-    start_key, life_key = jax.random.split(start_key)
     # Blocks of at most two sizes, because each size is compiled.
     own = [] if scouts is None else [tracked]  # scouts are a block of their own
     full, rest = divmod(system.agents - sum(own), BLOCK)
@@ -278,35 +258,27 @@ def _play(
     paths: list[Moves] = []
     for step in range(start, problem.horizon + 1):
         counts = np.sum([np.asarray(block.counts) for block in blocks], axis=0)
-        present = int(counts.sum())
-        if present == 0:
-            raise UserError(
-                f"all agents dropped out before step {step}; take more agents or a smaller share "
-                f"of lost ones than {system.lost}"
-            )
-        everybody = jnp.asarray(counts / present, dtype=dtype)
+        everybody = jnp.asarray(counts / system.agents, dtype=dtype)
         mass.append(everybody[0])
         if step == problem.horizon:
             break
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(step_key, step)))
-        index, now, seen = _number(step), mass[-1], mass[max(0, step - system.stale)]
+        index, now = _number(step), mass[-1]
         if replan is not None:
-            told = seen if len(everybody) == 1 else everybody.at[0].set(seen)
-            changed = replan(step, told, profile)
-            profile = checked_profile(changed, system.problem)
+            told = now if len(everybody) == 1 else everybody
+            profile = checked_profile(replan(step, told, profile), system.problem)
         if problem.trips is not None and (
             why := problem.trips.wrong_chance(problem.grid, now, step)
         ):
             raise UserError(why)
         profiles = [profile] if scouts is None else [scouts, profile]
         *first, shared = (
-            Step(rules, choices(rules, each, index, now, seen), index, seed, life_key, now, seen)
-            for each in profiles
+            Step(rules, choices(rules, each, index, now), index, seed, now) for each in profiles
         )
         steps = first + [shared] * (count - len(first))
         done: list[Advanced] = list(pool.map(advance, steps, numbers, blocks, watched))
         blocks = [each.block for each in done]
-        rewards.append(sum(each.earned for each in done) / present)
+        rewards.append(sum(each.earned for each in done) / system.agents)
         if tracked:
             moves = [each.tracked for each in done if each.tracked is not None]
             paths.append(Moves(*(jnp.concatenate(parts) for parts in zip(*moves, strict=True))))

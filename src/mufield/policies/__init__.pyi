@@ -17,6 +17,5 @@ from .encoders import Seen as Seen
 from .encoders import Unseen as Unseen
 from .network import network_profile as network_profile
 from .tables import TablePolicy as TablePolicy
-from .tables import option_policy as option_policy
 from .tables import random_policy as random_policy
 from .tables import uniform_policy as uniform_policy

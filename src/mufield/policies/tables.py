@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._types import Mass, Masses, State, Step
 from ..actions import Box, MoveSet
@@ -121,16 +121,6 @@ def _check_axes(array: Any, name: str, axes: int) -> None:
             f"{getattr(array, 'shape', type(array).__name__)}; for one action in each cell use "
             "TablePolicy.deterministic, for the same moves in all cells TablePolicy.mixing"
         )
-
-
-def option_policy(
-    actions: MoveSet, choice: Int[Array, "*steps cells"], grid: Grid | None = None
-) -> TablePolicy:
-    """The policy that takes one of a move set's options in each cell.
-
-    ``choice`` holds the options' numbers. With an axis of steps, use `Profile.stacked`.
-    """
-    return TablePolicy.mixing(actions.moves, actions.options[choice], grid)
 
 
 def rest_policy(problem: Problem) -> TablePolicy:

@@ -22,7 +22,7 @@ from .._types import Mass
 from ..checks import MASS_TOLERANCE
 from ..episode import Episode
 from ..errors import UserError
-from ..finite.robustness import with_chance
+from ..finite.populations import with_chance
 from ..io import disk
 from ..io.checks import Asked
 from ..io.sealed import digest

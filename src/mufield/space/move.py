@@ -181,10 +181,6 @@ class AbstractNoise(eqx.Module):
         """Moves agents as `move` does, with one array for each axis and each draw."""
         return one_by_one(partial(self.move, grid), start, target, draws)
 
-    @abstractmethod
-    def scaled(self, factor: float) -> "AbstractNoise":
-        """Noise that is ``factor`` times as strong."""
-
 
 class GaussianNoise(AbstractNoise):
     """Independent Gaussian noise on each axis, added to where an agent would go."""
@@ -234,11 +230,6 @@ class GaussianNoise(AbstractNoise):
         pushed = [t + s * draw for t, s, draw in zip(target, self.std, draws, strict=True)]
         return move_many(grid, start, cell, tuple(pushed))
 
-    def scaled(self, factor: float) -> "GaussianNoise":
-        """Noise of ``factor`` times the standard deviation."""
-        factor = number(factor, "noise_factor", 0.0)
-        return GaussianNoise(tuple(factor * std for std in self.std))
-
 
 class NeighbourNoise(AbstractNoise):
     """Noise of the discrete rooms: after its move, an agent may be pushed to a neighbour.
@@ -272,16 +263,6 @@ class NeighbourNoise(AbstractNoise):
         index = jnp.asarray(grid.neighbours)[moved.index, jnp.argmax(above)]
         centre = jnp.asarray(grid.centres, dtype=state.dtype)[index]
         return Move(position=centre, stopped=moved.stopped, index=index)
-
-    def scaled(self, factor: float) -> "NeighbourNoise":
-        """Noise of ``factor`` times the intensity."""
-        factor = number(factor, "noise_factor", 0.0)
-        if self.intensity * factor > 1:
-            raise UserError(
-                f"noise_factor {factor} makes a probability of {self.intensity * factor} of the "
-                f"noise intensity {self.intensity}; choose at most {1 / self.intensity:g}"
-            )
-        return NeighbourNoise(self.intensity * factor)
 
 
 def farthest_moves(max_move: PerAxis | None, grid: Grid) -> tuple[float, ...]:

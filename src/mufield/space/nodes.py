@@ -34,12 +34,13 @@ class Nodes(Grid):
         names: One for each node, for messages and pictures.
         successors: Numbers of the nodes that can be reached from each, -1 where there are fewer
             than in the longest list; None if every node may be reached.
+        positions: Where pictures show the nodes.
     """
 
     names: tuple[str, ...]
     successors: Int[np.ndarray, "nodes slots"] | None
+    positions: Float[np.ndarray, "nodes 2"]
     _numbers: dict[Hashable, int]
-    _given_positions: Float[np.ndarray, "nodes 2"] | None
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class Nodes(Grid):
         Args:
             nodes: How many there are, or their names.
             successors: For each node those that can be reached from it, by name or number.
-            positions: Two coordinates for each node, for pictures alone; by default nodes are laid
-                out when a picture is drawn.
+            positions: Two coordinates for each node, for pictures alone; by default nodes are on a
+                circle.
         """
         whole = isinstance(nodes, int | np.integer)
         given: Any = range(whole_number(nodes, "the number of nodes")) if whole else nodes
@@ -63,15 +64,20 @@ class Nodes(Grid):
         if not count or count < len(given):
             raise UserError(f"nodes need names, each another one; got {reprlib.repr(nodes)}")
         super().__init__((-0.5,), (count - 0.5,), (count,), (False,), np.zeros(count, dtype=bool))
-        for name, value in (
-            ("names", tuple(map(str, given))),
-            ("_numbers", known),
-            ("_given_positions", None if positions is None else _positions(positions, count)),
-            ("successors", None),
-        ):
+        angle = 2 * np.pi * np.arange(count) / count
+        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        places = numbers(circle if positions is None else positions, "the nodes' positions")
+        if places.shape != (count, 2):
+            raise UserError(
+                f"positions must be two coordinates for each of {count} nodes, got the shape "
+                f"{places.shape}"
+            )
+        self._set(names=tuple(map(str, given)), positions=places.astype(float), _numbers=known)
+        self._set(successors=None if successors is None else self._lists(successors))
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():  # the class is frozen
             object.__setattr__(self, name, value)
-        if successors is not None:
-            object.__setattr__(self, "successors", self._lists(successors))
 
     @classmethod
     def from_edges(
@@ -107,12 +113,10 @@ class Nodes(Grid):
 
     def _lists(self, given: Any) -> Int[np.ndarray, "nodes slots"]:
         """The successors as numbers, padded with -1; an array has numbers, lists may have names."""
-        if isinstance(given, np.ndarray):
-            given = [row[row >= 0].tolist() for row in given]
-            outside = [each for row in given for each in row if each >= self.n_cells]
-            if outside:
-                raise UserError(f"successor {outside[0]} does not exist: {self.describe()}")
-            lists = given
+        if isinstance(given, np.ndarray):  # of numbers, whatever nodes are called
+            lists = [row[row >= 0].tolist() for row in given]
+            if given.max(initial=-1) >= self.n_cells:
+                raise UserError(f"successor {given.max()} does not exist: {self.n_cells} nodes")
         else:
             lists = [[self.index_at(each) for each in row] for row in given]
         if len(lists) != self.n_cells or not all(lists):
@@ -150,15 +154,6 @@ class Nodes(Grid):
     def slots(self) -> int:
         """How many probabilities a motion returns: one for each node, or for each successor."""
         return self.n_cells if self.successors is None else int(self.successors.shape[1])
-
-    @cached_property
-    def positions(self) -> Float[np.ndarray, "nodes 2"]:
-        """Where pictures show the nodes: as given, by a spring layout, or on a circle."""
-        if self._given_positions is not None:
-            return self._given_positions
-        if self.successors is None or self.n_cells > 800:  # then springs would take minutes
-            return _circle(self.n_cells)
-        return _spring_layout(self.successors)
 
     def index_of(self, points: Any) -> Any:
         """The nodes of states; -1 for states that are no node's. Whole numbers are nodes."""
@@ -213,17 +208,6 @@ def _padded(lists: Sequence[Sequence[int]]) -> Int[np.ndarray, "nodes slots"]:
     return table
 
 
-def _positions(given: Any, count: int) -> Float[np.ndarray, "nodes 2"]:
-    """Two coordinates for each node; raises for others."""
-    found = numbers(given, "the nodes' positions").astype(float)
-    if found.shape != (count, 2):
-        raise UserError(
-            f"positions must be two coordinates for each of {count} nodes, got the shape "
-            f"{found.shape}"
-        )
-    return found
-
-
 class NodeFunction(eqx.Module):
     """A user's function of a node's and an action's number, as one of states and actions.
 
@@ -267,36 +251,3 @@ class Successors(AbstractNoise):
         # Probabilities that are not finite leave a position that every caller refuses.
         position = jnp.where(jnp.isfinite(sums[-1]), index.astype(state.dtype), jnp.nan)[None]
         return Move(position, jnp.zeros(1, dtype=bool), index)
-
-    def scaled(self, factor: float) -> "Successors":
-        """Itself; raises for another factor than 1, as there is no noise to scale."""
-        if factor != 1:
-            raise UserError(
-                "nodes have no noise to scale: it is part of the motion's probabilities; leave out "
-                f"noise_factor = {factor}"
-            )
-        return self
-
-
-def _spring_layout(successors: Int[np.ndarray, "nodes slots"]) -> Float[np.ndarray, "nodes 2"]:
-    """Where pictures show the nodes of a graph (Fruchterman and Reingold, 1991), from a circle."""
-    n = len(successors)
-    place = _circle(n)
-    joined = np.zeros((n, n), dtype=bool)
-    here, slot = np.nonzero(successors >= 0)
-    joined[here, successors[here, slot]] = True
-    joined |= joined.T
-    length = np.sqrt(4.0 / n)
-    for heat in np.linspace(0.3, 0.0, 100, endpoint=False):
-        apart = place[:, None] - place
-        distance = np.maximum(np.linalg.norm(apart, axis=-1), 1e-3)
-        force = length**2 / distance**2 - joined * distance / length
-        push = np.sum(apart * force[..., None], axis=1)
-        size = np.maximum(np.linalg.norm(push, axis=1, keepdims=True), 1e-9)
-        place = place + push / size * np.minimum(size, heat)
-    return np.asarray(place - place.mean(axis=0))
-
-
-def _circle(n: int) -> Float[np.ndarray, "nodes 2"]:
-    angle = 2 * np.pi * np.arange(n) / n
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1)

@@ -1,4 +1,4 @@
-"""What a policy earns with N agents and in the limit of many, also when things go wrong."""
+"""What a policy earns with N agents and in the limit of many."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,18 +16,9 @@ from ..learning.optimism import Greedy
 from ..learning.state import LearnerState, Use
 from ..policies.base import Profile
 from ..problem import Problem
-from ..space.move import GaussianNoise, NeighbourNoise
+from ..space.move import GaussianNoise
 from ..systems import SimulatedSystem
 from .system import FiniteSystem
-
-STRESS: dict[str, dict[str, float]] = {
-    "mu one step old": {"stale": 1},
-    "mu five steps old": {"stale": 5},
-    "5% of the agents lost at each step": {"lost": 0.05},
-    "half of the noise": {"noise_factor": 0.5},
-    "twice the noise": {"noise_factor": 2.0},
-}
-"""What may go wrong in reality, as options of `FiniteSystem`."""
 
 
 def play_populations(
@@ -36,7 +27,6 @@ def play_populations(
     sizes: Sequence[int],
     *,
     episodes: int,
-    stress: bool = True,
     level: float = 0.95,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
@@ -50,7 +40,6 @@ def play_populations(
         profile: The policy.
         sizes: Sizes of the populations.
         episodes: Episodes of each population.
-        stress: Whether the largest population also meets each case of `STRESS`.
         level: Level of the confidence intervals of J, from ``low`` to ``high``.
         seed: Seed of the agents.
     """
@@ -61,24 +50,19 @@ def play_populations(
     limit = float([*flows.values()][-1].value)
     rows: list[dict[str, Any]] = []
     for by, flow in flows.items():
-        row = dict.fromkeys(("population", "stress", "low", "high")) | {"by": by}
+        row = dict.fromkeys(("population", "low", "high")) | {"by": by}
         row |= {"value": float(flow.value), "loss": limit - float(flow.value)}
         if constraints is not None:
             # Plans satisfy constraints up to a thousandth of the limit.
             row |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance=1e-3)
         rows.append(row)
-    cases: list[tuple[int, str | None]] = [(size, None) for size in sizes]
-    if stress:
-        cases += [(max(sizes), name) for name in STRESS if _is_possible(system, name)]
-    with progress_bar("evaluating", len(cases), shown=True) as report:
-        for number, (size, name) in enumerate(cases, start=1):
-            options: Any = {} if name is None else STRESS[name]
+    with progress_bar("evaluating", len(sizes), shown=True) as report:
+        for number, size in enumerate(sizes, start=1):
             key = jax.random.fold_in(jax.random.key(seed), number)
-            world = FiniteSystem.of(system, size, **options)
-            played = world.evaluate(profile, key, episodes=episodes)
+            played = FiniteSystem.of(system, size).evaluate(profile, key, episodes=episodes)
             mean, low, high = interval_of(np.asarray(played.values, dtype=float).tolist(), level)
-            row = {"population": size, "stress": name, "by": "agents", "value": mean}
-            row |= {"low": low, "high": high, "loss": limit - mean}
+            row = {"population": size, "by": "agents", "value": mean, "low": low, "high": high}
+            row["loss"] = limit - mean
             if played.margin is not None:
                 row |= margin_figures(played.margin)
             rows.append(row)
@@ -93,14 +77,6 @@ def margin_figures(margins: Any, tolerance: float = 1e-6) -> dict[str, float]:
     """
     found = np.asarray(margins, dtype=float)
     return {"satisfied": float(np.mean(found >= -tolerance)), "margin": float(found.mean())}
-
-
-def _is_possible(system: SimulatedSystem, stress: str) -> bool:
-    """Whether the noise can be that strong: in discrete rooms it is a probability."""
-    noise, factor = system.problem.noise, STRESS[stress].get("noise_factor", 1.0)
-    if system.problem.on_nodes:  # there is no noise beside the motion
-        return factor == 1.0
-    return not isinstance(noise, NeighbourNoise) or noise.intensity * factor <= 1
 
 
 def with_chance(

@@ -23,7 +23,7 @@ from mufield import (
 from mufield.environments import registry
 from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
 from mufield.environments.registry import SUITE
-from mufield.policies import AbstractPolicy, ActionLaw, TablePolicy, uniform_policy
+from mufield.policies import AbstractPolicy, ActionLaw, uniform_policy
 
 pytestmark = pytest.mark.slow
 

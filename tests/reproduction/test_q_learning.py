@@ -26,7 +26,6 @@ from mufield import (
 )
 from mufield.compare import ComparisonConfig, compare
 from mufield.environments.discrete_rooms import MOVES, discrete_rooms
-from mufield.policies import TablePolicy
 from reproduction import q_learning, q_training
 from reproduction.q_learning import QLearning
 from reproduction.q_training import train

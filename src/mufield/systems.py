@@ -1,32 +1,71 @@
 """Simulated systems, which know the true motion."""
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ._types import Action, Key, Mass, Scalar, State, Step
-from .checks import MASS_TOLERANCE, whole_number
+from .checks import whole_number
 from .episode import AbstractSystem, Episode
 from .errors import UserError
-from .flow.checks import check_farthest, check_motion, check_probabilities, diagnose
+from .flow.checks import check_motion, check_moves, check_rollout
 from .flow.flow import Flow
 from .flow.paths import flow_under, motion_under, over_paths, shocks_of
-from .flow.rollout import PolicyCheck, Rollout, if_begun, under_way
+from .flow.rollout import Rollout, if_begun, under_way
 from .policies.base import AbstractPolicy, Profile, checked_profile
 from .policies.by_shock import profile_on_path
 from .problem import Motion, Problem, Reward, check_function
 from .shocks import Path, Shocks
 from .space.measure import MeanField, mean_field_at
 from .space.move import Move
-from .space.nodes import Nodes
 
 
-class SimulatedSystem(AbstractSystem):
+class AbstractSimulation(AbstractSystem):
+    """A system that knows the true motion, and the problem with its true reward and shocks."""
+
+    _motion: eqx.AbstractVar[Motion]
+    _truth: eqx.AbstractVar[Problem]
+
+    @abstractmethod
+    def on_path(self, path: Path) -> "AbstractSimulation":
+        """The system without shocks that it is on a path of them; see `Shocks.draw`."""
+
+    @abstractmethod
+    def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
+        """`run` without shocks; agents do not report what they were paid."""
+
+    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
+        """Runs one episode; raises if an action is not allowed or a result is not finite.
+
+        Tracked agents follow ``scouts``, if that is given. With shocks, the key draws a path.
+        """
+        problem = self.problem
+        profile = checked_profile(policy, problem)
+        own = None if scouts is None else checked_profile(scouts, problem)
+        if problem.shocks is not None:
+            path = draw_path(self._truth, key)
+            profile = profile_on_path(profile, problem.shocks, path)
+            own = None if own is None else profile_on_path(own, problem.shocks, path)
+            episode = self.on_path(path).run(profile, key, agents=agents, scouts=own)
+            return replace(episode, shocks=path[: problem.horizon])
+        episode = self._episode(profile, own, key, agents)
+        if not problem.hides_reward:
+            return episode
+        earned = _earned(self._truth, episode, jax.random.fold_in(key, 1))
+        if not bool(jnp.all(jnp.isfinite(earned))):
+            raise UserError(
+                "a tracked agent's reward is not finite: the reward returned NaN or infinity for a "
+                "state that is no cell centre; for logarithms of mu use mufield.log_mass"
+            )
+        return replace(episode, earned=earned)
+
+
+class SimulatedSystem(AbstractSimulation):
     """An infinite population with a known motion, and tracked agents within it.
 
     The population's distribution follows Phi; tracked agents move in continuous space by the
@@ -71,29 +110,16 @@ class SimulatedSystem(AbstractSystem):
         """
         return self._flow, self._motion
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
-        """Runs one episode; raises if an action is outside the box or a result is not finite.
+    @property
+    def _truth(self) -> Problem:
+        return self._flow.problem
 
-        Tracked agents follow ``scouts``, if that is given. They are too few to change mu. With
-        shocks, the key draws a path of them.
-        """
-        if self.problem.shocks is not None:
-            path = draw_path(self._flow.problem, key)
-            shocks, under = self.problem.shocks, self.on_path(path)
-            profiles = [
-                profile_on_path(checked_profile(each, self.problem), shocks, path)
-                for each in (policy, policy if scouts is None else scouts)
-            ]
-            episode = under.run(profiles[0], key, agents=agents, scouts=profiles[1])
-            return replace(episode, shocks=path[: self.problem.horizon])
+    def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
         agents = whole_number(agents, "the number of tracked agents")
-        profile = checked_profile(policy, self.problem)
         rollout = self.evaluate(profile)
-        own = profile if scouts is None else checked_profile(scouts, self.problem)
-        episode = _track(self._flow.problem, self._motion, own, rollout, key, agents)
+        own = profile if scouts is None else scouts  # they are too few to change mu
+        episode = _track(self._truth, self._motion, own, rollout, key, agents)
         check_moves(self.problem, episode, own.by_cell)
-        if self.problem.hides_reward:
-            episode = with_earnings(self._flow.problem, episode, key)
         return episode
 
     def from_step(self, step: int, mass: Any) -> "SimulatedSystem":
@@ -101,7 +127,7 @@ class SimulatedSystem(AbstractSystem):
         return self._with(self.problem.from_step(step, mass), self._flow.from_step(step, mass))
 
     def on_path(self, path: Any) -> "SimulatedSystem":
-        """The system without shocks that it is on a path of them; see `Shocks.draw`."""
+        """See `AbstractSimulation`."""
         path = jnp.asarray(path, jnp.int32)
         system = self._with(self.problem.under_shock(path), flow_under(self._flow, path))
         motion = motion_under(self.problem, self._motion, path)
@@ -127,7 +153,7 @@ class SimulatedSystem(AbstractSystem):
         if self.problem.shocks is not None:
             return over_paths(self._flow, profile, self._motion).mean()
         rollout, check = _inspect(self._flow, profile, self._motion)
-        _check_rollout(self._flow.problem, self._motion, profile, rollout, check)
+        check_rollout(self._truth, self._motion, profile, rollout, check)
         return rollout
 
 
@@ -173,17 +199,6 @@ def with_true_reward(problem: Problem, reward: Reward | None) -> Problem:
     reward = problem.rewarding(reward)
     check_function(problem, reward, "the reward", ())
     return problem.replace(reward=reward)
-
-
-def with_earnings(problem: Problem, episode: Episode, key: Key) -> Episode:
-    """The episode with the noisy rewards of its tracked agents; ``problem`` has the true reward."""
-    earned = _earned(problem, episode, jax.random.fold_in(key, 1))
-    if not bool(jnp.all(jnp.isfinite(earned))):
-        raise UserError(
-            "a tracked agent's reward is not finite: the reward returned NaN or infinity for a "
-            "state that is no cell centre; for logarithms of mu use mufield.log_mass"
-        )
-    return replace(episode, earned=earned)
 
 
 @eqx.filter_jit
@@ -271,85 +286,4 @@ def _track(
         rewards=rollout.rewards,
         present=None if whole else problem.begun & free,
         carried=None if problem.trips is None else carried,
-    )
-
-
-def _check_rollout(
-    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, check: PolicyCheck
-) -> None:
-    """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
-    allowed = np.asarray(check.allowed) | (np.arange(problem.horizon) < problem.first_step)
-    if not allowed.all():
-        step = int(np.argmin(allowed))
-        mass = rollout.mass[step]
-        law = profile.at(step).at_cells(problem.grid, mass, step)
-        used = (law.weights != 0) & (mass[:, None] > 0)
-        cells = np.arange(len(mass))[:, None]
-        outside = np.argwhere(~np.asarray(problem.allowed(law.actions, cells) | ~used))
-        cell, choice = (int(i) for i in outside[0])
-        where = problem.grid.place(cell)
-        raise _outside_actions(problem, law.actions[cell, choice], step, where, profile.by_cell)
-    if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
-        why = diagnose(problem, motion, rollout.mass) or (
-            "the motion or the reward returned NaN or infinity, or rewards too large to be added "
-            "up, for a state, action or distribution that the policy led to"
-        )
-        raise UserError(f"the episode is not finite: {why}")
-    error = float(np.asarray(check.weight_error).max())
-    least = float(np.asarray(check.least_weight).min())
-    if not (error <= MASS_TOLERANCE and least >= 0):
-        raise UserError(
-            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
-            f"the sums are off by up to {error:.3g}, the least weight is {least:.3g}; "
-            "normalise them"
-        )
-    farthest = np.asarray(check.farthest).max(axis=0)
-    if isinstance(problem.grid, Nodes):
-        if not (farthest <= MASS_TOLERANCE).all():
-            for step in range(problem.first_step, problem.horizon):
-                check_probabilities(problem, motion, rollout.mass[step], step)
-    else:
-        check_farthest(problem, farthest)
-
-
-def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = None) -> None:
-    """Raises if an agent's action is not allowed or its position is not finite.
-
-    Args:
-        problem: The problem.
-        moves: ``states``, ``actions`` and ``next_states`` of an `Episode`, or of one step of it.
-        table: Whether the policy is a table, for the advice.
-        step: Number of the step, if there is one only.
-    """
-    cells = problem.grid.index_of(np.asarray(moves.states))
-    outside = ~np.asarray(problem.allowed(np.asarray(moves.actions), cells))
-    if step is None:
-        outside &= np.arange(problem.horizon) >= problem.first_step
-    broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)
-    if not (outside | broken).any():
-        return
-    index = tuple(int(i) for i in np.argwhere(outside | broken)[0])
-    number = index[1] if step is None else step
-    state, action = np.asarray(moves.states[index]), np.asarray(moves.actions[index])
-    if outside[index]:
-        raise _outside_actions(problem, action, number, f"state {state}", table)
-    raise UserError(
-        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
-        f"{state} and the action {action} at step {number}"
-    )
-
-
-def _outside_actions(
-    problem: Problem, action: Any, step: int, where: str, table: bool
-) -> UserError:
-    """The error for an action that is not in the action space.
-
-    A ``table``, often from a file, was planned for other actions; functions lack a bound.
-    """
-    remedy = "clip or squash it, for example with jnp.clip or jnp.tanh"
-    if table:
-        remedy = "the policy was made for other actions: name the options that it was planned for"
-    return UserError(
-        f"the policy's action {np.asarray(action)} at step {step} in the {where} is outside "
-        f"{problem.actions.describe()}; {remedy}"
     )

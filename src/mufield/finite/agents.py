@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import CellIndex, Key, Mass, Scalar
+from ..flow.checks import check_moves
 from ..flow.rollout import under_way
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
 from ..space.move import Ends, Move
-from ..systems import agent_target, check_moves
+from ..systems import agent_target
 from .draws import CellLaws, drawn, random_bits, uniform
 
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from .. import _types
 from .._types import Key, Mass
 from ..checks import whole_number
-from ..episode import AbstractSystem, Episode
+from ..episode import Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
 from ..flow.paths import motion_under
@@ -26,9 +25,9 @@ from ..policies.by_shock import profile_on_path
 from ..problem import Motion, Problem, Reward
 from ..shocks import Path, Shocks
 from ..systems import (
+    AbstractSimulation,
     SimulatedSystem,
     draw_path,
-    with_earnings,
     with_true_reward,
     with_true_shocks,
 )
@@ -63,7 +62,7 @@ class Evaluation(eqx.Module):
         return jnp.sum(self.rewards, axis=1)
 
 
-class FiniteSystem(AbstractSystem):
+class FiniteSystem(AbstractSimulation):
     r"""A population of N agents, each of which moves as a tracked agent does.
 
     At every step ``mu`` is the histogram of the agents' positions. All of them see it, decide,
@@ -90,7 +89,7 @@ class FiniteSystem(AbstractSystem):
     agents: int = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
     _motion: Motion
-    _true_problem: Problem = eqx.field(repr=False)
+    _truth: Problem = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class FiniteSystem(AbstractSystem):
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
-        self._true_problem = with_true_shocks(with_true_reward(problem, reward), shocks)
+        self._truth = with_true_shocks(with_true_reward(problem, reward), shocks)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":
@@ -125,28 +124,15 @@ class FiniteSystem(AbstractSystem):
             options = {"shocks": flow.problem.shocks, **options}
         return cls(system.problem, motion, agents=agents, reward=hidden, **options)
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
-        """Runs one episode and tracks the first ``agents`` of the N.
-
-        If ``scouts`` is given, those follow it, and count in ``mu`` and J like all others.
-        Raises if an agent's action is outside the action space or a result is not finite.
-        """
+    def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
+        """Tracks the first ``agents`` of the N; scouts count in ``mu`` and J like all others."""
         if not 1 <= agents <= self.agents:
             raise UserError(
                 f"at least one and at most all of the {self.agents} agents can be tracked, got "
                 f"{agents}; track fewer, or build a larger population"
             )
-        if self.problem.shocks is not None:
-            path = draw_path(self._true_problem, key)
-            policies = [
-                each if each is None else self._policy_on(each, path) for each in (policy, scouts)
-            ]
-            episode = self.on_path(path).run(policies[0], key, agents=agents, scouts=policies[1])
-            return replace(episode, shocks=path[: self.problem.horizon])
-        profile = checked_profile(policy, self.problem)
-        own = None if scouts is None else checked_profile(scouts, self.problem)
         with _pool() as pool:
-            course = _play(self, profile, key, agents, pool, scouts=own)
+            course = _play(self, profile, key, agents, pool, scouts=scouts)
         waiting = self.problem.first_step
 
         def stacked(steps: tuple[Array, ...]) -> Array:
@@ -159,9 +145,7 @@ class FiniteSystem(AbstractSystem):
             arrays["present"] = None
         if self.problem.trips is None:
             arrays["carried"] = None
-        episode = Episode(**arrays, mass=course.mass, rewards=course.rewards)
-        hides = self.problem.hides_reward
-        return with_earnings(self._true_problem, episode, key) if hides else episode
+        return Episode(**arrays, mass=course.mass, rewards=course.rewards)
 
     def evaluate(
         self, policy: Any, key: Key, *, episodes: int = 1, replan: Replan | None = None
@@ -178,7 +162,7 @@ class FiniteSystem(AbstractSystem):
         """
         keys = jax.random.split(key, whole_number(episodes, "episodes"))
         with _pool() as pool:
-            courses = [self._episode(policy, each, pool, replan) for each in keys]
+            courses = [self._course(policy, each, pool, replan) for each in keys]
         mass, problem = jnp.stack([course.mass for course in courses]), self.problem
         return Evaluation(
             rewards=jnp.stack([course.rewards for course in courses]),
@@ -187,26 +171,20 @@ class FiniteSystem(AbstractSystem):
         )
 
     def on_path(self, path: Path) -> "FiniteSystem":
-        """The system without shocks that it is on a path of them."""
-        changed: FiniteSystem = eqx.tree_at(
-            lambda s: (s.problem, s._motion, s._true_problem),
-            self,
-            (
-                self.problem.under_shock(path),
-                motion_under(self.problem, self._motion, path),
-                self._true_problem.under_shock(path),
-            ),
-        )
+        """See `AbstractSimulation`."""
+        motion = motion_under(self.problem, self._motion, path)
+        parts = self.problem.under_shock(path), motion, self._truth.under_shock(path)
+        changed: FiniteSystem = eqx.tree_at(lambda s: (s.problem, s._motion, s._truth), self, parts)
         return changed
 
     def _policy_on(self, policy: Any, path: Path) -> Profile:
         return profile_on_path(checked_profile(policy, self.problem), self.problem.shocks, path)
 
-    def _episode(self, policy: Any, key: Key, pool: Executor, replan: Any) -> "_Course":
+    def _course(self, policy: Any, key: Key, pool: Executor, replan: Any) -> "_Course":
         """One episode without tracked agents."""
         if self.problem.shocks is None:
             return _play(self, checked_profile(policy, self.problem), key, 0, pool, replan)
-        path, latest = draw_path(self._true_problem, key), policy
+        path, latest = draw_path(self._truth, key), policy
 
         def now(step: int, mass: Mass, _: Profile) -> Profile:
             nonlocal latest
@@ -241,7 +219,7 @@ def _play(
     scouts: Profile | None = None,
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
-    problem, dtype = system._true_problem, system.problem.initial.dtype
+    problem, dtype = system._truth, system.problem.initial.dtype
     rules = Rules(problem, system._motion, system.centred)
     start_key, step_key = jax.random.split(key)
     # Blocks of at most two sizes, because each size is compiled.

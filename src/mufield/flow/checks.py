@@ -1,4 +1,4 @@
-"""Whether a motion is one, and why J is not finite: the function, cell and step to blame."""
+"""Whether motions and policies are such, and why J is not finite: what to blame, and where."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,16 @@ import numpy as np
 from jaxtyping import Float
 
 from .._types import Mass, Masses
-from ..checks import distribution, fail_where
+from ..checks import MASS_TOLERANCE, distribution, fail_where
 from ..errors import UserError
 from ..interfaces import AbstractLifted
+from ..policies.base import Profile
 from ..problem import Motion, Problem, check_function
 from ..shocks import UnderShock
 from ..space.measure import MeanField, at_all_cells, mean_field_at
 from ..space.nodes import Nodes
 from .motions import dependence
+from .rollout import PolicyCheck, Rollout
 
 
 def real_motion(problem: Problem, motion: Motion) -> Motion:
@@ -98,6 +100,87 @@ def check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None
             f"the motion carries agents up to {farthest} in one step, farther than the problem's "
             f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
         )
+
+
+def check_rollout(
+    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, check: PolicyCheck
+) -> None:
+    """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
+    allowed = np.asarray(check.allowed) | (np.arange(problem.horizon) < problem.first_step)
+    if not allowed.all():
+        step = int(np.argmin(allowed))
+        mass = rollout.mass[step]
+        law = profile.at(step).at_cells(problem.grid, mass, step)
+        used = (law.weights != 0) & (mass[:, None] > 0)
+        cells = np.arange(len(mass))[:, None]
+        outside = np.argwhere(~np.asarray(problem.allowed(law.actions, cells) | ~used))
+        cell, choice = (int(i) for i in outside[0])
+        where = problem.grid.place(cell)
+        raise _outside_actions(problem, law.actions[cell, choice], step, where, profile.by_cell)
+    if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
+        why = diagnose(problem, motion, rollout.mass) or (
+            "the motion or the reward returned NaN or infinity, or rewards too large to be added "
+            "up, for a state, action or distribution that the policy led to"
+        )
+        raise UserError(f"the episode is not finite: {why}")
+    error = float(np.asarray(check.weight_error).max())
+    lowest = float(np.asarray(check.lowest_weight).min())
+    if not (error <= MASS_TOLERANCE and lowest >= 0):
+        raise UserError(
+            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
+            f"the sums are off by up to {error:.3g}, the lowest weight is {lowest:.3g}; "
+            "normalise them"
+        )
+    farthest = np.asarray(check.farthest).max(axis=0)
+    if isinstance(problem.grid, Nodes):
+        if not (farthest <= MASS_TOLERANCE).all():
+            for step in range(problem.first_step, problem.horizon):
+                check_probabilities(problem, motion, rollout.mass[step], step)
+    else:
+        check_farthest(problem, farthest)
+
+
+def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = None) -> None:
+    """Raises if an agent's action is not allowed or its position is not finite.
+
+    Args:
+        problem: The problem.
+        moves: ``states``, ``actions`` and ``next_states`` of an `Episode`, or of one step of it.
+        table: Whether the policy is a table, for the advice.
+        step: Number of the step, if there is one only.
+    """
+    cells = problem.grid.index_of(np.asarray(moves.states))
+    outside = ~np.asarray(problem.allowed(np.asarray(moves.actions), cells))
+    if step is None:
+        outside &= np.arange(problem.horizon) >= problem.first_step
+    broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)
+    if not (outside | broken).any():
+        return
+    index = tuple(int(i) for i in np.argwhere(outside | broken)[0])
+    number = index[1] if step is None else step
+    state, action = np.asarray(moves.states[index]), np.asarray(moves.actions[index])
+    if outside[index]:
+        raise _outside_actions(problem, action, number, f"state {state}", table)
+    raise UserError(
+        f"an agent's position is not finite: the motion returned NaN or infinity for the state "
+        f"{state} and the action {action} at step {number}"
+    )
+
+
+def _outside_actions(
+    problem: Problem, action: Any, step: int, where: str, table: bool
+) -> UserError:
+    """The error for an action that is not in the action space.
+
+    A ``table``, often from a file, was planned for other actions; functions lack a bound.
+    """
+    remedy = "clip or squash it, for example with jnp.clip or jnp.tanh"
+    if table:
+        remedy = "the policy was made for other actions: name the options that it was planned for"
+    return UserError(
+        f"the policy's action {np.asarray(action)} at step {step} in the {where} is outside "
+        f"{problem.actions.describe()}; {remedy}"
+    )
 
 
 def check_planned(problem: Problem, motion: Motion, mass: Masses, *values: Any) -> None:

@@ -36,14 +36,14 @@ class PolicyCheck(eqx.Module):
     Attributes:
         allowed: Whether all actions with weight, in cells with mass, are in the action space.
         weight_error: Largest difference from one of the sum of a cell's weights, where it has mass.
-        least_weight: The smallest weight, which must not be negative.
+        lowest_weight: The lowest weight, which must not be negative.
         farthest: The longest displacement on each axis that agents aimed at; on nodes, how wrong
             probabilities were, as `mufield.Nodes.extremes` has it.
     """
 
     allowed: Bool[Array, "*steps"]
     weight_error: Float[Array, "*steps"]
-    least_weight: Float[Array, "*steps"]
+    lowest_weight: Float[Array, "*steps"]
     farthest: Float[Array, "*steps figures"]
 
     @classmethod
@@ -55,7 +55,7 @@ class PolicyCheck(eqx.Module):
         return cls(
             allowed=jnp.all(problem.allowed(law.actions, cells) | ~used),
             weight_error=jnp.max(jnp.abs(total - 1.0)),
-            least_weight=jnp.min(law.weights),
+            lowest_weight=jnp.min(law.weights),
             farthest=problem.grid.extremes(leaving.displacement, used),
         )
 

@@ -26,10 +26,11 @@ from .space.move import Move
 
 
 class AbstractSimulation(AbstractSystem):
-    """A system that knows the true motion, and the problem with its true reward and shocks."""
+    """A system that knows the true motion, and what its problem hides."""
 
-    _motion: eqx.AbstractVar[Motion]
-    _truth: eqx.AbstractVar[Problem]
+    @abstractmethod
+    def _truth(self) -> Problem:
+        """The problem with the true reward and shocks."""
 
     @abstractmethod
     def on_path(self, path: Path) -> "AbstractSimulation":
@@ -48,7 +49,7 @@ class AbstractSimulation(AbstractSystem):
         profile = checked_profile(policy, problem)
         own = None if scouts is None else checked_profile(scouts, problem)
         if problem.shocks is not None:
-            path = draw_path(self._truth, key)
+            path = draw_path(self._truth(), key)
             profile = profile_on_path(profile, problem.shocks, path)
             own = None if own is None else profile_on_path(own, problem.shocks, path)
             episode = self.on_path(path).run(profile, key, agents=agents, scouts=own)
@@ -56,7 +57,7 @@ class AbstractSimulation(AbstractSystem):
         episode = self._episode(profile, own, key, agents)
         if not problem.hides_reward:
             return episode
-        earned = _earned(self._truth, episode, jax.random.fold_in(key, 1))
+        earned = _earned(self._truth(), episode, jax.random.fold_in(key, 1))
         if not bool(jnp.all(jnp.isfinite(earned))):
             raise UserError(
                 "a tracked agent's reward is not finite: the reward returned NaN or infinity for a "
@@ -110,7 +111,6 @@ class SimulatedSystem(AbstractSimulation):
         """
         return self._flow, self._motion
 
-    @property
     def _truth(self) -> Problem:
         return self._flow.problem
 
@@ -118,7 +118,7 @@ class SimulatedSystem(AbstractSimulation):
         agents = whole_number(agents, "the number of tracked agents")
         rollout = self.evaluate(profile)
         own = profile if scouts is None else scouts  # they are too few to change mu
-        episode = _track(self._truth, self._motion, own, rollout, key, agents)
+        episode = _track(self._truth(), self._motion, own, rollout, key, agents)
         check_moves(self.problem, episode, own.by_cell)
         return episode
 
@@ -153,7 +153,7 @@ class SimulatedSystem(AbstractSimulation):
         if self.problem.shocks is not None:
             return over_paths(self._flow, profile, self._motion).mean()
         rollout, check = _inspect(self._flow, profile, self._motion)
-        check_rollout(self._truth, self._motion, profile, rollout, check)
+        check_rollout(self._truth(), self._motion, profile, rollout, check)
         return rollout
 
 

@@ -89,7 +89,7 @@ class FiniteSystem(AbstractSimulation):
     agents: int = eqx.field(static=True)
     centred: bool = eqx.field(static=True)
     _motion: Motion
-    _truth: Problem = eqx.field(repr=False)
+    _true_problem: Problem = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class FiniteSystem(AbstractSimulation):
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
-        self._truth = with_true_shocks(with_true_reward(problem, reward), shocks)
+        self._true_problem = with_true_shocks(with_true_reward(problem, reward), shocks)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":
@@ -123,6 +123,9 @@ class FiniteSystem(AbstractSimulation):
         if shocks is not None and not shocks.known:
             options = {"shocks": flow.problem.shocks, **options}
         return cls(system.problem, motion, agents=agents, reward=hidden, **options)
+
+    def _truth(self) -> Problem:
+        return self._true_problem
 
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
         """Tracks the first ``agents`` of the N; scouts count in ``mu`` and J like all others."""
@@ -173,8 +176,10 @@ class FiniteSystem(AbstractSimulation):
     def on_path(self, path: Path) -> "FiniteSystem":
         """See `AbstractSimulation`."""
         motion = motion_under(self.problem, self._motion, path)
-        parts = self.problem.under_shock(path), motion, self._truth.under_shock(path)
-        changed: FiniteSystem = eqx.tree_at(lambda s: (s.problem, s._motion, s._truth), self, parts)
+        parts = self.problem.under_shock(path), motion, self._true_problem.under_shock(path)
+        changed: FiniteSystem = eqx.tree_at(
+            lambda s: (s.problem, s._motion, s._true_problem), self, parts
+        )
         return changed
 
     def _policy_on(self, policy: Any, path: Path) -> Profile:
@@ -184,7 +189,7 @@ class FiniteSystem(AbstractSimulation):
         """One episode without tracked agents."""
         if self.problem.shocks is None:
             return _play(self, checked_profile(policy, self.problem), key, 0, pool, replan)
-        path, latest = draw_path(self._truth, key), policy
+        path, latest = draw_path(self._true_problem, key), policy
 
         def now(step: int, mass: Mass, _: Profile) -> Profile:
             nonlocal latest
@@ -219,7 +224,7 @@ def _play(
     scouts: Profile | None = None,
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
-    problem, dtype = system._truth, system.problem.initial.dtype
+    problem, dtype = system._true_problem, system.problem.initial.dtype
     rules = Rules(problem, system._motion, system.centred)
     start_key, step_key = jax.random.split(key)
     # Blocks of at most two sizes, because each size is compiled.

@@ -1,5 +1,6 @@
 """Motions that see mu: what they see, and the bank of kernels that stands in for them."""
 
+import math
 from functools import lru_cache
 
 import equinox as eqx
@@ -80,7 +81,8 @@ def test_kernels_are_computed_ahead_for_motions_that_see_no_more_than_their_cell
     by_step = bank_of(lambda s, a, mu: s + a * jnp.cos(mu.step))
     assert by_step.kernels.shape[:3] == (4, GRID.n_cells, 1)
     assert bank_of(far_sighted_walk) is None
-    size = flow().windows.kernel_bytes(9)
+    windows = flow().windows
+    size = GRID.n_cells * 9 * math.prod(windows.landing.window) * windows.noise_std.dtype.itemsize
     assert bank_of(crowded_walk, bank_bytes=12 * size - 1) is None
     assert bank_of(walk, bank_bytes=size - 1) is None
 

@@ -110,7 +110,7 @@ def test_finer_subcells_converge_at_second_order():
 
 def test_only_moves_past_the_ends_of_walls_are_split():
     def split(grid):
-        return Flow(walking_problem(grid)).windows.landing.n_pairs
+        return Flow(walking_problem(grid)).windows.landing.split_shares.shape[0]
 
     assert split(Grid.box(0.0, 8.0, (8, 8))) == 0
     assert split(Grid.from_map("....\n....\n####\n....")) == 0
@@ -133,4 +133,4 @@ def test_large_maps_are_built_from_few_patterns():
     walls[80, :] = walls[:, 80] = True
     walls[80, [40, 120]] = walls[[40, 120], 80] = False
     flow = Flow(walking_problem(Grid.box(0.0, 161.0, (161, 161), walls=walls)))
-    assert flow.windows.landing.near.n_pairs == 208
+    assert flow.windows.landing.near.split_shares.shape[0] == 208

@@ -64,11 +64,6 @@ class Tables(AbstractLanding):
     split_shares: Float[Array, "pairs landings_but_last *subcells"]
     reach: tuple[int, ...] = eqx.field(static=True)
 
-    @property
-    def n_pairs(self) -> int:
-        """Number of split pairs."""
-        return self.split_shares.shape[0]
-
     def __call__(self, joint: SourceMass, targets: Targets, std: Std) -> Mass:
         """See `AbstractLanding`."""
         return self.routing(self._pieces(joint, targets, std))
@@ -85,7 +80,7 @@ class Tables(AbstractLanding):
     def _pieces(self, joint: SourceMass, targets: Targets, std: Std) -> Float[Array, "pieces"]:
         """The mass of a step before it comes to rest."""
         window = window_masses(joint, targets, std, self.reach).reshape(-1)
-        if self.n_pairs == 0:
+        if not len(self.split_shares):
             return window
         return jnp.concatenate([window, self._split(joint, targets, std).reshape(-1)])
 

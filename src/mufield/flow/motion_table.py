@@ -98,10 +98,7 @@ class MotionTable(AbstractJointMotion):
 def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) -> Motion:
     """The motion, quick at the cells' centres; itself if it sees more of mu than `here`.
 
-    Args:
-        problem: The problem to plan in.
-        motion: The law of motion, of joint actions or of the agents' own.
-        actions: What agents can do, without controls; an array lists the actions.
+    ``actions`` are what agents can do, without controls; an array lists them.
     """
     grid, dtype, sees = problem.grid, problem.initial.dtype, dependence(problem, motion)
     solve, most = None, 20_000_000  # evaluations; if more are needed the motion stays as it is
@@ -133,7 +130,7 @@ def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) 
 
 
 def _at_step(leaf: Array, step: Step) -> Array:
-    return leaf[0] if len(leaf) == 1 else leaf[step]
+    return leaf[step if len(leaf) > 1 else 0]
 
 
 @lru_cache(maxsize=8)

@@ -48,7 +48,7 @@ def dependence(problem: Problem, function: Callable[..., Any]) -> Dependence:
 
 
 def _program(problem: Problem, function: Callable[..., Any]) -> Any:
-    """The jaxpr of a function, by action, state, mass, the mass of the agent's cell, and step."""
+    """The jaxpr of a function: of action, state, mass, the mass of the agent's cell, and step."""
     grid, mass = problem.grid, problem.initial
     state = jnp.asarray(grid.centres[0], dtype=mass.dtype)
     action = jnp.asarray(problem.actions.rest, dtype=mass.dtype)

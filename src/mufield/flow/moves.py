@@ -1,5 +1,6 @@
 """The flow of randomised policies over listed moves, forwards and backwards."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +109,8 @@ class MoveFlow(eqx.Module):
         self.bank = None
         by_step = sees.step or self.listed.per_step
         steps = problem.steps if by_step else jnp.zeros(1, dtype=jnp.int32)
-        fit = bank_bytes // (windows.kernel_bytes(shape[1]) * len(steps))
+        entries = len(steps) * math.prod((*shape[:2], *windows.landing.window))
+        fit = bank_bytes // (entries * actions.dtype.itemsize)
         needed = 12 if sees.here else 1  # knots: with fewer, interpolation would be coarse
         # Probabilities on nodes cost too little to be interpolated.
         interpolate = interpolate and not problem.on_nodes
@@ -174,18 +176,17 @@ class MoveFlow(eqx.Module):
         step: Step,
         *,
         exact: bool = False,
-        trips: bool = True,
         actions: Array | None = None,
     ) -> Mass:
         """The next distribution, from the joint mass of cells and moves; motions see ``seen``.
 
-        Unless ``exact``, interpolated kernels are used; without ``trips`` nobody is taken. Where
-        there are no kernels, other ``actions`` may stand in for the moves.
+        Unless ``exact``, interpolated kernels are used. Where there are no kernels, other
+        ``actions`` may stand in for the moves.
         """
         phi, targets = self.phi(exact=exact), None
         if isinstance(phi, Windows):
             targets = self.listed.displacements(phi.grid, seen, step, actions)
-        after: Mass = (phi.push if trips else phi.move)(joint, targets, seen, step)
+        after: Mass = phi.push(joint, targets, seen, step)
         return after
 
     def rewards(
@@ -253,13 +254,7 @@ class MoveFlow(eqx.Module):
         return Sweep(rollout, action_values, found.gap, penalty, found.by_actions)
 
     def step(
-        self,
-        joint: Float[Array, "cells moves"],
-        seen: Mass,
-        step: Step,
-        actions: Array | None = None,
-        *,
-        exact: bool = False,
+        self, joint: Array, seen: Mass, step: Step, actions: Any = None, *, exact: bool = False
     ) -> tuple[Mass, Scalar]:
         """The next distribution, as of `push`, and what this one earns."""
         after = self.push(joint, seen, step, exact=exact, actions=actions)

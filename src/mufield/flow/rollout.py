@@ -76,7 +76,7 @@ def forward(
         inputs: What is given to each step, stacked.
         step: From the population, the step's input and number to the next population, and whatever
             is to be kept of the step.
-        start: Where the population starts, if not from the problem's initial distribution.
+        start: Where the population starts; by default the problem's initial distribution.
 
     Returns:
         The distributions mu_0, ..., mu_H; the last population; what was kept, stacked.
@@ -180,22 +180,18 @@ def assemble_rollout(
 ) -> Rollout:
     """An episode from its distributions, the rewards of its moves and its last population."""
     if problem.pay_end:
-        rewards = jnp.append(rewards, _end_reward(phi, problem, end))
+        paid = phi.earn(end, rest_law(problem), None, problem.reward, problem.horizon)
+        rewards = jnp.append(rewards, paid)
     return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards))
-
-
-def _end_reward(phi: AbstractPhi, problem: Problem, end: Any) -> Scalar:
-    """The integrated reward of the last population, with agents at rest where they stand."""
-    return phi.earn(end, _rest_law(problem), None, problem.reward, problem.horizon)
 
 
 def end_reward(problem: Problem, mass: Mass) -> Scalar:
     """The integrated reward of the last distribution, with agents at rest at cell centres."""
-    law, last = _rest_law(problem), problem.horizon
+    law, last = rest_law(problem), problem.horizon
     return integrated_reward(problem.grid, mass, law, problem.reward, last)
 
 
-def _rest_law(problem: Problem) -> ActionLaw:
-    cells, dtype = problem.grid.n_cells, problem.initial.dtype
-    rest = jnp.asarray(problem.actions.rest, dtype=dtype)
-    return ActionLaw(jnp.broadcast_to(rest, (cells, 1, len(rest))), jnp.ones((cells, 1), dtype))
+def rest_law(problem: Problem) -> ActionLaw:
+    """The law of agents at rest, in all cells."""
+    rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
+    return ActionLaw.certain(jnp.broadcast_to(rest, (problem.grid.n_cells, len(rest))))

@@ -110,11 +110,6 @@ class Windows(AbstractPhi):
         found = jax.lax.map(lambda move: self.landing.kernel(move, std), by_move, batch_size=64)
         return jnp.swapaxes(found, 0, 1)
 
-    def kernel_bytes(self, moves: int) -> int:
-        """Size of one kernel."""
-        entries = self.grid.n_cells * moves * math.prod(self.landing.window)
-        return entries * self.noise_std.dtype.itemsize
-
     def with_kernels(self, kernels: Float[Array, "steps cells knots moves window"]) -> "KernelBank":
         """The transition for listed moves whose kernels are known."""
         return KernelBank(kernels=kernels, landing=self.landing, grid=self.grid, trips=self.trips)
@@ -187,11 +182,7 @@ def window_masses(
 
 
 def window_edges(reach: int) -> Float[Array, "edges"]:
-    """Edges of the cells from ``-reach`` to ``reach`` around an agent's cell.
-
-    Measured from the cell's centre, where the agent stands. The outermost edges are far away, so
-    that the outermost cells include the tails.
-    """
+    """Edges of the cells around an agent, from its own centre; the outermost hold the tails."""
     edges = jnp.arange(2 * reach + 2) - (reach + 0.5)
     return edges.at[0].set(-FAR).at[-1].set(FAR)
 
@@ -199,11 +190,7 @@ def window_edges(reach: int) -> Float[Array, "edges"]:
 def slab_masses(
     displacement: Scalar, noise_std: Scalar, edges: Float[Array, "edges"]
 ) -> Float[Array, "slabs"]:
-    """Mass between consecutive edges for one agent on one axis.
-
-    Without noise all mass is in the slab that holds the displacement; slabs contain their lower
-    edges.
-    """
+    """Mass between consecutive edges for one agent on one axis; slabs contain their lower edges."""
     # The error function is monotone only up to rounding.
     return jnp.maximum(jnp.diff(mass_below(edges - displacement, noise_std)), 0.0)
 

@@ -185,5 +185,5 @@ def test_cells_that_rounding_would_blur_are_refused():
         episode = system.run(lambda s, mu, h: jnp.array([0.5]), jax.random.key(0), agents=500)
         moved = (episode.next_states - episode.states)[:, 0, 0] / 50.0
         assert float(jnp.mean(moved)) == pytest.approx(0.5, abs=0.03)
-        with pytest.raises(ValueError, match="measure positions from a corner of the map"):
+        with pytest.raises(ValueError, match="subtract the map's lower corner"):
             far_off(5.0)

@@ -240,8 +240,8 @@ def agent_step(
 
 
 def agent_target(motion: Motion, state: State, action: Action, mu: MeanField) -> Array:
-    """Where one agent would be without noise and walls; on nodes its successors' probabilities."""
-    return mu.grid.aim(state, jnp.asarray(motion(state, action, mu), dtype=state.dtype))
+    """An agent's displacement without noise and walls; on nodes its successors' probabilities."""
+    return mu.grid.targets(state, jnp.asarray(motion(state, action, mu), dtype=state.dtype))
 
 
 _inspect = eqx.filter_jit(Flow.inspect)

@@ -76,8 +76,8 @@ def test_equal_grids_are_equal_and_hash_alike():
     ("drawing", "message"),
     [
         ("###\n###", "no free cell"),
-        ("...\n..", "line 2 has 2"),
-        ("..x", "unknown character 'x' at line 1, column 3"),
+        ("...\n..", "line 2 of the map is"),
+        ("..x", "line 1 of the map is '..x'"),
         ("", "empty"),
         ([], "one for each floor"),
         (["..", "..."], "same width"),

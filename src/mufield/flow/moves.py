@@ -176,17 +176,18 @@ class MoveFlow(eqx.Module):
         step: Step,
         *,
         exact: bool = False,
+        trips: bool = True,
         actions: Array | None = None,
     ) -> Mass:
         """The next distribution, from the joint mass of cells and moves; motions see ``seen``.
 
-        Unless ``exact``, interpolated kernels are used. Where there are no kernels, other
-        ``actions`` may stand in for the moves.
+        Unless ``exact``, interpolated kernels are used; without ``trips`` nobody is taken. Where
+        there are no kernels, other ``actions`` may stand in for the moves.
         """
         phi, targets = self.phi(exact=exact), None
         if isinstance(phi, Windows):
             targets = self.listed.displacements(phi.grid, seen, step, actions)
-        after: Mass = phi.push(joint, targets, seen, step)
+        after: Mass = (phi.push if trips else phi.move)(joint, targets, seen, step)
         return after
 
     def rewards(

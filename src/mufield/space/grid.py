@@ -21,11 +21,9 @@ Points = TypeVar("Points", Array, np.ndarray)
 class Grid:
     """A box of one to three dimensions, cut into equal cells; some cells may be walls.
 
-    A grid is immutable and hashable, so compiled functions treat it as a constant. Vectors over
-    the space (distributions, values) have one entry for every *free* cell, in row-major order of
-    the cells' coordinates: ``grid.free_cells[k]`` are the coordinates of entry ``k``.
-
-    Use `Grid.box` or `Grid.from_map` to build one.
+    `Grid.box` or `Grid.from_map` builds one. It is hashable, so compiled functions treat it as a
+    constant. Vectors over the space (distributions, values) have one entry for every *free* cell,
+    in row-major order: ``grid.free_cells[k]`` are the coordinates of entry ``k``.
     """
 
     lower: tuple[float, ...]
@@ -38,9 +36,7 @@ class Grid:
         bounds(self.lower, self.upper, "the grid")
         walls = np.array(self.walls, dtype=bool)
         if walls.shape != self.shape:
-            raise UserError(
-                f"the wall mask must have the grid's shape {self.shape}, got {walls.shape}"
-            )
+            raise UserError(f"the wall mask must have the shape {self.shape}, got {walls.shape}")
         if walls.all():
             raise UserError("the map has no free cell: every cell is a wall; draw some as '.'")
         walls.setflags(write=False)
@@ -90,15 +86,12 @@ class Grid:
     ) -> "Grid":
         """Builds a grid from a drawing in which ``#`` is a wall and ``.`` is free.
 
-        Drawings show x to the right and y upwards, so the *last* line of a drawing is y = 0. A
-        single line is a one-dimensional map; a sequence of drawings is a stack of floors, the first
-        at z = 0. Blank lines around a drawing and spaces around a line are ignored.
+        x is to the right and y upwards, so the *last* line is y = 0. A single line is a
+        one-dimensional map; a sequence of drawings is a stack of floors, the first at z = 0.
         """
         walls = _walls(drawing)
         low = per_axis(lower, walls.ndim, float, "lower")
         size = per_axis(cell_size, walls.ndim, float, "cell_size")
-        if any(not s > 0 for s in size):
-            raise UserError(f"cell_size must be positive on every axis, got {cell_size}")
         high = tuple(lo + s * n for lo, s, n in zip(low, size, walls.shape, strict=True))
         return cls.box(low, high, walls.shape, periodic=periodic, walls=walls)
 
@@ -137,7 +130,7 @@ class Grid:
         """Length, area or volume of a cell; density is mass divided by it."""
         return math.prod(self.cell_size)
 
-    @property
+    @cached_property
     def extent(self) -> tuple[float, ...]:
         """Edge lengths of the box."""
         return tuple(high - low for low, high in zip(self.lower, self.upper, strict=True))
@@ -155,8 +148,7 @@ class Grid:
     @cached_property
     def centres(self) -> Float[np.ndarray, "cells dim"]:
         """Centres of the free cells."""
-        offsets = (self.free_cells + 0.5) * np.asarray(self.cell_size)
-        return np.asarray(np.asarray(self.lower) + offsets)
+        return np.asarray(self.lower + (self.free_cells + 0.5) * self.cell_size)
 
     @cached_property
     def index_table(self) -> Int[np.ndarray, "..."]:
@@ -167,10 +159,7 @@ class Grid:
 
     @cached_property
     def neighbours(self) -> Int[np.ndarray, "cells directions"]:
-        """Free-cell index of each cell itself, then of those below and above it on each axis.
-
-        It is -1 where a neighbour is blocked.
-        """
+        """Index of each cell itself, then of those below and above it by axis; -1 if blocked."""
         axes = np.eye(self.dim, dtype=int)
         steps = np.concatenate([0 * axes[:1], *np.stack([-axes, axes], axis=1)])
         return self.cell_index(self.free_cells[:, None] + steps)
@@ -215,10 +204,7 @@ class Grid:
         kinds = {np.asarray(each).dtype.kind for each in cell}
         inside = len(cell) == self.dim and kinds <= {"i", "u"}
         if not (inside and all(0 <= c < n for c, n in zip(cell, self.shape, strict=True))):
-            raise UserError(
-                f"expected {self.dim} whole coordinates of a cell within the shape {self.shape}, "
-                f"got {cell}"
-            )
+            raise UserError(f"expected whole coordinates of a cell of {self.shape}, got {cell}")
         index = int(self.index_table[cell])
         if index < 0:
             raise UserError(f"cell {cell} is a wall; choose a free cell")
@@ -239,12 +225,8 @@ class Grid:
         return f"cell {tuple(self.free_cells[cell].tolist())}"
 
     def targets(self, start: Array, ends: Array) -> Float[Array, "... dim"]:
-        """What Phi needs of a motion's results: displacements from where agents stand."""
+        """What Phi and noise need of a motion's results: displacements from where agents stand."""
         return self.displacement(start, ends)
-
-    def aim(self, state: Array, end: Array) -> Float[Array, "dim"]:
-        """Where one agent would be without noise and walls, the shorter way round."""
-        return state + self.displacement(state, end)
 
     def extremes(
         self, targets: Float[Array, "cells moves dim"], used: Bool[Array, "cells moves"]
@@ -262,33 +244,24 @@ class Grid:
         return np.concatenate([np.zeros((1, self.dim)), etas]) if points == 2 else etas
 
     def padded_walls(self, margin: int | Sequence[int]) -> Bool[np.ndarray, "..."]:
-        """The wall mask with ``margin`` more cells on each side of every axis.
-
-        The added cells are walls; on periodic axes they repeat the opposite side.
-        """
+        """The wall mask with more cells around: walls, on periodic axes the opposite side."""
         sizes = np.broadcast_to(margin, (self.dim,))
         repeated, added = (np.where(np.equal(self.periodic, on), sizes, 0) for on in (True, False))
         around = np.pad(self.walls, np.stack([repeated] * 2, axis=1), mode="wrap")
         return np.pad(around, np.stack([added] * 2, axis=1), constant_values=True)
 
-    def to_array(
-        self, values: Float[Array | np.ndarray, "*batch cells"], fill: float = math.nan
-    ) -> Float[np.ndarray, "..."]:
+    def to_array(self, values: Any, fill: float = math.nan) -> Float[np.ndarray, "..."]:
         """Vectors over the free cells as arrays over the box, with ``fill`` in walls."""
         values = np.asarray(values)
         full = np.full((*values.shape[:-1], *self.shape), fill, dtype=values.dtype)
         full[(..., *self.free_cells.T)] = values
         return full
 
-    def from_array(
-        self, array: Float[Array | np.ndarray, "..."]
-    ) -> Float[np.ndarray, "*batch cells"]:
+    def from_array(self, array: Any) -> Float[np.ndarray, "*batch cells"]:
         """The inverse of `to_array`: the values in the free cells."""
         array = np.asarray(array)
         if array.shape[array.ndim - self.dim :] != self.shape:
-            raise UserError(
-                f"expected an array whose last axes are {self.shape}, got the shape {array.shape}"
-            )
+            raise UserError(f"the last axes must have the shape {self.shape}, got {array.shape}")
         return array[(..., *self.free_cells.T)]
 
 
@@ -306,9 +279,8 @@ def _walls(drawing: str | Sequence[str]) -> Bool[np.ndarray, "..."]:
             f"got {drawing!r}; use Grid.box(..., walls=mask) for arrays"
         )
     floors = [np.atleast_2d(_floor(each).T).T for each in drawing]
-    shapes = [floor.shape for floor in floors]
-    if len(set(shapes)) > 1:
-        raise UserError(f"all floors must have the same width and depth, got {shapes}")
+    if len({floor.shape for floor in floors}) > 1:
+        raise UserError("all floors of a map must have the same width and depth; pad them with '#'")
     return np.stack(floors, axis=-1)
 
 
@@ -317,15 +289,10 @@ def _floor(drawing: str) -> Bool[np.ndarray, "..."]:
     if not lines:
         raise UserError("the map is empty: draw at least one line of '#' and '.'")
     for number, line in enumerate(lines, start=1):
-        if len(line) != len(lines[0]):
+        if len(line) != len(lines[0]) or set(line) - {"#", "."}:
             raise UserError(
-                f"all lines of a map must have the same length: line 1 has {len(lines[0])} "
-                f"characters, line {number} has {len(line)}; pad it with '.' or '#'"
-            )
-        if unknown := line.strip("#.")[:1]:
-            raise UserError(
-                f"unknown character {unknown!r} at line {number}, column {line.index(unknown) + 1}"
-                ": use '#' for a wall and '.' for a free cell"
+                f"line {number} of the map is {line!r}; draw '#' for a wall and '.' for a free "
+                f"cell, in all lines as many as in the first, which has {len(lines[0])}"
             )
     # Drawn top to bottom; stored with y growing upwards.
     walls = np.array([[character == "#" for character in line] for line in lines[::-1]]).T

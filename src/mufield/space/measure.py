@@ -122,8 +122,8 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
             values = jax.vmap(values)(states)
         except Exception as error:
             raise UserError(
-                f"{name} could not be evaluated for a state of shape {(grid.dim,)}; it must be a "
-                f"function of one state that returns a number: {in_words(error, '(state)')}"
+                f"{name} must be a function of one state, here of shape {(grid.dim,)}, that "
+                f"returns a number: {in_words(error, '(state)')}"
             ) from error
     given = _per_cell(grid, values, name).astype(float)
     if not given.sum() > 0:
@@ -132,7 +132,7 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
 
 
 def check_mass(grid: Grid, mass: Any, name: str = "mu") -> Mass:
-    """Returns ``mass`` as an array, or raises and says what is wrong with it."""
+    """``mass`` as a distribution over the free cells; raises if it is none."""
     values = numbers(mass, name)
     if values.shape == grid.shape and values.shape != (grid.n_cells,):
         in_walls = float(np.sum(values[grid.walls]))
@@ -205,10 +205,7 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
     """The distribution of observed positions (agents, dim): how a real fleet becomes a ``mu``."""
     positions = numbers(positions, "positions").astype(float)
     if positions.ndim != 2 or positions.shape[1] != grid.dim or len(positions) == 0:
-        raise UserError(
-            f"positions must have the shape (agents, {grid.dim}) with at least one agent, "
-            f"got {positions.shape}"
-        )
+        raise UserError(f"positions must be (agents, {grid.dim}) numbers, got {positions.shape}")
     # In double precision whatever JAX's default: rounding must not move an agent into a wall.
     index = grid.index_of(positions)
     if np.any(index < 0):

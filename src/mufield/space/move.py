@@ -43,7 +43,7 @@ class Ends(NamedTuple):
 
 
 def move(grid: Grid, start: State, target: State) -> Move:
-    """Moves one agent from ``start`` along the straight line towards ``target``.
+    """Moves one agent from ``start``, in a free cell, along the straight line towards ``target``.
 
     Where an axis meets a wall or a border, that axis stops there and the others go on, so agents
     slide along walls. A path that hits the corner of a wall exactly stops on all axes that meet
@@ -51,13 +51,7 @@ def move(grid: Grid, start: State, target: State) -> Move:
     ("stopped by the walls", Sec. 6; "redistribute some of the probability mass", App. D.2).
 
     Stopped agents rest a rounding error in front of the wall, so that the cell of their position
-    is always free.
-
-    Args:
-        grid: The space.
-        start: A position in a free cell.
-        target: Where the agent would be without walls; may lie outside the box. An infinite or NaN
-            coordinate gives NaN.
+    is always free. An infinite or NaN coordinate of the target gives NaN.
     """
     path = trace(grid, grid.in_cells(start), grid.in_cells(target))
     ends = _at_rest(grid, *map(tuple, (target, path.cell, path.stopped, path.direction > 0)))
@@ -132,8 +126,7 @@ def _at_rest(
 
 def wall_margin(grid: Grid, dtype: Any) -> float:
     """How far in front of a wall stopped agents rest: some rounding errors of positions."""
-    magnitude = max(*(abs(b) for b in grid.lower), *(abs(b) for b in grid.upper))
-    return 8.0 * magnitude * float(jnp.finfo(dtype).eps)
+    return 8.0 * max(map(abs, (*grid.lower, *grid.upper))) * float(jnp.finfo(dtype).eps)
 
 
 def check_rounding(grid: Grid, dtype: Any) -> None:
@@ -142,10 +135,8 @@ def check_rounding(grid: Grid, dtype: Any) -> None:
     if wall_margin(grid, dtype) > 0.1 * smallest:
         raise UserError(
             f"expected cells that are large beside the rounding of positions, got cells of "
-            f"{smallest:g} and positions up to {far:g}, which {dtype} rounds to "
-            f"{far * float(jnp.finfo(dtype).eps):.2g}; measure positions from a corner of the map "
-            "(subtract its lower corner), or compute with 64 bits "
-            "(jax.config.update('jax_enable_x64', True) at the start)"
+            f"{smallest:g} and positions up to {far:g} in {dtype}; subtract the map's lower corner "
+            "from positions, or compute with 64 bits (jax.config.update('jax_enable_x64', True))"
         )
 
 
@@ -168,12 +159,12 @@ class AbstractNoise(eqx.Module):
         return uniform
 
     def parts(self, target: Array) -> tuple[Array, ...]:
-        """The target as `move_many` takes it."""
+        """The target of one agent as `move_many` takes it."""
         return tuple(target)
 
     @abstractmethod
     def move(self, grid: Grid, state: State, target: Array, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent that would be at its target without noise and walls."""
+        """Moves one agent; `Grid.targets` says where to, without noise and walls."""
 
     def move_many(
         self, grid: Grid, start: Places, cell: Array, target: tuple[Array, ...], draws: Places
@@ -220,15 +211,15 @@ class GaussianNoise(AbstractNoise):
         return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform - 1.0)
 
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent towards its target plus the noise."""
-        return move(grid, state, target + jnp.asarray(self.std, dtype=state.dtype) * draws)
+        """Moves one agent by its displacement plus the noise."""
+        return move(grid, state, state + target + jnp.asarray(self.std, dtype=state.dtype) * draws)
 
     def move_many(
         self, grid: Grid, start: Places, cell: Int[Array, "agents"], target: Places, draws: Places
     ) -> Ends:
         """Moves agents as `move` does, with one array for each axis and each draw."""
-        pushed = [t + s * draw for t, s, draw in zip(target, self.std, draws, strict=True)]
-        return move_many(grid, start, cell, tuple(pushed))
+        axes = zip(start, target, self.std, draws, strict=True)
+        return move_many(grid, start, cell, tuple(x + t + s * draw for x, t, s, draw in axes))
 
 
 class NeighbourNoise(AbstractNoise):
@@ -255,8 +246,8 @@ class NeighbourNoise(AbstractNoise):
         return self
 
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
-        """Moves one agent to its target, then perhaps on to a neighbour."""
-        moved = move(grid, state, target)
+        """Moves one agent by its displacement, then perhaps on to a neighbour."""
+        moved = move(grid, state, state + target)
         # Blocked directions have no weight, repeat the sum before them and are never drawn.
         sums = np.cumsum(self.weights(grid), axis=1)
         above = jnp.asarray(sums / sums[:, -1:], dtype=state.dtype)[moved.index] > draws

@@ -174,12 +174,8 @@ class Nodes(Grid):
         return found
 
     def targets(self, start: Any, ends: Array) -> Array:
-        """What Phi needs of a motion's results: the probabilities as they are."""
+        """What Phi and `Successors` need of a motion's results: the probabilities as they are."""
         return ends
-
-    def aim(self, state: State, end: Array) -> Array:
-        """What an agent's move needs of a motion's result: the probabilities as they are."""
-        return end
 
     def controls(self, points: int) -> Float[np.ndarray, "controls 1"]:
         """Hallucinated controls: 0 for the mean, i for more probability of successor i - 1."""

@@ -55,11 +55,11 @@ def is_a(value: Any, kind: type[T] | tuple[type[T], ...], name: str, remedy: str
     return value
 
 
-def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Returns ``value`` if it is an integer of at least ``least``."""
+def whole_number(value: Any, name: str, low: int = 1) -> int:
+    """Returns ``value`` if it is an integer of at least ``low``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if not whole or value < low:
+        raise UserError(f"{name} must be a whole number of at least {low}, got {value!r}")
     return int(value)
 
 

@@ -67,7 +67,7 @@ def long_enough(discount: float, share: float = 1e-3) -> int:
     return max(1, math.ceil(math.log(share) / math.log(discount))) if discount > 0 else 1
 
 
-def within_reach(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
+def within_max_move(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
     """Where an agent aims, cut to the farthest move on each axis; on nodes, to probabilities."""
     if not max_move:  # on nodes
         positive = jnp.maximum(end, 0.0)

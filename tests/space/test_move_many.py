@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mufield import Grid, move
 from mufield.space.move import move_many
-from mufield.space.walls import short_reach
+from mufield.space.walls import short_distance
 
 AGENTS = 200
 
@@ -44,7 +44,7 @@ def test_short_and_long_moves_follow_the_rule_for_one_agent(walls, far, seed, di
     size = np.asarray(grid.cell_size)
     # Many of the lines start from centres with moves of quarter cells: they meet corners.
     inside = np.where(rng.random((AGENTS, dim)) < 0.5, 0.0, rng.uniform(-0.49, 0.49, (AGENTS, dim)))
-    reach = short_reach(dim) + (2.5 if far else -0.01)
+    reach = short_distance(dim) + (2.5 if far else -0.01)
     moves = rng.uniform(-reach, reach, (AGENTS, dim))
     moves = np.where(inside == 0, np.round(4 * moves) / 4, moves)
     if not far:

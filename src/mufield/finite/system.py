@@ -282,8 +282,8 @@ _end_reward = eqx.filter_jit(end_reward)
 def _least_margins(
     problem: Problem, mass: Float[Array, "episodes steps_and_end cells"]
 ) -> Float[Array, "episodes"]:
-    least: Array = jax.lax.map(lambda one: jnp.min(problem.margins(one)), mass)
-    return least
+    found: Array = jax.lax.map(lambda one: jnp.min(problem.margins(one)), mass)
+    return found
 
 
 def _number(number: int) -> Int[Array, ""]:

@@ -29,7 +29,7 @@ class WindowSettings(eqx.Module):
     """How windows are built.
 
     Attributes:
-        noise_reach: Standard deviations of noise that windows cover on top of the farthest move.
+        deviations: Standard deviations of noise that windows cover on top of the farthest move.
             Of the farthest moves 3e-7 of the mass would go farther, about what single precision
             resolves; it lands at the window's edge, so that none is lost.
         subcells: Subcells on each axis into which cells near the ends of walls are cut. By default
@@ -42,7 +42,7 @@ class WindowSettings(eqx.Module):
         most_entries: Cells in all windows of tables; more are refused.
     """
 
-    noise_reach: float = 5.0
+    deviations: float = 5.0
     subcells: int | None = None
     stencil: bool | None = None
     stencil_cells: int = 10_000
@@ -187,7 +187,7 @@ def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
     std = jnp.asarray(problem.noise_std, dtype=dtype)
     if isinstance(grid, Nodes):
         return Windows(landing=build_successors(grid), noise_std=std, grid=grid, trips=None)
-    reach = _reach(problem, settings.noise_reach, start=0.0)
+    reach = _reach(problem, settings.deviations, start=0.0)
     noiseless = not any(problem.noise_std)
     stencil = settings.stencil
     if stencil is None:

@@ -44,7 +44,7 @@ def dependence(problem: Problem, function: Callable[..., Any]) -> Dependence:
     of plain booleans, also inside a compiled function.
     """
     program = _program(problem, problem.lifted(function))
-    return Dependence(*(reaches(program, variable) for variable in program.invars[2:]))
+    return Dependence(*(affects(program, variable) for variable in program.invars[2:]))
 
 
 def _program(problem: Problem, function: Callable[..., Any]) -> Any:
@@ -64,7 +64,7 @@ def trips_see_mu(problem: Problem) -> bool:
     return problem.trips is not None and dependence(problem, problem.trips.chance_at).mu
 
 
-def reaches(program: Any, variable: Any) -> bool:
+def affects(program: Any, variable: Any) -> bool:
     """Whether an input of a program may have an effect on its results."""
     reached = {variable}
     for equation in program.eqns:

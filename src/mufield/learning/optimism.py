@@ -22,7 +22,7 @@ from ..checks import number
 from ..flow.flow import Flow
 from ..flow.motions import AbstractJointMotion
 from ..interfaces import AbstractLifted
-from ..interfaces import within_reach as within_reach
+from ..interfaces import within_max_move as within_max_move
 from ..models.base import AbstractModel, Prediction
 from ..problem import Motion, Problem, Reward
 from ..space.measure import MeanField
@@ -39,7 +39,7 @@ class AbstractOptimism(eqx.Module):
       Beta may be an array or a plain number: `AbstractModel.beta_as` returns an array of a dtype.
     - **Censored rows.** Where a wall stopped an agent, its move was not observed on that axis, and
       `Prediction.epistemic` stays large. A motion may lead into walls, which the flow handles, but
-      must be cut to the farthest move (`within_reach`).
+      must be cut to the farthest move (`within_max_move`).
     - **Joint actions.** If `joint` adds controls, the motion gets ``(a, eta)`` in one array, eta
       last; rewards get a alone. A motion whose costly part does not depend on eta should be an
       `AbstractJointMotion`: planners then evaluate the model once for all controls of an action.
@@ -202,7 +202,7 @@ class HallucinatedMotion(AbstractJointMotion):
         removed = sigma**2 / (sigma**2 + noise**2 + jnp.finfo(sigma.dtype).tiny)
         share = removed if self.scale is None else self.scale
         half = share * self.model.beta_as(state.dtype) * sigma
-        return within_reach(state, prediction.mean + half * eta, self.max_move)
+        return within_max_move(state, prediction.mean + half * eta, self.max_move)
 
 
 class MeanMotion(AbstractLifted):
@@ -213,7 +213,7 @@ class MeanMotion(AbstractLifted):
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Target:
         """Where an agent is expected to aim."""
-        return within_reach(state, self.model.predict(state, action, mu).mean, self.max_move)
+        return within_max_move(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
 class _Draw(AbstractLifted):
@@ -229,7 +229,7 @@ class _Draw(AbstractLifted):
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "*dim"]:
         found = self._outputs(state, action, mu)
-        return found[0] if self.max_move is None else within_reach(state, found, self.max_move)
+        return found[0] if self.max_move is None else within_max_move(state, found, self.max_move)
 
     def _outputs(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
         found = jnp.asarray(self.model.draw(self.key)(state, action, mu))

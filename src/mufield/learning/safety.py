@@ -27,7 +27,7 @@ from ..policies.base import Profile, checked_profile
 from ..policies.tables import TablePolicy, rest_policy
 from ..problem import Problem
 from ..space.measure import MeanField
-from .optimism import MeanMotion, draw_width, within_reach
+from .optimism import MeanMotion, draw_width, within_max_move
 from .state import LearnerState
 
 Moves = Float[Array, "*cells moves action_dim"]
@@ -224,7 +224,7 @@ def sampled_outcomes(
     def ends(state: State, action: Action, mu: MeanField) -> Float[Array, "models dim"]:
         found = drawn(state, action, mu)
         found = found[0] + width * (found - found[0])
-        return jax.vmap(lambda end: within_reach(state, end, problem.max_move))(found)
+        return jax.vmap(lambda end: within_max_move(state, end, problem.max_move))(found)
 
     centres = jnp.asarray(grid.centres, dtype=mean_mass.dtype)
 

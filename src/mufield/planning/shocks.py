@@ -22,7 +22,7 @@ from .._types import Key, Mass, Scalar, Step
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.backward import Choices, Sweep, Weights, backward
 from ..flow.flow import Flow
-from ..flow.motions import reaches
+from ..flow.motions import affects
 from ..flow.moves import MoveFlow
 from ..flow.paths import (
     PathRollouts,
@@ -240,7 +240,7 @@ def _sees_shock(problem: Problem, motion: Motion) -> bool:
         return jnp.asarray(motion_under(problem, motion, number)(state, action, mu))
 
     program = jax.make_jaxpr(under)(jnp.zeros((), jnp.int32)).jaxpr
-    return reaches(program, program.invars[0])
+    return affects(program, program.invars[0])
 
 
 class PathPlan(eqx.Module):

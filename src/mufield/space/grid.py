@@ -262,7 +262,7 @@ class Grid:
         array = np.asarray(array)
         if array.shape[array.ndim - self.dim :] != self.shape:
             raise UserError(f"the last axes must have the shape {self.shape}, got {array.shape}")
-        return array[(..., *self.free_cells.T)]
+        return np.asarray(array[(..., *self.free_cells.T)])
 
 
 def _library(array: Array | np.ndarray) -> Any:

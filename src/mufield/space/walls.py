@@ -114,9 +114,9 @@ def _cross(
         jnp.where(go, (p + (sign > 0).astype(p.dtype) - line.inside) / line.delta, jnp.inf)
         for line, sign, go, p in zip(lines, signs, going, passed, strict=True)
     ]
-    now = _least(going, times)
+    now = _earliest(going, times)
     if tie_rank is not None:
-        now = _least(now, [jnp.where(n, r, dim) for n, r in zip(now, tie_rank, strict=True)])
+        now = _earliest(now, [jnp.where(n, r, dim) for n, r in zip(now, tie_rank, strict=True)])
 
     def blocked(axes: Sequence[int]) -> Array:
         return is_wall([sign if axis in axes else 0 for axis, sign in enumerate(signs)])
@@ -135,10 +135,10 @@ def _cross(
     )
 
 
-def _least(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:
-    """Which of the axes marked in ``among`` have the least time."""
-    least = reduce(jnp.minimum, times)
-    return [a & (t == least) for a, t in zip(among, times, strict=True)]
+def _earliest(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:
+    """Which of the axes marked in ``among`` come first."""
+    first = reduce(jnp.minimum, times)
+    return [a & (t == first) for a, t in zip(among, times, strict=True)]
 
 
 def _walk(grid: Grid, lines: Sequence[Line], tie_rank: Array | None = None) -> _Walk:
@@ -163,48 +163,48 @@ def short_walk(grid: Grid, lines: Sequence[Line], cell: Array) -> Int[Array, "ag
     One number, because the compiler would walk again for each of several results. One look-up
     tells all walls that an agent may meet.
     """
-    reach, dim = short_reach(grid.dim), grid.dim
-    seen = entry(jnp.asarray(walls_around(grid, reach)[tuple(grid.free_cells.T)]), [cell])
-    short = reduce(and_, (jnp.abs(line.steps) <= reach for line in lines))
+    far, dim = short_distance(grid.dim), grid.dim
+    seen = entry(jnp.asarray(walls_around(grid, far)[tuple(grid.free_cells.T)]), [cell])
+    short = reduce(and_, (jnp.abs(line.steps) <= far for line in lines))
     walked = [line._replace(steps=jnp.where(short, line.steps, 0)) for line in lines]
     goals = tuple(line.steps for line in walked)
     walk = _Walk(tuple(map(jnp.zeros_like, goals)), goals)
-    for _ in range(dim * reach):
+    for _ in range(dim * far):
 
         def is_wall(step: Sequence[Any], passed: Sequence[Array] = walk.passed) -> Array:
             there = [p + s for p, s in zip(passed, step, strict=True)]
-            return jnp.not_equal((seen >> _wall_bit(there, reach)) & 1, 0)
+            return jnp.not_equal((seen >> _wall_bit(there, far)) & 1, 0)
 
         walk = _cross(walked, walk, is_wall)
-    code, bits = jnp.where(short, 0, -1), (2 * reach).bit_length()
+    code, bits = jnp.where(short, 0, -1), (2 * far).bit_length()
     for axis, (line, p, goal) in enumerate(zip(lines, *walk, strict=True)):
-        code = code | ((p + reach) << (bits * axis))
+        code = code | ((p + far) << (bits * axis))
         code = code | ((goal != line.steps).astype(jnp.int32) << (bits * dim + axis))
     return code
 
 
 def decode(code: Int[Array, "agents"], dim: int) -> tuple[list[Array], list[Array]]:
     """The edges that lines of `short_walk` crossed, and whether they were stopped, by axis."""
-    reach = short_reach(dim)
-    bits = (2 * reach).bit_length()
-    passed = [((code >> (bits * axis)) & ((1 << bits) - 1)) - reach for axis in range(dim)]
+    far = short_distance(dim)
+    bits = (2 * far).bit_length()
+    passed = [((code >> (bits * axis)) & ((1 << bits) - 1)) - far for axis in range(dim)]
     return passed, [((code >> (bits * dim + axis)) & 1) != 0 for axis in range(dim)]
 
 
-def walls_around(grid: Grid, reach: int) -> Int[np.ndarray, "..."]:
-    """For each cell a number whose bits say which cells within ``reach`` on each axis are walls."""
-    blocked = grid.padded_walls(reach)
+def walls_around(grid: Grid, far: int) -> Int[np.ndarray, "..."]:
+    """For each cell a number whose bits say which cells up to ``far`` cells away are walls."""
+    blocked = grid.padded_walls(far)
     around = np.zeros(grid.shape, dtype=np.uint32)
-    for offset in itertools.product(range(-reach, reach + 1), repeat=grid.dim):
-        begin = [reach + o for o in offset]
+    for offset in itertools.product(range(-far, far + 1), repeat=grid.dim):
+        begin = [far + o for o in offset]
         window = tuple(slice(b, b + n) for b, n in zip(begin, grid.shape, strict=True))
-        around |= blocked[window].astype(np.uint32) << np.uint32(_wall_bit(offset, reach))
+        around |= blocked[window].astype(np.uint32) << np.uint32(_wall_bit(offset, far))
     return around.astype(np.int32)
 
 
-def _wall_bit(offset: Sequence[Any], reach: int) -> Any:
+def _wall_bit(offset: Sequence[Any], far: int) -> Any:
     """Number of the bit in `walls_around` that stands for the cell at an offset."""
-    return sum((step + reach) * (2 * reach + 1) ** axis for axis, step in enumerate(offset))
+    return sum((step + far) * (2 * far + 1) ** axis for axis, step in enumerate(offset))
 
 
 def entry(table: Shaped[Array, "..."], cell: Sequence[Array]) -> Shaped[Array, "*agents"]:
@@ -215,6 +215,6 @@ def entry(table: Shaped[Array, "..."], cell: Sequence[Array]) -> Shaped[Array, "
     return table.reshape(-1).at[place].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def short_reach(dim: int) -> int:
+def short_distance(dim: int) -> int:
     """The cells on each axis that a short walk may cross: 32 bits hold all walls around."""
     return {1: 3, 2: 2, 3: 1}[dim]

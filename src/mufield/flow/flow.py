@@ -76,19 +76,15 @@ class Flow(eqx.Module):
         Args:
             problem: The problem.
             within_cells: Whether `rollout` follows where in their cells agents stand, so that J is
-                close to what many agents earn who are not ``centred`` (`benchmarks/population.py`).
-                By default mass leaves from the centres of cells, as in the paper; plans by mirror
-                ascent and certificates are of that flow. In the discrete rooms, where agents
-                stand in the middle, both are the same.
+                close to what many agents earn (`benchmarks/population.py`). By default mass leaves
+                from the centres of cells, as in the paper, and as mirror ascent and certificates
+                need it.
             settings: How windows are built.
             transition: The transition of another flow, to be shared.
         """
         self.problem = problem
         if settings is not None and (within_cells or transition is not None):
-            raise UserError(
-                "settings are of windows, which neither within_cells=True nor another flow's "
-                "transition use; leave them out"
-            )
+            raise UserError("settings are for windows from cell centres that are to be built")
         if transition is None:
             build = _build_within if within_cells and not problem.noise.centred else _build_windows
             transition = build(problem, settings or WindowSettings())
@@ -108,8 +104,8 @@ class Flow(eqx.Module):
         """The transition without trips, if mass leaves from the centres of cells; else raises."""
         if not isinstance(self.transition, Windows):
             raise UserError(
-                "mirror ascent and certificates are for the flow in which mass leaves from the "
-                "centres of cells, got one with within_cells=True; give flow.centred"
+                "single steps, mirror ascent and certificates are of the flow in which mass leaves "
+                "from the centres of cells, got one with within_cells=True; give flow.centred"
             )
         self._check_path()
         return self.transition
@@ -137,15 +133,10 @@ class Flow(eqx.Module):
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
         """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``."""
-        if not self.transition.centred:
-            raise UserError(
-                "a distribution does not say where in their cells agents stand, which a flow with "
-                "within_cells=True follows from the start of an episode: use rollout, or "
-                "flow.centred for single steps"
-            )
         lifted = real_motion(self.problem, motion)
         moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
-        after: Mass = self.phi.push(mass[:, None] * law.weights, moved, mass, step)
+        phi = replace(self.windows, trips=self.problem.trips)
+        after: Mass = phi.push(mass[:, None] * law.weights, moved, mass, step)
         return after
 
     def rewards(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Float[Array, "cells moves"]:

@@ -1,5 +1,6 @@
 """J over the paths of shocks: exactly where they are few, else by drawn paths."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -39,9 +40,8 @@ class PathRollouts(eqx.Module):
     def standard_error(self) -> Scalar:
         """Of `value`, because paths were drawn; zero if these are all paths."""
         values = self.rollouts.value
-        if self.paths.exact:
-            return jnp.zeros_like(self.value)
-        return jnp.std(values, ddof=1) / jnp.sqrt(jnp.asarray(len(values), values.dtype))
+        drawn = jnp.std(values, ddof=1) / math.sqrt(len(values))
+        return jnp.where(self.paths.exact, 0.0, drawn)
 
     def mean(self) -> Rollout:
         """The expectation of the distributions and rewards."""
@@ -49,9 +49,8 @@ class PathRollouts(eqx.Module):
         return mean
 
     def __repr__(self) -> str:
-        error = f" +- {float(self.standard_error):.2g}" if not self.paths.exact else ""
-        count = len(self.paths.chances)
-        return f"PathRollouts(J={float(self.value):.6g}{error}, paths={count})"
+        error, count = float(self.standard_error), len(self.paths.chances)
+        return f"PathRollouts(J={float(self.value):.6g} +- {error:.2g}, paths={count})"
 
 
 def averaged(tree: Any, chances: Float[Array, "paths"]) -> Any:

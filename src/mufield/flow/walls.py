@@ -91,8 +91,8 @@ def trace_windows(
     window, window_shape = len(offsets), tuple(2 * r + 1 for r in reach)
     landing = np.tile(np.arange(window, dtype=np.int32), (n, 1))
 
-    split_pair: list[Int[np.ndarray, "..."]] = []
-    split_kind: list[Int[np.ndarray, "..."]] = []
+    split_pair: list[Int[np.ndarray, "..."]] = [np.zeros(0, dtype=int)]
+    split_kind: list[Int[np.ndarray, "..."]] = [np.zeros(0, dtype=int)]
     kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
     # Larger boxes take longer, and hold more patterns of walls.
     effort = np.cumsum(np.prod(np.abs(offsets) + 1, axis=1))
@@ -100,24 +100,23 @@ def trace_windows(
     at_once = max(1, LINES // (len(begin) * end.shape[1] * end.shape[2]))
     groups = _wall_groups(grid, reach, sources, offsets)
     while some := list(itertools.islice(groups, at_once)):
-        done(float(effort[some[-1].offset] / effort[-1]))
-        first = sources[[group.cells[0] for group in some]][:, None, None, None]
-        aimed = first + offsets[[group.offset for group in some]][:, None, None, None]
+        done(float(effort[some[-1][0]] / effort[-1]))
+        first = sources[[alike[0] for _, alike in some]][:, None, None, None]
+        aimed = first + offsets[[offset for offset, _ in some]][:, None, None, None]
         rests = _trace(grid, first + begin, aimed + end)
         numbers = np.ravel_multi_index(tuple(np.moveaxis(rests + reach, -1, 0)), window_shape)
-        for group, landed in zip(some, numbers, strict=True):
+        for (offset, alike), landed in zip(some, numbers, strict=True):
             possible = np.unique(landed)
             if len(possible) == 1:
-                landing[group.cells, group.offset] = possible[0]
+                landing[alike, offset] = possible[0]
                 continue
             shares = np.stack([np.mean(landed == e, axis=1) for e in possible])
-            landing[group.cells, group.offset] = -1
-            split_pair.append(group.cells * window + group.offset)
-            split_kind.append(np.full(len(group.cells), len(kinds)))
+            landing[alike, offset] = -1
+            split_pair.append(alike * window + offset)
+            split_kind.append(np.full(len(alike), len(kinds)))
             kinds.append((possible.tolist(), shares))
 
-    pairs = np.concatenate(split_pair) if kinds else np.zeros(0, dtype=int)
-    kind_of = np.concatenate(split_kind) if kinds else np.zeros(0, dtype=int)
+    pairs, kind_of = np.concatenate(split_pair), np.concatenate(split_kind)
     order = np.argsort(pairs, kind="stable")
     pairs, kind_of = pairs[order], kind_of[order]
     most = max((len(codes) for codes, _ in kinds), default=2)
@@ -151,25 +150,13 @@ def split_edges(traces: Traces) -> Float[np.ndarray, "pairs dim edges"]:
     return np.asarray(np.where(np.abs(edges) >= limit - 1e-9, np.sign(edges) * FAR, edges))
 
 
-class _Group(NamedTuple):
-    """Cells that see the same walls in the box towards one window offset.
-
-    Attributes:
-        offset: Number of the offset.
-        cells: Numbers of the sources.
-    """
-
-    offset: int
-    cells: Int[np.ndarray, "members"]
-
-
 def _wall_groups(
     grid: Grid,
     reach: tuple[int, ...],
     sources: Int[np.ndarray, "sources dim"],
     offsets: Int[np.ndarray, "window dim"],
-) -> Iterator[_Group]:
-    """Groups of sources that have walls in the box towards an offset, by the pattern they see."""
+) -> Iterator[tuple[int, Int[np.ndarray, "alike"]]]:
+    """Numbers of an offset and of sources that see the same walls in the box towards it."""
     blocked = grid.padded_walls(reach)
     cells = np.ravel_multi_index(tuple((sources + np.array(reach)).T), blocked.shape)
     steps = np.array([math.prod(blocked.shape[axis + 1 :]) for axis in range(grid.dim)])
@@ -184,7 +171,7 @@ def _wall_groups(
         pattern = np.unique(walls, axis=0, return_inverse=True)[1].reshape(-1)
         order = np.argsort(pattern, kind="stable")
         for cells_alike in np.split(near[order], np.cumsum(np.bincount(pattern))[:-1]):
-            yield _Group(o, cells_alike)
+            yield o, cells_alike
 
 
 def _line_ends(

@@ -301,13 +301,12 @@ class Problem(eqx.Module):
             return [getattr(problem, name) for name in fields]
 
         old = chosen(self)
-        changed: Problem = eqx.tree_at(
+        return eqx.tree_at(
             chosen,
             self,
             list(fields.values()),
             is_leaf=lambda node: node is None or any(node is each for each in old),
         )
-        return changed
 
 
 # Compiled once for the module, so that equal problems share the program.

@@ -199,13 +199,12 @@ class Shocks(eqx.Module):
 
 def _changed(shocks: Shocks, **fields: Any) -> Shocks:
     """The shocks with other values of some fields."""
-    changed: Shocks = eqx.tree_at(
+    return eqx.tree_at(
         lambda each: [getattr(each, name) for name in fields],
         shocks,
         list(fields.values()),
         is_leaf=lambda node: node is None,
     )
-    return changed
 
 
 def _with_end(path: Int[Array, "*paths steps"]) -> Int[Array, "*paths steps_and_end"]:

@@ -131,18 +131,14 @@ class SimulatedSystem(AbstractSimulation):
         path = jnp.asarray(path, jnp.int32)
         system = self._with(self.problem.under_shock(path), flow_under(self._flow, path))
         motion = motion_under(self.problem, self._motion, path)
-        changed: SimulatedSystem = eqx.tree_at(lambda s: s._motion, system, motion)
-        return changed
+        return eqx.tree_at(lambda s: s._motion, system, motion)
 
     def within_cells(self) -> "SimulatedSystem":
         """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
         return self._with(self.problem, Flow(self._flow.problem, within_cells=True))
 
     def _with(self, problem: Problem, flow: Flow) -> "SimulatedSystem":
-        changed: SimulatedSystem = eqx.tree_at(
-            lambda s: (s.problem, s._flow), self, (problem, flow)
-        )
-        return changed
+        return eqx.tree_at(lambda s: (s.problem, s._flow), self, (problem, flow))
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents.

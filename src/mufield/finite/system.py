@@ -177,10 +177,7 @@ class FiniteSystem(AbstractSimulation):
         """See `AbstractSimulation`."""
         motion = motion_under(self.problem, self._motion, path)
         parts = self.problem.under_shock(path), motion, self._true_problem.under_shock(path)
-        changed: FiniteSystem = eqx.tree_at(
-            lambda s: (s.problem, s._motion, s._true_problem), self, parts
-        )
-        return changed
+        return eqx.tree_at(lambda s: (s.problem, s._motion, s._true_problem), self, parts)
 
     def _policy_on(self, policy: Any, path: Path) -> Profile:
         return profile_on_path(checked_profile(policy, self.problem), self.problem.shocks, path)
@@ -282,8 +279,7 @@ _end_reward = eqx.filter_jit(end_reward)
 def _least_margins(
     problem: Problem, mass: Float[Array, "episodes steps_and_end cells"]
 ) -> Float[Array, "episodes"]:
-    found: Array = jax.lax.map(lambda one: jnp.min(problem.margins(one)), mass)
-    return found
+    return jax.lax.map(lambda one: jnp.min(problem.margins(one)), mass)
 
 
 def _number(number: int) -> Int[Array, ""]:

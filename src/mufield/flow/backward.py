@@ -103,7 +103,7 @@ def backward(
         problem: The problem.
         mass: The distributions of the episode.
         inputs: What is given to ``choices`` for each step, stacked.
-        choices: Returns what agents can choose from, given one step's input, distribution, number.
+        choices: Returns what agents can choose from, given a step's input, distribution, number.
         bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
         slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
     """
@@ -149,8 +149,7 @@ def backward(
         """What trips that last longer than a step are worth to an agent, whatever its action."""
         if away is None:
             return 0.0
-        worth: Mass = jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
-        return worth
+        return jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
 
     away = under_way(problem)
     last = jnp.zeros_like(problem.initial)

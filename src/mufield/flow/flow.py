@@ -136,8 +136,7 @@ class Flow(eqx.Module):
         lifted = real_motion(self.problem, motion)
         moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
         phi = replace(self.windows, trips=self.problem.trips)
-        after: Mass = phi.push(mass[:, None] * law.weights, moved, mass, step)
-        return after
+        return phi.push(mass[:, None] * law.weights, moved, mass, step)
 
     def rewards(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each of its moves."""

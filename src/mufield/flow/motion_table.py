@@ -212,8 +212,7 @@ class ListedMotion(eqx.Module):
 
         def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
             of_group = jax.vmap(partial(hallucinated, motion, centre), (None, 0))
-            ends: Array = jax.vmap(of_group)(found, etas)
-            return ends
+            return jax.vmap(of_group)(found, etas)
 
         centres = jnp.asarray(grid.centres, dtype=seen.dtype)
         ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
@@ -235,5 +234,4 @@ class ListedMotion(eqx.Module):
         def at_step(step: Step) -> Float[Array, "cells knots moves window"]:
             return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
 
-        found: Array = jax.lax.map(at_step, steps)
-        return found
+        return jax.lax.map(at_step, steps)

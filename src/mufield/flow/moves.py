@@ -131,8 +131,7 @@ class MoveFlow(eqx.Module):
 
     def with_actions(self, actions: Float[Array, "steps cells moves action_dim"]) -> "MoveFlow":
         """The flow over other moves of each step; only where there are no kernels."""
-        changed: MoveFlow = eqx.tree_at(lambda moves: moves.listed.actions, self, actions)
-        return changed
+        return eqx.tree_at(lambda moves: moves.listed.actions, self, actions)
 
     @property
     def group(self) -> int:
@@ -187,8 +186,7 @@ class MoveFlow(eqx.Module):
         phi, targets = self.phi(exact=exact), None
         if isinstance(phi, Windows):
             targets = self.listed.displacements(phi.grid, seen, step, actions)
-        after: Mass = (phi.push if trips else phi.move)(joint, targets, seen, step)
-        return after
+        return (phi.push if trips else phi.move)(joint, targets, seen, step)
 
     def rewards(
         self, mass: Mass, step: Step, actions: Array | None = None

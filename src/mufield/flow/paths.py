@@ -45,8 +45,7 @@ class PathRollouts(eqx.Module):
 
     def mean(self) -> Rollout:
         """The expectation of the distributions and rewards."""
-        mean: Rollout = averaged(self.rollouts, self.paths.chances)
-        return mean
+        return averaged(self.rollouts, self.paths.chances)
 
     def __repr__(self) -> str:
         error, count = float(self.standard_error), len(self.paths.chances)
@@ -122,5 +121,4 @@ def _rollouts(flow: Flow, profile: Any, motion: Motion, numbers: Array) -> Rollo
         policy = profile_on_path(profile, problem.shocks, path)
         return flow_under(flow, path).rollout(policy, motion_under(problem, motion, path))
 
-    found: Rollout = jax.lax.map(one, numbers, batch_size=32)
-    return found
+    return jax.lax.map(one, numbers, batch_size=32)

@@ -22,7 +22,7 @@ kernel itself: they have a landing of their own, and everything else is the same
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -65,10 +65,8 @@ class AbstractPhi(eqx.Module):
     trips: eqx.AbstractVar[AbstractTrips | None]
     """Known transitions of agents that make no move of their own; None if all make one."""
 
-    @property
-    def centred(self) -> bool:
-        """Whether agents stand at the centres of their cells."""
-        return True
+    centred: ClassVar[bool] = True
+    """Whether agents stand at the centres of their cells."""
 
     @property
     def floats_kept(self) -> int:
@@ -81,8 +79,7 @@ class AbstractPhi(eqx.Module):
 
     def mass(self, population: Any) -> Mass:
         """The distribution mu of a population."""
-        found: Mass = population
-        return found
+        return population
 
     def add(self, population: Any, mass: Mass) -> Any:
         """The population with more mass, whose agents stand anywhere in their cells."""

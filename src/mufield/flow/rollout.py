@@ -129,8 +129,7 @@ def if_begun(
     def wait(carry: Any) -> tuple[Any, Any]:
         return carry, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    done: tuple[Any, Any] = jax.lax.cond(step >= problem.first, run, wait, carry)
-    return done
+    return jax.lax.cond(step >= problem.first, run, wait, carry)
 
 
 def arriving(phi: AbstractPhi, problem: Problem, mass: Float[Array, "steps cells"]) -> Any:

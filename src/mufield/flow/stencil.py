@@ -308,8 +308,7 @@ def stencil_sum(
 
         return landed(0, mass, 0)
 
-    after: Array = window.joined(window.blocks(block, ((mass, displacement), window.margin)))
-    return after
+    return window.joined(window.blocks(block, ((mass, displacement), window.margin)))
 
 
 def _sum_forward(

@@ -12,7 +12,7 @@ as independent within a cell, and motions as equal throughout a cell unless the 
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -45,11 +45,10 @@ from .walls import split_edges, trace_windows
 class WithinCells(AbstractPhi):
     """Phi for agents who stand anywhere in their cells; a population is a `Spread`.
 
-    Tables for walls and borders are as `mufield.flow.landings` has them for agents at cell centres.
-    But which way a line goes round the end of a wall depends on where in its cell it starts, so
-    that a split pair has shares for each place of the start, and its target is not cut. Rows of
-    channels (see `Spread`) are scattered: of rows that is faster than what
-    `mufield.flow.routing.Routing` does.
+    Tables for walls and borders are as in `mufield.flow.landings`. But which way a line goes round
+    the end of a wall depends on where in its cell it starts, so that a split pair has shares for
+    each place of the start, and its target is not cut. Rows of channels (see `Spread`) are
+    scattered, which of rows is faster than a `Routing`.
 
     Attributes:
         ends: The free cell where each piece lands: first the windows, cell after cell, then each
@@ -75,11 +74,7 @@ class WithinCells(AbstractPhi):
     reach: tuple[int, ...] = eqx.field(static=True)
     grid: Grid = eqx.field(static=True)
     trips: AbstractTrips | None
-
-    @property
-    def centred(self) -> bool:
-        """False."""
-        return False
+    centred: ClassVar[bool] = False
 
     @property
     def floats_kept(self) -> int:

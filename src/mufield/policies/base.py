@@ -156,13 +156,11 @@ class Profile(eqx.Module):
             return self.join(part).at_cells(grid, now, number)
 
         numbers = jnp.arange(len(mass), dtype=jnp.int32)
-        laws: ActionLaw = jax.lax.map(one, (self.per_step, mass, numbers))
-        return laws
+        return jax.lax.map(one, (self.per_step, mass, numbers))
 
     def join(self, part: Any) -> AbstractPolicy:
         """The policy of one step, from that step's slice of `per_step`; for use in scans."""
-        policy: AbstractPolicy = self.shared if part is None else eqx.combine(part, self.shared)
-        return policy
+        return self.shared if part is None else eqx.combine(part, self.shared)
 
 
 class FunctionPolicy(AbstractPolicy):
@@ -200,11 +198,8 @@ def check_same(own: Any, other: Any, what: str) -> None:
     if own.describe() == other.describe() and isinstance(own, Nodes):
         differ = f"both have {own.describe()}, but other names or successors"
     elif own.describe() == other.describe():
-        cells = np.argwhere(own.walls != other.walls)
-        differ = (
-            f"both have {other.describe()}, but their walls differ in {len(cells)} cells, first in "
-            f"{tuple(cells[0].tolist())}"
-        )
+        cells = np.argwhere(own.walls != other.walls).tolist()
+        differ = f"their walls differ in {len(cells)} cells, first in {tuple(cells[0])}"
     raise UserError(
         f"the policy was made for {what}: {differ}; name the environment and the options that it "
         "was planned for"

@@ -167,8 +167,7 @@ class Grid:
     def in_cells(self, points: Float[Points, "*batch dim"]) -> Float[Points, "*batch dim"]:
         """Points measured in cells from the lower corner."""
         lower, size = (np.asarray(x, dtype=points.dtype) for x in (self.lower, self.cell_size))
-        place: Points = (points - lower) / size
-        return place
+        return (points - lower) / size
 
     def index_of(self, points: Float[Points, "*batch dim"]) -> Int[Points, "*batch"]:
         """Free-cell index of the cell that holds each point; -1 in a wall or outside the box.
@@ -185,8 +184,7 @@ class Grid:
         shape = xp.asarray(self.shape, dtype=xp.int32)
         on_border = ~xp.asarray(self.periodic) & (place == shape)
         index = self.cell_index(xp.where(on_border, shape - 1, cell))
-        found: Points = xp.where(xp.all(finite, axis=-1), index, -1)
-        return found
+        return xp.where(xp.all(finite, axis=-1), index, -1)
 
     def cell_index(self, cell: Int[Points, "*batch dim"]) -> Int[Points, "*batch"]:
         """Free-cell index of cells given by coordinates; -1 in a wall or outside the box."""
@@ -196,8 +194,7 @@ class Grid:
         inside = xp.all((cell >= 0) & (cell < shape), axis=-1)
         known = xp.where(inside[..., None], cell, 0)
         index = xp.asarray(self.index_table)[tuple(xp.moveaxis(known, -1, 0))]
-        found: Points = xp.where(inside, index, -1)
-        return found
+        return xp.where(inside, index, -1)
 
     def index_at(self, *cell: int) -> int:
         """Free-cell index of the cell with these coordinates; raises if it is a wall."""
@@ -217,8 +214,7 @@ class Grid:
         difference = end - start
         extent = np.asarray(self.extent, dtype=difference.dtype)
         wrapped = difference - extent * (difference / extent).round()
-        shorter: Points = _library(difference).where(np.array(self.periodic), wrapped, difference)
-        return shorter
+        return _library(difference).where(np.array(self.periodic), wrapped, difference)
 
     def place(self, cell: int) -> str:
         """A free cell in words, for error messages."""

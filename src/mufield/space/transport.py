@@ -54,8 +54,7 @@ def _excess(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Float[np.ndarray, "cell
     """What ``mu`` has more than ``nu`` in each cell; it sums to 0."""
     one = np.asarray(check_mass(grid, mu, "mu"), dtype=float)
     other = np.asarray(check_mass(grid, nu, "nu"), dtype=float)
-    excess: Float[np.ndarray, "cells"] = one / one.sum() - other / other.sum()
-    return excess
+    return one / one.sum() - other / other.sum()
 
 
 def _least_cost(

@@ -201,7 +201,7 @@ class Grid:
         kinds = {np.asarray(each).dtype.kind for each in cell}
         inside = len(cell) == self.dim and kinds <= {"i", "u"}
         if not (inside and all(0 <= c < n for c, n in zip(cell, self.shape, strict=True))):
-            raise UserError(f"expected whole coordinates of a cell of {self.shape}, got {cell}")
+            raise UserError(f"expected whole coordinates within the shape {self.shape}, got {cell}")
         index = int(self.index_table[cell])
         if index < 0:
             raise UserError(f"cell {cell} is a wall; choose a free cell")

@@ -30,18 +30,10 @@ def play_populations(
     level: float = 0.95,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Plays a policy in flows and with N agents; one row for each.
+    """Plays a policy in flows and with populations of some sizes; one row for each.
 
     The first rows are those of flows, the limit of many agents last among them. The ``loss`` of a
-    row is what that limit earns more.
-
-    Args:
-        system: The true system.
-        profile: The policy.
-        sizes: Sizes of the populations.
-        episodes: Episodes of each population.
-        level: Level of the confidence intervals of J, from ``low`` to ``high``.
-        seed: Seed of the agents.
+    row is what that limit earns more; ``low`` and ``high`` are a confidence interval of J.
     """
     noise, constraints = system.problem.noise, system.problem.constraints
     flows = {"within cells" if noise.centred else "cell centres": system.evaluate(profile)}
@@ -91,18 +83,10 @@ def with_chance(
 ) -> BestPlan:
     r"""The plan with what ``size`` agents can expect of one episode in place of the limit.
 
-    Agents play some episodes in the model's mean. With their mean $\bar J$ and deviation $s$, the
+    Agents play n ``episodes`` in the model's mean. With their mean $\bar J$ and deviation $s$, the
     interval is $\bar J \pm (w + t\, s \sqrt{1 + 1/n})$: w is the half-width by the drawn models, t
-    the quantile of Student's distribution, and the rest the spread of one more episode among n.
-
-    Args:
-        plan: The policy and its interval in the limit.
-        problem: The problem as it is; the learner may plan in another one (`for_fleet`).
-        learner: The learner.
-        state: What it knows.
-        size: Number of agents N.
-        episodes: Number of episodes n that agents play.
-        level: Level of the part that is chance.
+    the quantile of Student's distribution at ``level``, and the rest the spread of one more
+    episode. ``problem`` is the one as it is; the learner may plan in another one (`for_fleet`).
     """
     key = state.key_for(Use.DRAW)
     forecast = Forecast(

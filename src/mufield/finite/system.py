@@ -74,15 +74,13 @@ class FiniteSystem(AbstractSimulation):
     takes them there too. At the end, if that is paid, agents rest.
 
     As N grows, J tends to a limit. If agents are ``centred``, as always in the discrete rooms,
-    that is the J of the flow. Otherwise it differs by an error of discretisation: the flow moves
-    the mass of a cell from its centre, agents move from where they are. A flow with
-    ``within_cells=True`` is close to that limit.
+    that is the J of the flow. Otherwise it differs by an error of discretisation, for the flow
+    moves the mass of a cell from its centre; a flow with ``within_cells=True`` is close to it.
 
     Attributes:
         problem: What the learner may know.
         agents: Number of agents N.
-        centred: Whether agents start each step from the centre of their cell, as the mass of
-            the flow does.
+        centred: Whether agents start each step from the centre of their cell.
     """
 
     problem: Problem
@@ -101,11 +99,7 @@ class FiniteSystem(AbstractSimulation):
         reward: Reward | None = None,
         shocks: Shocks | None = None,
     ):
-        """Checks the options, and the motion by evaluating it once, then builds the system.
-
-        ``reward`` is the true reward, if the problem hides it, ``shocks`` are the true ones if
-        their probabilities are unknown; the rest are attributes.
-        """
+        """Checks the motion and builds the system; arguments as of `SimulatedSystem`."""
         motion = check_motion(problem, motion)
         self.problem = problem
         self.agents = whole_number(agents, "agents")
@@ -119,10 +113,9 @@ class FiniteSystem(AbstractSimulation):
         """N agents in place of an infinite population; options as in the class."""
         flow, motion = system.reveal()
         hidden = flow.problem.reward if system.problem.hides_reward else None
-        shocks = system.problem.shocks
-        if shocks is not None and not shocks.known:
-            options = {"shocks": flow.problem.shocks, **options}
-        return cls(system.problem, motion, agents=agents, reward=hidden, **options)
+        own, shocks = system.problem.shocks, flow.problem.shocks
+        given = None if own is None or own.known else shocks
+        return cls(system.problem, motion, agents=agents, reward=hidden, shocks=given, **options)
 
     def _truth(self) -> Problem:
         return self._true_problem
@@ -155,13 +148,11 @@ class FiniteSystem(AbstractSimulation):
     ) -> Evaluation:
         """What several episodes earn; no agent is tracked.
 
-        Episode i uses the i-th key of ``jax.random.split(key, episodes)``; `run` with that key
-        plays the same episode.
+        Episode i is that of `run` with the i-th key of ``jax.random.split(key, episodes)``.
 
         With ``replan(step, mu, profile)`` a dispatcher sees at every step where the N agents are
-        and may change their policies: it returns those of the whole episode, as the profile of
-        `M3UCRL.replan` is. With shocks, each episode has a path of its own, and ``replan`` gets the
-        number of the present shock as a fourth argument.
+        and may change their policies: it returns those of the whole episode, as `M3UCRL.replan`
+        does. With shocks, ``replan`` gets the number of the present shock as a fourth argument.
         """
         keys = jax.random.split(key, whole_number(episodes, "episodes"))
         with _pool() as pool:
@@ -283,4 +274,4 @@ def _least_margins(
 
 
 def _number(number: int) -> Int[Array, ""]:
-    return jnp.asarray(number, dtype=jnp.int32)
+    return jnp.asarray(number, dtype=jnp.int32)  # no Python number, for which it would be compiled

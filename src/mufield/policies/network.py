@@ -202,7 +202,7 @@ def network_profile(
         width: Units of a hidden layer.
         depth: Number of hidden layers.
         mu: How networks see the population, for example `Pooled` or `Here`.
-        points: Number of different actions on each axis; with more than one, actions are random.
+        points: As of `NetworkPolicy`.
     """
     if not isinstance(problem.actions, Box):
         raise UserError(

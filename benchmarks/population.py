@@ -5,7 +5,7 @@
   once: actions by `searchsorted` in one table of cumulative weights, the wall rule on the agents
   that are still on their way, in blocks that fit the caches. Ours moves blocks of agents in a
   thread for each core, NumPy uses one core; pin the process to one core (``taskset -c 0``) to
-  compare on equal terms. NumPy's wall rule is checked against `mufield.move` before it is timed.
+  compare on equal terms. NumPy's wall rule is checked against `space.move.move` before it is timed.
 - ``memory``: the most that `evaluate` adds to the process, for each of the agents. Programs are
   compiled before.
 - ``gap``: the root mean squared difference, over episodes, of J of N agents and J of the mean
@@ -50,6 +50,7 @@ from mufield import Flow, Grid, MirrorAscent, MoveFlow, Profile, SimulatedSystem
 from mufield.environments.swarm import closed_form_policy
 from mufield.finite.system import BLOCK, FiniteSystem
 from mufield.planning import BPTT
+from mufield.space.move import move
 
 FASTER_THAN_NUMPY = 4.0
 BYTES_PER_AGENT = 200.0
@@ -193,18 +194,18 @@ class NumpyRooms:
 
 
 def check_walls(rooms: NumpyRooms, grid: Grid) -> None:
-    """Exits if the NumPy version does not bring agents to where `mufield.move` does."""
+    """Exits if the NumPy version does not bring agents to where `space.move.move` does."""
     key, other = jax.random.split(jax.random.key(0))
     start = mufield.sample(grid, mufield.uniform(grid), key, 20_000)
     aim = start + 1.2 * jax.random.normal(other, start.shape)
-    moved = jax.jit(jax.vmap(lambda s, a: mufield.move(grid, s, a)))(start, aim)
+    moved = jax.jit(jax.vmap(lambda s, a: move(grid, s, a)))(start, aim)
     here = Agents(*np.asarray(start).T, np.asarray(grid.index_of(start)))
     there = rooms.walk(here, *np.array(aim).T.copy())
     # By rounding, a line may pass a corner on another side.
     off = np.abs(np.stack(there[:2], axis=1) - np.asarray(moved.position)).max(axis=1)
     wrong = (off > SAME_PLACE) | (there.index != np.asarray(moved.index))
     if wrong.mean() > 1e-3:
-        sys.exit(f"NumPy's agents and mufield.move differ in {wrong.mean():.2%} of the moves")
+        sys.exit(f"NumPy's agents and space.move.move differ in {wrong.mean():.2%} of the moves")
 
 
 def speed(report: Report, options: argparse.Namespace) -> None:

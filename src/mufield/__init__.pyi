@@ -3,6 +3,7 @@
 from . import constraints as constraints
 from . import fleet as fleet
 from . import flow as flow
+from . import games as games
 from . import learning as learning
 from . import models as models
 from . import planning as planning
@@ -56,7 +57,6 @@ from .space.measure import sample as sample
 from .space.measure import uniform as uniform
 from .space.move import GaussianNoise as GaussianNoise
 from .space.move import NeighbourNoise as NeighbourNoise
-from .space.move import move as move
 from .space.nodes import Nodes as Nodes
 from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem

@@ -8,7 +8,8 @@ from helpers import random_walls
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mufield import FOUR_ROOMS, Grid, move
+from mufield import FOUR_ROOMS, Grid
+from mufield.space.move import move
 
 ROOMS = Grid.from_map(FOUR_ROOMS)
 

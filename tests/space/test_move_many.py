@@ -10,8 +10,8 @@ from helpers import random_walls
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mufield import Grid, move
-from mufield.space.move import move_many
+from mufield import Grid
+from mufield.space.move import move, move_many
 from mufield.space.walls import short_distance
 
 AGENTS = 200

@@ -66,7 +66,7 @@ class FiniteSystem(AbstractSimulation):
     r"""A population of N agents, each of which moves as a tracked agent does.
 
     At every step ``mu`` is the histogram of the agents' positions. All of them see it, decide,
-    and move by the rule of `mufield.move`. A step earns the average
+    and move by the rule of `mufield.space.move.move`. A step earns the average
 
     $$\frac{1}{N} \sum_i r(c(s_i), a_i, \mu^N)$$
 

@@ -13,7 +13,7 @@ from .._types import Mass, Scalar, Step
 from ..constraints.lagrangian import Penalty
 from ..problem import Problem
 from .phi import AbstractPhi
-from .rollout import Rollout, end_reward, if_begun, under_way
+from .rollout import Rollout, end_rewards, if_begun, under_way
 
 Weights = Float[Array, "steps cells moves"]
 
@@ -79,11 +79,16 @@ class Derivatives(NamedTuple):
         by_joint: By the joint mass of each step, cell and choice: Q_h(s, a).
         by_actions: By the actions of the choices, if `Choices` has them.
         gap: How much the best response to the linearised reward would gain.
+        best: As ``by_joint``, if from the next step on agents respond best.
+        by_mu: By mu_0, ..., mu_H as what motion and reward see: what one more agent in a cell does
+            to all others.
     """
 
     by_joint: Float[Array, "steps cells choices"]
     by_actions: Float[Array, "steps cells choices action_dim"] | None
     gap: Scalar
+    best: Float[Array, "steps cells choices"] | None
+    by_mu: _types.Masses
 
 
 def backward(
@@ -95,6 +100,7 @@ def backward(
     *,
     bound: bool = True,
     slopes: _types.Masses | None = None,
+    own: bool = False,
 ) -> Derivatives:
     """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
 
@@ -106,6 +112,9 @@ def backward(
         choices: Returns what agents can choose from, given a step's input, distribution, number.
         bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
         slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
+        own: Whether to leave out what an agent does to others: instead of derivatives of J, the
+            values of one agent of a population that it cannot change. The gap is then what it
+            gains by its best response, the exploitability.
     """
 
     def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -118,6 +127,7 @@ def backward(
         options = choices(row, now, number)
 
         def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Any, Scalar]:
+            seen = jax.lax.stop_gradient(seen) if own else seen
             after, reward = options.step(joint, seen, actions)
             if away is None:
                 return after[None], reward
@@ -131,6 +141,7 @@ def backward(
         if slope is not None:
             by_mu = by_mu + slope
         values = before(values, jnp.sum(options.weights * by_choice, axis=1) + by_mu)
+        best_by_choice = None
         if bound:
             best_by_choice = pull((best, jnp.ones_like(reward)))[0]
             if options.usable is not None:
@@ -139,7 +150,7 @@ def backward(
             if options.best is not None:
                 most = jnp.maximum(most, options.best(best[0]) + riding(best, now, number))
             best = before(best, most + by_mu)
-        return (values, best), (by_choice, by_action)
+        return (values, best), (by_choice, by_action, best_by_choice, by_mu)
 
     def before(values: Array, now: Mass) -> Array:
         """Values of cells by step from the present one on; agents under way arrive later."""
@@ -152,17 +163,20 @@ def backward(
         return jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
 
     away = under_way(problem)
-    last = jnp.zeros_like(problem.initial)
+    last = by_last = jnp.zeros_like(problem.initial)
     if problem.pay_end:
-        last = jax.grad(lambda end: end_reward(problem, end))(mass[-1])
+        last, pull_end = jax.vjp(lambda end: end_rewards(problem, end), mass[-1])
+        by_last = jnp.zeros_like(last) if own else pull_end(mass[-1])[0]
     if slopes is not None:
-        slopes, last = slopes[:-1], last + slopes[-1]
+        slopes, by_last = slopes[:-1], by_last + slopes[-1]
     start = problem.initial[None]
     if away is not None:
         start = jnp.concatenate([start, away])
-    ends = jnp.zeros_like(start).at[0].set(last)
-    (values, best), (by_joint, by_actions) = jax.lax.scan(
+    ends = jnp.zeros_like(start).at[0].set(last + by_last)
+    (values, best), (by_joint, by_actions, best_by_joint, by_mu) = jax.lax.scan(
         one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True
     )
     gap = jnp.vdot(start, best - values)
-    return Derivatives(by_joint, by_actions, gap if bound else jnp.full_like(gap, jnp.inf))
+    gap = gap if bound else jnp.full_like(gap, jnp.inf)
+    by_mu = jnp.concatenate([by_mu, by_last[None]])
+    return Derivatives(by_joint, by_actions, gap, best_by_joint, by_mu)

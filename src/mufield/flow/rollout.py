@@ -13,7 +13,8 @@ from .._types import Mass, Scalar, Step
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
-from .phi import AbstractPhi, Departure, integrated_reward
+from ..space.measure import at_all_cells
+from .phi import AbstractPhi, Departure
 
 
 class Rollout(eqx.Module):
@@ -186,8 +187,13 @@ def assemble_rollout(
 
 def end_reward(problem: Problem, mass: Mass) -> Scalar:
     """The integrated reward of the last distribution, with agents at rest at cell centres."""
-    law, last = rest_law(problem), problem.horizon
-    return integrated_reward(problem.grid, mass, law, problem.reward, last)
+    return jnp.vdot(mass, end_rewards(problem, mass))
+
+
+def end_rewards(problem: Problem, mass: Mass) -> Mass:
+    """The reward of one agent at rest at each cell centre, given the last distribution."""
+    actions, last = rest_law(problem).actions, problem.horizon
+    return at_all_cells(problem.grid, mass, problem.reward, actions, last)[:, 0]
 
 
 def rest_law(problem: Problem) -> ActionLaw:

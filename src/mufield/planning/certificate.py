@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Margins, Mass, Scalar, Step
+from .._types import Key, Margins, Mass, Masses, Scalar, Step
 from ..actions import Box
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
-from ..flow.backward import Choices, backward
+from ..flow.backward import Choices, Derivatives, backward
 from ..flow.flow import Flow
 from ..flow.motions import dependence, trips_see_mu
 from ..flow.moves import MoveFlow
@@ -249,9 +249,25 @@ def _certify(
     The response draws from other moves, or from the box, and from the plan's own actions. With
     constraints the gain is that of the Lagrangian over J of the plan.
     """
+    flow = others.flow
+    rollout = flow.rollout(profile, others.motion)
+    penalty = None if lagrangian is None else lagrangian.linear(rollout.mass)
+    slopes = None if penalty is None else penalty.slopes
+    gap = plan_derivatives(others, profile, rollout.mass, slopes=slopes).gap
+    if penalty is None:
+        return rollout.value, gap, jnp.zeros_like(gap)
+    return rollout.value, gap + penalty.plain, -jnp.min(penalty.slack)
+
+
+def plan_derivatives(
+    others: MoveFlow | BoxSearch, profile: Profile, mass: Masses, **settings: Any
+) -> Derivatives:
+    """The derivatives along a plan, and what other moves, or others of the box, would gain.
+
+    ``settings`` are those of `backward`.
+    """
     flow, motion = others.flow, others.motion
     problem, phi = flow.problem, flow.phi
-    rollout = flow.rollout(profile, motion)
 
     def choices(part: Any, mass: Mass, number: Step) -> Choices:
         law = profile.join(part).at_cells(problem.grid, mass, number)
@@ -274,9 +290,4 @@ def _certify(
         usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
-    penalty = None if lagrangian is None else lagrangian.linear(rollout.mass)
-    slopes = None if penalty is None else penalty.slopes
-    gap = backward(phi, problem, rollout.mass, profile.per_step, choices, slopes=slopes).gap
-    if penalty is None:
-        return rollout.value, gap, jnp.zeros_like(gap)
-    return rollout.value, gap + penalty.plain, -jnp.min(penalty.slack)
+    return backward(phi, problem, mass, profile.per_step, choices, **settings)

@@ -1,0 +1,19 @@
+"""The public names of this package, each written once: `lazy_loader` reads them from here."""
+
+from .anarchy import Anarchy as Anarchy
+from .anarchy import TollRow as TollRow
+from .anarchy import anarchy as anarchy
+from .anarchy import compare_tolls as compare_tolls
+from .anarchy import obedience as obedience
+from .response import Followers as Followers
+from .response import Response as Response
+from .response import exploitability as exploitability
+from .response import respond as respond
+from .solvers import AbstractSolver as AbstractSolver
+from .solvers import Equilibrium as Equilibrium
+from .solvers import FictitiousPlay as FictitiousPlay
+from .solvers import FixedPoint as FixedPoint
+from .solvers import MirrorDescent as MirrorDescent
+from .tolls import Tolls as Tolls
+from .tolls import priced as priced
+from .tolls import tolls as tolls

@@ -1,10 +1,9 @@
 """The public names of this package, each written once: `lazy_loader` reads them from here."""
 
 from .anarchy import Anarchy as Anarchy
-from .anarchy import TollRow as TollRow
 from .anarchy import anarchy as anarchy
-from .anarchy import compare_tolls as compare_tolls
 from .anarchy import obedience as obedience
+from .planner import EquilibriumPlanner as EquilibriumPlanner
 from .response import Followers as Followers
 from .response import Response as Response
 from .response import exploitability as exploitability
@@ -12,7 +11,7 @@ from .response import respond as respond
 from .solvers import AbstractSolver as AbstractSolver
 from .solvers import Equilibrium as Equilibrium
 from .solvers import FictitiousPlay as FictitiousPlay
-from .solvers import FixedPoint as FixedPoint
+from .solvers import GameState as GameState
 from .solvers import MirrorDescent as MirrorDescent
 from .tolls import Tolls as Tolls
 from .tolls import priced as priced

@@ -146,7 +146,7 @@ def usable(moves: MoveFlow) -> Array | None:
     actions = moves.flow.problem.actions
     if not isinstance(actions, MoveSet) or actions.available is None:
         return None
-    return actions.available
+    return jnp.repeat(actions.available, moves.group, axis=1)
 
 
 def _with_followers(

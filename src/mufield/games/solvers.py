@@ -24,7 +24,9 @@ class GameState(eqx.Module):
     Attributes:
         logits: Logarithms of the weights, up to a constant.
         response: The policy in its population, and the best response to it.
-        rate: Unit of the steps, from the spread of the first values.
+        step_size: Size of the next step of `MirrorDescent`; at first one by how much moves differ
+            in value, as a standard deviation.
+        last: The exploitability before the last iteration.
         least: The least exploitability so far.
         best_logits: The policy that had it.
         iterations: Number of iterations done.
@@ -33,11 +35,12 @@ class GameState(eqx.Module):
 
     logits: Weights
     response: Response
-    rate: Scalar
+    step_size: Scalar
+    last: Scalar
     least: Scalar
     best_logits: Weights
     iterations: Int[Array, ""]
-    followers: Followers | None = None
+    followers: Followers | None
 
     @property
     def weights(self) -> Weights:
@@ -87,13 +90,13 @@ class AbstractSolver(eqx.Module):
         at_once: Iterations of one compiled call, between two tests of the tolerance.
     """
 
-    iterations: eqx.AbstractVar[int]
-    tolerance: eqx.AbstractVar[float]
-    at_once: eqx.AbstractVar[int]
+    iterations: int = eqx.field(static=True, default=200)
+    tolerance: float = eqx.field(static=True, default=0.0, kw_only=True)
+    at_once: int = eqx.field(static=True, default=20, kw_only=True)
 
     @abstractmethod
-    def update(self, moves: MoveFlow, state: GameState) -> Weights:
-        """The logits of the next policy."""
+    def update(self, moves: MoveFlow, state: GameState) -> tuple[Weights, Scalar]:
+        """The logits of the next policy, and the next step size."""
 
     def init(
         self, moves: MoveFlow, weights: Weights | None = None, followers: Followers | None = None
@@ -106,14 +109,13 @@ class AbstractSolver(eqx.Module):
             followers: A part of the population that follows a plan and does not respond.
         """
         check_game(moves.flow.problem)
+        even, mask = moves.uniform(), usable(moves)
+        if mask is not None:
+            even = even * mask / jnp.mean(mask.astype(even.dtype), axis=1, keepdims=True)
         if weights is None:
-            weights, mask = moves.uniform(), usable(moves)
-            if mask is not None:
-                some = mask / jnp.sum(mask, axis=1, keepdims=True)
-                weights = jnp.broadcast_to(some, weights.shape).astype(weights.dtype)
-        elif weights.shape != moves.uniform().shape:
-            wanted = moves.uniform().shape
-            raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
+            weights = even
+        elif weights.shape != even.shape:
+            raise UserError(f"weights must have the shape {even.shape}, got {weights.shape}")
         else:
             distribution(weights, "weights of each step and cell", "divide them by their sum")
         return _begin(moves, weights, followers)
@@ -123,7 +125,7 @@ class AbstractSolver(eqx.Module):
     ) -> tuple[GameState, Float[Array, "count 2"]]:
         """Does ``count`` iterations; also returns J and exploitability after each."""
         most = max(count, self.at_once)
-        state, figures = _iterate(self, moves, state, jnp.asarray(count), most)
+        state, figures = iterate(self, moves, state, jnp.asarray(count), most)
         return state, figures[:count]
 
     def solve(
@@ -138,7 +140,7 @@ class AbstractSolver(eqx.Module):
         if self.iterations < 1:
             raise UserError(f"a solver needs at least one iteration, got {self.iterations}")
         state = self.init(moves, weights, followers)
-        history: list[Any] = []
+        history: list[Any] = [jnp.zeros((0, 2), dtype=state.logits.dtype)]
         done = 0
         with progress_bar("equilibrium", self.iterations, shown=progress) as report:
             while done < self.iterations and not float(state.least) <= self.tolerance:
@@ -146,19 +148,19 @@ class AbstractSolver(eqx.Module):
                 done += len(figures)
                 history.append(figures)
                 report(done, J=float(figures[-1, 0]), exploitability=float(state.least))
-        if not bool(jnp.isfinite(state.least)):
+        weights, response = least_exploitable(moves, state)
+        if not bool(jnp.isfinite(response.exploitability)):
             raise UserError(
                 "the exploitability is not finite: motion or reward are not finite for a policy "
                 "that was tried; check them with system.evaluate"
             )
-        found, response = _exactly(moves, state)
         return Equilibrium(
             moves=moves,
-            weights=found,
+            weights=weights,
             value=response.rollout.value,
             exploitability=jnp.maximum(response.exploitability, 0.0),
             mass=response.rollout.mass,
-            history=jnp.concatenate(history) if history else jnp.zeros((0, 2)),
+            history=jnp.concatenate(history),
             state=state,
         )
 
@@ -167,141 +169,93 @@ class MirrorDescent(AbstractSolver):
     r"""Online mirror descent: $\log \pi_{t+1} = \log \pi_t + \eta\, Q^{\pi_t}$, up to a constant.
 
     Perolat and others, "Scaling up Mean Field Games with Online Mirror Descent" (2021). Munchausen
-    mirror descent (Lauriere and others, 2022) is the same update, written by the last policy
-    instead of the sum of all values.
+    mirror descent (Lauriere and others, 2022) is the same update.
 
     Attributes:
-        iterations: As of `AbstractSolver`, with `tolerance` and `at_once`.
-        rate: The step size eta; by default `relative_rate` by the spread of the first values, so
-            that results do not depend on the unit of the reward.
-        relative_rate: See `rate`.
+        rate: The step size eta; by default it adapts.
+        first: The first step size, relative to one by how much moves differ in value, so that
+            results do not depend on the unit of the reward.
+        growth: Factor after the exploitability fell.
+        shrinkage: Factor after it rose.
     """
 
-    iterations: int = eqx.field(static=True, default=200)
-    tolerance: float = eqx.field(static=True, default=0.0)
-    at_once: int = eqx.field(static=True, default=20)
     rate: float | None = eqx.field(static=True, default=None)
-    relative_rate: float = eqx.field(static=True, default=0.1)
+    first: float = eqx.field(static=True, default=0.5)
+    growth: float = eqx.field(static=True, default=1.1)
+    shrinkage: float = eqx.field(static=True, default=0.7)
 
-    def update(self, moves: MoveFlow, state: GameState) -> Weights:
+    def update(self, moves: MoveFlow, state: GameState) -> tuple[Weights, Scalar]:
         """Adds the values of the policy."""
-        rate = self.relative_rate * state.rate if self.rate is None else self.rate
-        return state.logits + rate * state.response.values
+        fell = state.response.exploitability < state.last
+        size = state.step_size * jnp.where(fell, self.growth, self.shrinkage)
+        rate = self.first * size if self.rate is None else self.rate
+        return state.logits + rate * state.response.values, size
 
 
 class FictitiousPlay(AbstractSolver):
-    """Fictitious play: the average of all best responses so far, each with its own population.
+    """Responses to the population, averaged: fictitious play, fixed points, damped ones.
 
-    Perrin and others, "Fictitious Play for Mean Field Games" (2020). The first policy counts as one
-    response.
+    Perrin and others, "Fictitious Play for Mean Field Games" (2020). Averages are those of the
+    joint mass of cells and moves; the first policy counts as one response.
 
     Attributes:
-        iterations: As of `AbstractSolver`, with `tolerance` and `at_once`.
-        rate: Weight of a new response; by default 1 / (t + 1) in iteration t.
+        rate: Weight of a new response; by default 1 / (t + 1) in iteration t. With 1 each policy is
+            the response to the last, a fixed-point iteration; below 1 that is damped.
         temperature: The response is a softmax of Q over this; by default the best move.
+        best: Whether Q is that of the best response. Otherwise it is that of the policy itself:
+            with rate 1 and a temperature, Boltzmann policy iteration.
     """
 
-    iterations: int = eqx.field(static=True, default=200)
-    tolerance: float = eqx.field(static=True, default=0.0)
-    at_once: int = eqx.field(static=True, default=20)
     rate: float | None = eqx.field(static=True, default=None)
     temperature: float | None = eqx.field(static=True, default=None)
-
-    def update(self, moves: MoveFlow, state: GameState) -> Weights:
-        """Averages the joint mass of cells and moves."""
-        share = 1.0 / (state.iterations + 2.0) if self.rate is None else self.rate
-        new = jax.nn.softmax(_response(moves, state.response.best, self.temperature), axis=-1)
-        before = (1.0 - share) * state.response.rollout.mass[:-1, :, None] * state.weights
-        after = share * moves.rollout(new, exact=False).mass[:-1, :, None] * new
-        # Where neither comes, the last policy stays.
-        joint = before + after
-        empty = jnp.sum(joint, axis=-1, keepdims=True) <= 0
-        return jnp.where(empty, state.logits, jnp.log(joint.astype(state.logits.dtype)))
-
-
-class FixedPoint(AbstractSolver):
-    """The response to the last population, again and again; with damping, mixed with the last.
-
-    Attributes:
-        iterations: As of `AbstractSolver`, with `tolerance` and `at_once`.
-        temperature: The response is a softmax of Q over this; by default the best move.
-        damping: Weight of the last policy in the next.
-        best: Whether Q is that of the best response. Otherwise it is that of the policy itself:
-            Boltzmann policy iteration, which needs a temperature.
-    """
-
-    iterations: int = eqx.field(static=True, default=200)
-    tolerance: float = eqx.field(static=True, default=0.0)
-    at_once: int = eqx.field(static=True, default=20)
-    temperature: float | None = eqx.field(static=True, default=None)
-    damping: float = eqx.field(static=True, default=0.0)
     best: bool = eqx.field(static=True, default=True)
 
-    def update(self, moves: MoveFlow, state: GameState) -> Weights:
-        """Responds."""
-        values = state.response.best if self.best else state.response.values
-        new = _response(moves, values, self.temperature)
-        if not self.damping:
-            return new
-        mixed = (1 - self.damping) * jax.nn.softmax(new, axis=-1) + self.damping * state.weights
-        return jnp.log(mixed)
-
-
-def _response(moves: MoveFlow, values: Weights, temperature: float | None) -> Weights:
-    """The logits of a response to values: the best of the cell's moves, or a softmax."""
-    mask = usable(moves)
-    if mask is not None:
-        values = jnp.where(mask, values, -jnp.inf)
-    if temperature is not None:
-        return values / temperature
-    return jnp.log(
-        jax.nn.one_hot(jnp.argmax(values, axis=-1), values.shape[-1], dtype=values.dtype)
-    )
+    def update(self, moves: MoveFlow, state: GameState) -> tuple[Weights, Scalar]:
+        """Averages the last policy and a response to it."""
+        values, mask = state.response.best if self.best else state.response.values, usable(moves)
+        if mask is not None:
+            values = jnp.where(mask, values, -jnp.inf)
+        if self.temperature is None:
+            new = jax.nn.one_hot(jnp.argmax(values, -1), values.shape[-1], dtype=values.dtype)
+        else:
+            new = jax.nn.softmax(values / self.temperature, axis=-1)
+        share = 1.0 / (state.iterations + 2.0) if self.rate is None else self.rate
+        there = [state.response.rollout.mass, moves.rollout(new, exact=False).mass]
+        # Where neither of the two comes, the policies themselves are averaged.
+        empty = (there[0] + there[1] <= 0)[:-1, :, None]
+        old_mass, new_mass = (jnp.where(empty, 1.0, mass[:-1, :, None]) for mass in there)
+        joint = (1.0 - share) * old_mass * state.weights + share * new_mass * new
+        return jnp.log(joint), state.step_size
 
 
 @eqx.filter_jit
 def _begin(moves: MoveFlow, weights: Weights, followers: Followers | None) -> GameState:
     logits, response = jnp.log(weights), respond(moves, weights, followers)
-    spread = jnp.sqrt(jnp.mean(jnp.sum(response.rollout.mass[:-1] * _variance(response), axis=1)))
-    return GameState(
-        logits=logits,
-        response=response,
-        rate=jnp.where(spread > 0, 1.0 / jnp.where(spread > 0, spread, 1.0), 1.0),
-        least=response.exploitability,
-        best_logits=logits,
-        iterations=jnp.asarray(0, dtype=jnp.int32),
-        followers=followers,
-    )
-
-
-def _variance(response: Response) -> Float[Array, "steps cells"]:
-    return jnp.var(response.values, axis=-1)
+    variance = jnp.var(response.values, axis=-1)
+    unit = jnp.sqrt(jnp.mean(jnp.sum(response.rollout.mass[:-1] * variance, axis=1)))
+    gain, none = response.exploitability, jnp.asarray(0, dtype=jnp.int32)
+    size = 1.0 / jnp.where(unit > 0, unit, 1.0)
+    return GameState(logits, response, size, gain, gain, logits, none, followers)
 
 
 @eqx.filter_jit
-def _iterate(
+def iterate(
     solver: AbstractSolver, moves: MoveFlow, state: GameState, count: Array, most: int
 ) -> tuple[GameState, Float[Array, "most 2"]]:
     """Does ``count`` iterations; one compiled program serves all counts up to ``most``."""
 
     def one(i: Array, carry: tuple[GameState, Array]) -> tuple[GameState, Array]:
         state = carry[0]
-        logits = solver.update(moves, state)
+        logits, size = solver.update(moves, state)
         # Only differences between moves matter; with the best at zero the logits do not drift.
         logits = (logits - jnp.max(logits, axis=-1, keepdims=True)).astype(state.logits.dtype)
         response = respond(moves, jax.nn.softmax(logits, axis=-1), state.followers)
-        better = ~(response.exploitability >= state.least)
-        found = GameState(
-            logits=logits,
-            response=response,
-            rate=state.rate,
-            least=jnp.where(better, response.exploitability, state.least),
-            best_logits=jnp.where(better, logits, state.best_logits),
-            iterations=state.iterations + 1,
-            followers=state.followers,
-        )
-        figures = jnp.stack([response.rollout.value, response.exploitability])
-        return found, carry[1].at[i].set(figures)
+        gain, kept = response.exploitability, (state.least, state.best_logits)
+        # A comparison with NaN is false: then the best so far stays.
+        best = jax.tree.map(lambda a, b: jnp.where(gain < state.least, a, b), (gain, logits), kept)
+        last, done = state.response.exploitability, state.iterations + 1
+        found = GameState(logits, response, size, last, *best, done, state.followers)
+        return found, carry[1].at[i].set(jnp.stack([response.rollout.value, gain]))
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
     done: tuple[GameState, Array] = jax.lax.fori_loop(0, count, one, (state, figures))
@@ -309,7 +263,7 @@ def _iterate(
 
 
 @eqx.filter_jit
-def _exactly(moves: MoveFlow, state: GameState) -> tuple[Weights, Response]:
+def least_exploitable(moves: MoveFlow, state: GameState) -> tuple[Weights, Response]:
     """The least exploitable policy in its population, by the motion itself."""
     weights = jax.nn.softmax(state.best_logits, axis=-1)
     return weights, respond(moves, weights, state.followers, exact=True)

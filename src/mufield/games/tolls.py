@@ -94,17 +94,13 @@ class Tolls(eqx.Module):
         prices = jnp.asarray(np.clip(mean, least, most)[group], dtype=self.prices.dtype)
         return Tolls(prices, self.mass, self.grid)
 
-    def table(self, districts: Int[Any, "cells"], names: Any = None) -> list[dict[str, Any]]:
-        """One row for each district: its price at each step, weighted by the plan's agents."""
-        place, rows = np.asarray(districts), []
-        weights, prices = np.asarray(self.mass), np.asarray(self.prices)
-        for number in np.unique(place):
-            inside = place == number
-            total = np.maximum(weights[:, inside].sum(axis=1), 1e-300)
-            mean = (weights * prices)[:, inside].sum(axis=1) / total
-            name = str(number) if names is None else str(names[number])
-            rows.append({"district": name} | {f"step {h}": float(p) for h, p in enumerate(mean)})
-        return rows
+    def table(self, districts: Int[Any, "cells"]) -> Float[np.ndarray, "steps districts"]:
+        """The mean price of each step and district, over the agents of the plan who are there."""
+        place, weights = np.asarray(districts), np.asarray(self.mass)
+        inside = np.eye(place.max() + 1)[place]
+        total = weights @ inside
+        paid = (weights * np.asarray(self.prices)) @ inside
+        return np.divide(paid, total, out=np.full_like(paid, np.nan), where=total > 0)
 
 
 def tolls(flow: Flow, motion: Motion, policy: Any) -> Tolls:

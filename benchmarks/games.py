@@ -1,0 +1,281 @@
+"""Games: equal numbers with OpenSpiel, known equilibria, tolls, speed, and equilibria learned.
+
+- ``equal``: NashConv of the uniform policy and after ten iterations of each solver, beside
+  OpenSpiel's own code, to 1e-6: crowd modelling on a ring (with the cost of the path found first),
+  in the four rooms with walls, and routing in Braess' network. Its `MirrorDescent` is left out: it
+  changes the table that its policy reads while it evaluates that policy. Munchausen mirror descent
+  there is what mirror descent would be, and ours.
+- ``known``: left-right, rock-paper-scissors, and rewards -log mu, where the certified optimum is an
+  equilibrium up to its own gap and tolls are the same everywhere.
+- ``anarchy``: the price of anarchy, and how exploitable the optimum is once agents pay exact tolls,
+  as a share of what selfishness costs (bar 1%): rooms with crowded motion, the city, two problems
+  on nodes. Also what agents come to by themselves who pay.
+- ``projected``: the city's tolls by district and hour, not negative and bounded.
+- ``obedience``: J if only a share follows the plan.
+- ``speed``: one iteration beside OpenSpiel's, in the discrete four rooms over 40 steps.
+- ``learned``: unknown motion, ten tracked agents, ten episodes: exploitability under the true
+  motion, as a share of the way from the uniform policy to the equilibrium with known motion.
+
+``--quick`` has ``equal``, ``known`` and ``speed``.
+"""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
+
+import argparse
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyspiel
+from _report import Report, duration, options_of, run_sections
+from open_spiel.python.mfg.algorithms import boltzmann_policy_iteration as boltzmann
+from open_spiel.python.mfg.algorithms import fictitious_play, fixed_point, nash_conv
+from open_spiel.python.mfg.algorithms import munchausen_mirror_descent as munchausen
+from open_spiel.python.mfg.games import factory
+from open_spiel.python.policy import UniformRandomPolicy
+
+import mufield as mf
+from mufield.environments.discrete_rooms import uniform_legal
+
+GAMES = mf.games
+SOLVERS = {
+    "fictitious play": (fictitious_play.FictitiousPlay, GAMES.FictitiousPlay()),
+    "Munchausen": (munchausen.MunchausenMirrorDescent, GAMES.MirrorDescent(rate=0.01)),
+    "Boltzmann": (
+        boltzmann.BoltzmannPolicyIteration,
+        GAMES.FictitiousPlay(rate=1.0, temperature=100.0, best=False),
+    ),
+    "fixed point": (fixed_point.FixedPoint, GAMES.FictitiousPlay(rate=1.0)),
+}
+
+
+def _rooms(horizon: int) -> tuple[Any, Any, Any]:
+    """OpenSpiel's four rooms, ours, and the policy that draws evenly from the legal moves."""
+    setting = factory.create_game_with_setting(
+        "mfg_crowd_modelling_2d", "crowd_modelling_2d_four_rooms"
+    )
+    settings = setting.get_parameters() | {"horizon": horizon}
+    ours = mf.make("discrete-rooms", horizon=horizon, noise_intensity=1.0, pay_end=False)
+    theirs = pyspiel.load_game("mfg_crowd_modelling_2d", settings)
+    return theirs, ours, uniform_legal(ours.problem.grid)
+
+
+def _nash_conv(game: Any, policy: Any) -> float:
+    return float(nash_conv.NashConv(game, policy).nash_conv())
+
+
+def _moves(name: str, points: int = 5) -> Any:
+    system = mf.make(name)
+    return mf.MoveFlow(*system.reveal(), _listed(system.problem.actions, points))
+
+
+def _uniform(name: str, **options: Any) -> tuple[Any, Any]:
+    system = mf.make(name, **options)
+    return system, mf.random_policy(system.problem)
+
+
+def _listed(actions: Any, points: int) -> Any:
+    return actions.points(points) if isinstance(actions, mf.Box) else None
+
+
+def equal(report: Report, given: argparse.Namespace) -> None:
+    """NashConv beside OpenSpiel's."""
+    braess = factory.create_game_with_setting(
+        "python_mfg_dynamic_routing", "dynamic_routing_braess"
+    )
+    worst, iterations = 0.0, 10
+    with jax.enable_x64(True):
+        line = pyspiel.load_game("python_mfg_crowd_modelling")
+        pairs = {
+            "crowd-line": (line, *_uniform("crowd-line", first_path=True)),
+            "four rooms": _rooms(10),
+            "braess": (braess, *_uniform("braess", whole_steps=True)),
+        }
+        for name, (game, system, policy) in pairs.items():
+            here = GAMES.exploitability(*system.reveal(), policy)
+            there = _nash_conv(game, UniformRandomPolicy(game))
+            worst = max(worst, abs(here - there))
+            report.row(f"{name}: uniform policy, ours and OpenSpiel's", f"{here:.9f}, {there:.9f}")
+        moves = mf.MoveFlow(*pairs["crowd-line"][1].reveal())
+        for name, (kind, solver) in SOLVERS.items():
+            theirs = kind(line)
+            for _ in range(iterations):
+                theirs.iteration()
+            there = _nash_conv(line, theirs.get_policy())
+            here = float(solver.step(moves, solver.init(moves), iterations)[1][-1, 1])
+            worst = max(worst, abs(here - there))
+            report.row(f"crowd-line, ten iterations of {name}", f"{here:.9f}, {there:.9f}")
+    report.claim("difference from OpenSpiel's NashConv", worst, 1e-6, side="at most")
+
+
+def known(report: Report, given: argparse.Namespace) -> None:
+    """Games whose equilibria are known."""
+    with jax.enable_x64(True):
+        flow, motion = mf.make("left-right").reveal()
+        for action, wanted in ((0, 1.0), (1, 2.0)):
+            all_one = mf.TablePolicy.deterministic(jnp.full((1, 1), float(action)))
+            error = abs(GAMES.exploitability(flow, motion, all_one) - wanted)
+            report.claim(f"left-right, all take {action}: error", error, 1e-6, side="at most")
+        found = GAMES.FictitiousPlay(20_000, at_once=1000).solve(_moves("rock-paper-scissors"))
+        wanted = np.array([0.337662, 0.259740, 0.402597])
+        error = float(np.abs(np.asarray(found.mass[-1, 1:]) - wanted).max())
+        report.claim("rock-paper-scissors: distance", error, 1e-3, side="at most")
+        for name in ("crowd-square", "four-rooms"):
+            moves = _moves(name)
+            plan = mf.MirrorAscent(sweeps=300).solve(moves)
+            gain = GAMES.exploitability(moves.flow, moves.motion, plan.profile, moves.actions)
+            prices = GAMES.tolls(moves.flow, moves.motion, plan.profile)
+            used = np.asarray(prices.mass) > 1e-6
+            spread = float(np.ptp(np.asarray(prices.prices)[used]))
+            report.row(
+                f"{name}: gain, gap, tolls differ", f"{gain:.3g}, {plan.bracket:.3g}, {spread:.2g}"
+            )
+            own = mf.certify(moves.flow, moves.motion, plan.profile, moves.actions).gap
+            share = gain / max(own, 1e-9)
+            report.claim(f"{name}: exploitability by gap", share, 1.0 + 1e-6, side="at most")
+            report.claim(f"{name}: tolls differ by", spread, 1e-6, side="at most")
+
+
+def anarchy(report: Report, given: argparse.Namespace) -> None:
+    """Exact tolls."""
+    worst = 0.0
+    with jax.enable_x64(True):
+        for name in ("rooms-crowded", "city", "sis", "seir"):
+            found = GAMES.anarchy(_moves(name))
+            share = found.left / found.gap
+            worst = max(worst, share)
+            report.row(
+                f"{name}: J of optimum, equilibrium (exploitability); price of anarchy",
+                f"{found.optimum.value:.4f}, {found.equilibrium.value:.4f} "
+                f"({found.equilibrium.exploitability:.2g}); {found.price:.2%}",
+            )
+            paid = found.under(found.tolls)
+            report.row(
+                f"{name}: optimum with tolls exploitable by; found from the equilibrium",
+                f"{share:.2%} of the gap; {found.closed(paid):.1%} closed",
+            )
+    report.claim("exploitability with tolls, by gap", worst, 0.01, side="at most")
+
+
+def _quarters(grid: Any) -> np.ndarray:
+    """Districts of the city: nine blocks of five by four cells."""
+    x, y = np.floor(np.asarray(grid.centres).T / np.array([[5.0], [4.0]])).astype(int)
+    return 3 * y + x
+
+
+def projected(report: Report, given: argparse.Namespace) -> None:
+    """Tolls of the city by district and hour."""
+    with jax.enable_x64(True):
+        found = GAMES.anarchy(_moves("city"))
+        grid, prices = found.tolls.grid, found.tolls
+        steps, cells = prices.prices.shape
+        hours, high = np.arange(steps) // 4, float(jnp.max(prices.from_zero().prices))
+        candidates = {
+            "exact": prices,
+            "by cell, each step, not negative": prices.projected(np.arange(cells)),
+            "9 districts, each step": prices.projected(_quarters(grid)),
+            "9 districts, 4 steps an hour": prices.projected(_quarters(grid), hours),
+            "the same, at most half of the highest": prices.projected(
+                _quarters(grid), hours, most=high / 2
+            ),
+        }
+        closed = {}
+        for name, each in candidates.items():
+            under = found.under(each)
+            closed[name] = found.closed(under)
+            report.row(
+                f"city, {name}: closed, exploitability",
+                f"{closed[name]:.1%}, {float(under.exploitability):.2g}",
+            )
+        for step, row in enumerate(
+            candidates["9 districts, 4 steps an hour"].table(_quarters(grid))[::4]
+        ):
+            report.row(
+                f"city, tariff of hour {step} by district", " ".join(f"{p:.2f}" for p in row)
+            )
+    report.claim(
+        "closed by 9 districts, each step", closed["9 districts, each step"], 0.5, side="at least"
+    )
+
+
+def obedience(report: Report, given: argparse.Namespace) -> None:
+    """The city and an epidemic, if only some obey."""
+    with jax.enable_x64(True):
+        for name in ("city", "sis"):
+            moves = _moves(name)
+            plan = mf.MirrorAscent(sweeps=300).solve(moves)
+            found = GAMES.obedience(moves, plan.weights, (0.0, 0.5, 0.7, 0.9, 1.0))
+            row = ", ".join(f"{share:.0%} {float(e.value):.3f}" for share, e in found.items())
+            report.row(f"{name}: J by share that obeys", row)
+
+
+def speed(report: Report, given: argparse.Namespace) -> None:
+    """One iteration of Munchausen mirror descent, without the exploitability there."""
+    game, system, even = _rooms(40)
+    theirs = munchausen.MunchausenMirrorDescent(game)
+    began = time.perf_counter()
+    theirs.iteration()
+    there = time.perf_counter() - began
+    moves, solver = mf.MoveFlow(*system.reveal()), GAMES.MirrorDescent(rate=0.01)
+    state = solver.init(moves, jnp.tile(even.weights, (40, 1, 1)))
+    jax.block_until_ready(solver.step(moves, state, 20))
+    rounds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(solver.step(moves, state, 20))
+        rounds.append((time.perf_counter() - began) / 20)
+    report.row("iteration with exploitability, ours", duration(min(rounds)))
+    report.row("first iteration without it, OpenSpiel's", duration(there))
+    report.claim("times as fast as OpenSpiel", there / min(rounds), 20.0, side="at least")
+
+
+def learned(report: Report, given: argparse.Namespace) -> None:
+    """Unknown motion."""
+    worst = 0.0
+    for name in given.systems.split(","):
+        system = mf.make(name)
+        listed = _listed(system.problem.actions, 5)
+        planner = GAMES.EquilibriumPlanner(points=5)
+        equilibrium = GAMES.MirrorDescent().solve(_moves(name))
+        at_random = mf.random_policy(system.problem, points=5)
+        first = GAMES.exploitability(*system.reveal(), at_random, listed)
+        last = float(equilibrium.exploitability)
+        for seed in range(given.seeds):
+            shares: list[float] = []
+
+            def watch(
+                *row: Any, shares: Any = shares, system: Any = system, listed: Any = listed
+            ) -> None:
+                gain = GAMES.exploitability(*system.reveal(), row[2].profile, listed)
+                shares.append((gain - last) / (first - last))  # noqa: B023 (called within the loop)
+
+            learner = mf.M3UCRL(system.problem, planner=planner)
+            settings = {"episodes": 10, "agents": 10, "progress": False}
+            mf.learn(system, learner, seed=seed, watch=watch, **settings)
+            worst = max(worst, shares[-1])
+            report.row(
+                f"{name}, seed {seed}: share of the way left", " ".join(f"{s:.1%}" for s in shares)
+            )
+    report.claim("share of the way left after ten episodes", worst, 0.05, side="at most")
+
+
+if __name__ == "__main__":
+    parser = options_of(__doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="of learning")
+    parser.add_argument(
+        "--systems", default="four-rooms,rooms-wind,rooms-crowded,hall-vortex", help="to learn"
+    )
+    sections = (equal, known, anarchy, projected, obedience, speed, learned)
+    run_sections(
+        "games",
+        parser,
+        {each.__name__: each for each in sections},
+        quick=("equal", "known", "speed"),
+    )

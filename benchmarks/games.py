@@ -211,9 +211,12 @@ def obedience(report: Report, given: argparse.Namespace) -> None:
         for name in ("city", "sis"):
             moves = _moves(name)
             plan = mf.MirrorAscent(sweeps=300).solve(moves)
-            found = GAMES.obedience(moves, plan.weights, (0.0, 0.5, 0.7, 0.9, 1.0))
-            row = ", ".join(f"{share:.0%} {float(e.value):.3f}" for share, e in found.items())
-            report.row(f"{name}: J by share that obeys", row)
+            row = []
+            for share in (0.0, 0.5, 0.7, 0.9, 1.0):
+                followers = GAMES.Followers(plan.weights, share)
+                found = GAMES.MirrorDescent(300).solve(moves, followers=followers)
+                row.append(f"{share:.0%} {float(found.value):.3f}")
+            report.row(f"{name}: J by share that obeys", ", ".join(row))
 
 
 def speed(report: Report, given: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 from .anarchy import Anarchy as Anarchy
 from .anarchy import anarchy as anarchy
-from .anarchy import obedience as obedience
 from .planner import EquilibriumPlanner as EquilibriumPlanner
 from .response import Followers as Followers
 from .response import Response as Response

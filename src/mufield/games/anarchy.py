@@ -1,15 +1,10 @@
-"""What selfishness costs, how much of it tolls win back, and what if only some obey."""
+"""What selfishness costs, and how much of it tolls win back."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import jax.numpy as jnp
-
-from ..errors import UserError
-from ..flow.backward import Weights
 from ..flow.moves import MoveFlow
 from ..planning.mirror import MirrorAscent, MirrorResult
-from .response import Followers, exploitability
+from .response import exploitability
 from .solvers import AbstractSolver, Equilibrium, MirrorDescent
 from .tolls import Tolls, priced, tolls
 
@@ -81,31 +76,3 @@ def anarchy(
     prices = tolls(flow, motion, optimum.profile)
     left = exploitability(priced(flow, prices), motion, optimum.profile, moves.actions)
     return Anarchy(optimum, solver.solve(moves), prices, left, solver)
-
-
-def obedience(
-    moves: MoveFlow, plan: Weights, shares: Sequence[float], solver: AbstractSolver | None = None
-) -> dict[float, Equilibrium]:
-    """What happens if only a share follows a plan, and the others their own interest.
-
-    Args:
-        moves: The flow over the moves.
-        plan: The plan's weights on these moves, such as `MirrorResult.weights`.
-        shares: Of those who follow it, from 0 to 1.
-        solver: As of `anarchy`.
-
-    Returns:
-        For each share the equilibrium of the others; its ``value`` is J of the whole population.
-    """
-    if plan.shape != moves.uniform().shape:
-        raise UserError(
-            f"the plan must have the shape {moves.uniform().shape} of weights on these moves, got "
-            f"{plan.shape}; plan with the same MoveFlow"
-        )
-    found = {}
-    for share in shares:
-        if not 0 <= share <= 1:
-            raise UserError(f"the share that follows the plan must be from 0 to 1, got {share}")
-        followers = Followers(plan, jnp.asarray(share, dtype=plan.dtype))
-        found[share] = (solver or MirrorDescent(400)).solve(moves, None, followers)
-    return found

@@ -21,12 +21,10 @@ class EquilibriumPlanner(AbstractPlanner):
     Attributes:
         solver: How equilibria are found.
         points: Moves on each axis of an action box; by default 9, or 5 in three dimensions.
-        controls: As of `mufield.MirrorPlanner`.
     """
 
     solver: AbstractSolver = eqx.field(static=True, default=MirrorDescent())
     points: int | None = eqx.field(static=True, default=None)
-    controls: int = eqx.field(static=True, default=2)
 
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
         """Nothing: every plan starts anew."""
@@ -45,7 +43,7 @@ class EquilibriumPlanner(AbstractPlanner):
         least: LeastMargins | None = None,
     ) -> Plan:
         """Solves the game from all moves equally likely; the policy is that of a alone."""
-        moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
+        moves = regular_moves(flow, motion, actions, points=self.points)
         count = self.solver.iterations
         state = self.solver.init(moves)
         state, _ = iterate(self.solver, moves, state, jnp.asarray(count), count)

@@ -9,7 +9,6 @@ with the reward itself, and not its derivative by mu. The exploitability of a po
 best response earns more than the policy; one that cannot be exploited is a Nash equilibrium.
 """
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -56,19 +55,23 @@ def exploitability(
         others = BoxSearch(flow, motion)
     else:
         others = MoveFlow(flow, motion, actions, interpolate=False)
-    found = float(_exploitability(others, profile))
-    if not math.isfinite(found):
-        raise UserError(
-            f"the exploitability is {found}: motion or reward are not finite along the episode; "
-            "check the policy with system.evaluate"
-        )
-    return max(0.0, found)  # rounding may make it negative
+    return finite_gain(_exploitability(others, profile))
 
 
 @eqx.filter_jit
 def _exploitability(others: MoveFlow | BoxSearch, profile: Profile) -> Scalar:
     mass = others.flow.rollout(profile, others.motion).mass
     return plan_derivatives(others, profile, mass, own=True).gap
+
+
+def finite_gain(found: Scalar) -> float:
+    """The exploitability, which rounding may have made negative; raises if it is not finite."""
+    if not bool(jnp.isfinite(found)):
+        raise UserError(
+            f"the exploitability is {float(found)}: motion or reward are not finite for a policy "
+            "that was tried; check them with system.evaluate"
+        )
+    return max(0.0, float(found))
 
 
 def check_game(problem: Problem) -> None:
@@ -90,11 +93,16 @@ class Followers(eqx.Module):
 
     Attributes:
         weights: The plan's, over the moves of the game.
-        share: Their share of the population.
+        share: Their share of the population, from 0 to 1.
     """
 
     weights: Weights
-    share: Scalar
+    share: Float[Array, ""]
+
+    def __init__(self, weights: Weights, share: float):
+        if not 0 <= share <= 1:
+            raise UserError(f"the share that follows the plan must be from 0 to 1, got {share}")
+        self.weights, self.share = weights, jnp.asarray(share, dtype=weights.dtype)
 
 
 class Response(eqx.Module):
@@ -118,11 +126,8 @@ def respond(
 ) -> Response:
     """The population of a policy forwards, then the values of one agent backwards.
 
-    Args:
-        moves: The flow over the moves.
-        weights: The policy of those who do not follow the plan.
-        followers: Those who do.
-        exact: Whether to use the motion itself where kernels would be interpolated.
+    ``weights`` are of those who do not follow a plan. If ``exact``, the motion itself is used where
+    kernels would be interpolated.
     """
     if followers is None:
         rollout = moves.rollout(weights, exact=exact)
@@ -159,7 +164,7 @@ def _with_followers(
             "a share that follows the plan is not supported where trips take several steps; give "
             "trips of one step"
         )
-    shares = jnp.stack([followers.share, 1.0 - followers.share]).astype(weights.dtype)
+    shares = jnp.stack([followers.share, 1.0 - followers.share])
 
     def one(parts: Array, row: tuple[Array, Array, Step]) -> tuple[Array, tuple[Mass, Scalar]]:
         def advance(parts: Array) -> tuple[Array, Scalar]:

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.moves import MoveFlow
 from ..policies.base import Profile
-from .response import Followers, Response, check_game, respond, usable
+from .response import Followers, Response, check_game, finite_gain, respond, usable
 
 
 class GameState(eqx.Module):
@@ -110,15 +110,14 @@ class AbstractSolver(eqx.Module):
         """
         check_game(moves.flow.problem)
         even, mask = moves.uniform(), usable(moves)
+        for given in (weights, None if followers is None else followers.weights):
+            if given is not None and given.shape != even.shape:
+                raise UserError(f"weights must have the shape {even.shape}, got {given.shape}")
+            if given is not None and not isinstance(given, jax.core.Tracer):
+                distribution(given, "weights of each step and cell", "divide them by their sum")
         if mask is not None:
             even = even * mask / jnp.mean(mask.astype(even.dtype), axis=1, keepdims=True)
-        if weights is None:
-            weights = even
-        elif weights.shape != even.shape:
-            raise UserError(f"weights must have the shape {even.shape}, got {weights.shape}")
-        else:
-            distribution(weights, "weights of each step and cell", "divide them by their sum")
-        return _begin(moves, weights, followers)
+        return _begin(moves, even if weights is None else weights, followers)
 
     def step(
         self, moves: MoveFlow, state: GameState, count: int = 1
@@ -149,16 +148,11 @@ class AbstractSolver(eqx.Module):
                 history.append(figures)
                 report(done, J=float(figures[-1, 0]), exploitability=float(state.least))
         weights, response = least_exploitable(moves, state)
-        if not bool(jnp.isfinite(response.exploitability)):
-            raise UserError(
-                "the exploitability is not finite: motion or reward are not finite for a policy "
-                "that was tried; check them with system.evaluate"
-            )
         return Equilibrium(
             moves=moves,
             weights=weights,
             value=response.rollout.value,
-            exploitability=jnp.maximum(response.exploitability, 0.0),
+            exploitability=jnp.asarray(finite_gain(response.exploitability)),
             mass=response.rollout.mass,
             history=jnp.concatenate(history),
             state=state,
@@ -250,11 +244,18 @@ def iterate(
         # Only differences between moves matter; with the best at zero the logits do not drift.
         logits = (logits - jnp.max(logits, axis=-1, keepdims=True)).astype(state.logits.dtype)
         response = respond(moves, jax.nn.softmax(logits, axis=-1), state.followers)
-        gain, kept = response.exploitability, (state.least, state.best_logits)
-        # A comparison with NaN is false: then the best so far stays.
-        best = jax.tree.map(lambda a, b: jnp.where(gain < state.least, a, b), (gain, logits), kept)
-        last, done = state.response.exploitability, state.iterations + 1
-        found = GameState(logits, response, size, last, *best, done, state.followers)
+        gain = response.exploitability
+        better = gain < state.least  # false if it is NaN: then the best so far stays
+        found = GameState(
+            logits=logits,
+            response=response,
+            step_size=size,
+            last=state.response.exploitability,
+            least=jnp.where(better, gain, state.least),
+            best_logits=jnp.where(better, logits, state.best_logits),
+            iterations=state.iterations + 1,
+            followers=state.followers,
+        )
         return found, carry[1].at[i].set(jnp.stack([response.rollout.value, gain]))
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)

@@ -90,7 +90,7 @@ class Tolls(eqx.Module):
         weights, paid = np.asarray(self.mass), np.asarray(self.from_zero().prices)
         total = np.bincount(group.ravel(), weights.ravel())
         sums = np.bincount(group.ravel(), (weights * paid).ravel())
-        mean = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)
+        mean = sums / np.where(total > 0, total, 1.0)
         prices = jnp.asarray(np.clip(mean, least, most)[group], dtype=self.prices.dtype)
         return Tolls(prices, self.mass, self.grid)
 
@@ -100,7 +100,7 @@ class Tolls(eqx.Module):
         inside = np.eye(place.max() + 1)[place]
         total = weights @ inside
         paid = (weights * np.asarray(self.prices)) @ inside
-        return np.divide(paid, total, out=np.full_like(paid, np.nan), where=total > 0)
+        return np.asarray(paid / np.where(total > 0, total, np.nan))
 
 
 def tolls(flow: Flow, motion: Motion, policy: Any) -> Tolls:

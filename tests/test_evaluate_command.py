@@ -19,7 +19,7 @@ from mufield import (
     save_policy,
 )
 from mufield.cli import main
-from mufield.cli.evaluate import Evaluate
+from mufield.cli.policies import Evaluate
 from mufield.cli.sources import PolicySource
 from mufield.constraints import mass_at_most
 from mufield.environments import registry

@@ -253,8 +253,8 @@ def test_print_config_prints_settings_that_mean_the_same(mufield, tmp_path, monk
     assert printed["options"]["noise_std"] == 0.25  # a default
     assert printed["planner_options"]["sweeps"] == 7
     assert cli.main([*words, "--print-config"]) == 0
-    (tmp_path / "all.toml").write_text(capsys.readouterr().out)
-    assert mufield("train", "--config", "all.toml", "--print-config") == printed
+    (tmp_path / "all.json").write_text(capsys.readouterr().out)
+    assert mufield("train", "--config", "all.json", "--print-config") == printed
 
 
 def test_a_users_file_may_import_its_neighbours_and_mistakes_in_it_are_one_line(

@@ -1,6 +1,7 @@
 """``train`` and ``new``: runs on simulators and of real systems, and their settings."""
 
 import argparse
+import json
 import os
 import secrets
 import shlex
@@ -15,7 +16,7 @@ from types import FrameType
 from typing import Any, ClassVar, NoReturn
 
 from ..errors import UserError
-from ..runs.config import TABLES, RunConfig, parse_config, read_settings
+from ..runs.config import RunConfig, parse_config, read_settings
 from .flags import Command, Environment, ImportFlag, Switch
 from .output import Answer, metrics_answer, print_notes, say, waiting
 from .sources import print_changes
@@ -30,7 +31,7 @@ settings may also stand in a file, which flags override:
 
   mufield train --config run.toml --seed 4 --out my-run
 
-  # run.toml; `mufield train four-rooms --print-config` writes all there is
+  # run.toml; or JSON, as `mufield train four-rooms --print-config` writes it
   seed = 3
   episodes = 20
   optimism = "hallucinated"
@@ -115,7 +116,7 @@ class Train(Configured):
     """Directory of the run: new, empty, or that of the run to go on with."""
 
     print_config: Switch = False
-    """Only print all settings as TOML, with --json as JSON; --out is not needed."""
+    """Only print all settings, as JSON that --config reads; --out is not needed."""
 
     @classmethod
     def settings(cls, config: Path | None, out: Path | None) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class Train(Configured):
             from ..runs.build import resolve
 
             document = resolve(config).document()
-            return Answer(document, [as_toml(document)])
+            return Answer(document, [json.dumps(document, indent=2)])
         run = self.directory()
         begun, done = _holds_run(run), None
         with _resumable(run) as check:
@@ -186,30 +187,6 @@ def _precision() -> str:
         return current_precision()
     wanted = os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "y", "on")
     return "float64" if wanted else "float32"
-
-
-def as_toml(document: dict[str, Any]) -> str:
-    """The settings as TOML: the environment, the model and the planner are tables."""
-    import tomli_w
-
-    flat = {name: value for name, value in document.items() if name != "format"}
-    tables: dict[str, dict[str, Any]] = {}
-    for name, options in TABLES.items():
-        own = flat.pop(options)
-        if "name" in own:  # an option of the user's own system, which the table cannot hold
-            tables[options] = own
-        else:
-            tables[name] = {"name": flat.pop(name)} | own
-    return tomli_w.dumps(_without_null(flat | tables)).rstrip()
-
-
-def _without_null(table: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null; it is the default of all settings that can be null."""
-    return {
-        name: _without_null(value) if isinstance(value, dict) else value
-        for name, value in table.items()
-        if value is not None
-    }
 
 
 @contextmanager

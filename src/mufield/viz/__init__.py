@@ -2,11 +2,10 @@
 
 from ..fleet.counts import clock
 from .cells import Labels
-from .comparison import comparison_figure
 from .curves import Curve, curve_figure, save_figure
 from .fields import NamedFlow, draw_field, field_figure
 from .film import animate_flow
-from .runs import map_labels
+from .runs import comparison_figure, map_labels
 
 __all__ = [
     "Curve",

@@ -34,14 +34,14 @@ def learning_figure(runs: Sequence[RunFiles]) -> Figure:
     curves: dict[str, Curve] = {}
     columns = {"value": "realised", "optimistic": "expected by the optimistic plan"}
     columns |= {"greedy": "realised without optimism"}
-    for place, run in enumerate(runs):
+    for place, (called, run) in enumerate(_named(runs)):
         for index, (column, name) in enumerate(columns.items()):
             values = _column(run, column)
             if not np.isfinite(values).any() or (len(runs) > 1 and column == "optimistic"):
                 continue
             look: dict[str, Any] = {"place": index}
             if len(runs) > 1:
-                name = f"{run.directory}, {name}"
+                name = f"{called}, {name}"
                 look = {"place": place, "dashes": "--" if column == "greedy" else "-"}
             curves[name] = Curve(values, 1 + np.arange(len(values)), **look)
     references = {run.config.reference for run in runs if run.config.reference is not None}
@@ -63,9 +63,9 @@ def diagnostics_figure(runs: Sequence[RunFiles]) -> Figure:
     panels = figure.subplots(2, columns).reshape(-1)
     for diagnostic, axes in zip(shown, panels, strict=False):
         curves: dict[str, Curve] = {}
-        for place, run in enumerate(runs):
+        for place, (called, run) in enumerate(_named(runs)):
             for (key, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
-                label = f"{run.directory}, {name}" if name else str(run.directory)
+                label = f"{called}, {name}" if name else called
                 values = _column(run, key)
                 x = 1 + np.arange(len(values))
                 curves[label] = Curve(values, x, place=place, dashes=dashes)
@@ -111,6 +111,16 @@ def comparison_figure(comparison: Comparison) -> Figure:
     )
     figure.axes[0].set(xscale="log", **({} if curves else {"xlim": (1.0, 10.0)}))
     return figure
+
+
+def _named(runs: Sequence[RunFiles]) -> list[tuple[str, RunFiles]]:
+    """Runs with the names of their directories, or the whole paths of those that share a name."""
+    names = [run.directory.resolve().name for run in runs]
+    unique = (names.count(name) == 1 for name in names)
+    return [
+        (name if alone else str(run.directory), run)
+        for name, alone, run in zip(names, unique, runs, strict=True)
+    ]
 
 
 def _column(run: RunFiles, name: str) -> Float[np.ndarray, "episodes"]:

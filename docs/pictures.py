@@ -34,7 +34,7 @@ def rooms() -> None:
 
 
 def run() -> None:
-    """What `mufield show RUN --out run.png` draws: J, diagnostics, and the population."""
+    """What `mufield show RUN --out run.png` draws: J, and the population."""
     with tempfile.TemporaryDirectory() as place:
         directory = str(Path(place) / "rooms")
         assert cli.main(["train", "four-rooms", "--episodes", "10", "--out", directory]) == 0

@@ -1,6 +1,5 @@
-"""Colours and words that figures (`viz`) and the page about runs (`report`) share."""
+"""Colours that figures (`viz`) and the page about runs (`report`) share."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -37,42 +36,3 @@ class Style:
 
 
 STYLE = Style()
-
-
-@dataclass(frozen=True)
-class Diagnostic:
-    """One panel about how far models and plans could be trusted, episode by episode.
-
-    Attributes:
-        unit: Label of the vertical axis.
-        columns: Columns of the metrics; if there are several, with a name for each.
-        zero: Name of the line at zero; empty for none.
-        rare: Whether the panel is left out where no run has such figures.
-    """
-
-    title: str
-    unit: str
-    columns: Mapping[str, str]
-    zero: str = ""
-    rare: bool = False
-
-
-DIAGNOSTICS = (
-    Diagnostic("Optimism gap", "expected − realised J", {"optimism": ""}, "expected = realised"),
-    Diagnostic("Spread", "std along the plan, in farthest moves", {"spread": ""}),
-    Diagnostic("Coverage", "share of moves inside the interval", {"coverage": ""}, rare=True),
-    Diagnostic("Hallucinated control", "mean |η| along the plan", {"control": ""}),
-    Diagnostic(
-        "Imagined to realised flow",
-        "W1, in units of the space",
-        {"w1_end": ""},
-    ),
-    Diagnostic("Confidence band", "β, in standard deviations", {"beta": ""}),
-    Diagnostic(
-        "Constraints",
-        "least margin, share of the limit",
-        {"margin": "realised", "assured": "assured"},
-        "the limit",
-        rare=True,
-    ),
-)

@@ -58,13 +58,10 @@ def test_a_run_comes_with_its_figures_flows_and_settings(run, small_rooms):
     np.testing.assert_allclose(decode_actions(flow["actions"], (3, 8, 2)), actions, atol=0.01)
 
 
-def test_the_panel_about_limits_is_for_runs_that_have_them(run, small_rooms):
+def test_margins_are_of_runs_that_have_limits(run, small_rooms):
     margins = {"a door": [0.5, None, -0.1]}
     add_episode(run, small_rooms, 3, margin=-0.1, assured=0.2, margins=margins)
     found = snapshot([RunReader(run)])
-    (panel,) = [panel for panel in found["diagnostics"] if panel["rare"]]
-    assert (panel["title"], panel["zero"]) == ("Constraints", "the limit")
-    assert panel["columns"] == {"margin": "realised", "assured": "assured"}
     first, _, last = found["runs"][0]["rows"]
     assert "margins" not in first
     assert (last["margins"], last["margin"]) == (margins, -0.1)

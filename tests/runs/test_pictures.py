@@ -11,9 +11,8 @@ from matplotlib.quiver import Quiver
 from PIL import Image
 
 from mufield import cli
-from mufield._style import DIAGNOSTICS
 from mufield.runs.files import RunFiles
-from mufield.viz.runs import diagnostics_figure, flow_figure, learning_figure, run_flow
+from mufield.viz.runs import flow_figure, learning_figure, run_flow
 
 pytestmark = pytest.mark.slow
 
@@ -66,27 +65,6 @@ def test_several_runs_have_a_curve_each_called_by_their_directories(small):
     assert [len(line.get_ydata()) for line in figure.axes[0].lines] == [2, 3]
 
 
-def test_diagnostics_have_the_panels_of_the_page_with_units(small):
-    figure = diagnostics_figure([run_of(small.config, (1.0, 2.0))])
-    usual = [diagnostic for diagnostic in DIAGNOSTICS if not diagnostic.rare]
-    for axes, diagnostic in zip(figure.axes, usual, strict=True):
-        assert (axes.get_title(), axes.get_ylabel()) == (diagnostic.title, diagnostic.unit)
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [1.0, 1.0])
-    assert names(figure)[0] == "elsewhere"
-
-
-def test_limits_have_a_panel_with_a_line_at_zero_if_a_run_has_them(small):
-    bounds = {"margin": 0.5, "assured": 0.0, "coverage": 0.0}
-    limited = run_of(small.config, (1.0, 2.0), "limited", lambda row: bounds)
-    figure = diagnostics_figure([limited, run_of(small.config, (1.0, 2.0))])
-    assert [axes.get_title() for axes in figure.axes] == [each.title for each in DIAGNOSTICS]
-    panel = figure.axes[-1]
-    lines = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
-    assert lines["limited, realised"] == [0.5, 0.5]
-    assert lines["limited, assured"] == [0.0, 0.0]
-    assert lines["the limit"] == [0.0, 0.0]
-
-
 def test_fields_show_the_stored_distributions_with_walls_and_arrows(run, small):
     store = RunFiles(run)
     flow = run_flow(store, small.problem, 2)
@@ -106,7 +84,7 @@ def test_pictures_are_those_that_are_named(run, tmp_path, capsys, kind):
     assert cli.main(["show", str(run), "--out", str(out), "--json"]) == 0
     paths = json.loads(capsys.readouterr().out)["files"]
     assert sorted(paths) == sorted(str(path) for path in out.parent.iterdir())
-    names = ("learning", "diagnostics", "population")
+    names = ("learning", "population")
     assert {path.name for path in out.parent.iterdir()} == {f"mine-{n}.{kind}" for n in names}
     for path in out.parent.iterdir():
         if kind == "pdf":

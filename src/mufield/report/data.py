@@ -7,13 +7,11 @@ go on or begin anew between two readings. The page says what cannot be read.
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._style import DIAGNOSTICS
 from ..errors import UserError
 from ..learning.metrics import COVERAGE_LEVEL
 from ..runs.build import build_problem
@@ -60,7 +58,7 @@ class RunReader:
         self.name = name or directory.resolve().name
         self._imports = imports
         self._read: dict[int, _Read] = {}
-        self._scene: tuple[str, Scene | str] | None = None
+        self._scene: tuple[str, Scene] | None = None
         self._flows: dict[tuple[int, Stamp], dict[str, Any]] = {}
         self._lock = threading.Lock()  # several threads ask for flows
         self._closed = False
@@ -98,16 +96,21 @@ class RunReader:
             found["message"] = _line(error)
         return found
 
-    def scene(self) -> Scene | str:
-        """How the run's flows are drawn, or why they cannot be."""
-        try:
-            config = self._config()
-            if config is None:
-                return "There is no run here yet."
-            if self._scene is None or self._scene[0] != config.identity:
-                self._scene = (config.identity, self._build(config))
-        except (ValueError, OSError) as error:
-            return _line(error)
+    def scene(self) -> Scene:
+        """How the run's flows are drawn; raises if they cannot be."""
+        config = self._config()
+        if config is None:
+            raise UserError("There is no run here yet.")
+        if self._scene is None or self._scene[0] != config.identity:
+            try:
+                problem = build_problem(config, self._imports)
+            except OSError:  # the next time the files may be readable
+                raise
+            except Exception as error:  # the user's own function may raise anything
+                raise UserError(f"The flow cannot be drawn: {_line(error)}") from error
+            if problem.grid.dim == 3:
+                raise UserError("The flow cannot be drawn: the space has three dimensions.")
+            self._scene = (config.identity, Scene(problem))
         return self._scene[1]
 
     def flow(self, episode: int) -> dict[str, Any]:
@@ -118,9 +121,10 @@ class RunReader:
             if key not in self._flows:
                 if self._closed:
                     return {"message": "The server is about to end."}
-                found = self._compute(path, episode)
-                if "message" in found:  # not kept, as it may be drawn the next time
-                    return found
+                try:
+                    found = self._compute(path, episode)
+                except (ValueError, OSError) as error:  # the next time it may be drawn
+                    return {"message": _line(error)}
                 while len(self._flows) >= 400:  # older ones are computed again
                     self._flows.pop(next(iter(self._flows)))
                 self._flows[key] = found
@@ -133,27 +137,11 @@ class RunReader:
 
     def _compute(self, path: Path, episode: int) -> dict[str, Any]:
         scene = self.scene()
-        if isinstance(scene, str):
-            return {"message": scene}
-        try:
-            masses = np.asarray(read_record(path)[1].arrays["mass"], dtype=float)
-            if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
-                return {"message": f"The distributions of {path.name} are those of another space."}
-            policy = policy_path(self.directory, episode)
-            return {"space": scene.document(), **scene.episode(masses, policy)}
-        except (ValueError, OSError) as error:
-            return {"message": _line(error)}
-
-    def _build(self, config: RunConfig) -> Scene | str:
-        try:
-            problem = build_problem(config, self._imports)
-            if problem.grid.dim == 3:
-                return "The flow cannot be drawn: the space has three dimensions."
-            return Scene(problem)
-        except OSError:  # the next time the files may be readable
-            raise
-        except Exception as error:  # the user's own function may raise anything
-            return f"The flow cannot be drawn: {_line(error)}"
+        masses = np.asarray(read_record(path)[1].arrays["mass"], dtype=float)
+        if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
+            raise UserError(f"The distributions of {path.name} are those of another space.")
+        policy = policy_path(self.directory, episode)
+        return {"space": scene.document(), **scene.episode(masses, policy)}
 
     def _config(self) -> RunConfig | None:
         return read_config(self.directory) if (self.directory / LAYOUT.config).exists() else None
@@ -203,9 +191,7 @@ def make_readers(directories: Sequence[Path], imports: str | None = None) -> lis
 def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, Any]:
     """All runs without flows, which a live page asks for one by one."""
     runs = [reader.document() for reader in readers]
-    # Coverage has a chart of its own.
-    panels = [asdict(each) for each in DIAGNOSTICS if "coverage" not in each.columns]
-    return {"live": live, "level": COVERAGE_LEVEL, "diagnostics": panels, "runs": runs}
+    return {"live": live, "level": COVERAGE_LEVEL, "runs": runs}
 
 
 def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
@@ -213,9 +199,10 @@ def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
     found = snapshot(readers, live=False)
     for reader, run in zip(readers, found["runs"], strict=True):
         run |= {"space": None, "flows": {}, "flow_note": ""}
-        scene = reader.scene()
-        if isinstance(scene, str):
-            run["flow_message"] = scene if run["rows"] else ""
+        try:
+            scene = reader.scene()
+        except (ValueError, OSError) as error:
+            run["flow_message"] = _line(error) if run["rows"] else ""
             continue
         chosen = that_fit([row["value"] for row in run["rows"]], scene.bytes_of_flow)
         if len(chosen) < len(run["rows"]):

@@ -1,6 +1,5 @@
 """Figures of runs and comparisons: what was learned, and the flow of one episode."""
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,19 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
-from .._style import DIAGNOSTICS, STYLE
+from .._style import STYLE
 from ..compare.result import Comparison
 from ..fleet.counts import clock
 from ..fleet.maps import CityMap
 from ..flow.flow import Flow
 from ..io.policies import load_policy
-from ..learning.metrics import COVERAGE_LEVEL, interval_of
+from ..learning.metrics import interval_of
 from ..problem import Problem
 from ..runs.files import RunFiles
 from .cells import Labels
-from .curves import Curve, curve_figure, draw_curves, legend_below
+from .curves import Curve, curve_figure
 from .fields import NamedFlow, field_figure
 from .film import animate_flow
 
@@ -52,33 +50,6 @@ def learning_figure(runs: Sequence[RunFiles]) -> Figure:
         title=", ".join(dict.fromkeys(run.config.environment for run in runs)),
         reference={"reference plan": references.pop()} if len(references) == 1 else {},
     )
-
-
-def diagnostics_figure(runs: Sequence[RunFiles]) -> Figure:
-    """Draws how far models and plans could be trusted, episode by episode."""
-    known = {key for run in runs for row in run.rows for key in row if row[key] is not None}
-    shown = [each for each in DIAGNOSTICS if not each.rare or known & set(each.columns)]
-    columns = math.ceil(len(shown) / 2)  # in two rows
-    figure = Figure(figsize=(4.2 * columns, 7.2), layout="constrained")
-    panels = figure.subplots(2, columns).reshape(-1)
-    for diagnostic, axes in zip(shown, panels, strict=False):
-        curves: dict[str, Curve] = {}
-        for place, (called, run) in enumerate(_named(runs)):
-            for (key, name), dashes in zip(diagnostic.columns.items(), ("-", "--"), strict=False):
-                label = f"{called}, {name}" if name else called
-                values = _column(run, key)
-                x = 1 + np.arange(len(values))
-                curves[label] = Curve(values, x, place=place, dashes=dashes)
-        references = {diagnostic.zero: 0.0} if diagnostic.zero else {}
-        if "coverage" in diagnostic.columns:
-            references = {f"{COVERAGE_LEVEL:.0%} interval": COVERAGE_LEVEL}
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        draw_curves(axes, curves, references)
-        axes.set(xlabel="episode", ylabel=diagnostic.unit, title=diagnostic.title)
-    for axes in panels[len(shown) :]:
-        axes.remove()
-    legend_below(figure)
-    return figure
 
 
 def comparison_figure(comparison: Comparison) -> Figure:

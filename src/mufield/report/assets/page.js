@@ -27,8 +27,7 @@ const limits = new LineChart(byId("limits-chart"), {
 });
 const readout = (text) => { byId("readout").textContent = text; };
 const field = new FieldView(byId("field"), readout);
-const panels = panelsOf(page.data);
-const diagnostics = panels.map((panel) => {
+const diagnostics = PANELS.map((panel) => {
   const host = html("div", { className: "chart" });
   byId("diagnostics-charts").append(html("div", {}, html("h3", {}, panel.title), host));
   return new LineChart(host, { label: panel.title, unit: panel.unit, height: 180, range: [0], onPick: chooseEpisode });
@@ -42,8 +41,8 @@ function drawCharts() {
   byId("calibration").hidden = runs.every((run) => run.config?.model === "counts");
   calibration.set({ ...coverageCurves(runs, level), chosen });
   diagnostics.forEach((chart, i) => {
-    const curves = diagnosticCurves(runs, panels[i]);
-    chart.host.parentElement.hidden = panels[i].rare && !curves.series.some(({ points }) => points.length);
+    const curves = diagnosticCurves(runs, PANELS[i]);
+    chart.host.parentElement.hidden = PANELS[i].rare && !curves.series.some(({ points }) => points.length);
     chart.set({ ...curves, chosen });
   });
   drawLimits();

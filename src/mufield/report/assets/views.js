@@ -7,11 +7,20 @@ const QUANTITIES = [
   { key: "best", name: "best so far", dash: "dotted", marker: "", colour: "--c3" },
 ];
 
-/** Panels below each other: those that pictures of runs have too, then those of the page alone. */
-const panelsOf = (data) => [
-  ...data.diagnostics.map(({ title, unit, columns, zero, rare }) => ({
-    title, unit, zero, rare, lines: Object.entries(columns).map(([key, name], i) => ({ key, name: name || title, dash: i ? "dashed" : "solid" })),
-  })),
+/**
+ * Panels about how far models and plans could be trusted; coverage has a chart of its own.
+ * `zero` names the line at zero; a `rare` panel is left out where no run has such figures.
+ */
+const PANELS = [
+  { title: "Optimism gap", unit: "expected − realised J", zero: "expected = realised", lines: [{ key: "optimism", name: "optimism gap" }] },
+  { title: "Spread", unit: "std along the plan, in farthest moves", lines: [{ key: "spread", name: "spread" }] },
+  { title: "Hallucinated control", unit: "mean |η| along the plan", lines: [{ key: "control", name: "control" }] },
+  { title: "Imagined to realised flow", unit: "W1, in units of the space", lines: [{ key: "w1_end", name: "W1" }] },
+  { title: "Confidence band", unit: "β, in standard deviations", lines: [{ key: "beta", name: "β" }] },
+  {
+    title: "Constraints", unit: "least margin, share of the limit", zero: "the limit", rare: true,
+    lines: [{ key: "margin", name: "realised", dash: "solid" }, { key: "assured", name: "assured", dash: "dashed" }],
+  },
   { title: "Transitions", unit: "that the plan was based on", lines: [{ key: "transitions", name: "transitions" }] },
   { title: "Time", unit: "seconds", seconds: true },
 ];

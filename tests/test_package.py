@@ -1,5 +1,6 @@
 """Wheel and sdist build, install into a clean environment, and pass tests of their own there."""
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -15,9 +16,10 @@ pytestmark = pytest.mark.nightly
 
 
 def run(*command, cwd=None):
-    ran = subprocess.run(
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=900
-    )
+    # A path that leads to this tree would hide what the clean environment lacks.
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    ran = subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, timeout=1800)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     return ran.stdout
 

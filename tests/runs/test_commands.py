@@ -229,7 +229,6 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         (("ask", "nowhere", "--step", "1"), "name it with --start"),
         (("ask", "nowhere", "--options", "load=1"), "name its next step with --step"),
         (("runs", "nowhere"), "there is no directory nowhere"),
-        (("runs", "--where", "sed=1"), "no setting sed; there are environment"),
         (("list", "--import", "none.py"), "there is no such file"),
     ],
 )

@@ -96,7 +96,7 @@ def test_completion_for_the_shell_names_commands_and_flags(tmp_path):
     process.communicate(timeout=120)
     assert process.returncode == 0
     script = path.read_text()
-    for word in ("train", "export", "--where", "hallucinated"):
+    for word in ("train", "export", "--population", "hallucinated"):
         assert word in script
     if shutil.which("bash"):
         subprocess.run(["bash", "-n", os.fspath(path)], check=True, timeout=60)

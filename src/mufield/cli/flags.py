@@ -51,8 +51,7 @@ REGISTRY = ConstructorRegistry()
 def _pairs(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
     if info.type_origin is not dict:
         return None
-    read = split_pairs if get_args(info.type) == (str, str) else read_pairs
-    return _one_word("NAME=VALUE,...", read, _write_pairs)
+    return _one_word("NAME=VALUE,...", read_pairs, _write_pairs)
 
 
 @REGISTRY.primitive_rule
@@ -115,23 +114,15 @@ def _one_word(
 def read_pairs(text: str) -> dict[str, Any]:
     """Reads ``a=1,b=[2,3],c=word``: values are JSON if possible, else text."""
     pairs: dict[str, Any] = {}
-    for name, value in split_pairs(text).items():
-        try:
-            pairs[name] = json.loads(value)
-        except ValueError:
-            pairs[name] = value
-    return pairs
-
-
-def split_pairs(text: str) -> dict[str, str]:
-    """Reads ``a=1,b=[2,3],c=word`` as texts by name."""
-    pairs: dict[str, str] = {}
     # Commas inside values, such as JSON lists, are not followed by NAME=.
     for part in re.split(r",(?=[\w.-]+=)", text):
         name, sign, value = part.partition("=")
         if not sign or not name:
             raise ValueError(f"expected NAME=VALUE such as horizon=10, got {part!r}")
-        pairs[name.replace("-", "_")] = value
+        try:
+            pairs[name.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            pairs[name.replace("-", "_")] = value
     return pairs
 
 

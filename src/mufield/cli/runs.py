@@ -1,14 +1,14 @@
 """``list``, ``runs``, ``show`` and ``watch``: environments, runs, and what these learned."""
 
 import sys
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from ..errors import UserError
-from ..runs.config import RunConfig, read_config
+from ..runs.config import read_config
 from .flags import Command, ImportFlag
 from .output import Answer, Table, metrics_answer, paths_answer, print_notes, waiting
 from .sources import OfRuns, prepare, read_run
@@ -46,26 +46,17 @@ class Runs(Command):
     )
     """Directories to look in and below."""
 
-    where: dict[str, str] = field(default_factory=dict)
-    """Only runs with these settings, such as model=gp,seed=3,options.horizon=10, or in a state:
-    state=unfinished."""
-
     def __call__(self) -> Answer:
-        from ..runs.overview import find_runs, matches, summarise
+        from ..runs.overview import find_runs, summarise
 
-        known = [*(each.name for each in fields(RunConfig)), "state"]
-        for name in self.where:
-            if name.partition(".")[0] not in known:
-                raise UserError(f"--where: no setting {name}; there are {', '.join(known)}")
         places = self.directories
         for directory in places if places != Runs.directories else ():  # those need not exist
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}; name one to look in")
         runs = [summarise(run) for run in find_runs(places)]
-        found = [run for run in runs if matches(run, self.where)]
-        rows = sorted(found, key=lambda row: str(row["directory"]))
+        rows = sorted(runs, key=lambda row: str(row["directory"]))
         if not rows:
-            return Answer(rows, [f"no such run in {' or '.join(map(str, places))}"])
+            return Answer(rows, [f"no run in {' or '.join(map(str, places))}"])
         texts = ("directory", "environment", "optimism", "state")
         return Answer(rows, [Table([_cells(row) for row in rows], texts=texts)])
 

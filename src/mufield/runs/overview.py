@@ -5,9 +5,8 @@ run is opened.
 """
 
 import contextlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -101,26 +100,3 @@ def _began(directory: Path) -> str | None:
             began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             return began.isoformat(timespec="seconds")
     return None
-
-
-def matches(run: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether what `summarise` found has all wanted settings, each written as a text.
-
-    ``state`` counts as a setting; options are named as in ``model_options.beta``.
-    """
-    known = (run["config"] or {}) | {"state": run["state"]}
-    return all(_has(known, name, text) for name, text in wanted.items())
-
-
-def _has(document: dict[str, Any], name: str, text: str) -> bool:
-    value: Any = document
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    if isinstance(value, str):  # a label may look like a number
-        return value == text
-    try:
-        return bool(json.loads(text) == value)
-    except ValueError:
-        return False

@@ -15,7 +15,8 @@
 Travel times, fares and demand are unknown when learning starts; first day: vehicles serve and stay.
 Nothing was tuned on other cities than Brooklyn.
 
-Run ``python benchmarks/regions.py [section ...] [--rl4amod DIR] [--cities nyc_brooklyn,...]``.
+Run ``python benchmarks/regions.py [section ...] [--rl4amod DIR] [--cities nyc_brooklyn,...]``;
+``--cities all`` runs all that it has.
 """
 
 import argparse
@@ -77,15 +78,11 @@ def knowing(regions: Regions, requests: np.ndarray, ahead: int | None = None) ->
 
     def dispatch(state: FleetState) -> Orders:
         last = None if ahead is None else state.step + ahead
-        known = Regions(
-            requests[:last], *(getattr(regions, name)[:last] for name in TABLES), regions.vehicles
-        )
+        others = (getattr(regions, name)[:last] for name in RegionDay.tables())
+        known = Regions(requests[:last], *others, regions.vehicles)
         return known.plan(state, margins=False).orders
 
     return dispatch
-
-
-TABLES = ("pay", "trip_steps", "drive_steps", "drive_cost")
 
 
 def learned(regions: Regions, day: Day, cost: float, days: int = 5) -> tuple[Regions, list[float]]:
@@ -135,6 +132,7 @@ def compare(
         share = value / found["MPC with perfect forecast"]
         report.row(f"{where}: {name}", f"{value:,.0f} ({share:.1%})")
     report.row(f"{where}: the five days", ", ".join(f"{each:,.0f}" for each in first))
+    print(where, {name: round(value) for name, value in found.items()}, file=sys.stderr, flush=True)
     return found
 
 
@@ -182,7 +180,8 @@ def theirs(report: Report, options: argparse.Namespace) -> None:
     data = options.rl4amod / "src" / "envs" / "data" / "macro"
     settings = json.loads((data / "calibrated_parameters.json").read_text())
     simulator = _simulator(options.rl4amod)
-    for city in options.cities.split(","):
+    every = [city for city in settings if (data / f"scenario_{city}.json").exists()]
+    for city in every if options.cities == "all" else options.cities.split(","):
         its, path = settings[city], data / f"scenario_{city}.json"
         minutes = its.get("test_tstep", 3)
         regions = mf.fleet.regions_from_scenario(
@@ -285,9 +284,8 @@ class TheirFleet:
                 driven[step] = orders.drive
         free = sum(town.acc[i][len(asked)] for i in town.region)
         self.lost = self.regions.vehicles.sum() - free - self._arriving(len(asked) - 1).sum()
-        return RegionDay(
-            profit, asked, served, driven, *(getattr(self.regions, name) for name in TABLES)
-        )
+        seen = (getattr(self.regions, name) for name in RegionDay.tables())
+        return RegionDay(profit, asked, served, driven, *seen)
 
     def _table(self, entry: Callable[[int, int], float]) -> np.ndarray:
         count = len(self.regions.names)
@@ -312,7 +310,7 @@ def main() -> None:
     """Runs the sections."""
     parser = options_of(__doc__)
     parser.add_argument("--rl4amod", type=Path, metavar="DIR", help="checkout of RL4AMOD")
-    parser.add_argument("--cities", default="nyc_brooklyn,san_francisco", help="its cities")
+    parser.add_argument("--cities", default="nyc_brooklyn,san_francisco", help="its cities, or all")
     run_sections("regions", parser, {"own": own, "theirs": theirs})
 
 

@@ -220,7 +220,7 @@ class Originals:
             "result.safetensors": result,
             "positions.csv": lambda path: read_positions(path, problem)[0].tolist(),
             "zones.csv": lambda path: regions_from_trips(
-                path, start=7, vehicles=8, **clock
+                read_trips(path), start=7, vehicles=8, **clock
             ).pay.tolist(),
             "scenario.json": lambda path: regions_from_scenario(path, hour=8, **clock).pay.tolist(),
             "trips.csv": lambda path: read_trips(path).pickup.tolist(),
@@ -351,7 +351,6 @@ LOADERS = {
     "io/observed.py:read_mass": "mass.csv",
     "io/log.py:_from_file": "mass.csv",
     "fleet/reading.py:read_trips": "trips.csv",
-    "fleet/region_data.py:regions_from_trips": "zones.csv",
     "fleet/region_data.py:regions_from_scenario": "scenario.json",
     "io/table_files.py:_read_parquet": "episode.parquet",
     "io/policies.py:_read": "network.policy",

@@ -98,6 +98,35 @@ def test_dates_say_hour_and_day(tmp_path):
         assert (set(records.hour), set(records.weekday)) == ({7.75}, {5.0})
 
 
+UNREAD = "date_format reads, or Unix seconds if zone is given"
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "options", "else_refused"),
+    [
+        ("2026-03-07 07:45:00", "2026-03-07 08:00", {}, ""),
+        ("07/03/2026 07:45", "07/03/2026 08:00", {"date_format": "%d/%m/%Y %H:%M"}, UNREAD),
+        ("1772865900", "1772866800", {"zone": "Europe/Paris"}, UNREAD),
+        ("1772865900000", "1772866800000", {"zone": "Europe/Paris"}, UNREAD),
+        ("2026-03-07T06:45:00Z", "2026-03-07T07:00:00+00:00", {"zone": "Europe/Paris"}, ""),
+    ],
+)
+def test_times_are_those_of_the_citys_clock(tmp_path, begun, ended, options, else_refused):
+    rows = [{"origin": "a", "destination": "b", "time": begun, "dropoff_time": ended}]
+    path = write(tmp_path / "trips.csv", rows)
+    records = mf.fleet.read_trips(path, **options)
+    assert (records.hour.tolist(), records.weekday.tolist()) == ([7.75], [5.0])
+    assert records.minutes.tolist() == [15.0]
+    assert records.notes == ()
+    if else_refused:
+        with pytest.raises(mf.UserError, match=else_refused):
+            mf.fleet.read_trips(path)
+    elif options:
+        assert "times have a zone" in mf.fleet.read_trips(path).notes[0]
+    with pytest.raises(mf.UserError, match="expected a time zone such as Europe/Paris, got 'x'"):
+        mf.fleet.read_trips(path, zone="x")
+
+
 def test_omissions_are_counted_by_reason(tmp_path):
     rows = trips()
     rows[0]["pickup_latitude"] = ""
@@ -111,12 +140,11 @@ def test_omissions_are_counted_by_reason(tmp_path):
     records = mf.fleet.read_trips(write(tmp_path / "trips.csv", rows), monday=0)
     assert len(records) == 32
     assert [note.partition(":")[0] for note in records.notes] == [
-        "2 of 40 trips were left out, because a coordinate is missing or no number",
+        "2 of 40 trips were left out, because a coordinate is missing or no number (decimals need "
+        "a point)",
         "2 of 40 trips were left out, because a coordinate is none of the earth, or 0, 0",
-        "1 of 40 trips were left out, because the time is neither an hour of the day "
-        "such as 7.25 nor a date and time such as 2026-03-01T08",
-        "1 of 40 trips were left out, because the hour is not from 0 to below 24 (in place "
-        "of Unix seconds write dates)",
+        "2 of 40 trips were left out, because the time is none of these; an hour from 0 to below "
+        "24 such as 7.25, a date and time such as 2026-03-01T08",
         "1 of 40 trips were left out, because the weekday is missing or no number",
         "1 of 40 trips were left out, because the fare is missing, no number or negative",
     ]

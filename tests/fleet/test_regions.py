@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from fleet import region_scenario
+from fleet import region_scenario, write
 
 import mufield as mf
 from mufield.fleet.network_flow import FleetState, Orders, _tangent, whole
@@ -126,34 +126,31 @@ def test_scenario_files_are_read_by_the_simulators_rules(tmp_path):
         mf.fleet.regions_from_scenario(path, hour=7, minutes=4, steps=3)
 
 
-def test_a_table_of_trips_is_counted(tmp_path):
-    table = {
-        "origin": ["a", "a", "b", "a"], "destination": ["b", "b", "c", "b"],
-        "hour": [7.2, 7.9, 7.5, 9.0], "minutes": [10, 20, 15, 15], "fare": [8.0, 12.0, 9.0, 50.0],
-    }  # fmt: skip
-    read = mf.fleet.regions_from_trips(
-        table, start=7.0, steps=2, minutes=30, vehicles=8, days=2, cost=0.1
-    )
+ZONES = [
+    {"origin": "a", "destination": "b", "hour": 7.2, "minutes": 10, "fare": 8.0},
+    {"origin": "a", "destination": "b", "hour": 7.9, "minutes": 20, "fare": 12.0},
+    {"origin": "b", "destination": "c", "hour": 7.5, "minutes": 15, "fare": 9.0},
+    {"origin": "a", "destination": "b", "hour": 9.0, "minutes": 15, "fare": 50.0},
+]
+
+
+def test_trips_between_zones_are_counted(tmp_path):
+    clock = {"start": 7.0, "steps": 2, "minutes": 30}
+    records = mf.fleet.read_trips(write(tmp_path / "trips.csv", ZONES))
+    read = mf.fleet.regions_from_trips(records, vehicles=8, days=2, cost=0.1, **clock)
     assert read.names == ("a", "b", "c")
     assert read.demand[:, 0, 1] == pytest.approx([0.5, 0.5])  # two trips, half hours, two days
     assert read.pay[0, 0, 1] == pytest.approx(10 - 0.1 * 15)
     assert read.drive_cost[0, 0, 2] == pytest.approx(0.1 * 30)  # by b
     assert read.vehicles.tolist() == [0, 6, 2]
-    path = tmp_path / "trips.csv"
-    path.write_text(
-        "\n".join(
-            ",".join(map(str, row)) for row in [list(table), *zip(*table.values(), strict=True)]
-        )
-    )
-    same = mf.fleet.regions_from_trips(
-        path, start=7.0, steps=2, minutes=30, vehicles=8, days=2, cost=0.1
-    )
-    assert np.array_equal(same.pay, read.pay)
-    with pytest.raises(ValueError, match="minutes, fare is missing"):
-        mf.fleet.regions_from_trips(
-            {each: table[each] for each in ("origin", "destination", "hour")},
-            start=7, steps=2, minutes=30, vehicles=8,
-        )  # fmt: skip
+    with pytest.raises(mf.UserError, match="zones have no coordinates"):
+        records.city(cell=500)
+    few = [{k: v for k, v in row.items() if k != "fare"} for row in ZONES]
+    unpaid = mf.fleet.read_trips(write(tmp_path / "trips.csv", few))
+    with pytest.raises(mf.UserError, match="expected records with the columns origin"):
+        mf.fleet.regions_from_trips(unpaid, vehicles=8, **clock)
+    by_minute = mf.fleet.regions_from_trips(unpaid, vehicles=8, fare=2.0, cost=0.5, **clock)
+    assert by_minute.pay[0, 0, 1] == pytest.approx(1.5 * 15)
 
 
 def test_days_teach_demand_times_and_pay():

@@ -94,6 +94,34 @@ def test_episodes_and_logs_in_coordinates_are_those_in_kilometres(town, tmp_path
     assert notes == ()
 
 
+def test_masses_may_be_the_positions_of_all_vehicles(town, tmp_path):
+    problem, policy = town.problem, mf.random_policy(town.problem, 3)
+    episode = town.run(policy, KEY, agents=40)
+    asked = Asked(problem, mf.as_profile(policy, STEPS), run="abc", episode=1, policy="def")
+    few = on_earth(rows_of(episode), problem.city)[: 5 * STEPS]
+    path, notes = write(tmp_path / "few.csv", few), []
+    alone = read_episode(path, asked, notes=notes)
+    assert "standard errors of up to" in notes[0]
+    assert "all positions, with --mass" in notes[0]
+    everybody = np.concatenate([episode.states, episode.next_states[:, -1:]], axis=1)
+    rows = [
+        {"step": step, "longitude": x, "latitude": y}
+        for step in range(STEPS + 1)
+        for x, y in problem.city.to_earth(everybody[:, step])
+    ]
+    rows.append({"step": 0, "longitude": -75.0, "latitude": 40.0})
+    notes = []
+    mass = write(tmp_path / "all.csv", rows)
+    found = read_episode(path, asked, mass_path=mass, notes=notes)
+    assert notes == [f"1 of {len(rows)} rows were left out, because they are not on the map"]
+    for step in range(STEPS + 1):
+        whole = mf.histogram(problem.grid, everybody[:, step])
+        np.testing.assert_allclose(found.mass[step], whole, atol=1e-6)
+    assert float(np.abs(alone.mass - found.mass).max()) > 0.02
+    with pytest.raises(mf.UserError, match="expected the steps 0 to 3, as the horizon is 3"):
+        read_episode(path, asked, mass_path=write(mass, [row for row in rows if row["step"] != 2]))
+
+
 def test_vehicles_off_the_map_are_counted(town, tmp_path):
     city = town.problem.city
     grid = city.grid

@@ -98,7 +98,9 @@ class Tell(OfRun):
 
     mass: Path | None = None
     """File of the population's distributions, with the columns step (0, ..., horizon; for a log as
-    in it), cell_0, cell_1, ... (from 0) and mass; by default that of the agents in the file."""
+    in it), cell_0, cell_1, ... (from 0) and mass; or, for an episode, of where everybody was, with
+    step and state_0, state_1, ... (on a city's map longitude and latitude), one row for each agent
+    and step. By default that of the agents in the file."""
 
     learn_from: tuple[str, ...] = ()
     """Names of the agents to learn from, such as 0,3; by default all."""

@@ -10,8 +10,7 @@ from ..space.grid import Grid
 def smoothing_kernel(grid: Grid, bandwidth: float = 0.35) -> Float[np.ndarray, "cells cells"]:
     """Gaussian weights between cells, with rows that sum to 1; the identity for bandwidth 0.
 
-    The default, in kilometres, predicts Manhattan's left-out trips best of the values that
-    ``tools/make_manhattan.py --check`` tries.
+    The default, in kilometres, predicts Manhattan's left-out trips best.
     """
     if bandwidth < 1e-6:
         return np.eye(grid.n_cells)

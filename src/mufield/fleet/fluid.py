@@ -25,7 +25,6 @@ motion depends on mu, the maximum over $m$ is taken over a few sizes only: then 
 for these, not between them.
 """
 
-import warnings
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -41,6 +40,7 @@ from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
 from ..policies.base import Profile
 from ..problem import Problem
+from .network_flow import least_cost
 from .passengers import Earnings, Passengers, rows_at
 from .trips import Trips
 
@@ -138,10 +138,7 @@ def fleet_parts(problem: Problem) -> tuple[Earnings, Passengers]:
 
 
 class Solution(NamedTuple):
-    """A solution of the programme; rows are the planned steps.
-
-    ``values`` are the dual's, V_h(k); ``weights`` the policy; the rest is as in `FluidPlan`.
-    """
+    """A solution of the programme for the planned steps; ``values`` are the dual's, V_h(k)."""
 
     optimum: float
     values: Float[np.ndarray, "steps cells"]
@@ -183,7 +180,6 @@ class Programme:
         each step, empty vehicles by cell and move, then serving ones by cell.
         """
         from scipy import sparse  # slow to import
-        from scipy.optimize import OptimizeWarning, linprog
 
         horizon, cells, choices = len(self.steps), self.cells, self.cost.size
         one = sparse.eye_array(cells)
@@ -200,22 +196,10 @@ class Programme:
                     blocks[row + 1 + after][row] = -sparse.vstack([moved, ridden]).T
         most = np.hstack([np.full((horizon, choices), np.inf), self.demand]).reshape(-1)
         costs = np.hstack([np.tile(self.cost.reshape(-1), (horizon, 1)), -self.pay]).reshape(-1)
-        settings = {
-            "A_eq": sparse.block_array(blocks, format="csc"),
-            "b_eq": self.starts[:horizon].reshape(-1),
-            "bounds": np.stack([np.zeros_like(most), most], axis=1),
-            "method": "highs-ipm",
-            **limits,
-        }
-        with warnings.catch_warnings():
-            # SciPy hands options on that it does not know, with a warning. A basic solution, for
-            # which HiGHS would search nine tenths of the time, is not needed.
-            warnings.simplefilter("ignore", OptimizeWarning)
-            found = linprog(costs, **settings, options={"run_crossover": "off"})
-        if found.status != 0:
-            found = linprog(costs, **settings)
-        if found.status != 0:
-            raise UserError(f"HiGHS found no solution of the fluid programme: {found.message}")
+        # A basic solution, for which HiGHS would search nine tenths of the time, is not needed.
+        inner = {"method": "highs-ipm", "options": {"run_crossover": "off"}}
+        balance = sparse.block_array(blocks, format="csc")
+        found = least_cost(costs, balance, self.starts[:horizon], most, **inner, **limits)
         values = -np.asarray(found.eqlin.marginals).reshape(horizon, cells)
         variables = np.maximum(found.x, 0.0).reshape(horizon, -1)
         empty = variables[:, :choices].reshape(horizon, cells, -1)
@@ -285,9 +269,7 @@ def trip_matrices(trips: Trips, step: int) -> list[Any]:
     """Origin-destination matrices of trips that take one step, two and so on, for SciPy."""
     from scipy import sparse
 
-    cells = trips.matrix.shape[-1]
-    # Of `later` and `land` the rows are what is taken in one cell at a time.
-    one, number = jnp.eye(cells), jnp.asarray(step)
-    first = np.asarray(jax.vmap(lambda taken: trips.land(taken, number))(one), dtype=float)
-    later = np.asarray(jax.vmap(lambda taken: trips.later(taken, number))(one), dtype=float)
-    return [sparse.csr_array(first), *(sparse.csr_array(later[:, i]) for i in range(trips.stages))]
+    # Their rows are what is taken in one cell at a time.
+    taken = jnp.eye(trips.matrix.shape[-1])
+    ends = jax.vmap(trips.ends, in_axes=(0, None))(taken, jnp.asarray(step))
+    return [sparse.csr_array(each) for each in np.asarray(ends, dtype=float).swapaxes(0, 1)]

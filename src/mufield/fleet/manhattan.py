@@ -45,14 +45,7 @@ DAYS = ("weekday", "weekend")
 
 
 class TripTable(NamedTuple):
-    """Demand, destinations and fares of a week.
-
-    Attributes:
-        city: The map.
-        pickups: Number of trips by day, hour and origin.
-        journeys: Origin-destination matrices by day and part of the day.
-        fares: Mean fare in dollars, by day, part of the day and origin.
-    """
+    """Numbers of trips, origin-destination matrices and mean fares in dollars, of a week."""
 
     city: CityMap
     pickups: Float[np.ndarray, "days hours cells"]
@@ -111,10 +104,8 @@ def manhattan(
 ) -> SimulatedSystem:
     """A fleet of taxis on 185 cells of 500 m, in steps of ten minutes.
 
-    A vehicle finds a passenger with the probability min(1, demand / mu), and is then where the
-    trip ends; the others drive, or stay. Episodes start with vehicles where the trips of the hour
-    before ended. Only the motion of empty vehicles is unknown to the learner, and it is invented:
-    see `Traffic`. Demand, destinations and fares are counted from public records.
+    Episodes start with vehicles where the trips of the hour before ended. Only the motion of empty
+    vehicles is unknown to the learner, and it is invented: see `Traffic`.
 
     Args:
         horizon: Number of steps.

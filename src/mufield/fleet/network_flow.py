@@ -16,13 +16,16 @@ $\sum_j s_h(i,j) \le \alpha\, m_h(i) + \gamma$ state it in the programme; plans 
 vehicles than are expected to be needed.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Num
 
 from ..errors import UserError
+
+Pairs = Num[np.ndarray, "steps regions regions"]
 
 
 class FleetState(NamedTuple):
@@ -84,30 +87,19 @@ class RegionPlan(NamedTuple):
         return Orders(serve, whole(idle[:, None] * shares) * (1 - stay))
 
 
-class Tables(NamedTuple):
-    """What the programme needs of the planned steps; see `Regions`, of which these are rows."""
-
-    demand: Float[np.ndarray, "steps regions regions"]
-    pay: Float[np.ndarray, "steps regions regions"]
-    trip_steps: Int[np.ndarray, "steps regions regions"]
-    drive_steps: Int[np.ndarray, "steps regions regions"]
-    drive_cost: Float[np.ndarray, "steps regions regions"]
-
-
 def network_flow(
-    tables: Tables,
+    demand: Pairs, pay: Pairs, trip_steps: Pairs, drive_steps: Pairs, drive_cost: Pairs,
     starts: Float[np.ndarray, "steps regions"],
     random: Float[np.ndarray, "steps regions"],
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Solves the programme by HiGHS: its optimum, vehicles that serve and vehicles that drive.
+) -> tuple[float, np.ndarray, np.ndarray]:  # fmt: skip
+    """Solves the programme: its optimum, vehicles that serve and vehicles that drive.
 
-    ``starts`` are vehicles that become free by themselves; ``random`` is the expected number of
-    requests where it is not known, and zero where it is.
+    Tables are those of `Regions`, of the planned steps. ``starts`` are vehicles that become free by
+    themselves; ``random`` is the expected number of requests where it is not known, and zero where
+    it is.
     """
     from scipy import sparse  # slow to import
-    from scipy.optimize import linprog
 
-    demand = tables.demand
     rows, count = demand.shape[:2]
     # Variables: trips that are asked for, then all pairs for empty vehicles.
     trips = np.nonzero(demand > 1e-9)
@@ -117,39 +109,51 @@ def network_flow(
     )
     served, each = len(trips[0]), np.arange(len(step))
     stay = (origin == goal) & (each >= served)
-    lasts = np.concatenate([tables.trip_steps[trips], tables.drive_steps.reshape(-1)])
+    lasts = np.concatenate([trip_steps[trips], drive_steps.reshape(-1)])
     end = step + np.where(stay, 1, lasts)
-    cost = np.concatenate([-tables.pay[trips], tables.drive_cost.reshape(-1)])
+    cost = np.where(stay, 0.0, np.concatenate([-pay[trips], drive_cost.reshape(-1)]))
     most = np.concatenate([demand[trips], np.full(len(step) - served, np.inf)])
     inside, shape = end < rows, (rows * count, len(step))
     leave = sparse.csr_array((np.ones(len(step)), (step * count + origin, each)), shape=shape)
     arrive = sparse.csr_array(
         (np.ones(inside.sum()), ((end * count + goal)[inside], each[inside])), shape=shape
     )
-    more: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     cells = np.flatnonzero(random.reshape(-1) > 0.01)
     if len(cells):
         serves = (leave @ sparse.diags_array((each < served).astype(float)))[cells]
         # Tangents this many standard deviations from the mean.
         cuts = [_tangent(random.reshape(-1)[cells], z) for z in (-2, -1, -0.5, 0, 0.5, 1, 2)]
-        more["A_ub"] = sparse.vstack(
+        limits["A_ub"] = sparse.vstack(
             [serves - sparse.diags_array(slope) @ leave[cells] for slope, _ in cuts]
         )
-        more["b_ub"] = np.concatenate([constant for _, constant in cuts])
-    found = linprog(
-        np.where(stay, 0.0, cost),
-        A_eq=leave - arrive,
-        b_eq=starts.reshape(-1),
-        bounds=np.stack([np.zeros_like(most), most], axis=1),
-        method="highs",
-        **more,
-    )
-    if found.status != 0:
-        raise UserError(f"HiGHS found no plan for the regions: {found.message}")
+        limits["b_ub"] = np.concatenate([constant for _, constant in cuts])
+    found = least_cost(cost, leave - arrive, starts, most, **limits)
     table = np.zeros(demand.shape)
     table[trips] = np.maximum(found.x[:served], 0.0)
-    driven = np.maximum(found.x[served:], 0.0).reshape(demand.shape)
-    return -float(found.fun), table, driven
+    return -float(found.fun), table, np.maximum(found.x[served:], 0.0).reshape(demand.shape)
+
+
+def least_cost(
+    cost: np.ndarray, balance: Any, starts: np.ndarray, most: np.ndarray, **settings: Any
+) -> Any:
+    """Flows x of least cost with balance @ x = starts and 0 <= x <= most, by HiGHS.
+
+    ``settings`` are those of `scipy.optimize.linprog`, such as more constraints.
+    """
+    from scipy.optimize import OptimizeWarning, linprog  # slow to import
+
+    bounds = np.stack([np.zeros_like(most), most], axis=1)
+    settings = {"A_eq": balance, "b_eq": starts.reshape(-1), "bounds": bounds, **settings}
+    with warnings.catch_warnings():
+        # SciPy hands options on that it does not know, with a warning.
+        warnings.simplefilter("ignore", OptimizeWarning)
+        found = linprog(cost, **settings)
+    if found.status != 0 and settings.pop("options", None):
+        found = linprog(cost, **settings)
+    if found.status != 0:
+        raise UserError(f"HiGHS found no plan for the fleet: {found.message}")
+    return found
 
 
 def whole(table: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:

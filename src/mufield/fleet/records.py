@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from ..checks import number, whole_number
 from ..errors import UserError
@@ -19,8 +19,8 @@ class TripRecords:
     """The valid trips of a table.
 
     Attributes:
-        pickup: Longitude and latitude of each origin.
-        dropoff: Longitude and latitude of each destination.
+        pickup: Longitude and latitude of each origin, or names of zones.
+        dropoff: The same of each destination.
         hour: Hour of the day when the trip began, in [0, 24).
         weekday: Number of the day as in the file, or from 0 for Monday; None if it is not known.
         fare: What was paid; None if it is not known.
@@ -28,8 +28,8 @@ class TripRecords:
         minutes: How long each trip took; None if it is not known.
     """
 
-    pickup: Float[np.ndarray, "trips 2"]
-    dropoff: Float[np.ndarray, "trips 2"]
+    pickup: Float[np.ndarray, "trips 2"] | Shaped[np.ndarray, "trips"]
+    dropoff: Float[np.ndarray, "trips 2"] | Shaped[np.ndarray, "trips"]
     hour: Float[np.ndarray, "trips"]
     weekday: Float[np.ndarray, "trips"] | None
     fare: Float[np.ndarray, "trips"] | None
@@ -39,12 +39,17 @@ class TripRecords:
     def __len__(self) -> int:
         return len(self.hour)
 
+    @property
+    def by_zone(self) -> bool:
+        """Whether zones say where trips begin and end, instead of coordinates."""
+        return self.pickup.ndim == 1
+
     def city(self, **options: Any) -> CityMap:
         """A map whose free cells are those where trips begin or end.
 
         Options are those of `CityMap.of_traffic`, such as ``cell=500, turn=29, least=10``.
         """
-        ends = np.concatenate([self.pickup, self.dropoff])
+        ends = np.concatenate(self._coordinates())
         return CityMap.of_traffic(ends[:, 0], ends[:, 1], **options)
 
     def on(self, days: Collection[float]) -> "TripRecords":
@@ -61,7 +66,7 @@ class TripRecords:
         if chosen.all():
             return self
         note = f"{int((~chosen).sum()):,} of {len(self):,} trips are on other days"
-        return replace(self._only(chosen), notes=(*self.notes, note))
+        return replace(self.only(chosen), notes=(*self.notes, note))
 
     def model(
         self,
@@ -98,14 +103,14 @@ class TripRecords:
         number(prior_trips, "prior_trips", 0.0)
         if whole_number(steps, "steps") > 10_000:
             raise UserError(f"expected at most 10,000 steps, got {steps:,}; take longer ones")
-        ends = [city.onto_streets(city.to_plane(*each.T)) for each in (self.pickup, self.dropoff)]
+        ends = [city.onto_streets(city.to_plane(*each.T)) for each in self._coordinates()]
         inside = ends[0][1] & ends[1][1]
         notes = [*self.notes, *city.notes]
         if not inside.any():
             raise UserError("no trip begins and ends on the map; check its corner, size and turn")
         if not inside.all():
             notes.append(f"{int((~inside).sum()):,} of {len(self):,} trips are not on the map")
-        kept = self._only(inside)
+        kept = self.only(inside)
         origin, goal = (np.asarray(city.grid.index_of(points[inside])) for points, _ in ends)
         cells = city.grid.n_cells
         by_hour = np.zeros((24, cells))
@@ -147,7 +152,13 @@ class TripRecords:
             demand, matrix, fares, ended / ended.sum(), (start, minutes), durations, tuple(notes)
         )
 
-    def _only(self, chosen: Bool[np.ndarray, "trips"]) -> "TripRecords":
+    def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.by_zone:
+            raise UserError("zones have no coordinates; use mf.fleet.regions_from_trips(records)")
+        return self.pickup, self.dropoff
+
+    def only(self, chosen: Bool[np.ndarray, "trips"]) -> "TripRecords":
+        """Some of the trips."""
         names = ("pickup", "dropoff", "hour", "weekday", "fare", "minutes")
         columns: dict[str, Any] = {name: getattr(self, name) for name in names}
         for name, each in columns.items():

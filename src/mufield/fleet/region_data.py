@@ -1,6 +1,6 @@
 """Regions from scenario files, from a table of trips, and from days of which nothing was known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,8 @@ from jaxtyping import Float
 from ..checks import number, whole_number
 from ..errors import UserError
 from ..io.sealed import read_json
-from ..io.table_files import read_table
-from ..io.tables import Table
 from .network_flow import whole
+from .records import TripRecords
 from .regions import RegionDay, Regions
 
 
@@ -83,7 +82,7 @@ def _by_simulator(
 
 
 def regions_from_trips(
-    table: str | Path | Mapping[str, Any],
+    records: TripRecords,
     *,
     start: float,
     steps: int,
@@ -93,43 +92,37 @@ def regions_from_trips(
     cost: float = 0.5,
     fare: float | None = None,
 ) -> Regions:
-    """Counts a table of trips by zone.
+    """Counts trips between zones.
 
     Demand and pay are by hour. How long the way between two zones takes is the mean of its
     trips, at all hours; between zones without trips it is the shortest way by others.
 
     Args:
-        table: A file or columns: ``origin`` and ``destination`` (names of zones), ``hour`` (of
-            the day, when the trip began), ``minutes`` and ``fare``.
+        records: Of `read_trips`, with the columns ``origin`` and ``destination``.
         start: Hour of the day at the first step.
         steps: Number of steps.
         minutes: Length of a step.
         vehicles: Number of vehicles, which begin where trips end; or one number for each zone,
             in the order of the sorted names.
-        days: How many days the table holds.
+        days: How many days the records hold.
         cost: Of a minute of driving, with a passenger or without.
-        fare: Of a minute, if there is no column ``fare``.
+        fare: Of a minute, if the records do not say what was paid.
     """
     from scipy.sparse.csgraph import shortest_path  # slow to import
 
-    if isinstance(table, Mapping):
-        rows = Table(Path("the table of trips"), dict(table), first_row=0, word="row")
-    else:
-        rows = read_table(Path(table))
-    rows.require(("origin", "destination", "hour", "minutes", *(("fare",) * (fare is None))))
     number(minutes, "minutes, the length of a step,", 1e-3)
-    ends = rows.labels("origin") + rows.labels("destination")
-    names, codes = np.unique(ends, return_inverse=True)
-    pair = tuple(codes.reshape(2, -1))
-    hour, lasts = rows.numbers("hour"), rows.numbers("minutes")
-    paid = rows.numbers("fare") if fare is None else fare * lasts
-    if lasts.min() <= 0:
-        place = rows.where(int(lasts.argmin()), "minutes")
-        raise UserError(f"{place}: expected a number above 0, got {lasts.min():g}")
-    count = _checked(len(names), f"{rows.path}: ")
+    lasts, paid = records.minutes, records.fare
+    if not records.by_zone or lasts is None or (paid is None and fare is None):
+        raise UserError(
+            "expected records with the columns origin, destination, minutes (or dropoff_time) and "
+            "fare (or fare=..., of a minute); records with coordinates have `city` and `model`"
+        )
+    paid = fare * lasts if fare is not None else paid
+    names, codes = np.unique([*records.pickup, *records.dropoff], return_inverse=True)
+    pair, count = tuple(codes.reshape(2, -1)), _checked(len(names))
     by_hour, pay = np.zeros((2, 24, count, count))
     trips, taken = np.zeros((2, count, count))
-    where = (np.floor(hour).astype(int) % 24, *pair)
+    where = (np.floor(records.hour).astype(int), *pair)
     np.add.at(by_hour, where, 1.0)
     np.add.at(pay, where, paid - cost * lasts)
     np.add.at(trips, pair, 1.0)
@@ -228,9 +221,9 @@ def _first(*tables: Any) -> np.ndarray:
     return np.asarray(found)
 
 
-def _checked(count: int, where: str = "") -> int:
+def _checked(count: int) -> int:
     """A number of regions; raises if tables by pair would not fit into memory."""
     most = 1_000
     if not 1 <= count <= most:
-        raise UserError(f"{where}expected 1 to {most:,} regions, got {count:,}; join some of them")
+        raise UserError(f"expected 1 to {most:,} regions, got {count:,}; join some of them")
     return count

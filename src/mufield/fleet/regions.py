@@ -8,7 +8,6 @@ programme (`network_flow.py`), which sees vehicles under way and today's request
 choose among passengers, and a policy sees step and region only, so the programme earns more.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from ..errors import UserError
 from ..problem import Problem
 from ..space.nodes import Nodes
-from .network_flow import Dispatcher, FleetState, Orders, RegionPlan, Tables, network_flow
+from .network_flow import Dispatcher, FleetState, Orders, RegionPlan, network_flow
 from .passengers import Passengers
 from .trips import Trips
 
@@ -40,8 +39,13 @@ class RegionDay(NamedTuple):
     drive_steps: Int[np.ndarray, "steps regions regions"]
     drive_cost: Float[np.ndarray, "steps regions regions"]
 
+    @classmethod
+    def tables(cls) -> tuple[str, ...]:
+        """Names of the last four."""
+        return cls._fields[4:]
 
-@dataclass(frozen=True, eq=False, init=False)
+
+@dataclass(frozen=True, eq=False)
 class Regions:
     """Demand, pay and travel times between regions, by step, origin and destination.
 
@@ -61,32 +65,16 @@ class Regions:
     drive_steps: Int[np.ndarray, "steps regions regions"]
     drive_cost: Float[np.ndarray, "steps regions regions"]
     vehicles: Float[np.ndarray, "regions"]
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        demand: Any,
-        pay: Any,
-        trip_steps: Any,
-        drive_steps: Any,
-        drive_cost: Any,
-        vehicles: Any,
-        names: Sequence[str] = (),
-    ):
-        """Checks and builds; of all tables but the demand, those without steps hold for all."""
-        shape = np.shape(demand)
+    def __post_init__(self) -> None:
+        """Checks; of all tables but the demand, those without steps hold for all."""
+        shape = np.shape(self.demand)
         if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
             raise UserError(f"demand must be by step, origin and destination, got shape {shape}")
-        for name, given in (
-            ("demand", demand),
-            ("pay", pay),
-            ("trip_steps", trip_steps),
-            ("drive_steps", drive_steps),
-            ("drive_cost", drive_cost),
-            ("vehicles", vehicles),
-        ):
+        for name in ("demand", *RegionDay.tables(), "vehicles"):
             wanted = shape[1:2] if name == "vehicles" else shape
-            table = np.asarray(given, dtype=float)
+            table = np.asarray(getattr(self, name), dtype=float)
             if table.shape not in (wanted, wanted[-2:]) or not np.isfinite(table).all():
                 raise UserError(
                     f"{name} must be finite numbers of the shape {wanted}, got {table.shape}"
@@ -97,7 +85,8 @@ class Regions:
                 raise UserError(f"{name} must be {what}, got {table.min():g} as the least")
             table = np.broadcast_to(table, wanted).astype(int if steps else float)
             object.__setattr__(self, name, table)
-        object.__setattr__(self, "names", tuple(names) or tuple(map(str, range(shape[1]))))
+        names = self.names or map(str, range(shape[1]))
+        object.__setattr__(self, "names", tuple(names))
 
     @property
     def horizon(self) -> int:
@@ -118,19 +107,16 @@ class Regions:
             margins: Whether the plan knows that demand is random.
         """
         first = 0 if state is None else state.step
-        names = ("demand", "pay", "trip_steps", "drive_steps", "drive_cost")
-        tables = Tables(*(getattr(self, name)[first:] for name in names))
-        starts = np.zeros(tables.demand.shape[:2])
+        demand, *others = (getattr(self, name)[first:] for name in ("demand", *RegionDay.tables()))
+        starts = np.zeros(demand.shape[:2])
         starts[0] = self.vehicles
-        random = tables.demand.sum(axis=-1) * margins
+        random = demand.sum(axis=-1) * margins
         if state is not None:
-            tables = tables._replace(
-                demand=np.concatenate([state.requests[None], tables.demand[1:]])
-            )
+            demand = np.concatenate([state.requests[None], demand[1:]])
             later = state.arriving[: len(starts) - 1]
             starts[0], starts[1 : 1 + len(later)] = state.free, later
             random[0] = 0.0
-        return RegionPlan(first, *network_flow(tables, starts, random))
+        return RegionPlan(first, *network_flow(demand, *others, starts, random))
 
     def dispatch(self, state: FleetState) -> Orders:
         """The orders of a step, planned anew from what is seen."""
@@ -166,7 +152,7 @@ class Regions:
                 np.add.at(ahead, (step + lasts, np.arange(count)[None]), sent)
             profit += float(np.sum(self.pay[step] * orders.serve))
             profit -= float(np.sum(self.drive_cost[step] * orders.drive))
-        seen = (self.pay, self.trip_steps, self.drive_steps, self.drive_cost)
+        seen = (getattr(self, name) for name in RegionDay.tables())
         return RegionDay(profit, asked, served, driven, *seen)
 
     def problem(self) -> Problem:

@@ -143,14 +143,14 @@ class Trips(AbstractTrips):
     def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
         """Expected value of being taken in each cell, from that of cells one step later and so on.
 
-        It is the transpose of `land` and `later`.
+        It is the transpose of `ends`.
         """
-
-        def ends(taken: Mass) -> Array:
-            return jnp.concatenate([self.land(taken, step)[None], self.later(taken, step)])
-
-        found: Mass = jax.vjp(ends, jnp.zeros_like(values[0]))[1](values)[0]
+        found: Mass = jax.vjp(lambda taken: self.ends(taken, step), values[0])[1](values)[0]
         return found
+
+    def ends(self, taken: Mass, step: Step) -> Float[Array, "stages_and_one cells"]:
+        """Where all arrive, one step later and so on: `land` and `later`."""
+        return jnp.concatenate([self.land(taken, step)[None], self.later(taken, step)])
 
     def most(self, step: Step) -> Mass:
         """The greatest mass that can be taken in each cell: with `Passengers`, their number."""

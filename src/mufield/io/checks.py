@@ -169,7 +169,7 @@ def notes_on_sample(
     return [
         f"the {int(agents[step]):,} agents of the file stand for the whole population; if they are "
         f"a sample, shares of cells have standard errors of up to {errors[step]:.1%} (at step "
-        f"{step}): give the population's distributions with --mass"
+        f"{step}): give the population's distributions, or all positions, with --mass"
     ]
 
 

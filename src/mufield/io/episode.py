@@ -107,7 +107,7 @@ def read_episode(
     moments = [histogram(grid, at[seen]) if seen.any() else empty for at, seen in by_step]
     mass = (jnp.stack(moments) * free[:, None]).astype(dtype)
     if mass_path is not None:
-        mass = jnp.asarray(read_mass(mass_path, problem), dtype=dtype)
+        mass = jnp.asarray(read_mass(mass_path, problem, notes), dtype=dtype)
     count = int(known[:, 0].sum()) if mass_path is None else None
     if mass_path is None:
         notes += notes_on_sample(np.asarray(mass, dtype=float), known.sum(axis=0))

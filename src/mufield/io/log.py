@@ -230,7 +230,7 @@ def _from_file(
     table.require([*times.columns, *cell_columns(problem.grid), "mass"])
     own = _times(table, times.columns)
     names = [_words(table, own, int(row)) for row in own.first]
-    mass = distributions(table, problem.grid, own.moment, names)
+    mass = distributions(table, problem, own.moment, names)
     number = {(own.group[row], own.time[row]): i for i, row in enumerate(own.first.tolist())}
     found = [number.get((times.group[row], times.time[row]), -1) for row in start.tolist()]
     moment = np.array(found)

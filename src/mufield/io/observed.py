@@ -188,18 +188,43 @@ def _located(
     return city.onto_streets(city.to_plane(points[:, 0], points[:, 1]))
 
 
-def read_mass(path: Path, problem: Problem) -> Float[np.ndarray, "moments cells"]:
-    """Reads the distributions mu_0, ..., mu_H from a file of masses."""
-    last = problem.horizon
-    table = read_table(path)
-    table.require(["step", *cell_columns(problem.grid), "mass"])
-    steps = table.integers("step")
-    if steps.min() != 0 or steps.max() != last:
+def read_mass(
+    path: Path, problem: Problem, notes: list[str] | None = None
+) -> Float[np.ndarray, "moments cells"]:
+    """Reads the distributions mu_0, ..., mu_H from a file of masses, or of positions.
+
+    Positions are those of all agents, one row for each agent and step. Where trips last several
+    steps, those under way have no row: the population is then as large as at its largest step.
+    """
+    last, table, grid = problem.horizon, read_table(path), problem.grid
+    places = "mass" not in table.columns and {"longitude", "state_0"} & table.columns.keys()
+    columns = [*cell_columns(grid), "mass"]
+    if places:
+        table, left_out = _with_positions(table, problem)
+        columns = [f"state_{axis}" for axis in range(grid.dim)]
+        if notes is not None:
+            notes += left_out
+    table.require(["step", *columns])
+    steps, names = table.integers("step"), [f"step {step}" for step in range(last + 1)]
+    if steps.min() != 0 or steps.max() != last or len(np.unique(steps)) != last + 1:
         raise UserError(
             f"{path}: expected the steps 0 to {last}, as the horizon is {last}, got {steps.min()} "
-            f"to {steps.max()}; the distribution after the last move belongs to it"
+            f"to {steps.max()}, {len(np.unique(steps))} of them; the distribution after the last "
+            "move belongs to it"
         )
-    return distributions(table, problem.grid, steps, [f"step {step}" for step in range(last + 1)])
+    if not places:
+        return distributions(table, problem, steps, names)
+    points = np.stack([table.numbers(column) for column in columns], axis=-1)
+    settled = checked_positions(table.where, grid, points, columns)
+    agents = np.bincount(steps)
+    shares = agents / (agents.max() if _some_under_way(problem) else agents)
+    found = [histogram(grid, settled[steps == step]) for step in range(last + 1)]
+    return np.asarray(np.stack(found) * shares[:, None])
+
+
+def _some_under_way(problem: Problem) -> bool:
+    """Whether trips last several steps, so that mu sums to the share of agents that are free."""
+    return problem.trips is not None and problem.trips.stages > 0
 
 
 def cell_columns(grid: Grid) -> list[str]:
@@ -208,9 +233,10 @@ def cell_columns(grid: Grid) -> list[str]:
 
 
 def distributions(
-    table: Table, grid: Grid, moment: Int[np.ndarray, "rows"], names: Sequence[str]
+    table: Table, problem: Problem, moment: Int[np.ndarray, "rows"], names: Sequence[str]
 ) -> Float[np.ndarray, "moments cells"]:
     """The distributions of a file of masses; ``names`` are those of all moments, for errors."""
+    grid = problem.grid
     columns = cell_columns(grid)
     cells = np.stack([table.integers(column) for column in columns], axis=-1)
     mass = table.numbers("mass")
@@ -241,11 +267,15 @@ def distributions(
     flow = np.zeros((len(names), grid.n_cells))
     flow.flat[place] = mass[free]
     total = flow.sum(axis=1)
+    away = _some_under_way(problem)
     off = np.abs(total - 1) > MASS_TOLERANCE
+    if away:
+        off &= (total > 1) | (total <= 0)
     if off.any():
         first = int(np.argmax(off))
         raise UserError(
-            f"{table.path}: expected masses that sum to 1 at every time, got {total[first]:.6g} at "
+            f"{table.path}: expected masses that sum to 1 at every time"
+            f"{' (less, if some are under way)' * away}, got {total[first]:.6g} at "
             f"{names[first]}; divide them by their sum"
         )
-    return np.asarray(flow / total[:, None])
+    return flow if away else np.asarray(flow / total[:, None])

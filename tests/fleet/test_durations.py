@@ -12,6 +12,7 @@ from mufield.adapters.shared import as_simulated
 from mufield.finite.system import FiniteSystem
 from mufield.io.checks import Asked
 from mufield.io.episode import read_episode
+from mufield.io.observed import read_mass
 
 GRID = mf.Grid.box(0.0, (1.5, 2.0), (3, 4))
 CELLS, HORIZON = GRID.n_cells, 6
@@ -192,3 +193,23 @@ def test_records_say_how_long_trips_take(tmp_path):
 def test_adapters_which_know_nobody_under_way_refuse_the_system():
     with pytest.raises(mf.UserError, match="last several steps"):
         as_simulated(SYSTEM, {})
+
+
+def test_masses_of_a_file_are_shares_of_those_who_are_free(tmp_path):
+    """Of four vehicles two are under way at step 1; nobody else's share is known without rows."""
+    centre = GRID.centres[0]
+    rows = [
+        {"step": step, "state_0": centre[0], "state_1": centre[1]}
+        for step in range(HORIZON + 1)
+        for _ in range(2 if step == 1 else 4)
+    ]
+    found = read_mass(write(tmp_path / "all.csv", rows), PROBLEM)
+    assert found.sum(axis=1) == pytest.approx([1.0, 0.5, *[1.0] * (HORIZON - 1)])
+    masses = [
+        {"step": step, "cell_0": 0, "cell_1": 0, "mass": float(share)}
+        for step, share in enumerate(found.sum(axis=1))
+    ]
+    path = write(tmp_path / "mass.csv", masses)
+    np.testing.assert_allclose(read_mass(path, PROBLEM), found, atol=1e-6)
+    with pytest.raises(mf.UserError, match=r"sum to 1 at every time, got 0\.5"):
+        read_mass(path, problem_with(durations=None))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from ..errors import UserError
 from ..problem import Problem
@@ -59,16 +59,16 @@ class Regions:
         names: Of the regions.
     """
 
-    demand: Float[np.ndarray, "steps regions regions"]
-    pay: Float[np.ndarray, "steps regions regions"]
-    trip_steps: Int[np.ndarray, "steps regions regions"]
-    drive_steps: Int[np.ndarray, "steps regions regions"]
-    drive_cost: Float[np.ndarray, "steps regions regions"]
-    vehicles: Float[np.ndarray, "regions"]
+    demand: Num[np.ndarray, "..."]
+    pay: Num[np.ndarray, "..."]
+    trip_steps: Num[np.ndarray, "..."]
+    drive_steps: Num[np.ndarray, "..."]
+    drive_cost: Num[np.ndarray, "..."]
+    vehicles: Num[np.ndarray, "..."]
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks; of all tables but the demand, those without steps hold for all."""
+        """Checks; of all tables but the demand, those without steps become tables of all steps."""
         shape = np.shape(self.demand)
         if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
             raise UserError(f"demand must be by step, origin and destination, got shape {shape}")

@@ -10,6 +10,8 @@
 - ``anarchy``: the price of anarchy, and how exploitable the optimum is once agents pay exact tolls,
   as a share of what selfishness costs (bar 1%): rooms with crowded motion, the city, two problems
   on nodes. Also what agents come to by themselves who pay.
+- ``doors``: the same where all agents of one room of the four want into the opposite one, through
+  doors that fill up; ``--out DIR`` draws docs/images/games.png.
 - ``projected``: the city's tolls by district and hour, not negative and bounded.
 - ``obedience``: J if only a share follows the plan.
 - ``speed``: one iteration beside OpenSpiel's, in the discrete four rooms over 40 steps.
@@ -43,6 +45,7 @@ from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield as mf
 from mufield.environments.discrete_rooms import uniform_legal
+from mufield.environments.motions import crowded
 
 GAMES = mf.games
 SOLVERS = {
@@ -147,7 +150,7 @@ def anarchy(report: Report, given: argparse.Namespace) -> None:
     """Exact tolls."""
     worst = 0.0
     with jax.enable_x64(True):
-        for name in ("rooms-crowded", "city", "sis", "seir"):
+        for name in ("rooms-crowded", "city", "seir", "cyber-security"):
             found = GAMES.anarchy(_moves(name))
             share = found.left / found.gap
             worst = max(worst, share)
@@ -164,6 +167,83 @@ def anarchy(report: Report, given: argparse.Namespace) -> None:
     report.claim("exploitability with tolls, by gap", worst, 0.01, side="at most")
 
 
+def crossing() -> Any:
+    """All agents of the lower left room want into the upper right one; crowds slow down."""
+    grid = mf.Grid.from_map(mf.FOUR_ROOMS)
+
+    def reward(state: Any, action: Any, mu: Any) -> Any:
+        return jax.nn.sigmoid(4.0 * (jnp.min(state) - 6.0)) - 0.02 * jnp.sum(action**2)
+
+    problem = mf.Problem(
+        grid=grid,
+        actions=mf.Box(-1.0, 1.0, dim=2),
+        reward=reward,
+        horizon=20,
+        # Nearer to the lower door than to the left one.
+        initial=mf.from_density(grid, 1.0 * np.all(grid.centres < np.array([5.0, 4.0]), axis=1)),
+        noise=0.25,
+        max_move=1.0,
+        pay_end=True,
+    )
+    return mf.SimulatedSystem(problem, crowded)
+
+
+def doors(report: Report, given: argparse.Namespace) -> None:
+    """Two ways through the four rooms."""
+    system = crossing()
+    flow, motion = system.reveal()
+    moves = mf.MoveFlow(flow, motion, system.problem.actions.points(3), interpolate=False)
+    found = GAMES.anarchy(moves, mf.MirrorAscent(sweeps=given.sweeps), GAMES.MirrorDescent(300))
+    paid = found.under(found.tolls)
+    policies = {
+        "optimum": (found.optimum.profile, found.optimum.value),
+        "equilibrium": (found.equilibrium.profile, found.equilibrium.value),
+        "equilibrium with tolls": (paid.profile, paid.value),
+    }
+    flows = {name: flow.rollout(policy, motion).mass for name, (policy, _) in policies.items()}
+    first, second = (system.problem.grid.index_at(*door) for door in ((5, 2), (2, 5)))
+    for name, mass in flows.items():
+        through = float(jnp.sum(mass[:, first])), float(jnp.sum(mass[:, second]))
+        report.row(
+            f"doors, {name}: J; agent steps in the lower and in the left door",
+            f"{float(policies[name][1]):.4f}; {through[0]:.3f}, {through[1]:.3f}",
+        )
+    gains = float(found.equilibrium.exploitability), float(paid.exploitability)
+    report.row("doors: exploitability without and with tolls", f"{gains[0]:.2g}, {gains[1]:.2g}")
+    report.row(
+        "doors: price of anarchy, closed by tolls", f"{found.price:.2%}, {found.closed(paid):.1%}"
+    )
+    report.claim(
+        "doors: exploitability with tolls, by gap", found.left / found.gap, 0.01, side="at most"
+    )
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        titles = {name: f"{name}: J = {float(policies[name][1]):.2f}" for name in flows}
+        _draw_doors(given.out / "games.png", system.problem.grid, flows, titles, found.tolls)
+
+
+def _draw_doors(path: Any, grid: Any, flows: Any, titles: Any, prices: Any) -> None:
+    from matplotlib.figure import Figure
+
+    from mufield import viz
+
+    step = 6
+    figure = Figure(figsize=(16, 3.6), layout="compressed")
+    panels = figure.subplots(1, 4)
+    for axes, (name, mass) in zip(panels, flows.items(), strict=False):
+        viz.draw_field(axes, grid, jnp.mean(mass, axis=0), title=titles[name])
+    paid = prices.from_zero().prices[step]
+    used = prices.mass[step] > 1e-4
+    viz.draw_field(
+        panels[3],
+        grid,
+        jnp.where(used, paid, 0.0),
+        title=f"toll at step {step}",
+        labels=viz.Labels(mass="price of a step in the cell"),
+    )
+    viz.save_figure(figure, path)
+
+
 def _quarters(grid: Any) -> np.ndarray:
     """Districts of the city: nine blocks of five by four cells."""
     x, y = np.floor(np.asarray(grid.centres).T / np.array([[5.0], [4.0]])).astype(int)
@@ -174,7 +254,7 @@ def projected(report: Report, given: argparse.Namespace) -> None:
     """Tolls of the city by district and hour."""
     with jax.enable_x64(True):
         found = GAMES.anarchy(_moves("city"))
-        grid, prices = found.tolls.grid, found.tolls
+        grid, prices = found.optimum.moves.flow.problem.grid, found.tolls
         steps, cells = prices.prices.shape
         hours, high = np.arange(steps) // 4, float(jnp.max(prices.from_zero().prices))
         candidates = {
@@ -208,7 +288,7 @@ def projected(report: Report, given: argparse.Namespace) -> None:
 def obedience(report: Report, given: argparse.Namespace) -> None:
     """The city and an epidemic, if only some obey."""
     with jax.enable_x64(True):
-        for name in ("city", "sis"):
+        for name in ("city", "seir"):
             moves = _moves(name)
             plan = mf.MirrorAscent(sweeps=300).solve(moves)
             row = []
@@ -275,7 +355,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--systems", default="four-rooms,rooms-wind,rooms-crowded,hall-vortex", help="to learn"
     )
-    sections = (equal, known, anarchy, projected, obedience, speed, learned)
+    parser.add_argument("--sweeps", type=int, default=600, help="of the optimum of ``doors``")
+    sections = (equal, known, anarchy, doors, projected, obedience, speed, learned)
     run_sections(
         "games",
         parser,

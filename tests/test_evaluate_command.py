@@ -75,6 +75,16 @@ def test_the_random_policy_needs_no_file(capsys):
     assert evaluated(capsys, "random", *words)[0]["value"] == pytest.approx(wanted)
 
 
+def test_agents_who_think_of_themselves_have_a_row(capsys):
+    rows = evaluated(capsys, "random", "left-right", "--population", "20", "--selfish")
+    # Half on each side pay 0.5 and 1; one agent alone would go left.
+    assert rows[0]["exploitability"] == pytest.approx(0.25, abs=1e-6)
+    assert rows[-1]["by"] == "equilibrium"
+    assert rows[-1]["value"] == pytest.approx(-2 / 3, abs=1e-3)
+    assert rows[-1]["exploitability"] < 1e-3
+    assert rows[-1]["loss"] == pytest.approx(-0.75 + 2 / 3, abs=1e-3)
+
+
 @pytest.fixture
 def capped(monkeypatch):
     """Agents on a line of four cells, of whom at most half may be in the first."""

@@ -3,11 +3,16 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from .flags import Switch
 from .output import Answer, Table, in_percent, waiting
 from .sources import OfPolicy
+
+if TYPE_CHECKING:
+    from ..policies.base import Profile
+    from ..systems import SimulatedSystem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,10 @@ class Evaluate(OfPolicy):
     seed: int = 0
     """Seed of the agents."""
 
+    selfish: Switch = False
+    """Also show what many agents earn if each thinks of itself: an equilibrium over coarse moves.
+    `exploitability` is what one agent gains by leaving the policy, or the equilibrium, alone."""
+
     def __call__(self) -> Answer:
         if min(self.population, default=0) < 1 or self.episodes < 2 or not 0 < self.level < 1:
             raise UserError(
@@ -63,6 +72,11 @@ class Evaluate(OfPolicy):
             level=self.level,
             seed=self.seed,
         )
+        if self.selfish:
+            rows = [row | {"exploitability": None} for row in rows]
+            rows[0]["exploitability"], value, gain = _selfish(system, profile)
+            figures = {"value": value, "loss": rows[0]["value"] - value, "exploitability": gain}
+            rows.append(rows[0] | {"by": "equilibrium"} | figures)
         named = [row | {"population": _name(row)} for row in rows]
         shown: list[Table | str] = [_table(named)]
         if rows[1]["population"] is None:
@@ -75,12 +89,27 @@ class Evaluate(OfPolicy):
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     columns = {"population": "population", "J": "value", "from": "low", "to": "high"}
-    more = ("loss", "satisfied", "margin")
+    more = ("loss", "exploitability", "satisfied", "margin")
     columns |= {name: name for name in more if name in rows[0]}
     return Table(in_percent(rows, "satisfied", "margin"), columns, texts=("population",))
 
 
+def _selfish(system: "SimulatedSystem", profile: "Profile") -> tuple[float, float, float]:
+    """The exploitability of a policy, J of an equilibrium, and the exploitability of that."""
+    from ..flow.moves import MoveFlow, coarse_moves
+    from ..games import MirrorDescent, exploitability
+
+    flow, motion = system.reveal()
+    flow = flow.centred
+    listed = coarse_moves(flow.problem.actions)
+    gain = exploitability(flow, motion, profile, listed)
+    found = MirrorDescent(300).solve(MoveFlow(flow, motion, listed))
+    return gain, float(found.value), float(found.exploitability)
+
+
 def _name(row: dict[str, Any]) -> str:
+    if row["by"] == "equilibrium":
+        return "each agent for itself"
     if row["by"] == "cell centres":
         return "as planned: all at their cells' centres"
     size = row["population"]

@@ -9,6 +9,7 @@ with the reward itself, and not its derivative by mu. The exploitability of a po
 best response earns more than the policy; one that cannot be exploited is a Nash equilibrium.
 """
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -164,22 +165,21 @@ def _with_followers(
             "a share that follows the plan is not supported where trips take several steps; give "
             "trips of one step"
         )
-    shares = jnp.stack([followers.share, 1.0 - followers.share])
 
-    def one(parts: Array, row: tuple[Array, Array, Step]) -> tuple[Array, tuple[Mass, Scalar]]:
+    def one(parts: Array, row: tuple[Array, Step]) -> tuple[Array, tuple[Mass, Scalar]]:
+        mass = jnp.sum(parts, axis=0)
+
         def advance(parts: Array) -> tuple[Array, Scalar]:
-            mass = jnp.sum(parts, axis=0)
-            pairs = [
-                moves.step(part[:, None] * law, mass, row[2], exact=exact)
-                for part, law in zip(parts, row[:2], strict=True)
-            ]
-            return jnp.stack([after for after, _ in pairs]), pairs[0][1] + pairs[1][1]
+            step = partial(moves.step, seen=mass, step=row[1], exact=exact)
+            after, paid = jax.vmap(step)(parts[..., None] * row[0])
+            return after, jnp.sum(paid)
 
-        after, paid = if_begun(problem, row[2], advance, parts)
-        return after, (jnp.sum(parts, axis=0), paid)
+        after, paid = if_begun(problem, row[1], advance, parts)
+        return after, (mass, paid)
 
-    start = shares[:, None] * problem.initial
-    end, (before, rewards) = jax.lax.scan(one, start, (followers.weights, weights, problem.steps))
+    start = jnp.stack([followers.share, 1.0 - followers.share])[:, None] * problem.initial
+    laws = jnp.stack([followers.weights, weights], axis=1)
+    end, (before, rewards) = jax.lax.scan(one, start, (laws, problem.steps))
     last = jnp.sum(end, axis=0)
     mass = jnp.concatenate([before, last[None]])
     return assemble_rollout(moves.phi(exact=exact), problem, mass, rewards, last)

@@ -27,7 +27,6 @@ from ..interfaces import Reward
 from ..planning.certificate import plan_derivatives
 from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem
-from ..space.grid import Grid
 from ..space.measure import MeanField
 from .response import check_game
 
@@ -38,12 +37,10 @@ class Tolls(eqx.Module):
     Attributes:
         prices: For steps 0, ..., H and each cell; the last row counts only if the end is paid.
         mass: The population along the plan that the tolls are for.
-        grid: The space.
     """
 
     prices: Float[Array, "steps cells"]
     mass: Masses
-    grid: Grid = eqx.field(static=True)
 
     @property
     def revenue(self) -> Scalar:
@@ -53,18 +50,17 @@ class Tolls(eqx.Module):
     def from_zero(self) -> "Tolls":
         """The same tolls, at every step least zero: what all pay alike changes nothing.
 
-        The least is taken over the cells where the plan has agents.
+        The least is taken over the cells where the plan has agents. Where trips take several steps
+        agents under way pay nothing, so that this does change something.
         """
         used = self.mass > 1e-6 * jnp.max(self.mass, axis=1, keepdims=True)
         least = jnp.min(jnp.where(used, self.prices, jnp.inf), axis=1, keepdims=True)
-        return Tolls(self.prices - least, self.mass, self.grid)
+        return Tolls(self.prices - least, self.mass)
 
     def projected(
         self,
         districts: Int[Any, "cells"],
         hours: Int[Any, "steps"] | None = None,
-        *,
-        least: float = 0.0,
         most: float = float("inf"),
     ) -> "Tolls":
         """Simpler tolls: one price for each district and hour, within bounds.
@@ -74,8 +70,7 @@ class Tolls(eqx.Module):
         Args:
             districts: The number of each cell's district.
             hours: The number of each step's hour, for steps 0, ..., H; by default each step is one.
-            least: No price is below; zero, as nobody is paid to drive.
-            most: No price is above.
+            most: No price is above; none is below zero.
         """
         steps, cells = self.prices.shape
         place = np.asarray(districts)
@@ -91,8 +86,8 @@ class Tolls(eqx.Module):
         total = np.bincount(group.ravel(), weights.ravel())
         sums = np.bincount(group.ravel(), (weights * paid).ravel())
         mean = sums / np.where(total > 0, total, 1.0)
-        prices = jnp.asarray(np.clip(mean, least, most)[group], dtype=self.prices.dtype)
-        return Tolls(prices, self.mass, self.grid)
+        prices = jnp.asarray(np.clip(mean, 0.0, most)[group], dtype=self.prices.dtype)
+        return Tolls(prices, self.mass)
 
     def table(self, districts: Int[Any, "cells"]) -> Float[np.ndarray, "steps districts"]:
         """The mean price of each step and district, over the agents of the plan who are there."""
@@ -124,7 +119,7 @@ def tolls(flow: Flow, motion: Motion, policy: Any) -> Tolls:
             "the tolls are not finite: motion or reward have no derivative by mu along the plan; "
             "for logarithms of mu use mufield.log_mass"
         )
-    return Tolls(-effects, mass, flow.problem.grid)
+    return Tolls(-effects, mass)
 
 
 @eqx.filter_jit
@@ -138,11 +133,10 @@ class PricedReward(eqx.Module):
 
     reward: Reward
     prices: Float[Array, "steps cells"]
-    grid: Grid = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
         """What is left of the reward."""
-        price = self.prices[mu.step, self.grid.index_of(state)]
+        price = self.prices[mu.step, mu.grid.index_of(state)]
         return jnp.asarray(self.reward(state, action, mu)) - price
 
 
@@ -157,5 +151,5 @@ def priced(flow: Flow, prices: Tolls) -> Flow:
             f"tolls must have a row for each of {problem.horizon + 1} steps and a column for each "
             f"of {problem.grid.n_cells} cells, got the shape {prices.prices.shape}"
         )
-    reward = PricedReward(problem.reward, prices.prices, problem.grid)
+    reward = PricedReward(problem.reward, prices.prices)
     return flow.of_problem(problem.replace(reward=reward))

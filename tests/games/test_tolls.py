@@ -52,17 +52,17 @@ def test_a_toll_is_what_one_more_agent_costs_the_others():
     np.testing.assert_allclose(prices.mass, response.rollout.mass, atol=1e-12)
     mass = response.rollout.mass[2]
 
+    @jax.jit
     def value(mass):
         rest = moves.flow.problem.replace(initial=mass, first=jnp.asarray(2, jnp.int32))
         return mf.MoveFlow(flow.of_problem(rest), motion).rollout(weights).value
 
+    # The agent's own way through the rest, with those it meets there paying their tolls too.
+    own = games.respond(mf.MoveFlow(games.priced(flow, prices), motion), weights)
     size = 1e-5
     for node in range(5):
         more = size * jnp.eye(5)[node]
         slope = float(value(mass + more) - value(mass - more)) / (2 * size)
-        # The agent's own way through the rest, with those it meets there paying their tolls too.
-        game = games.priced(flow, prices)
-        own = games.respond(mf.MoveFlow(game, motion), weights)
         worth = float(weights[2, node] @ own.values[2, node])
         assert slope == pytest.approx(worth, abs=1e-6)
 
@@ -138,7 +138,6 @@ def test_between_all_obey_and_none_there_is_a_share(found):
     assert float(none.value) < float(half.value) < float(everybody.value)
     assert float(half.exploitability) < 1e-2
     np.testing.assert_allclose(half.mass.sum(axis=1), 1.0, atol=1e-9)
-    # Agents who respond to a share as large as that, but alone: no more than the plan's own gap.
     with pytest.raises(mf.UserError, match="from 0 to 1"):
         games.Followers(plan, 1.5)
     with pytest.raises(mf.UserError, match="must have the shape"):

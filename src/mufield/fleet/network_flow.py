@@ -88,7 +88,7 @@ class RegionPlan(NamedTuple):
 
 
 def network_flow(
-    demand: Pairs, pay: Pairs, trip_steps: Pairs, drive_steps: Pairs, drive_cost: Pairs,
+    demand: Pairs, pay: Pairs, trip_steps: Pairs, drive_steps: Pairs, drive_cost: Pairs, *,
     starts: Float[np.ndarray, "steps regions"],
     random: Float[np.ndarray, "steps regions"],
 ) -> tuple[float, np.ndarray, np.ndarray]:  # fmt: skip

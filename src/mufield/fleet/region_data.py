@@ -112,12 +112,13 @@ def regions_from_trips(
 
     number(minutes, "minutes, the length of a step,", 1e-3)
     lasts, paid = records.minutes, records.fare
-    if not records.by_zone or lasts is None or (paid is None and fare is None):
+    if fare is not None and lasts is not None:
+        paid = fare * lasts
+    if not records.by_zone or lasts is None or paid is None:
         raise UserError(
             "expected records with the columns origin, destination, minutes (or dropoff_time) and "
             "fare (or fare=..., of a minute); records with coordinates have `city` and `model`"
         )
-    paid = fare * lasts if fare is not None else paid
     names, codes = np.unique([*records.pickup, *records.dropoff], return_inverse=True)
     pair, count = tuple(codes.reshape(2, -1)), _checked(len(names))
     by_hour, pay = np.zeros((2, 24, count, count))

@@ -116,7 +116,7 @@ class Regions:
             later = state.arriving[: len(starts) - 1]
             starts[0], starts[1 : 1 + len(later)] = state.free, later
             random[0] = 0.0
-        return RegionPlan(first, *network_flow(demand, *others, starts, random))
+        return RegionPlan(first, *network_flow(demand, *others, starts=starts, random=random))
 
     def dispatch(self, state: FleetState) -> Orders:
         """The orders of a step, planned anew from what is seen."""

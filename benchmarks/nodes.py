@@ -40,7 +40,7 @@ from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield as mf
 from mufield.environments.registry import FIELD
-from mufield.planning.ascent import regular_moves
+from mufield.planning.moves import regular_moves
 
 CONCAVE = ("left-right", "beach-bar", "crowd-line", "crowd-square")
 LEARNED = tuple(name for name in FIELD if name not in ("garnet", "braess"))

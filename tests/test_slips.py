@@ -47,7 +47,7 @@ SLIPS = {
     "mf.make('four-rooms', horizon=10**9)": "take a shorter horizon",
     "mf.SimulatedSystem(rooms.problem, lambda s, a, mu: s + 1j * a)": "complex",
     "mf.plan(rooms.reveal()[0], lambda s, a, mu: s + 1j * a)": "real numbers, got complex",
-    "mf.plan(rooms.reveal()[0], lambda s, a, mu: s + 1j * a, starts=0, warm=[rest])": "got complex",
+    "mf.plan(rooms.reveal()[0], lambda s, a, mu: s + 1j * a, random=True)": "got complex",
     "mf.MoveFlow(rooms.reveal()[0], lambda s, a, mu: s + 1j * a)": "real numbers, got complex",
     "rooms.reveal()[0].rollout(rest, lambda s, a, mu: s + 1j * a)": "real numbers, got complex",
     "mf.make('swarm', cells='a')": "shape must be real numbers",

@@ -23,7 +23,6 @@ MIRROR = MirrorPlanner(points=5, sweeps=15)
 SHORT = {"steps": 6, "table_steps": 4, "fit_steps": 5, "sweeps": 5, "points": 3}
 TABLE = GradientPlanner(Table(), **SHORT)
 NETWORK = GradientPlanner(Network(width=4, depth=1), **SHORT)
-SCATTERED = GradientPlanner(Table(scatter=2), **SHORT)
 
 
 @lru_cache

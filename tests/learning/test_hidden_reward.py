@@ -39,7 +39,7 @@ from mufield.finite.system import FiniteSystem
 from mufield.flow.rollout import end_reward
 from mufield.models.base import AbstractModel, Prediction, predict_rows
 from mufield.models.data import Transitions
-from mufield.planning.ascent import regular_moves
+from mufield.planning.moves import regular_moves
 from mufield.policies import Unseen
 from mufield.space.measure import mean_field_at
 

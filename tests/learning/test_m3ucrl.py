@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY, MIRROR, NETWORK, SCATTERED, TABLE, SureFamily, corridor
+from small import FAMILY, MIRROR, NETWORK, TABLE, SureFamily, corridor
 
 import mufield
 from mufield import (
@@ -56,7 +56,6 @@ def learner():
         (MIRROR, Thompson()),
         (MIRROR, Greedy()),
         (TABLE, Hallucinated()),
-        pytest.param(SCATTERED, Hallucinated(), marks=pytest.mark.nightly),
         (NETWORK, Hallucinated()),
         pytest.param(NETWORK, Greedy(), marks=pytest.mark.nightly),
     ],

@@ -8,7 +8,7 @@ from small import corridor, sure
 
 from mufield import Bonus, Flow, Greedy, Hallucinated, Thompson
 from mufield.learning.optimism import HallucinatedMotion
-from mufield.planning.ascent import regular_moves
+from mufield.planning.moves import regular_moves
 from mufield.space.measure import mean_field_at
 
 KEY = jax.random.key(0)

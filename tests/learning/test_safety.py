@@ -13,7 +13,7 @@ import mufield as mf
 from mufield.constraints.outcomes import Outcomes, episode
 from mufield.learning.optimism import MeanMotion
 from mufield.learning.safety import ModelSamples, sampled_outcomes, weights_of
-from mufield.planning.ascent import regular_moves
+from mufield.planning.moves import regular_moves
 
 GRID = mf.Grid.from_map(".....\n..#..\n.....")
 DOOR = [(2, 2)]

@@ -10,7 +10,7 @@ from open_spiel.python.mfg.games import factory
 
 import mufield as mf
 from mufield.environments.registry import FIELD
-from mufield.planning.ascent import regular_moves
+from mufield.planning.moves import regular_moves
 
 
 def uniform_there(game):

@@ -20,11 +20,12 @@ from mufield import (
     point_mass,
 )
 from mufield.planning import BPTT, gradient
-from mufield.planning.ascent import regular_moves
 from mufield.planning.gradient import fit, table_start
+from mufield.planning.kinds import table_of
+from mufield.planning.moves import regular_moves
 from mufield.policies import network_profile
 from mufield.policies.encoders import Here, Pooled, Unseen
-from mufield.policies.network import SquashedTable, squash, unsquash
+from mufield.policies.network import squash, unsquash
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ def random_table(key=KEY):
 
 def even_table(size):
     actions = jnp.full((4, SMALL.n_cells, 2), size)
-    return Profile.stacked(SquashedTable.around(BOX, actions, 0 * actions, 1), 4)
+    return table_of(FLOW.problem, BOX, actions)
 
 
 @pytest.mark.parametrize("mu", [Unseen(), Pooled(1), Pooled(2), Here()], ids=str)
@@ -111,7 +112,8 @@ def test_a_plan_is_no_worse_than_the_last_one_by_the_motion_itself(monkeypatch):
     monkeypatch.setattr(gradient, "tabulated", backwards)
     planner = GradientPlanner(Table(), steps=20, table_steps=4, sweeps=10, points=3)
     best = plan(FLOW, walk, ascent=BPTT(steps=60, learning_rate=0.1))
-    memory = Table().as_start(FLOW.problem, BOX, best.profile)
+    actions = FLOW.mean_actions(best.profile, FLOW.rollout(best.profile, walk).mass)
+    memory = table_of(FLOW.problem, BOX, actions)
     found = planner.plan(FLOW, walk, BOX, KEY, memory)
     assert float(found.value) == pytest.approx(float(FLOW.value(memory, walk)), rel=1e-9)
     assert float(found.value) == pytest.approx(float(FLOW.value(found.profile, walk)), rel=1e-9)
@@ -142,8 +144,6 @@ def test_starts_must_be_alike_and_at_least_one():
         BPTT().init([random_table(), network_profile(FLOW.problem, KEY)])
     with pytest.raises(ValueError, match="at least one"):
         plan(FLOW, walk, starts=0)
-    with pytest.raises(ValueError, match="profiles of TablePolicy"):
-        plan(FLOW, walk, starts=0, warm=[network_profile(FLOW.problem, KEY)])
 
 
 @pytest.mark.nightly
@@ -154,14 +154,12 @@ def test_global_starts_beat_random_ones_on_a_small_map():
     random = plan(FLOW, walk, ascent=quick, random=True, starts=2)
     assert random.history.shape[1] == 2
     assert float(best.value) >= float(random.value) - 0.02
-    warm = plan(FLOW, walk, ascent=quick, starts=0, warm=[best.profile])
-    assert float(warm.value) >= float(best.value) - 1e-9
 
 
 @pytest.mark.nightly
 def test_networks_are_fitted_to_tables_and_improved():
     moves = regular_moves(FLOW, walk, BOX, points=9)
-    table, _ = table_start(FLOW, BOX, 1, moves, sweeps=40)
+    table, _ = table_start(FLOW, BOX, moves, sweeps=40)
     rollout = FLOW.rollout(table, walk)
     actions = FLOW.mean_actions(table, rollout.mass)
     network = network_profile(FLOW.problem, KEY, width=16)

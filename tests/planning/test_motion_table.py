@@ -8,8 +8,7 @@ from helpers import walk, walking_problem
 
 from mufield import Box, Flow, GradientPlanner, Grid, Hallucinated, Table
 from mufield.flow.motion_table import MotionTable, tabulated
-from mufield.flow.motions import AbstractJointMotion, dependence
-from mufield.planning.gradient import AtUniformMu
+from mufield.flow.motions import AbstractJointMotion
 from mufield.space.measure import mean_field_at
 
 GRID = Grid.from_map("..\n.#")
@@ -69,16 +68,6 @@ def test_what_cannot_be_tabulated_stays_as_it_is():
     assert tabulated(PROBLEM, far_seeing, BOX) is far_seeing
     large = walking_problem(Grid.box((0.0, 0.0), (300.0, 300.0), (300, 300)))
     assert tabulated(large, plain, BOX) is plain
-
-
-@pytest.mark.parametrize("motion", [crowded, far_seeing])
-def test_at_uniform_mu_is_the_motion_where_agents_are_spread_evenly(motion):
-    even, state = jnp.full(3, 1 / 3), jnp.asarray(GRID.centres[1])
-    action, alone = jnp.array([0.3, 1.1]), jnp.array([0.0, 0.0, 1.0])
-    found = AtUniformMu(motion=motion, action_dim=2)
-    wanted = motion(state, action, mean_field_at(GRID, even, state))
-    np.testing.assert_allclose(found(state, action, mean_field_at(GRID, alone, state)), wanted)
-    assert not dependence(PROBLEM, found).mu
 
 
 def test_a_table_moves_agents_from_where_they_stand():

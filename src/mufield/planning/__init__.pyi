@@ -12,8 +12,8 @@ from .kinds import Table as Table
 from .mirror import MirrorAscent as MirrorAscent
 from .mirror import MirrorResult as MirrorResult
 from .mirror_planner import MirrorPlanner as MirrorPlanner
+from .moves import Refinement as Refinement
 from .planner import AbstractPlanner as AbstractPlanner
 from .planner import Plan as Plan
-from .refine import Refinement as Refinement
 from .shocks import PathPlan as PathPlan
 from .shocks import plan_over_paths as plan_over_paths

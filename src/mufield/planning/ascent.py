@@ -1,4 +1,4 @@
-"""Sweeps of mirror ascent: its moves, the state of an ascent, and one step of it.
+"""Sweeps of mirror ascent: the state of an ascent, and one step of it.
 
 Every sweep multiplies each move's weight by the exponential of its value, with Nesterov's momentum,
 and is undone if the objective fell.
@@ -14,15 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Scalar
-from ..actions import MoveSet
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.backward import Sweep, Weights
-from ..flow.flow import Flow
-from ..flow.moves import MoveFlow, coarse_moves
-from ..flow.rollout import Rollout
-from ..problem import Motion
-from .planner import Actions
-from .refine import FreeMoves, Refinement
+from ..flow.moves import MoveFlow
+from ..problem import Problem
+from .moves import FreeMoves
 
 
 class StepRule(eqx.Module):
@@ -56,7 +52,7 @@ class MirrorState(eqx.Module):
         upper: Least J + gap of all sweeps so far.
         sweeps: Number of sweeps done.
         lagrangian: The multipliers of the problem's constraints, if it has any.
-        free: The moves, if sweeps change them as well.
+        free: The moves, if sweeps change them, too.
     """
 
     logits: Weights
@@ -96,58 +92,6 @@ class MirrorState(eqx.Module):
         return jnp.zeros_like(self.value) if penalty is None else penalty.violation
 
 
-def regular_moves(
-    flow: Flow, motion: Motion, actions: Actions, *, points: int | None = None, controls: int = 2
-) -> MoveFlow:
-    """The flow over a regular set of moves.
-
-    If the flow's actions have more axes than ``actions``, the moves are all pairs of an action
-    and a control eta in [-1, 1]^p; pairs with the same action are neighbours.
-
-    Args:
-        flow: The flow of the problem to plan in.
-        motion: The law of motion.
-        actions: What agents can do.
-        points: Actions on each axis of a box; by default those of `coarse_moves`.
-        controls: Values of eta on each axis; 2 stands for the corners of [-1, 1]^p and its centre,
-            the middle of the confidence band.
-    """
-    own = own_moves(actions, points)
-    size = flow.problem.actions.dim - actions.dim
-    if size == 0:
-        return MoveFlow(flow, motion, own)
-    etas = jnp.asarray(flow.problem.grid.controls(controls), own.dtype)
-    pairs = (*own.shape[:-1], len(etas))
-    joint = [
-        jnp.broadcast_to(own[..., None, :], (*pairs, own.shape[-1])),
-        jnp.broadcast_to(etas, (*pairs, size)),
-    ]
-    moves = jnp.concatenate(joint, axis=-1).reshape(*own.shape[:-2], -1, own.shape[-1] + size)
-    return MoveFlow(flow, motion, moves, group=len(etas))
-
-
-def own_moves(actions: Actions, points: int | None) -> Float[Array, "*cells moves action_dim"]:
-    """The moves of `regular_moves` without controls."""
-    if points is None or isinstance(actions, MoveSet):
-        return coarse_moves(actions)
-    return actions.points(points)
-
-
-def uniform_weights(moves: MoveFlow) -> Weights:
-    """All moves equally likely."""
-    # Else XLA would fold this large constant, which takes seconds.
-    weights: Weights = jax.lax.optimization_barrier(moves.uniform())
-    return weights
-
-
-def rest_weights(moves: MoveFlow) -> Weights:
-    """Agents at rest: the move that is nearest to it in each cell, without any control."""
-    rest = jnp.asarray(moves.flow.problem.actions.rest, dtype=moves.actions.dtype)
-    nearest = jnp.argmin(jnp.sum((moves.actions - rest) ** 2, axis=-1), axis=-1)
-    weights = jax.nn.one_hot(nearest, moves.actions.shape[-2], dtype=moves.actions.dtype)
-    return jnp.broadcast_to(weights, moves.uniform().shape)
-
-
 def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
     """The weights of agents' own actions, whatever the control eta."""
     return state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
@@ -156,16 +100,20 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
 @eqx.filter_jit
 def begin_ascent(
     moves: MoveFlow,
-    weights: Weights,
+    weights: Weights | None = None,
+    *,
     rule: StepRule,
-    bound: bool,
+    bound: bool = False,
     lagrangian: AugmentedLagrangian | None = None,
     free: FreeMoves | None = None,
 ) -> MirrorState:
-    """The state before the first step, from the first policy's weights.
+    """The state before the first step, by default with all moves equally likely.
 
     ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change.
     """
+    if weights is None:
+        # Else XLA would fold this large constant, which takes seconds.
+        weights = jax.lax.optimization_barrier(moves.uniform())
     # A move of weight zero would never come back.
     logits = jnp.log(jnp.maximum(weights, 1e-12))
     weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
@@ -293,58 +241,41 @@ def interpolates(moves: MoveFlow) -> bool:
 
 
 @eqx.filter_jit
-def final_rollout(moves: MoveFlow, state: MirrorState) -> Rollout:
-    """The flow of a state's policy by the motion itself, where sweeps went by interpolation."""
-    return moves.rollout(state.weights) if interpolates(moves) else state.sweep.rollout
+def with_true_flow(moves: MoveFlow, state: MirrorState) -> MirrorState:
+    """The state with its flow and J by the motion itself, where sweeps went by interpolation."""
+    if not interpolates(moves):
+        return state
+    rollout = moves.rollout(state.weights)
+    return replace(state, sweep=replace(state.sweep, rollout=rollout))
+
+
+def is_better(problem: Problem, new: MirrorState, old: MirrorState) -> Bool[Array, ""]:
+    """Whether a state earns more; one that satisfies the constraints is better than one that not.
+
+    False if its J or a derivative is not finite, or if it violates a constraint.
+    """
+
+    def feasible(state: MirrorState) -> Bool[Array, ""]:
+        if problem.constraints is None:
+            return jnp.asarray(True)
+        margins = problem.margins(state.sweep.rollout.mass)
+        return jnp.min(margins) >= -problem.constraints.tolerance
+
+    more = jnp.isfinite(new.planned) & (new.value > old.value)
+    return feasible(new) & (more | ~feasible(old))
 
 
 @eqx.filter_jit
-def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> tuple[MirrorState, Rollout]:
-    """The end of an ascent and its flow, or another state that earns more by the motion itself.
+def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorState:
+    """The end of an ascent, or another state that is better by the motion itself.
 
-    A sweep is undone where J falls, but J of a sweep may be approximate. With constraints, states
-    that satisfy them come first.
+    A sweep is undone where J falls, but J of a sweep may be approximate.
     """
-    problem = moves.flow.problem
-
-    def feasible(rollout: Rollout) -> Bool[Array, ""]:
-        if problem.constraints is None:
-            return jnp.asarray(True)
-        return jnp.min(problem.margins(rollout.mass)) >= -problem.constraints.tolerance
-
-    best = end, final_rollout(moves, end)
+    best = with_true_flow(moves, end)
     for other in others:
         upper = _least(other.upper, end.upper)
         state = replace(other, lagrangian=end.lagrangian, upper=upper, sweeps=end.sweeps)
-        rollout = final_rollout(moves, state)
-        now, then = feasible(rollout), feasible(best[1])
-        more = jnp.isfinite(state.planned) & (rollout.value > best[1].value)
-        better = now & (more | ~then)
-        best = jax.tree.map(partial(jnp.where, better), (state, rollout), best)
+        state = with_true_flow(moves, state)
+        better = is_better(moves.flow.problem, state, best)
+        best = jax.tree.map(partial(jnp.where, better), state, best)
     return best
-
-
-def refine(
-    moves: MoveFlow,
-    motion: Motion,
-    state: MirrorState,
-    rule: StepRule,
-    refinement: Refinement,
-    points: int,
-) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps 2"]]:
-    """The flow over the found moves, the last state there, J and gap after each sweep.
-
-    Args:
-        moves: The flow over the coarse moves.
-        motion: The law of motion, or a table of it.
-        state: The last state of the ascent over the coarse moves.
-        rule: How long steps are.
-        refinement: How many moves are kept, and how many sweeps are made.
-        points: Number of coarse actions on each axis; controls have three values.
-    """
-    free, weights = refinement.start(moves, state.weights, points)
-    fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
-    start = begin_ascent(fine, weights, rule, False, state.lagrangian, free)
-    sweeps = refinement.sweeps
-    end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps, rule, False)
-    return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures

@@ -22,6 +22,8 @@ from ..flow.checks import check_planned
 from ..flow.flow import Flow
 from ..policies.base import Profile
 from ..problem import Motion
+from .mirror import MirrorAscent
+from .moves import regular_moves
 from .planner import late_gain, note_of, outcome_of
 
 
@@ -177,8 +179,8 @@ class BPTT(eqx.Module):
         """
         constraints = flow.problem.constraints
         if constraints is not None and lagrangian is None:
-            one = jnp.ones((), dtype=flow.problem.initial.dtype)
-            lagrangian = constraints.lagrangian(flow.problem.begun, one)
+            moves = regular_moves(flow.centred, motion, flow.problem.actions)
+            lagrangian = MirrorAscent(bound=False).init(moves).lagrangian
         state = self.init(starts, lagrangian)
         history = np.zeros((0, len(starts)))
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:

@@ -155,35 +155,12 @@ def check_class(flow: Flow, motion: Motion) -> None:
 
 
 def is_concave(flow: Flow, motion: Motion) -> bool:
-    """Whether the problem passes `check_class`.
-
-    Planners ask often, so answers are remembered, with all that they depend on.
-    """
-    problem = flow.problem
-    if dependence(problem, motion).mu or trips_see_mu(problem):
-        return False
-    actions = problem.actions
-    moves = (actions.lower, actions.upper) if isinstance(actions, Box) else actions.moves.tobytes()
-    steps = (problem.first_step, problem.paid_steps, problem.initial.dtype.name)
-    question: Any = (problem.grid, problem.reward, moves, *steps)
-    try:
-        if question in _answers:
-            return _answers[question]
-    except TypeError:  # rewards that hold arrays cannot be hashed
-        question = None
+    """Whether the problem passes `check_class`."""
     try:
         check_class(flow, motion)
-        answer = True
     except OutsideClassError:
-        answer = False
-    if question is not None:
-        if len(_answers) >= 64:
-            _answers.clear()
-        _answers[question] = answer
-    return answer
-
-
-_answers: dict[Any, bool] = {}
+        return False
+    return True
 
 
 def _most_upward(flow: Flow) -> tuple[float, float]:

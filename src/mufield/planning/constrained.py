@@ -12,14 +12,7 @@ from jaxtyping import Array
 from .._types import Scalar
 from ..constraints.lagrangian import AugmentedLagrangian, InfeasibleError
 from ..flow.moves import MoveFlow
-from .ascent import (
-    MirrorState,
-    StepRule,
-    ascend,
-    begin_ascent,
-    final_rollout,
-    own_weights,
-)
+from .ascent import MirrorState, StepRule, ascend, begin_ascent, own_weights, with_true_flow
 from .planner import LeastMargins
 
 
@@ -37,17 +30,14 @@ def constrained_ascent(
     rule = _lagrangian(state).rule
     last = round(rule.polish_share * sweeps)
     first = sweeps - last
-    if least is None:
-        state = ascend(moves, state, jnp.asarray(first), first, steps, False)[0]
-    else:
-        every = rule.sample_every
+    every = first if least is None else rule.sample_every
 
-        def one(number: Array, state: MirrorState) -> MirrorState:
-            count = jnp.minimum(every, first - number * every)
-            state = ascend(moves, state, count, every, steps, False)[0]
-            return _with_margins(moves, state, least)
+    def one(number: Array, state: MirrorState) -> MirrorState:
+        count = jnp.minimum(every, first - number * every)
+        state = ascend(moves, state, count, every, steps, False)[0]
+        return state if least is None else _with_margins(moves, state, least)
 
-        state = jax.lax.fori_loop(0, -(-first // every), one, state)
+    state = jax.lax.fori_loop(0, -(-first // max(every, 1)), one, state)
     return _polish(moves, state, steps, sweeps=last, weight=rule.polish_weight)
 
 
@@ -58,7 +48,7 @@ def make_feasible(moves: MoveFlow, state: MirrorState, steps: StepRule, bound: b
     pace = state.step_size / rule.polish_weight
     state = _polish(moves, state, steps, weight=rule.polish_weight, **settings)
     for _ in range(rule.polish_rounds):
-        least = jnp.min(moves.flow.problem.margins(final_rollout(moves, state).mass))
+        least = jnp.min(moves.flow.problem.margins(with_true_flow(moves, state).sweep.rollout.mass))
         if not least < 0:
             break
         # Where nothing was left to gain, steps have shrunk to nothing.
@@ -82,7 +72,7 @@ def prove_infeasible(moves: MoveFlow, sweeps: int, steps: StepRule) -> None:
 
     problem = moves.flow.problem.replace(reward=nothing)
     unpaid: MoveFlow = eqx.tree_at(lambda m: m.flow.problem, moves, problem)
-    state = begin_ascent(unpaid, unpaid.uniform(), steps, True)
+    state = begin_ascent(unpaid, rule=steps, bound=True)
     lagrangian = replace(_lagrangian(state), weight=jnp.ones_like(state.step_size))
     state, at_once = _restart(unpaid, state, lagrangian, True), 20
     for _ in range(0, sweeps, at_once):

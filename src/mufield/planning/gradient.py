@@ -6,7 +6,6 @@ randomised moves, networks are fitted to that table.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -16,22 +15,20 @@ import optax
 from jaxtyping import Array, Float
 
 from .._runtime import enable_compilation_cache
-from .._types import Action, Key, Mass, Masses, State
+from .._types import Key, Mass, Masses
 from ..actions import Box
 from ..checks import is_a
 from ..constraints.lagrangian import AugmentedLagrangian
+from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
-from ..flow.motions import AbstractJointMotion, hallucinated, prediction_of
 from ..flow.moves import MoveFlow
-from ..flow.rollout import Rollout
 from ..policies.base import Profile
 from ..problem import Motion
-from ..space.measure import MeanField
-from .ascent import regular_moves
 from .bptt import BPTT, BPTTResult
-from .kinds import Network, PolicyKind, Table, box_of, perturbed, table_around, without_controls
-from .mirror_planner import ascent_from_uniform
+from .kinds import Network, PolicyKind, Table, box_of, perturbed, table_of, without_controls
+from .mirror import MirrorAscent
+from .moves import regular_moves
 from .planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
 
 
@@ -43,7 +40,6 @@ def plan(
     key: Key | None = None,
     starts: int = 1,
     random: bool = False,
-    warm: Sequence[Profile] = (),
     ascent: BPTT | None = None,
     progress: bool = False,
 ) -> BPTTResult:
@@ -55,15 +51,11 @@ def plan(
         flow: The problem's flow. With ``within_cells=True`` gradient ascent goes through that flow;
             the start by mirror ascent is of the flow from cell centres.
         motion: The law of motion.
-        policy: `Table`, the default, or `Network`. With a ``scatter`` of 5 or so, agents draw
-            their actions at random; if agents start together, this earns more than any
-            deterministic plan.
+        policy: `Table`, the default, or `Network`.
         key: Randomness of networks and of random starts.
-        starts: Number of new starts, the best of which is kept; zero to use ``warm`` alone.
-        random: Whether new starts are random instead of made from mirror ascent's plan. In the
-            four rooms networks then end with a J about one lower.
-        warm: More profiles to start from, such as earlier plans: networks of the same sizes, or
-            for a table any `TablePolicy`.
+        starts: Number of starts, the best of which is kept.
+        random: Whether they are random instead of made from mirror ascent's plan. In the four
+            rooms networks then end with a J about one lower.
         ascent: The gradient ascent; by default one that suits the kind of policy.
         progress: Whether to show a bar.
 
@@ -72,17 +64,16 @@ def plan(
     enable_compilation_cache()
     kind: PolicyKind = Table() if policy is None else policy
     is_a(kind, (Table, Network), "the kind of policy", "give mufield.Table() or mufield.Network()")
+    if starts < 1:
+        raise UserError(f"gradient ascent needs at least one start, got {starts}")
     problem, actions = flow.problem, box_of(flow.problem.actions)
-    keys = list(jax.random.split(jax.random.key(0) if key is None else key, max(starts, 1)))
-    profiles, lagrangian = [kind.as_start(problem, actions, each) for each in warm], None
-    if starts:
-        new = [kind.random(problem, actions, each) for each in keys]
-        if not random:
-            moves = regular_moves(flow.centred, motion, actions, points=9)
-            table, lagrangian = table_start(flow, actions, kind.scatter, moves, sweeps=100)
-            steps = (Table.steps, 500 if kind.scatter == 1 else 1000)
-            new = _fitted(kind, flow, motion, table, lagrangian, new, *steps)
-        profiles += new
+    keys = jax.random.split(jax.random.key(0) if key is None else key, starts)
+    profiles, lagrangian = [kind.random(problem, actions, each) for each in keys], None
+    if not random:
+        moves = regular_moves(flow.centred, motion, actions, points=9)
+        table, lagrangian = table_start(flow, actions, moves, sweeps=100)
+        steps = (Table.steps, 500)
+        profiles = _fitted(kind, flow, motion, table, lagrangian, profiles, *steps)
     ascent = ascent or BPTT(steps=kind.steps, learning_rate=kind.learning_rate)
     result = ascent.solve(flow, motion, profiles, lagrangian=lagrangian, progress=progress)
     return dataclasses.replace(result, profile=without_controls(result.profile, problem.grid))
@@ -93,10 +84,9 @@ class GradientPlanner(AbstractPlanner):
 
     Each plan ascends from the last plan and from a new start side by side, and after a quarter of
     the steps goes on with the better one. Without constraints it is never worse than the last plan.
-    The new start is a table from mirror ascent, because random starts end in local optima; of a
-    motion that depends on mu it takes what holds where agents are spread evenly. The last plan's
-    networks are fitted to that table. In the four rooms the fit then loses 1.3 of the table's J;
-    from random weights it loses 4.7, and such starts never won.
+    The new start is a table from mirror ascent, because random starts end in local optima. The last
+    plan's networks are fitted to that table. In the four rooms the fit then loses 1.3 of the
+    table's J; from random weights it loses 4.7, and such starts never won.
 
     Attributes:
         policy: `Network`, one for each step, or `Table`, an action for each cell and step.
@@ -135,13 +125,9 @@ class GradientPlanner(AbstractPlanner):
     ) -> Plan:
         """Ascends from the last plan and from a new start; keeps the better."""
         box, kind = box_of(actions), self.policy
-        even = AtUniformMu(motion=motion, action_dim=box.dim)
-        moves = regular_moves(flow.centred, even, box, points=self.points)
+        moves = regular_moves(flow.centred, motion, box, points=self.points)
         exact, motion = motion, tabulated(flow.problem, motion, box)
-        listed = None if moves.bank is None else moves
-        table, lagrangian = table_start(
-            flow, box, kind.scatter, listed, sweeps=self.sweeps, least=least
-        )
+        table, lagrangian = table_start(flow, box, moves, sweeps=self.sweeps, least=least)
         # Before data the model is symmetric, so that the gradient at rest is zero.
         table = perturbed(table, key, 0.1)
         steps = (self.table_steps, self.fit_steps)
@@ -155,7 +141,12 @@ class GradientPlanner(AbstractPlanner):
         rollout = flow.rollout(joint, exact)
         if motion is not exact and flow.problem.constraints is None:
             # By the tabulated motion it is no worse than the last plan; by the motion itself:
-            joint, rollout = _better((memory, flow.rollout(memory, exact)), (joint, rollout))
+            last = flow.rollout(memory, exact)
+            joint, rollout = jax.tree.map(
+                lambda a, b: jnp.where(last.value > rollout.value, a, b) if eqx.is_array(b) else b,
+                (memory, last),
+                (joint, rollout),
+            )
         controls = jnp.abs(flow.mean_actions(joint, rollout.mass)[..., box.dim :])
         return Plan(
             profile=without_controls(joint, flow.problem.grid),
@@ -167,59 +158,21 @@ class GradientPlanner(AbstractPlanner):
         )
 
 
-def _better(old: tuple[Profile, Rollout], new: tuple[Profile, Rollout]) -> tuple[Profile, Rollout]:
-    """The new profile and its flow, unless the old one earns more."""
-    worse = old[1].value > new[1].value
-    found: tuple[Profile, Rollout] = jax.tree.map(
-        lambda a, b: jnp.where(worse, a, b) if eqx.is_array(b) else b, old, new
-    )
-    return found
-
-
-class AtUniformMu(AbstractJointMotion):
-    """A motion as if agents were spread evenly: for starts, which may be rough but must be quick.
-
-    Attributes:
-        motion: The motion itself.
-        action_dim: Number of axes of the agents' actions.
-    """
-
-    motion: Motion
-    action_dim: int = eqx.field(static=True)
-
-    def predict(self, state: State, action: Action, mu: MeanField) -> Any:
-        """The prediction where agents are spread evenly."""
-        even = jnp.full_like(mu.mass, 1.0 / mu.grid.n_cells)
-        mu = MeanField(even, even[0], mu.grid, mu.step)
-        return prediction_of(self.motion, state, action, mu)
-
-    def hallucinate(self, state: State, prediction: Any, eta: Array) -> State:
-        """Where the motion itself leads."""
-        return hallucinated(self.motion, state, prediction, eta)
-
-
 def table_start(
     flow: Flow,
     actions: Box,
-    scatter: int,
-    moves: MoveFlow | None,
+    moves: MoveFlow,
     *,
     sweeps: int,
     least: LeastMargins | None = None,
 ) -> tuple[Profile, AugmentedLagrangian | None]:
-    """A table around the mean actions that mirror ascent finds; without moves, agents at rest.
+    """A table of the mean actions that mirror ascent finds.
 
     Also the multipliers there, if the problem has constraints.
     """
-    problem, constraints = flow.problem, flow.problem.constraints
-    if moves is not None:
-        state = ascent_from_uniform(moves, sweeps, least).state
-        table = table_around(problem, actions, scatter, moves.actions, state.weights)
-        return table, state.lagrangian
-    rest = Table(scatter).initial(problem, actions, jax.random.key(0))
-    if constraints is None:
-        return rest, None
-    return rest, constraints.lagrangian(problem.begun, jnp.ones_like(problem.initial[0]))
+    state, _ = MirrorAscent(sweeps, bound=False).ascend(moves, least)
+    means = jnp.einsum("hkm,kma->hka", state.weights, moves.actions)
+    return table_of(flow.problem, actions, means), state.lagrangian
 
 
 def _fitted(
@@ -247,11 +200,12 @@ def fit(flow: Flow, profile: Profile, wanted: Profile, mass: Masses, *, steps: i
     Args:
         flow: The problem's flow.
         profile: The profile to change.
-        wanted: The profile to imitate; it must draw from as many actions in every cell.
+        wanted: The profile to imitate.
         mass: Distributions of the episode, which policies see and by which cells are weighted.
         steps: Steps of the fit.
     """
-    grid = flow.problem.grid
+    grid, box = flow.problem.grid, flow.problem.actions
+    sizes = jnp.asarray(box.upper, mass.dtype) - jnp.asarray(box.lower, mass.dtype)
     weight = mass[:-1] * grid.n_cells + 0.05  # a little for empty cells
 
     def actions(profile: Profile) -> Float[Array, "steps cells moves action_dim"]:
@@ -266,7 +220,7 @@ def fit(flow: Flow, profile: Profile, wanted: Profile, mass: Masses, *, steps: i
 
     def loss(arrays: Any) -> Array:
         found = actions(eqx.combine(arrays, rest))
-        return jnp.mean(weight[..., None, None] * (found - target) ** 2)
+        return jnp.mean(weight[..., None, None] * (2 * (found - target) / sizes) ** 2)
 
     def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
         arrays, memory = carry

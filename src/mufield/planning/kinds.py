@@ -12,22 +12,15 @@ from ..actions import Box
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..policies.encoders import AbstractEncoder, Unseen
-from ..policies.network import SquashedTable, network_profile
-from ..policies.tables import TablePolicy
+from ..policies.network import SquashedTable, network_profile, unsquash
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
 
 class Table(eqx.Module):
-    """Plans one action, or several to draw from, for each cell and step.
+    """Plans one action for each cell and step."""
 
-    Attributes:
-        scatter: Number of actions on each axis that an agent draws from; 1 for a deterministic
-            policy. In the four rooms 5 earn 0.1 more than 3, and 7 earn no more than 5.
-    """
-
-    scatter: int = eqx.field(static=True, default=1)
     steps: ClassVar[int] = 300
     """Where gradient ascent flattens in the four rooms."""
     learning_rate: ClassVar[float] = 0.1
@@ -39,23 +32,8 @@ class Table(eqx.Module):
     def initial(self, problem: Problem, actions: Box, key: Key) -> Profile:
         """Agents at rest: what the first plan of a learner starts from."""
         rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
-        weights = jnp.ones((problem.horizon, problem.grid.n_cells, 1), dtype=rest.dtype)
-        moves = jnp.broadcast_to(rest, (problem.grid.n_cells, 1, rest.shape[0]))
-        return table_around(problem, actions, self.scatter, moves, weights)
-
-    def as_start(self, problem: Problem, actions: Box, profile: Profile) -> Profile:
-        """A profile in the form that gradient ascent changes, `SquashedTable`."""
-        policy = profile.join(profile.per_step)
-        if isinstance(policy, SquashedTable):
-            return profile
-        if not isinstance(policy, TablePolicy):
-            raise UserError(
-                f"a table can start from profiles of TablePolicy, got {type(policy).__name__}"
-            )
-        shape = (problem.horizon, problem.grid.n_cells, policy.weights.shape[-1])
-        moves = jnp.broadcast_to(policy.actions, (*shape, actions.dim))
-        weights = jnp.broadcast_to(policy.weights, shape)
-        return table_around(problem, actions, self.scatter, moves, weights)
+        shape = (problem.horizon, problem.grid.n_cells, len(rest))
+        return table_of(problem, actions, jnp.broadcast_to(rest, shape))
 
 
 class Network(eqx.Module):
@@ -65,13 +43,11 @@ class Network(eqx.Module):
         width: Units of a hidden layer.
         depth: Number of hidden layers.
         mu: How networks see the population.
-        scatter: As of `Table`.
     """
 
     width: int = eqx.field(static=True, default=32)
     depth: int = eqx.field(static=True, default=2)
     mu: AbstractEncoder = eqx.field(static=True, default=Unseen())
-    scatter: int = eqx.field(static=True, default=1)
     steps: ClassVar[int] = 400
     learning_rate: ClassVar[float] = 3e-3
 
@@ -81,51 +57,33 @@ class Network(eqx.Module):
         Controls are the axes by which the problem's actions exceed ``actions``.
         """
 
-        def networks(box: Box, key: Key, points: int) -> Profile:
+        def networks(box: Box, key: Key) -> Profile:
             sizes: dict[str, Any] = {"width": self.width, "depth": self.depth, "mu": self.mu}
-            return network_profile(problem.replace(actions=box), key, points=points, **sizes)
+            return network_profile(problem.replace(actions=box), key, **sizes)
 
-        size = box_of(problem.actions).dim - actions.dim
+        size = problem.actions.dim - actions.dim
         if size == 0:
-            return networks(actions, key, self.scatter)
+            return networks(actions, key)
         keys = jax.random.split(key)
-        controls = networks(Box(-1.0, 1.0, dim=size), keys[1], 1)
-        return _side_by_side(networks(actions, keys[0], self.scatter), controls)
+        return _joint(networks(actions, keys[0]), networks(Box(-1.0, 1.0, dim=size), keys[1]))
 
     def initial(self, problem: Problem, actions: Box, key: Key) -> Profile:
         """Random networks: what the first plan of a learner starts from."""
         return self.random(problem, actions, key)
 
-    def as_start(self, problem: Problem, actions: Box, profile: Profile) -> Profile:
-        """The profile itself: gradient ascent changes networks as they are."""
-        return profile
-
 
 PolicyKind = Table | Network
 
 
-def table_around(
-    problem: Problem,
-    actions: Box,
-    scatter: int,
-    moves: Float[Array, "*steps cells moves dim"],
-    weights: Float[Array, "steps cells moves"],
-) -> Profile:
-    """A `SquashedTable` with mean and deviation of the moves; for joint moves a `JointPolicy`."""
-    average = "hkm,kma->hka" if moves.ndim == 3 else "hkm,hkma->hka"
-    mean = jnp.einsum(average, weights, moves)
-    square = jnp.einsum(average, weights, moves**2)
-    deviation = jnp.sqrt(jnp.maximum(square - mean**2, 0.0))
-    dim, horizon = actions.dim, problem.horizon
-    table = SquashedTable.around(actions, mean[..., :dim], deviation[..., :dim], scatter)
-    profile = Profile.stacked(table, horizon)
-    size = problem.actions.dim - dim
-    if size == 0:
-        return profile
-    controls = SquashedTable.around(
-        Box(-1.0, 1.0, dim=size), mean[..., dim:], deviation[..., dim:], 1
-    )
-    return _side_by_side(profile, Profile.stacked(controls, horizon))
+def table_of(problem: Problem, actions: Box, means: Float[Array, "steps cells dim"]) -> Profile:
+    """A `SquashedTable` of these actions; of joint ones, a `JointPolicy`."""
+    dim, size = actions.dim, problem.actions.dim - actions.dim
+
+    def table(box: Box, means: Array) -> Profile:
+        return Profile.stacked(SquashedTable(unsquash(box, means), None, box, 1), problem.horizon)
+
+    own = table(actions, means[..., :dim])
+    return _joint(own, table(Box(-1.0, 1.0, dim=size), means[..., dim:])) if size else own
 
 
 def perturbed(profile: Profile, key: Key, size: float) -> Profile:
@@ -179,24 +137,20 @@ class JointPolicy(AbstractPolicy):
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The joint actions (a, eta)."""
-        return _pairs(self.action.law(state, mu), self.control.law(state, mu))
+        return _pairs(*(part.law(state, mu) for part in (self.action, self.control)))
 
     def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
         """The joint actions of all cells."""
-        return _pairs(
-            self.action.at_cells(grid, mass, step), self.control.at_cells(grid, mass, step)
-        )
+        return _pairs(*(part.at_cells(grid, mass, step) for part in (self.action, self.control)))
 
 
 def _pairs(action: ActionLaw, control: ActionLaw) -> ActionLaw:
-    # The control is the same for all actions that an agent draws from.
-    shape = (*action.actions.shape[:-1], control.actions.shape[-1])
-    joint = [action.actions, jnp.broadcast_to(control.actions, shape)]
-    return ActionLaw(actions=jnp.concatenate(joint, axis=-1), weights=action.weights)
+    joint = jnp.concatenate([action.actions, control.actions], axis=-1)
+    return ActionLaw(actions=joint, weights=action.weights)
 
 
-def _side_by_side(action: Profile, control: Profile) -> Profile:
-    """Joins a profile of actions and one of controls to one of `JointPolicy`."""
+def _joint(action: Profile, control: Profile) -> Profile:
+    """The profile of a `JointPolicy`, from one of actions and one of controls."""
     return Profile(
         per_step=JointPolicy(action.per_step, control.per_step),
         shared=JointPolicy(action.shared, control.shared),

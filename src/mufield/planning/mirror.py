@@ -6,6 +6,8 @@ to it.
 """
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,24 +21,22 @@ from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.checks import check_planned
 from ..flow.moves import MoveFlow, coarse_points
-from ..flow.rollout import Rollout
 from ..policies.base import Profile
+from ..problem import Motion
 from .ascent import (
     MirrorState,
     StepRule,
     ascend,
     begin_ascent,
     best_of,
-    final_rollout,
     interpolates,
-    refine,
-    rest_weights,
-    uniform_weights,
+    is_better,
+    with_true_flow,
 )
 from .certificate import certificate, is_concave
-from .constrained import make_feasible, prove_infeasible
-from .planner import late_gain, note_of, outcome_of
-from .refine import Refinement
+from .constrained import constrained_ascent, make_feasible, prove_infeasible
+from .moves import Refinement, rest_weights
+from .planner import LeastMargins, late_gain, note_of, outcome_of
 
 
 class MirrorResult(eqx.Module):
@@ -105,7 +105,7 @@ class MirrorResult(eqx.Module):
 
 
 class MirrorAscent(eqx.Module):
-    """The method: `init`, `step`, and the driver `solve`, which uses only those two.
+    """The method: `init`, `step`, and the drivers `solve` and `ascend`, which can be compiled.
 
     Attributes:
         sweeps: Greatest number of sweeps.
@@ -131,14 +131,12 @@ class MirrorAscent(eqx.Module):
             moves: The flow over the moves.
             weights: The first policy's; by default all moves are equally likely.
         """
-        if weights is None:
-            weights = uniform_weights(moves)
-        else:
+        if weights is not None:
             wanted = moves.uniform().shape
             if weights.shape != wanted:
                 raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
             distribution(weights, "weights of each step and cell", "divide them by their sum")
-        return begin_ascent(moves, weights, self.steps, self.bound)
+        return begin_ascent(moves, weights, rule=self.steps, bound=self.bound)
 
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
@@ -169,7 +167,7 @@ class MirrorAscent(eqx.Module):
         tolerance = 0.0 if constraints is None else constraints.tolerance
         concave = self.bound and is_concave(moves.flow, moves.motion)
         start = state = self.init(moves, weights)
-        rest = begin_ascent(moves, rest_weights(moves), self.steps, self.bound, start.lagrangian)
+        rest = self._rest(moves, start)
         history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
@@ -177,7 +175,7 @@ class MirrorAscent(eqx.Module):
                 state, figures = self.step(moves, state, count)
                 climbed.append(figures[:, 0])
                 if interpolates(moves):
-                    true = final_rollout(moves, state).value
+                    true = with_true_flow(moves, state).value
                     figures = jnp.stack([true, state.sweep.gap])[None]
                 history.append(figures)
                 done += count
@@ -191,35 +189,38 @@ class MirrorAscent(eqx.Module):
         if constraints is not None:
             state = make_feasible(moves, state, self.steps, self.bound)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
-        state, rollout = best_of(moves, state, start, rest)
-        box, listed, points = moves.free, moves, coarse_points(problem.actions.dim)
-        if box and self.refinement.pays(problem, points):
-            fine = self._refined(moves, state, rollout, points)
-            if fine is not None:
-                moves, state, rollout, figures = fine
+        state = best_of(moves, state, start, rest)
+        box, listed = moves.free, moves
+        if box and self.refinement.pays(problem, coarse_points(problem.actions.dim)):
+            fine, found, figures = self.refine(moves, moves.motion, state)
+            if found.lagrangian is not None:
+                found = make_feasible(fine, found, self.steps, False)
+                fine = found.flow_of(fine)
+            if is_better(problem, found, state):
+                moves, state = fine, found
                 history.append(figures)
                 outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))
-        if history[-1][-1, 0] != rollout.value:  # polished, or the start or rest was better
-            history.append(jnp.stack([rollout.value, state.sweep.gap])[None])
-        check_planned(problem, moves.motion, rollout.mass, rollout.value, state.planned)
+        if history[-1][-1, 0] != state.value:  # polished, or the start or rest was better
+            history.append(jnp.stack([state.value, state.sweep.gap])[None])
+        mass = state.sweep.rollout.mass
+        check_planned(problem, moves.motion, mass, state.value, state.planned)
         margins = None
         if constraints is not None:
-            margins = constraints.worst(problem.margins(rollout.mass))
+            margins = constraints.worst(problem.margins(mass))
             if float(jnp.min(margins)) < -tolerance:
                 outcome = "violated"
                 if concave:
                     prove_infeasible(listed, self.sweeps, self.steps)
         upper, proof = jnp.where(concave, state.upper, jnp.inf), "moves"
         if concave and box:
-            lagrangian = state.lagrangian
+            lagrangian, profile = state.lagrangian, moves.profile(state.weights)
             multipliers = None if lagrangian is None else lagrangian.multipliers
-            profile = moves.profile(state.weights)
-            found = certificate(moves.flow, moves.motion, profile, None, multipliers)
-            upper, proof = jnp.full_like(upper, found.upper), found.proof
+            over_box = certificate(moves.flow, moves.motion, profile, None, multipliers)
+            upper, proof = jnp.full_like(upper, over_box.upper), over_box.proof
         return MirrorResult(
             moves=moves,
             weights=state.weights,
-            value=rollout.value,
+            value=state.value,
             upper=upper,
             history=jnp.concatenate(history),
             outcome=outcome,
@@ -229,19 +230,40 @@ class MirrorAscent(eqx.Module):
             proof=proof,
         )
 
-    def _refined(
-        self, moves: MoveFlow, state: MirrorState, rollout: Rollout, points: int
-    ) -> tuple[MoveFlow, MirrorState, Rollout, Array] | None:
-        """The plan over free moves, its flow and history; None if the coarse plan is better."""
-        settings = (self.steps, self.refinement, points)
-        fine, found, figures = refine(moves, moves.motion, state, *settings)
-        if found.lagrangian is not None:
-            found = make_feasible(fine, found, self.steps, False)
-            assert found.free is not None
-            fine, problem = fine.with_actions(found.free.actions), moves.flow.problem
-            least, now = (jnp.min(problem.margins(r.mass)) for r in (rollout, found.sweep.rollout))
-            if now < jnp.minimum(least, 0.0):
-                return None
-        if not found.value > rollout.value:
-            return None
-        return fine, found, found.sweep.rollout, figures
+    def ascend(
+        self, moves: MoveFlow, least: LeastMargins | None = None
+    ) -> tuple[MirrorState, Scalar | None]:
+        """All sweeps from the uniform policy; unlike `solve` it can be compiled.
+
+        Returns the best state, with its flow by the motion itself, and `late_gain`. With
+        constraints, for which J may fall, the last state, and None.
+        """
+        start = self.init(moves)
+        if start.lagrangian is not None:
+            state = constrained_ascent(moves, start, self.sweeps, self.steps, least)
+            return with_true_flow(moves, state), None
+        end, figures = self.step(moves, start, self.sweeps)
+        state = best_of(moves, end, start, self._rest(moves, start))
+        return state, late_gain(start.value, figures[:, 0])
+
+    def refine(
+        self, moves: MoveFlow, motion: Motion, state: MirrorState
+    ) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps 2"]]:
+        """The flow over the found moves, the last state there, J and gap after each sweep.
+
+        Args:
+            moves: The flow over the coarse moves.
+            motion: The law of motion, or a table of it.
+            state: The last state of the ascent over the coarse moves.
+        """
+        free, weights = self.refinement.start(moves, state.weights)
+        fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
+        start = begin_ascent(fine, weights, rule=self.steps, lagrangian=state.lagrangian, free=free)
+        sweeps = self.refinement.sweeps
+        end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps, self.steps, False)
+        return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures
+
+    def _rest(self, moves: MoveFlow, start: MirrorState) -> MirrorState:
+        """The state of agents at rest."""
+        settings: Any = {"rule": self.steps, "bound": self.bound, "lagrangian": start.lagrangian}
+        return begin_ascent(moves, rest_weights(moves), **settings)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,30 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Key, Scalar
+from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
-from ..flow.moves import MoveFlow, coarse_points
-from ..flow.rollout import Rollout
+from ..flow.moves import coarse_points
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import Motion
-from .ascent import (
-    MirrorState,
-    StepRule,
-    ascend,
-    begin_ascent,
-    best_of,
-    final_rollout,
-    own_moves,
-    own_weights,
-    refine,
-    regular_moves,
-    rest_weights,
-    uniform_weights,
-)
-from .constrained import constrained_ascent
-from .planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size, late_gain
-from .refine import Refinement, own_table
+from ..problem import Motion, Problem
+from .ascent import MirrorState, is_better, own_weights
+from .mirror import MirrorAscent
+from .moves import Refinement, own_moves, regular_moves
+from .planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
 
 
 class MirrorPlanner(AbstractPlanner):
@@ -82,76 +68,54 @@ class MirrorPlanner(AbstractPlanner):
             )
             return plan_for_learner(flow, motion, actions, build, self.sweeps, key)
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
-        state, rollout, gain = ascent_from_uniform(moves, self.sweeps, least)
-        planned, weights = state.planned, own_weights(moves, state)
-        sizes = jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)
+        ascent = MirrorAscent(self.sweeps, bound=False, refinement=self._refinement)
+        state, gain = ascent.ascend(moves, least)
+        weights = own_weights(moves, state)
         coarse = Plan(
             profile=moves.own_profile(weights, dim),
             memory=None,
-            value=jnp.where(jnp.isfinite(planned), rollout.value, jnp.nan),
-            mass=rollout.mass,
-            control=_control(flow, rollout, state, sizes),
+            value=jnp.where(jnp.isfinite(state.planned), state.value, jnp.nan),
+            mass=state.sweep.rollout.mass,
+            control=_control(problem, state, jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)),
             late_gain=gain,
         )
-        goes_on = self.refinement
-        if goes_on is None:
-            goes_on = Refinement() if self.points is None else Refinement(sweeps=0)
         points = coarse_points(dim) if self.points is None else self.points
-        if not goes_on.pays(problem, points):
+        if not ascent.refinement.pays(problem, points):
             return coarse
-        table = tabulated(problem, motion, actions)
-        fine, found, _ = refine(moves, table, state, StepRule(), goes_on, points)
-        rolled, better = found.sweep.rollout, found.planned > rollout.value
-        if problem.constraints is not None:
-            now, then = (jnp.min(problem.margins(each.mass)) for each in (rolled, rollout))
-            better = better & (now >= jnp.minimum(then, 0.0))
-        own = fine.actions[..., :dim]
+        fine, found, _ = ascent.refine(moves, tabulated(problem, motion, actions), state)
+        better, own = is_better(problem, found, state), fine.actions[..., :dim]
         refined = replace(
             coarse,
-            profile=Profile.stacked(TablePolicy(own, found.weights, problem.grid), problem.horizon),
-            value=jnp.where(better, rolled.value, jnp.nan),
-            mass=rolled.mass,
-            control=_control(flow, rolled, found, jnp.abs(fine.actions[..., dim:])),
+            profile=_table(problem, own, found.weights),
+            value=jnp.where(better, found.value, jnp.nan),
+            mass=found.sweep.rollout.mass,
+            control=_control(problem, found, jnp.abs(fine.actions[..., dim:])),
         )
         if least is not None:
             return replace(coarse, refined=refined)
-        listed = moves.actions[0, :: moves.group, :dim]
-        both = own_table(listed, weights, own, found.weights, better)
-        figures = jax.tree.map(
+        # One table of both plans' moves, in which those of the worse plan have no weight.
+        listed = moves.actions[:, :: moves.group, :dim]
+        every = jnp.broadcast_to(listed, (problem.horizon, *listed.shape))
+        both = [jnp.where(better, 0.0, weights), jnp.where(better, found.weights, 0.0)]
+        value, mass, control = jax.tree.map(
             partial(jnp.where, better), *((p.value, p.mass, p.control) for p in (refined, coarse))
         )
-        profile = Profile.stacked(TablePolicy(*both, problem.grid), problem.horizon)
-        value, mass, control = figures
+        profile = _table(problem, *(jnp.concatenate(x, axis=2) for x in ([every, own], both)))
         return replace(coarse, profile=profile, value=value, mass=mass, control=control)
 
+    @property
+    def _refinement(self) -> Refinement:
+        if self.refinement is not None:
+            return self.refinement
+        return Refinement() if self.points is None else Refinement(sweeps=0)
 
-def _control(flow: Flow, rollout: Rollout, state: MirrorState, sizes: Array) -> Scalar:
+
+def _table(problem: Problem, actions: Array, weights: Weights) -> Profile:
+    return Profile.stacked(TablePolicy(actions, weights, problem.grid), problem.horizon)
+
+
+def _control(problem: Problem, state: MirrorState, sizes: Array) -> Scalar:
     """Mean size of the control along a state's plan, from its size in each move."""
     steps = "hkma" if sizes.ndim == 4 else "kma"
     mean = jnp.einsum(f"hkm,{steps}->hka", state.weights, sizes)
-    return control_size(flow.problem, rollout.mass, mean)
-
-
-class Ascent(NamedTuple):
-    """The last state of an ascent, its flow by the motion itself, and `late_gain`.
-
-    The gain is None with constraints, for which J may fall.
-    """
-
-    state: MirrorState
-    rollout: Rollout
-    late_gain: Scalar | None
-
-
-def ascent_from_uniform(moves: MoveFlow, sweeps: int, least: LeastMargins | None = None) -> Ascent:
-    """An ascent from uniform weights without a bound, which can be compiled."""
-    rule, constraints = StepRule(), moves.flow.problem.constraints
-    start = begin_ascent(moves, uniform_weights(moves), rule, False)
-    if constraints is not None:
-        state = constrained_ascent(moves, start, sweeps, rule, least)
-        return Ascent(state, final_rollout(moves, state), None)
-    most = max(sweeps, 20)
-    end, figures = ascend(moves, start, jnp.asarray(sweeps), most, rule, False)
-    rest = begin_ascent(moves, rest_weights(moves), rule, False)
-    state, rollout = best_of(moves, end, start, rest)
-    return Ascent(state, rollout, late_gain(start.value, figures[:sweeps, 0]))
+    return control_size(problem, state.sweep.rollout.mass, mean)

@@ -45,8 +45,6 @@ from .ascent import (
     ascend,
     begin_ascent,
     best_of,
-    final_rollout,
-    uniform_weights,
 )
 from .certificate import is_concave
 from .planner import Actions, Plan, control_size, late_gain, note_of, outcome_of
@@ -348,7 +346,7 @@ def plan_for_learner(
     paths = shocks_of(problem).paths(problem.paid_steps, key=key)
     moves = PathMoves.of(flow, motion, paths, 1, build)
     state, gain = ascent_over_paths(moves, sweeps)
-    rollout = final_rollout(moves, state)
+    rollout = state.sweep.rollout
     sizes = jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)
     controls = jnp.einsum("hkm,kma->hka", state.weights, jnp.tile(sizes, (moves.tables, 1, 1)))
     mass = rollout.mass.reshape(len(rollout.mass), moves.tables, -1).sum(axis=1)
@@ -368,9 +366,9 @@ def ascent_over_paths(
 ) -> tuple[MirrorState, Scalar]:
     """The last state of an ascent from uniform weights, and its `late_gain`."""
     rule = StepRule()
-    start = begin_ascent(moves, uniform_weights(moves), rule, bound)
+    start = begin_ascent(moves, rule=rule, bound=bound)
     end, figures = ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20), rule, bound)
-    return best_of(moves, end, start)[0], late_gain(start.value, figures[:sweeps, 0])
+    return best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
 
 
 @eqx.filter_jit

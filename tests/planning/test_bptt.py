@@ -119,12 +119,6 @@ def test_a_plan_is_no_worse_than_the_last_one_by_the_motion_itself(monkeypatch):
     assert float(found.value) == pytest.approx(float(FLOW.value(found.profile, walk)), rel=1e-9)
 
 
-def test_a_plateau_ends_the_ascent():
-    result = BPTT(steps=400, learning_rate=1e-9, patience=25).solve(FLOW, walk, [random_table()])
-    assert result.outcome == "plateau"
-    assert len(result.history) < 60
-
-
 def test_steps_without_a_finite_gradient_are_skipped_and_counted():
     def breaks(state, action, mu):
         # Fine for small actions, not a number for larger ones.

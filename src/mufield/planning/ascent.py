@@ -52,6 +52,8 @@ class MirrorState(eqx.Module):
         upper: Least J + gap of all sweeps so far.
         sweeps: Number of sweeps done.
         lagrangian: The multipliers of the problem's constraints, if it has any.
+        rule: How long steps are.
+        bound: Whether sweeps compute the gap, a third of the work.
         free: The moves, if sweeps change them, too.
     """
 
@@ -63,6 +65,8 @@ class MirrorState(eqx.Module):
     upper: Scalar
     sweeps: Int[Array, ""]
     lagrangian: AugmentedLagrangian | None
+    rule: StepRule = eqx.field(static=True)
+    bound: bool = eqx.field(static=True)
     free: FreeMoves | None = None
 
     def flow_of(self, moves: MoveFlow) -> MoveFlow:
@@ -132,6 +136,8 @@ def begin_ascent(
         upper=sweep.upper,
         sweeps=jnp.asarray(0, dtype=jnp.int32),
         lagrangian=lagrangian,
+        rule=rule,
+        bound=bound,
         free=free,
     )
 
@@ -159,8 +165,6 @@ def ascend(
     state: MirrorState,
     count: Int[Array, ""],
     most: int,
-    rule: StepRule,
-    bound: bool,
     update_multipliers: bool = True,
 ) -> tuple[MirrorState, Float[Array, "most 2"]]:
     """Does ``count`` sweeps; also returns J and gap after each.
@@ -169,12 +173,11 @@ def ascend(
     """
 
     def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
-        state = _sweep(moves, carry[0], rule, bound)
+        state = _sweep(moves, carry[0])
         if state.lagrangian is not None and update_multipliers:
-            due = state.sweeps % rule.multipliers_every == 0
-            state = jax.lax.cond(
-                due, partial(_update_multipliers, moves, bound), lambda same: same, state
-            )
+            due = state.sweeps % state.rule.multipliers_every == 0
+            updated = partial(_with_multipliers, moves)
+            state = jax.lax.cond(due, updated, lambda same: same, state)
         return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
@@ -182,8 +185,8 @@ def ascend(
     return climbed
 
 
-def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> MirrorState:
-    old = state.sweep
+def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
+    old, rule = state.sweep, state.rule
     # Nesterov's momentum: plain ascent creeps where the entropy is nearly greatest.
     momentum = (state.gains / (state.gains + 3)).astype(state.logits.dtype)
     change = state.step_size * old.action_values + momentum * state.velocity
@@ -195,7 +198,7 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
         assert old.slopes is not None
         free = free.step(old.slopes, moves.flow.problem.actions)
     now = moves if free is None else free.of(moves)
-    new = now.sweep(weights, bound=bound, lagrangian=state.lagrangian)
+    new = now.sweep(weights, bound=state.bound, lagrangian=state.lagrangian)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.objective)  # what rounding explains
     # A comparison with NaN is false, so a step that is not finite is undone as well.
     better = new.objective >= old.objective - slack
@@ -205,7 +208,8 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
 
     shrinkage = jnp.where(state.gains > 0, rule.slowing, rule.shrinkage)
     factor = jnp.where(better, rule.growth, shrinkage).astype(logits.dtype)
-    return MirrorState(
+    return replace(
+        state,
         logits=choose(logits, state.logits),
         velocity=choose(change, jnp.zeros_like(change)),
         gains=jnp.where(better, state.gains + 1, 0),
@@ -213,20 +217,17 @@ def _sweep(moves: MoveFlow, state: MirrorState, rule: StepRule, bound: bool) -> 
         step_size=state.step_size * factor,
         upper=_least(new.upper, state.upper),
         sweeps=state.sweeps + 1,
-        lagrangian=state.lagrangian,
         free=None if state.free is None else choose(free, state.free.back()),
     )
 
 
-def _update_multipliers(moves: MoveFlow, bound: bool, state: MirrorState) -> MirrorState:
+def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
     """The state with the multipliers lambda' of its plan."""
     assert state.lagrangian is not None
     assert state.sweep.penalty is not None
     lagrangian = state.lagrangian.updated(state.sweep.penalty)
-    known = state.sweep.rollout
-    sweep = state.flow_of(moves).sweep(
-        state.weights, bound=bound, lagrangian=lagrangian, rollout=known
-    )
+    options: Any = {"bound": state.bound, "rollout": state.sweep.rollout}
+    sweep = state.flow_of(moves).sweep(state.weights, lagrangian=lagrangian, **options)
     upper = _least(sweep.upper, state.upper)
     return replace(state, lagrangian=lagrangian, sweep=sweep, upper=upper)
 

@@ -2,8 +2,8 @@ r"""The most that an action anywhere in the box is worth, with a proof where the
 
 An agent at the centre of a cell that aims at y ends at $y + \sigma \xi$ with a standard normal
 $\xi$, and walls and borders decide in which cell it rests. Whatever they decide, its future is
-worth $G(y) = \mathbb{E}[v(y + \sigma \xi)]$, where v takes the values of cells within reach. In
-units of $\sigma$, the third derivative of G along any direction u is
+worth $G(y) = \mathbb{E}[v(y + \sigma \xi)]$, where v takes the values of cells. In units of
+$\sigma$, the third derivative of G along any direction u is
 
 $$\mathbb{E}[v\, ((\xi \cdot u)^3 - 3\, \xi \cdot u)],$$
 
@@ -30,7 +30,7 @@ from ..flow.flow import Flow
 from ..flow.motions import degree_in_action
 from ..flow.phi import displacements
 from ..policies.base import ActionLaw
-from ..problem import Motion
+from ..problem import Motion, Problem
 from ..space.measure import MeanField, at_all_cells
 
 THIRD = (1 + 4 * math.exp(-1.5)) / math.sqrt(2 * math.pi)
@@ -44,7 +44,6 @@ class BoxSearch(eqx.Module):
         flow: The problem's flow.
         motion: The law of motion.
         proves: Whether `best` is an upper bound; else the greatest value that was found.
-        reach: Cells to each side of an agent's, on each axis, in which it may come to rest.
         points: Boxes on each axis at the start.
         levels: How often the most promising boxes are cut in two on each axis.
         kept: How many are, in each cell.
@@ -53,30 +52,16 @@ class BoxSearch(eqx.Module):
     flow: Flow
     motion: Motion
     proves: bool = eqx.field(static=True)
-    reach: tuple[int, ...] = eqx.field(static=True)
     points: int = eqx.field(static=True)
     levels: int = eqx.field(static=True)
     kept: int = eqx.field(static=True)
 
-    def __init__(self, flow: Flow, motion: Motion, *, levels: int = 1):
+    def __init__(self, flow: Flow, motion: Motion, listed: Array | None = None, *, levels: int = 1):
         """Looks at the programs of motion and reward, to tell whether there can be a proof."""
-        problem, dim = flow.problem, flow.problem.actions.dim
+        dim = flow.problem.actions.dim
         self.flow, self.motion, self.levels = flow, motion, levels
-        self.reach = flow.windows.landing.reach
         self.points, self.kept = {1: 64, 2: 32}.get(dim, 10), 8 << dim
-        sizes = np.asarray(problem.grid.cell_size) * problem.grid.shape
-        shorter = [
-            2 * far <= size or not periodic
-            for far, size, periodic in zip(
-                problem.max_move, sizes, problem.grid.periodic, strict=True
-            )
-        ]
-        self.proves = (
-            all(std > 0 for std in problem.noise_std)
-            and all(shorter)
-            and degree_in_action(problem, motion) <= 1
-            and degree_in_action(problem, problem.reward) <= 2
-        )
+        self.proves = _has_proof(flow.problem, motion)
 
     def best(self, values: Mass, mass: Mass, step: Step) -> Mass:
         """The most that an action is worth in each cell, if cells are worth ``values`` next."""
@@ -152,22 +137,17 @@ class BoxSearch(eqx.Module):
         actions = jnp.broadcast_to(rest, (len(mass), 1, len(rest)))
         gain = jnp.abs(at_all_cells(problem.grid, mass, slopes, actions, step)[:, 0])
         gain = gain / jnp.asarray([std or 1.0 for std in problem.noise_std], mass.dtype)[:, None]
-        factor = THIRD * self._oscillation(values) / 6
+        factor = THIRD * jnp.ptp(values) / 6
         return lambda half: factor * jnp.linalg.norm(gain @ half, axis=-1) ** 3
 
-    def _oscillation(self, values: Mass) -> Mass:
-        """The greatest minus the least value within the window around each cell."""
-        grid, reach = self.flow.problem.grid, self.reach
-        cells = tuple(jnp.asarray(grid.free_cells.T))
-        wrapped = [(r, r) if p else (0, 0) for r, p in zip(reach, grid.periodic, strict=True)]
-        open_sides = [(0, 0) if p else (r, r) for r, p in zip(reach, grid.periodic, strict=True)]
 
-        def highest(values: Mass) -> Mass:
-            box = jnp.full(grid.shape, -jnp.inf, dtype=values.dtype).at[cells].set(values)
-            box = jnp.pad(box, wrapped, mode="wrap")
-            size, ones = tuple(2 * r + 1 for r in reach), (1,) * grid.dim
-            around = jax.lax.reduce_window(box, -jnp.inf, jax.lax.max, size, ones, open_sides)
-            found: Mass = around[cells]
-            return found
-
-        return highest(values) + highest(-values)
+def _has_proof(problem: Problem, motion: Motion) -> bool:
+    """Whether the bound of this file's head holds."""
+    sizes = np.asarray(problem.grid.cell_size) * problem.grid.shape
+    axes = zip(problem.max_move, sizes, problem.grid.periodic, strict=True)
+    return (
+        all(std > 0 for std in problem.noise_std)
+        and all(2 * far <= size or not periodic for far, size, periodic in axes)
+        and degree_in_action(problem, motion) <= 1
+        and degree_in_action(problem, problem.reward) <= 2
+    )

@@ -5,6 +5,7 @@ paper's reference plan (App. "Policy optimisation with known environment").
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -28,7 +29,7 @@ from .planner import late_gain, note_of, outcome_of
 
 
 class BPTTState(eqx.Module):
-    """The state of an ascent; the first axis of all arrays is for the starts.
+    """The state of an ascent; the first axis of all arrays is for the starts, if not of one alone.
 
     Attributes:
         best: The best profiles so far.
@@ -39,13 +40,8 @@ class BPTTState(eqx.Module):
     profiles: Profile
     optimiser: Any
     best: Profile
-    best_values: Float[Array, "starts"]
+    best_values: Float[Array, "*starts"]
     lagrangians: AugmentedLagrangian | None
-
-    @property
-    def skipped(self) -> Int[Array, "starts"]:
-        """Number of steps left out because the gradient was not finite."""
-        return jnp.asarray(self.optimiser.total_notfinite)
 
     def best_of_all(self) -> tuple[Int[Array, ""], Profile]:
         """Index of the start with the highest J, and its best profile."""
@@ -90,20 +86,16 @@ class BPTTResult(eqx.Module):
 
 
 class BPTT(eqx.Module):
-    """The method: `init`, `step`, and the driver `solve`, which uses only those two.
+    """The method: `init`, `step`, and the drivers `solve` and `ascend`, which can be compiled.
 
     Attributes:
-        steps: Greatest number of steps.
+        steps: Number of steps.
         learning_rate: Adam's first step size; it falls to a hundredth along a cosine.
-        patience: Stop when J gained less than `tolerance` in this many steps.
-        tolerance: Smallest gain that counts, relative to J.
-        steps_at_once: Steps of one compiled call, between two tests for a plateau.
+        steps_at_once: Steps of one compiled call, between two reports of progress.
     """
 
     steps: int = 1000
     learning_rate: float = 1e-2
-    patience: int = 300
-    tolerance: float = 1e-5
     steps_at_once: int = eqx.field(static=True, default=25)
 
     def __check_init__(self) -> None:
@@ -172,7 +164,7 @@ class BPTT(eqx.Module):
         lagrangian: AugmentedLagrangian | None = None,
         progress: bool = False,
     ) -> BPTTResult:
-        """Ascends from all starts until a plateau, or until the steps are used up.
+        """Ascends from all starts and keeps the best profile on the way.
 
         ``lagrangian`` has the first multipliers, if the problem has constraints; they change along
         the ascent.
@@ -184,13 +176,13 @@ class BPTT(eqx.Module):
         state = self.init(starts, lagrangian)
         history = np.zeros((0, len(starts)))
         with progress_bar("gradient ascent", self.steps, shown=progress) as report:
-            while len(history) < self.steps and not self._plateau(history):
+            while len(history) < self.steps:
                 count = min(self.steps_at_once, self.steps - len(history))
                 state, values = self.step(flow, motion, state, count)
                 history = np.concatenate([history, values])
                 report(len(history), J=float(jnp.max(state.best_values)))
-        best = jnp.asarray(_best_so_far(history))
-        outcome = outcome_of(0.0 if self._plateau(history) else late_gain(best[0], best[1:]))
+        finite = np.where(np.isfinite(history), history, -np.inf)
+        best = jnp.asarray(np.maximum.accumulate(finite.max(axis=1)))
         # One more, because a step computes J of the profiles that it starts from.
         state, _ = self.step(flow, motion, state)
         start, profile = state.best_of_all()
@@ -207,17 +199,10 @@ class BPTT(eqx.Module):
             start=int(start),
             values=state.best_values,
             history=jnp.asarray(history, dtype=state.best_values.dtype),
-            skipped=state.skipped,
-            outcome=outcome,
+            skipped=state.optimiser.total_notfinite,
+            outcome=outcome_of(late_gain(best[0], best[1:])),
             margins=margins,
         )
-
-    def _plateau(self, history: Float[np.ndarray, "steps starts"]) -> bool:
-        """Whether the last `patience` steps gained less than the tolerance."""
-        if len(history) <= self.patience:
-            return False
-        best = _best_so_far(history).tolist()
-        return not best[-1] - best[-1 - self.patience] > self.tolerance * abs(best[-1])
 
     def ascend(
         self,
@@ -231,52 +216,34 @@ class BPTT(eqx.Module):
         start, profile = state.best_of_all()
         return profile, state.best_values[start]
 
-    def _advance(
-        self, flow: Flow, motion: Motion, state: BPTTState
-    ) -> tuple[BPTTState, Float[Array, "starts"]]:
+    def _advance(self, flow: Flow, motion: Motion, state: BPTTState) -> tuple[BPTTState, Scalar]:
+        """One step of one start; also returns J before it."""
         arrays, rest = eqx.partition(state.profiles, eqx.is_inexact_array)
-        optimiser = self.optimiser()
+        lagrangian = state.lagrangians
 
-        def loss(arrays: Any, lagrangian: Any) -> tuple[Scalar, tuple[Scalar, Any]]:
-            profile: Profile = eqx.combine(arrays, rest)
-            rollout = flow.rollout(profile, motion)
+        def loss(arrays: Any) -> tuple[Scalar, tuple[Scalar, Any]]:
+            rollout = flow.rollout(eqx.combine(arrays, rest), motion)
             value = rollout.value
             if lagrangian is None:
                 return -value, (value, None)
             penalty = lagrangian(rollout.mass)
-            merit = lagrangian.merit(value, penalty)
             # In each step multipliers go a tenth of the way to lambda'.
-            return -value - penalty.augmented, (merit, lagrangian.updated(penalty, 0.1))
+            updated = lagrangian.updated(penalty, 0.1)
+            return -value - penalty.augmented, (lagrangian.merit(value, penalty), updated)
 
-        def one(arrays: Any, memory: Any, lagrangian: Any) -> tuple[Any, Any, Scalar, Any]:
-            gradient, (value, lagrangian) = jax.grad(loss, has_aux=True)(arrays, lagrangian)
-            # The gradient may be finite although J is not.
-            gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
-            updates, memory = optimiser.update(gradient, memory, arrays)
-            return eqx.apply_updates(arrays, updates), memory, value, lagrangian
-
-        moved, optimiser_state, values, lagrangians = jax.vmap(one)(
-            arrays, state.optimiser, state.lagrangians
-        )
-        better = optimiser_state.last_finite & (values > state.best_values)
-
-        def choose(new: Array, old: Array) -> Array:
-            return jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-        old_best = eqx.filter(state.best, eqx.is_inexact_array)
+        gradient, (value, lagrangian_after) = jax.grad(loss, has_aux=True)(arrays)
+        # The gradient may be finite although J is not.
+        gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(value), g, jnp.nan), gradient)
+        updates, memory = self.optimiser().update(gradient, state.optimiser, arrays)
+        better = memory.last_finite & (value > state.best_values)
+        best = eqx.filter(state.best, eqx.is_inexact_array)
         return BPTTState(
-            profiles=eqx.combine(moved, rest),
-            optimiser=optimiser_state,
-            best=eqx.combine(jax.tree.map(choose, arrays, old_best), rest),
-            best_values=jnp.where(better, values, state.best_values),
-            lagrangians=lagrangians,
-        ), values
-
-
-def _best_so_far(history: Float[np.ndarray, "steps starts"]) -> Float[np.ndarray, "steps"]:
-    """The highest J of all starts up to each step; values that are not finite do not count."""
-    values = np.where(np.isfinite(history), history, -np.inf)
-    return np.asarray(np.maximum.accumulate(values.max(axis=1)))
+            profiles=eqx.combine(eqx.apply_updates(arrays, updates), rest),
+            optimiser=memory,
+            best=eqx.combine(jax.tree.map(partial(jnp.where, better), arrays, best), rest),
+            best_values=jnp.where(better, value, state.best_values),
+            lagrangians=lagrangian_after,
+        ), value
 
 
 @eqx.filter_jit
@@ -285,9 +252,10 @@ def _steps(
 ) -> tuple[BPTTState, Float[Array, "most starts"]]:
     """``count`` steps; one compiled program serves all counts up to ``most``."""
     arrays, rest = eqx.partition(state, eqx.is_array)
+    advance = eqx.filter_vmap(partial(method._advance, flow, motion))
 
     def one(i: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
-        state, values = method._advance(flow, motion, eqx.combine(carry[0], rest))
+        state, values = advance(eqx.combine(carry[0], rest))
         return eqx.filter(state, eqx.is_array), carry[1].at[i].set(values)
 
     history = jnp.zeros((most, *state.best_values.shape), dtype=state.best_values.dtype)

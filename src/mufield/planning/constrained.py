@@ -20,7 +20,6 @@ def constrained_ascent(
     moves: MoveFlow,
     state: MirrorState,
     sweeps: int,
-    steps: StepRule,
     least: LeastMargins | None,
 ) -> MirrorState:
     """An ascent of so many sweeps that ends inside the constraints; may be compiled.
@@ -34,30 +33,29 @@ def constrained_ascent(
 
     def one(number: Array, state: MirrorState) -> MirrorState:
         count = jnp.minimum(every, first - number * every)
-        state = ascend(moves, state, count, every, steps, False)[0]
+        state = ascend(moves, state, count, every)[0]
         return state if least is None else _with_margins(moves, state, least)
 
     state = jax.lax.fori_loop(0, -(-first // max(every, 1)), one, state)
-    return _polish(moves, state, steps, sweeps=last, weight=rule.polish_weight)
+    return _polish(moves, state, sweeps=last, weight=rule.polish_weight)
 
 
-def make_feasible(moves: MoveFlow, state: MirrorState, steps: StepRule, bound: bool) -> MirrorState:
+def make_feasible(moves: MoveFlow, state: MirrorState) -> MirrorState:
     """Polishes a plan until it satisfies the constraints, or all rounds are used up."""
     rule = _lagrangian(state).rule
-    settings: dict[str, Any] = {"sweeps": rule.polish_sweeps, "bound": bound}
-    pace = state.step_size / rule.polish_weight
-    state = _polish(moves, state, steps, weight=rule.polish_weight, **settings)
+    pace, sweeps = state.step_size / rule.polish_weight, rule.polish_sweeps
+    state = _polish(moves, state, sweeps=sweeps, weight=rule.polish_weight)
     for _ in range(rule.polish_rounds):
         least = jnp.min(moves.flow.problem.margins(with_true_flow(moves, state).sweep.rollout.mass))
         if not least < 0:
             break
         # Where nothing was left to gain, steps have shrunk to nothing.
         again = replace(state, step_size=pace)
-        state = _polish(moves, again, steps, weight=1.0, outside=-least, **settings)
+        state = _polish(moves, again, sweeps=sweeps, outside=-least)
     return state
 
 
-def prove_infeasible(moves: MoveFlow, sweeps: int, steps: StepRule) -> None:
+def prove_infeasible(moves: MoveFlow, sweeps: int, rule: StepRule) -> None:
     """Raises `InfeasibleError` if it can be proved that no policy satisfies the constraints.
 
     Without the reward the augmented Lagrangian is minus the squared violations. Where it is
@@ -66,20 +64,15 @@ def prove_infeasible(moves: MoveFlow, sweeps: int, steps: StepRule) -> None:
     """
     assert moves.flow.problem.constraints is not None
     name_of = moves.flow.problem.constraints.name_of
-
-    def nothing(state: Array, action: Array, mu: Any) -> Scalar:
-        return jnp.zeros((), dtype=state.dtype)
-
-    problem = moves.flow.problem.replace(reward=nothing)
+    problem = moves.flow.problem.replace(reward=_nothing)
     unpaid: MoveFlow = eqx.tree_at(lambda m: m.flow.problem, moves, problem)
-    state = begin_ascent(unpaid, rule=steps, bound=True)
+    state = begin_ascent(unpaid, rule=rule, bound=True)
     lagrangian = replace(_lagrangian(state), weight=jnp.ones_like(state.step_size))
-    state, at_once = _restart(unpaid, state, lagrangian, True), 20
+    state, at_once = _restart(unpaid, state, lagrangian), 20
     for _ in range(0, sweeps, at_once):
         # With no update of the multipliers, which would be another objective.
-        state = ascend(
-            unpaid, state, jnp.asarray(at_once), at_once, steps, True, update_multipliers=False
-        )[0]
+        count = jnp.asarray(at_once)
+        state = ascend(unpaid, state, count, at_once, update_multipliers=False)[0]
         penalty = state.sweep.penalty
         assert penalty is not None
         if penalty.violation == 0:
@@ -95,15 +88,17 @@ def prove_infeasible(moves: MoveFlow, sweeps: int, steps: StepRule) -> None:
             )
 
 
+def _nothing(state: Array, action: Array, mu: Any) -> Scalar:
+    return jnp.zeros((), dtype=state.dtype)
+
+
 def _polish(
     moves: MoveFlow,
     state: MirrorState,
-    steps: StepRule,
     *,
     sweeps: int,
-    weight: float,
+    weight: float = 1.0,
     outside: Scalar | float = 0.0,
-    bound: bool = False,
 ) -> MirrorState:
     """Ends an ascent with constraints: some sweeps with more weight on larger margins.
 
@@ -114,10 +109,10 @@ def _polish(
         lagrangian.rule.polish_margin * lagrangian.violation_scale + outside
     )
     heavier = replace(lagrangian, weight=weight * lagrangian.weight)
-    begun = _restart(moves, state, heavier, bound)
+    begun = _restart(moves, state, heavier)
     # The step that went with less weight would go too far.
     begun = replace(begun, step_size=state.step_size / weight)
-    return ascend(moves, begun, jnp.asarray(sweeps), max(sweeps, 20), steps, bound)[0]
+    return ascend(moves, begun, jnp.asarray(sweeps), max(sweeps, 20))[0]
 
 
 def _with_margins(moves: MoveFlow, state: MirrorState, least: LeastMargins) -> MirrorState:
@@ -130,13 +125,11 @@ def _with_margins(moves: MoveFlow, state: MirrorState, least: LeastMargins) -> M
     short = jnp.maximum(planned - least(own_weights(moves, state)), 0.0)
     short = short + lagrangian.rule.tolerance * lagrangian.violation_scale
     margin = jnp.where(jnp.isfinite(planned), short, 0.0).astype(lagrangian.margin.dtype)
-    return _restart(moves, state, replace(lagrangian, margin=margin), bound=False)
+    return _restart(moves, state, replace(lagrangian, margin=margin))
 
 
 @eqx.filter_jit
-def _restart(
-    moves: MoveFlow, state: MirrorState, lagrangian: AugmentedLagrangian, bound: bool
-) -> MirrorState:
+def _restart(moves: MoveFlow, state: MirrorState, lagrangian: AugmentedLagrangian) -> MirrorState:
     """The state with another Lagrangian, and without momentum.
 
     There is a floor on weights, so that discarded moves can return when multipliers change.
@@ -144,7 +137,7 @@ def _restart(
     highest = jnp.max(state.logits, axis=-1, keepdims=True)
     logits = jnp.maximum(state.logits - highest, math.log(1e-8))
     now, weights = state.flow_of(moves), jax.nn.softmax(logits, axis=-1)
-    sweep = now.sweep(weights, bound=bound, lagrangian=lagrangian)
+    sweep = now.sweep(weights, bound=state.bound, lagrangian=lagrangian)
     return replace(
         state,
         logits=logits,

@@ -48,8 +48,7 @@ def plan(
     Without constraints the plan earns no less than its best start, as a policy of that kind.
 
     Args:
-        flow: The problem's flow. With ``within_cells=True`` gradient ascent goes through that flow;
-            the start by mirror ascent is of the flow from cell centres.
+        flow: The problem's flow; the start by mirror ascent is of the flow from cell centres.
         motion: The law of motion.
         policy: `Table`, the default, or `Network`.
         key: Randomness of networks and of random starts.
@@ -108,7 +107,10 @@ class GradientPlanner(AbstractPlanner):
 
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Profile:
         """Agents at rest, or random networks."""
-        return self.policy.initial(flow.problem, box_of(actions), key)
+        box, kind = box_of(actions), self.policy
+        if isinstance(kind, Table):
+            return kind.at_rest(flow.problem, box)
+        return kind.random(flow.problem, box, key)
 
     def own_moves(self, actions: Actions) -> Float[Array, "moves action_dim"]:
         """The moves of a new start's mirror ascent, without controls."""
@@ -166,10 +168,7 @@ def table_start(
     sweeps: int,
     least: LeastMargins | None = None,
 ) -> tuple[Profile, AugmentedLagrangian | None]:
-    """A table of the mean actions that mirror ascent finds.
-
-    Also the multipliers there, if the problem has constraints.
-    """
+    """A table of the mean actions that mirror ascent finds, and the multipliers of constraints."""
     state, _ = MirrorAscent(sweeps, bound=False).ascend(moves, least)
     means = jnp.einsum("hkm,kma->hka", state.weights, moves.actions)
     return table_of(flow.problem, actions, means), state.lagrangian

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float
 
 from .._types import Key, Mass, State, Step
@@ -27,10 +28,10 @@ class Table(eqx.Module):
 
     def random(self, problem: Problem, actions: Box, key: Key) -> Profile:
         """A random table; arguments as of `Network.random`."""
-        return perturbed(self.initial(problem, actions, key), key, 1.0)
+        return perturbed(self.at_rest(problem, actions), key, 1.0)
 
-    def initial(self, problem: Problem, actions: Box, key: Key) -> Profile:
-        """Agents at rest: what the first plan of a learner starts from."""
+    def at_rest(self, problem: Problem, actions: Box) -> Profile:
+        """The table of agents at rest."""
         rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
         shape = (problem.horizon, problem.grid.n_cells, len(rest))
         return table_of(problem, actions, jnp.broadcast_to(rest, shape))
@@ -67,10 +68,6 @@ class Network(eqx.Module):
         keys = jax.random.split(key)
         return _joint(networks(actions, keys[0]), networks(Box(-1.0, 1.0, dim=size), keys[1]))
 
-    def initial(self, problem: Problem, actions: Box, key: Key) -> Profile:
-        """Random networks: what the first plan of a learner starts from."""
-        return self.random(problem, actions, key)
-
 
 PolicyKind = Table | Network
 
@@ -88,13 +85,9 @@ def table_of(problem: Problem, actions: Box, means: Float[Array, "steps cells di
 
 def perturbed(profile: Profile, key: Key, size: float) -> Profile:
     """The profile with normal noise added to all its parameters."""
-    leaves, tree = jax.tree.flatten(profile)
-    keys = jax.random.split(key, len(leaves))
-    moved = [
-        x + size * jax.random.normal(k, x.shape, x.dtype) if eqx.is_inexact_array(x) else x
-        for x, k in zip(leaves, keys, strict=True)
-    ]
-    found: Profile = jax.tree.unflatten(tree, moved)
+    arrays = eqx.filter(profile, eqx.is_inexact_array)
+    noise = optax.tree_utils.tree_random_like(key, arrays, sampler=jax.random.normal)
+    found: Profile = eqx.apply_updates(profile, jax.tree.map(lambda x: size * x, noise))
     return found
 
 

@@ -146,8 +146,7 @@ class MirrorAscent(eqx.Module):
         A sweep takes a step, keeps it if J did not fall, and adapts the step size.
         """
         most = max(count, self.sweeps_at_once)
-        settings = (jnp.asarray(count), most, self.steps, self.bound)
-        state, figures = ascend(moves, state, *settings)
+        state, figures = ascend(moves, state, jnp.asarray(count), most)
         return state, figures[:count]
 
     def solve(
@@ -187,14 +186,14 @@ class MirrorAscent(eqx.Module):
                     outcome = "bracket"
                     break
         if constraints is not None:
-            state = make_feasible(moves, state, self.steps, self.bound)
+            state = make_feasible(moves, state)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
         state = best_of(moves, state, start, rest)
         box, listed = moves.free, moves
         if box and self.refinement.pays(problem, coarse_points(problem.actions.dim)):
             fine, found, figures = self.refine(moves, moves.motion, state)
             if found.lagrangian is not None:
-                found = make_feasible(fine, found, self.steps, False)
+                found = make_feasible(fine, found)
                 fine = found.flow_of(fine)
             if is_better(problem, found, state):
                 moves, state = fine, found
@@ -240,7 +239,7 @@ class MirrorAscent(eqx.Module):
         """
         start = self.init(moves)
         if start.lagrangian is not None:
-            state = constrained_ascent(moves, start, self.sweeps, self.steps, least)
+            state = constrained_ascent(moves, start, self.sweeps, least)
             return with_true_flow(moves, state), None
         end, figures = self.step(moves, start, self.sweeps)
         state = best_of(moves, end, start, self._rest(moves, start))
@@ -260,7 +259,7 @@ class MirrorAscent(eqx.Module):
         fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
         start = begin_ascent(fine, weights, rule=self.steps, lagrangian=state.lagrangian, free=free)
         sweeps = self.refinement.sweeps
-        end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps, self.steps, False)
+        end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps)
         return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures
 
     def _rest(self, moves: MoveFlow, start: MirrorState) -> MirrorState:

@@ -27,7 +27,7 @@ class MirrorPlanner(AbstractPlanner):
 
     Each plan starts anew, so that it is a function of the motion alone. Without constraints it
     earns no less than the uniform policy and than agents at rest, under the motion that it is
-    planned with; if actions between the moves are planned with a table of that motion, under it.
+    planned with, or the table of it that actions between the moves are planned with.
 
     Attributes:
         points: Moves on each axis of an action box; by default 9, or 5 in three dimensions, from
@@ -68,7 +68,10 @@ class MirrorPlanner(AbstractPlanner):
             )
             return plan_for_learner(flow, motion, actions, build, self.sweeps, key)
         moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
-        ascent = MirrorAscent(self.sweeps, bound=False, refinement=self._refinement)
+        refinement = self.refinement or (
+            Refinement() if self.points is None else Refinement(sweeps=0)
+        )
+        ascent = MirrorAscent(self.sweeps, bound=False, refinement=refinement)
         state, gain = ascent.ascend(moves, least)
         weights = own_weights(moves, state)
         coarse = Plan(
@@ -80,7 +83,7 @@ class MirrorPlanner(AbstractPlanner):
             late_gain=gain,
         )
         points = coarse_points(dim) if self.points is None else self.points
-        if not ascent.refinement.pays(problem, points):
+        if not refinement.pays(problem, points):
             return coarse
         fine, found, _ = ascent.refine(moves, tabulated(problem, motion, actions), state)
         better, own = is_better(problem, found, state), fine.actions[..., :dim]
@@ -102,12 +105,6 @@ class MirrorPlanner(AbstractPlanner):
         )
         profile = _table(problem, *(jnp.concatenate(x, axis=2) for x in ([every, own], both)))
         return replace(coarse, profile=profile, value=value, mass=mass, control=control)
-
-    @property
-    def _refinement(self) -> Refinement:
-        if self.refinement is not None:
-            return self.refinement
-        return Refinement() if self.points is None else Refinement(sweeps=0)
 
 
 def _table(problem: Problem, actions: Array, weights: Weights) -> Profile:

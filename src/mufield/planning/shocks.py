@@ -365,9 +365,8 @@ def ascent_over_paths(
     moves: PathMoves, sweeps: int, bound: bool = False
 ) -> tuple[MirrorState, Scalar]:
     """The last state of an ascent from uniform weights, and its `late_gain`."""
-    rule = StepRule()
-    start = begin_ascent(moves, rule=rule, bound=bound)
-    end, figures = ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20), rule, bound)
+    start = begin_ascent(moves, rule=StepRule(), bound=bound)
+    end, figures = ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
     return best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
 
 

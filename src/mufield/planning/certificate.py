@@ -167,21 +167,21 @@ def _most_upward(flow: Flow) -> tuple[float, float]:
     """The largest curvature of the integrated reward that was found, and the largest in size."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
-    upward, scale, sharpnesses = -math.inf, 0.0, (0.0, 1.0, 4.0)  # an even one and peaked ones
+    upward, scale, size = -math.inf, 0.0, 2 * flow.problem.grid.n_cells
     begins = 0 if flow.problem.first is None else int(flow.problem.first)
-    times = np.linspace(begins, flow.problem.paid_steps - 1, len(sharpnesses)).astype(int)
-    keys = jax.random.split(jax.random.key(0), len(sharpnesses))
-    for sharpness, point_key, time in zip(sharpnesses, keys, times, strict=True):
-        joint, actions = _random_joint(flow, point_key, jnp.asarray(sharpness))
-        curvature = partial(_curvature, flow, joint, actions, jnp.asarray(time))
-        operator = LinearOperator((joint.size, joint.size), matvec=curvature, dtype=float)
-        start = np.random.default_rng(0).normal(size=joint.size)
+    times = np.linspace(begins, flow.problem.paid_steps - 1, 3).astype(int)
+    # An even distribution and two peaked ones.
+    for number, (sharpness, time) in enumerate(zip((0.0, 1.0, 4.0), times, strict=True)):
+        point = (jax.random.key(number), jnp.asarray(sharpness), jnp.asarray(time))
+        curvature = partial(_curvature, flow, *point)
+        start = np.random.default_rng(0).normal(size=size)
         first = np.asarray(curvature(start))
         if not np.isfinite(first).all():
             return math.nan, 1.0
         if not first.any():  # Linear in mu, so there is nothing to iterate on.
             upward = max(upward, 0.0)
             continue
+        operator = LinearOperator((size, size), matvec=curvature, dtype=float)
         options = {"k": 1, "v0": start, "return_eigenvectors": False, "tol": 1e-3}
         scale = max(scale, abs(float(eigsh(operator, which="LM", **options)[0])))
         upward = max(upward, float(eigsh(operator, which="LA", **options)[0]))
@@ -190,31 +190,26 @@ def _most_upward(flow: Flow) -> tuple[float, float]:
 
 @eqx.filter_jit
 def _curvature(
-    flow: Flow, joint: Array, actions: Array, step: Array, direction: Any
+    flow: Flow, key: Key, sharpness: Array, step: Array, direction: Any
 ) -> Float[Array, "entries"]:
-    """Second derivative of the integrated reward along changes that keep the total mass."""
-    along = jnp.asarray(direction, dtype=joint.dtype).reshape(joint.shape)
+    """Second derivative of the integrated reward along changes that keep the total mass.
+
+    At random masses of two random actions in every cell; no cell is nearly empty.
+    """
+    n, dtype = flow.problem.grid.n_cells, flow.problem.initial.dtype
+    mass_key, action_key, share_key = jax.random.split(key, 3)
+    mass = 0.9 * jax.nn.softmax(sharpness * jax.random.normal(mass_key, (n,))) + 0.1 / n
+    share = jax.random.uniform(share_key, (n, 1), minval=0.2, maxval=0.8)
+    joint = (mass[:, None] * jnp.concatenate([share, 1 - share], axis=1)).astype(dtype)
+    actions = flow.problem.actions.sample(action_key, (n, 2)).astype(dtype)
 
     def integrated(joint: Array) -> Array:
         law = ActionLaw(actions=actions, weights=joint)
         return jnp.sum(joint * flow.rewards(jnp.sum(joint, axis=1), law, step))
 
-    centred = along - jnp.mean(along)
-    change: Array = jax.jvp(jax.grad(integrated), (joint,), (centred,))[1]
+    along = jnp.asarray(direction, dtype=dtype).reshape(joint.shape)
+    change: Array = jax.jvp(jax.grad(integrated), (joint,), (along - jnp.mean(along),))[1]
     return (change - jnp.mean(change)).ravel()
-
-
-@eqx.filter_jit
-def _random_joint(flow: Flow, key: Key, sharpness: Array) -> tuple[Array, Array]:
-    """Random masses of two random actions in every cell; no cell is nearly empty."""
-    problem = flow.problem
-    n, dtype = problem.grid.n_cells, problem.initial.dtype
-    mass_key, action_key, share_key = jax.random.split(key, 3)
-    peaked = jax.nn.softmax(sharpness * jax.random.normal(mass_key, (n,)))
-    mass = 0.9 * peaked + 0.1 / n
-    share = jax.random.uniform(share_key, (n, 1), minval=0.2, maxval=0.8)
-    joint = mass[:, None] * jnp.concatenate([share, 1 - share], axis=1)
-    return joint.astype(dtype), problem.actions.sample(action_key, (n, 2)).astype(dtype)
 
 
 @eqx.filter_jit

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from .._types import Key
 from ..flow.flow import Flow
-from ..planning.ascent import own_moves, regular_moves
+from ..planning.moves import own_moves, regular_moves
 from ..planning.planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
 from ..problem import Motion
 from .solvers import AbstractSolver, MirrorDescent, iterate, least_exploitable

@@ -56,7 +56,7 @@ class BoxSearch(eqx.Module):
     levels: int = eqx.field(static=True)
     kept: int = eqx.field(static=True)
 
-    def __init__(self, flow: Flow, motion: Motion, listed: Array | None = None, *, levels: int = 1):
+    def __init__(self, flow: Flow, motion: Motion, *, levels: int = 1):
         """Looks at the programs of motion and reward, to tell whether there can be a proof."""
         dim = flow.problem.actions.dim
         self.flow, self.motion, self.levels = flow, motion, levels

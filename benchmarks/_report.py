@@ -7,8 +7,10 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF
 from typing import Any, Literal
@@ -16,10 +18,31 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from mufield import enable_compilation_cache
+from mufield import M3UCRL, LearnResult, enable_compilation_cache, learn
 
 # Some benchmarks use `reproduction`, which is not installed.
 sys.path.append(str(Path(__file__).parents[1]))
+
+
+def learn_many(
+    system: Any,
+    learner: Any = None,
+    *,
+    seeds: Sequence[int],
+    watch: Callable[..., Any] | None = None,
+    **settings: Any,
+) -> list[LearnResult]:
+    """`mufield.learn` for several seeds, in threads on all cores; ``watch`` gets the seed first."""
+    learner = M3UCRL(system.problem) if learner is None else learner
+
+    def one(seed: int) -> LearnResult:
+        own = None if watch is None else partial(watch, seed)
+        return learn(system, learner, seed=seed, progress=False, watch=own, **settings)
+
+    # The first alone, so that programs are compiled only once.
+    found = [one(seeds[0])]
+    with ThreadPoolExecutor() as cores:
+        return found + list(cores.map(one, seeds[1:]))
 
 
 Section = Callable[["Report", argparse.Namespace], None]

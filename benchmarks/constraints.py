@@ -31,10 +31,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration, names_of, options_of, run_sections
+from _report import Report, duration, learn_many, names_of, options_of, run_sections
 
 import mufield
-from mufield import MirrorAscent, MoveFlow, Network, Table, learn_many
+from mufield import MirrorAscent, MoveFlow, Network, Table
 from mufield.constraints import InfeasibleError, mass_at_least
 from mufield.learning import ModelSamples
 

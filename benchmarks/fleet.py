@@ -60,7 +60,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration, names_of, options_of, processor_seconds, run_sections
+from _report import Report, duration, learn_many, names_of, options_of, processor_seconds, run_sections
 from scipy import sparse
 from scipy.stats import binom, poisson
 
@@ -280,13 +280,8 @@ def learn(report: Report, options: argparse.Namespace) -> None:
     for case in bench.cases:
 
         def compute(case: Case = case) -> dict[str, Any]:
-            runs = mf.learn_many(
-                case.system(),
-                seeds=list(range(options.seeds)),
-                episodes=options.episodes,
-                agents=AGENTS,
-                progress=sys.stderr.isatty(),
-            )
+            settings = {"episodes": options.episodes, "agents": AGENTS}
+            runs = learn_many(case.system(), seeds=range(options.seeds), **settings)
             return {"values": [[row.value for row in run.metrics] for run in runs]}
 
         found, known = bench.kept(f"{case.name}-learn", compute), bench.values(case)["known"]

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from _report import Report, duration, options_of, run_sections
+from _report import Report, duration, learn_many, options_of, run_sections
 
 import mufield
 from mufield import (
@@ -54,7 +54,7 @@ from mufield import (
     Thompson,
 )
 from mufield.fleet.baselines import stay
-from mufield.learning import LearnResult, learn_many
+from mufield.learning import LearnResult
 from mufield.models.base import predict_rows
 from mufield.models.data import Transitions
 from mufield.planning import BPTT
@@ -301,7 +301,7 @@ def optimism(report: Report, options: argparse.Namespace) -> None:
     for each in (Hallucinated(), Greedy(), Bonus(), Thompson()):
         kind = type(each).__name__.lower()
         learner = M3UCRL(system.problem, optimism=each)
-        results = learn_many(system, learner, seeds=range(seeds), episodes=episodes, progress=False)
+        results = learn_many(system, learner, seeds=range(seeds), episodes=episodes)
         ends = curves(results)[:, -LAST:].mean(axis=1)
         won = int(np.sum(ends >= 0.95 * best))
         report.row(

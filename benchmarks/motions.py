@@ -49,13 +49,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, names_of, options_of, run_sections
+from _report import Report, learn_many, names_of, options_of, run_sections
 
 import mufield
 from mufield import M3UCRL, DeepEnsemble, GaussianProcess, Hallucinated, MirrorAscent, MoveFlow
 from mufield.environments.registry import SUITE
 from mufield.flow.motions import dependence
-from mufield.learning import learn_many
 from mufield.models import AbstractModel, Transitions
 from mufield.policies import Around, Centre, Clock, Here
 from mufield.space.measure import at_all_cells

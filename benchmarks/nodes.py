@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyspiel
-from _report import Report, duration, options_of, run_sections, time_side_by_side
+from _report import Report, duration, learn_many, options_of, run_sections, time_side_by_side
 from open_spiel.python.mfg.algorithms.distribution import DistributionPolicy
 from open_spiel.python.mfg.algorithms.policy_value import PolicyValue
 from open_spiel.python.mfg.games import factory
@@ -137,7 +137,7 @@ def optimum(report: Report, given: argparse.Namespace) -> None:
 def _share(system: Any, agents: int, seeds: range) -> list[float]:
     """The share of the way to the optimum that the last of ten episodes earns, by seed."""
     low, high = _uniform(system), float(_best(system).value)
-    runs = mf.learn_many(system, seeds=list(seeds), episodes=10, agents=agents, progress=False)
+    runs = learn_many(system, seeds=seeds, episodes=10, agents=agents)
     return [(run.metrics[-1].value - low) / (high - low) for run in runs]
 
 

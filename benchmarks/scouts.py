@@ -30,10 +30,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, names_of, options_of, run_sections
+from _report import Report, learn_many, names_of, options_of, run_sections
 
 import mufield as mf
-from mufield.learning import learn_many
 
 SUITE = ("rooms-wind", "rooms-turned", "rooms-crowded", "hall-vortex", "hall-lane", "torus-vortex")
 SYSTEMS = (*SUITE, "city", "walkway", "lq", "capped", "ice")

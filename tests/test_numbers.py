@@ -22,7 +22,6 @@ from mufield import (
     Table,
     UserError,
     learn,
-    learn_many,
     plan,
     point_mass,
     uniform,
@@ -191,15 +190,14 @@ def test_no_plan_has_negative_mass():
     assert float(mass.max()) > 0.3  # it went where it could
     learner = M3UCRL(problem, planner=MirrorPlanner(points=3, sweeps=40))
     seen = []
-    result = learn_many(
+    result = learn(
         system,
         learner,
-        seeds=[0],
         episodes=2,
         agents=5,
         progress=False,
-        watch=lambda seed, state, plan, episode, row: seen.append((plan, episode)),
-    )[0]
+        watch=lambda state, plan, episode, row: seen.append((plan, episode)),
+    )
     for planned, episode in seen:
         assert bool(jnp.all(episode.mass >= 0))
         # A plan that would have made negative mass is none, and the note says why.

@@ -30,7 +30,6 @@ from .learning.optimism import Greedy as Greedy
 from .learning.optimism import Hallucinated as Hallucinated
 from .learning.optimism import Thompson as Thompson
 from .learning.run import learn as learn
-from .learning.run import learn_many as learn_many
 from .models.ensemble import DeepEnsemble as DeepEnsemble
 from .models.gp import GaussianProcess as GaussianProcess
 from .planning.certificate import certify as certify

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from mufield import (
 )
 from mufield.learning.diagnostics import measure
 from mufield.learning.m3ucrl import M3UCRL
-from mufield.learning.run import learn, learn_many
+from mufield.learning.run import learn
 from mufield.learning.state import PlanError, Use
 
 pytestmark = pytest.mark.slow
@@ -112,11 +113,13 @@ def test_a_run_is_a_function_of_its_seed(learner):
     assert first.metrics != other.metrics
 
 
-def test_seeds_side_by_side_learn_as_alone(learner):
-    together = learn_many(corridor(), learner, seeds=[5, 6], episodes=2, progress=False)
-    alone = learn(corridor(), learner, episodes=2, seed=6, progress=False)
-    assert together[1].metrics[0].value == pytest.approx(alone.metrics[0].value, rel=1e-6)
-    assert together[1].metrics[1].value == pytest.approx(alone.metrics[1].value, rel=1e-6)
+def test_seeds_in_threads_learn_as_alone(learner):
+    def run(seed):
+        return learn(corridor(), learner, episodes=2, seed=seed, progress=False).metrics
+
+    alone = run(6)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, [5, 6]))[1] == alone
 
 
 def test_learning_ends_near_the_best_plan():
@@ -215,8 +218,8 @@ def test_a_band_that_is_too_narrow_is_warned_of():
 def test_bad_options_are_named():
     with pytest.raises(ValueError, match="needs a box"):
         M3UCRL(make("discrete-rooms", horizon=2).problem, SureFamily(), TABLE)
-    with pytest.raises(ValueError, match="at least one seed"):
-        learn_many(corridor(), seeds=[], episodes=1)
+    with pytest.raises(ValueError, match="the number of episodes must be a whole number"):
+        learn(corridor(), episodes=0)
 
 
 SLIPS = {
@@ -262,20 +265,6 @@ def test_names_in_place_of_objects_are_answered_with_the_remedy():
         assert re.search(words, message), message
 
 
-def test_whoever_watches_is_told_the_seed():
-    learner = M3UCRL(corridor().problem, SureFamily(), MIRROR)
-    told = []
-    learn_many(
-        corridor(),
-        learner,
-        seeds=[7, 4],
-        episodes=2,
-        progress=False,
-        watch=lambda seed, state, plan, episode, row: told.append((seed, row.episode)),
-    )
-    assert told == [(7, 1), (4, 1), (7, 2), (4, 2)]
-
-
 def test_a_result_says_in_a_line_what_matters_and_becomes_rows_and_a_figure(monkeypatch):
     learner, seen = M3UCRL(corridor().problem, SureFamily(), MIRROR), []
     result = learn(
@@ -284,9 +273,9 @@ def test_a_result_says_in_a_line_what_matters_and_becomes_rows_and_a_figure(monk
         episodes=2,
         reference=20.0,
         progress=False,
-        watch=lambda seed, state, plan, episode, row: seen.append((seed, row)),
+        watch=lambda state, plan, episode, row: seen.append((state.episode, row)),
     )
-    assert seen == [(0, row) for row in result.metrics]
+    assert seen == list(enumerate(result.metrics))
     text = repr(result)
     assert text.startswith("LearnResult(episodes=2, transitions=8, last J=")
     assert len(text.splitlines()) == 1

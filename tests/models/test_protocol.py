@@ -20,7 +20,6 @@ from mufield import (
     uniform,
 )
 from mufield.models.base import AbstractModel, AbstractModelFamily, Prediction, predict_rows
-from mufield.models.calibration import EmpiricalBeta, coverage, held_out, widening
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap
 from mufield.policies.encoders import AbstractEncoder, Unseen
@@ -85,23 +84,11 @@ def test_without_data_it_is_the_prior(data):
     assert (found.epistemic > 0.5).all()
 
 
-def test_its_held_out_coverage_can_be_reported(data):
-    held = held_out(BayesianLinearRegression(), data, KEY)
-    levels = np.array([0.5, 0.8, 0.95])
-    assert coverage(held, levels) == pytest.approx(np.stack([levels, levels]), abs=0.1)
-    assert widening(held).shape == (2,)
-
-
 def test_its_predictions_of_rows_stand_beside_the_moves(data):
     found = predict_rows(BayesianLinearRegression().fit(data, KEY), data)
     assert found.error.shape == (300, 2)
     assert found.aleatoric[0].tolist() == [0.1, 0.3]
     assert np.std(found.error, axis=0, where=found.observed) == pytest.approx([0.1, 0.3], rel=0.15)
-
-
-def test_it_gets_an_empirical_beta(data):
-    family = BayesianLinearRegression()
-    assert EmpiricalBeta().of_fit(family, family.fit(data, KEY), data, KEY) >= 2.0
 
 
 def test_it_draws_motions_without_a_line_of_its_own(data):

@@ -44,7 +44,7 @@ def test_all_defaults_are_written_out_and_can_be_read(model, planner):
         ("mu", "pooled", {"name": "pooled", "cells": 4}),
         ("mu", {"name": "pooled", "cells": 6}, {"name": "pooled", "cells": 6}),
         ("learn_noise", True, True),
-        ("beta", "empirical", {"name": "empirical", "folds": 5}),
+        ("beta", "theory", {"name": "theory", "norm_bound": 1.0, "delta": 0.1}),
         ("beta", 2.0, 2.0),
         ("fit_kernel", False, False),
         (
@@ -74,7 +74,7 @@ def test_words_stand_for_objects_and_come_back_with_all_settings(setting, writte
         ({"model_options": {"members": "many"}}, "members must be of the type"),
         ({"model_options": {"mu": "far"}}, "mu must be one of none, local, .*, got 'far'"),
         ({"model_options": {"mu": {"name": "pooled", "size": 3}}}, "'pooled' has no option size"),
-        ({"model_options": {"beta": "theory"}}, "beta must be one of empirical, got 'theory'"),
+        ({"model_options": {"beta": "theory"}}, "beta must be of the type .*float.*, got 'theory'"),
         ({"planner_options": {"size": 1}, "planner": "network"}, "has no option size; it .*width"),
         ({"planner_options": {"policy": "table"}, "planner": "network"}, "no option policy"),
         ({"environment": "nowhere"}, "no system is named 'nowhere'"),

@@ -10,6 +10,5 @@ from .optimism import Hallucinated as Hallucinated
 from .optimism import Thompson as Thompson
 from .run import LearnResult as LearnResult
 from .run import learn as learn
-from .run import learn_many as learn_many
 from .safety import ModelSamples as ModelSamples
 from .state import LearnerState as LearnerState

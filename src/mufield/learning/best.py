@@ -1,7 +1,7 @@
 """The policy to use in the end, not to explore with.
 
 `M3UCRL.ask` plans in an optimistic model, to learn; `best_policy` plans in the model that the data
-make most likely, and judges policies in models that are drawn from the posterior.
+make most likely, and evaluates policies in models that are drawn from the posterior.
 """
 
 from dataclasses import replace
@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 from jaxtyping import Key as KeyArray
 
 from .._progress import stage
-from .._types import Action, Key, Scalar, State
+from .._types import Key, Scalar
+from ..checks import whole_number
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
@@ -23,16 +24,8 @@ from ..flow.moves import MoveFlow
 from ..models.base import AbstractModel
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
-from ..problem import Motion, Problem, Reward
-from ..space.measure import MeanField
-from .optimism import (
-    AbstractOptimism,
-    BonusReward,
-    Greedy,
-    RelativeWidth,
-    Thompson,
-    draw_width,
-)
+from ..problem import Motion
+from .optimism import AbstractOptimism, Greedy, Thompson, draw_width
 from .state import LearnerState, Use
 
 if TYPE_CHECKING:
@@ -80,10 +73,9 @@ def best_policy(
 
     Candidates are the plan under the model's mean, the last policy, and ``best_run``. The one with
     the highest J under the mean is chosen. With ``cautious`` it is the one whose interval for J has
-    the highest lower end. Then ``best_run`` counts with what it earned, which needs no model, and
-    there is one more candidate: a plan with a penalty on epistemic uncertainty, whose weight makes
-    the first plan pay the half-width of its interval. If the problem has constraints, only plans
-    are candidates; they satisfy them as those of `M3UCRL.ask` do.
+    the highest lower end, and ``best_run`` counts with what it earned, which needs no model. If the
+    problem has constraints, only the plan is a candidate; it satisfies them as those of
+    `M3UCRL.ask` do.
 
     Nothing is learned or changed; the same arguments give the same answer.
 
@@ -93,36 +85,34 @@ def best_policy(
         cautious: Whether to choose by the lower end instead of by what is expected.
         best_run: The policy of the best episode, and the J that it earned. In small populations
             chance is a part of that J. It is None if the episode did not begin as the problem says;
-            then the model judges the policy.
+            then J is that of the model.
         draws: Number of models to draw for the interval; see `BestPlan`. With 19 it is one of 95%.
     """
-    if draws < 1:
-        raise UserError(f"an interval needs at least one sampled model, got {draws}")
+    whole_number(draws, "the number of drawn models")
+    if learner.problem.shocks is not None:
+        raise UserError(
+            "the choice of the best policy does not know shocks yet; take "
+            "learner.greedy_plan(state).profile"
+        )
     keys = jax.random.split(state.key_for(Use.DRAW), draws)
     forecast = Forecast(learner.flow, state.model, state.reward_model, keys)
     with stage("choosing a cautious policy" if cautious else "choosing a policy"):
-
-        def judge(profile: Profile, how: str) -> BestPlan:
-            return forecast.judge(profile, how, interval=cautious)
-
         plan = learner.greedy_plan(state)
-        found = [judge(plan.profile, plan.note or "planned under the model's mean")]
-        if cautious:
-            plan = learner.greedy_plan(state, forecast.penalty(found[0]))
-            found.append(judge(plan.profile, plan.note or "planned with a penalty on uncertainty"))
-        if learner.safety is None:  # with constraints, only plans on all data satisfy them
-            if state.profile is not None:
-                found.append(judge(state.profile, "the last policy"))
-            if best_run is not None:
-                profile, earned = best_run
-                if cautious and earned is not None:
-                    how = "the best episode's policy, by what it earned"
-                    found.append(BestPlan(profile, earned, earned, earned, draws, how))
-                else:
-                    found.append(judge(profile, "the best episode's policy"))
+        policies = [(plan.profile, plan.note or "planned under the model's mean")]
+        if learner.safety is None and state.profile is not None:
+            policies.append((state.profile, "the last policy"))
+        earned = None
+        if learner.safety is None and best_run is not None:
+            profile, earned = best_run
+            if not cautious or earned is None:
+                policies.append((profile, "the best episode's policy"))
+        found = [forecast.of_policy(*each, interval=cautious) for each in policies]
+        if cautious and earned is not None:
+            how = "the best episode's policy, by what it earned"
+            found.append(BestPlan(profile, earned, earned, earned, draws, how))
         chosen = max(found, key=lambda each: each.lower)  # of several the first
         if not cautious:
-            chosen = forecast.judge(chosen.profile, chosen.how)
+            chosen = forecast.of_policy(chosen.profile, chosen.how)
     return replace(chosen, transitions=len(state.data))
 
 
@@ -141,7 +131,7 @@ class Forecast(eqx.Module):
     reward_model: AbstractModel | None
     keys: KeyArray[Array, "draws"]
 
-    def judge(self, profile: Profile, how: str, *, interval: bool = True) -> BestPlan:
+    def of_policy(self, profile: Profile, how: str, *, interval: bool = True) -> BestPlan:
         """What can be expected of a policy; without ``interval``, that has no width."""
         moves = _shared_moves(profile)
         expected, width = float(_expected(self, profile, moves)), 0.0
@@ -150,40 +140,9 @@ class Forecast(eqx.Module):
         ends = (expected, expected - width, expected + width)
         return BestPlan(profile, *ends, draws=self.keys.shape[0], how=how)
 
-    def penalty(self, plan: BestPlan) -> "UncertaintyPenalty":
-        """The penalty that costs a plan the half-width of its interval."""
-        unpaid = self.flow.of_problem(self.flow.problem.replace(reward=_no_reward))
-        free = replace(self, flow=unpaid, reward_model=None)
-        one = UncertaintyPenalty(jnp.ones_like(self.flow.problem.initial[0]))
-        cost = -_expected(free, plan.profile, _shared_moves(plan.profile), one)
-        return UncertaintyPenalty((plan.expected - plan.lower) / jnp.maximum(cost, 1e-12))
-
     def imagine(self, optimism: AbstractOptimism, key: Key) -> tuple[Flow, Motion]:
         """The flow and the motion of one kind of optimism about the models."""
         return optimism.imagine(self.flow.problem, self.flow, self.model, self.reward_model, key)
-
-
-class UncertaintyPenalty(Greedy):
-    """The mean motion, with a penalty on epistemic uncertainty.
-
-    Attributes:
-        weight: Penalty where beta sigma equals the farthest move on all axes.
-    """
-
-    weight: Scalar
-
-    def reward(
-        self, problem: Problem, model: AbstractModel, reward_model: AbstractModel | None, key: Key
-    ) -> Reward:
-        """The reward minus the penalty."""
-        paid = super().reward(problem, model, reward_model, key)
-        # Planners ask in every sweep for all cells and moves, and a model's deviation is costly.
-        width = tabulated(problem, RelativeWidth(model, problem.max_move), problem.actions)
-        return BonusReward(paid, width, -self.weight)
-
-
-def _no_reward(state: State, action: Action, mu: MeanField) -> Scalar:
-    return jnp.zeros((), dtype=state.dtype)
 
 
 def _shared_moves(profile: Profile) -> Float[Array, "moves action_dim"] | None:
@@ -213,10 +172,8 @@ def _value(
 
 
 @eqx.filter_jit
-def _expected(
-    forecast: Forecast, profile: Profile, moves: Array | None, optimism: Greedy = Greedy()
-) -> Scalar:
-    flow, motion = forecast.imagine(optimism, forecast.keys[0])  # nothing is drawn
+def _expected(forecast: Forecast, profile: Profile, moves: Array | None) -> Scalar:
+    flow, motion = forecast.imagine(Greedy(), forecast.keys[0])  # nothing is drawn
     return _value(flow, motion, profile, moves)
 
 

@@ -197,10 +197,7 @@ def advice(model: AbstractModel, data: Transitions) -> str:
     for factor in widening * np.geomspace(1.0, 10.0, 93):
         inside = held.quantiles(float(factor))[held.observed] <= COVERAGE_LEVEL
         if inside.mean() >= COVERAGE_LEVEL:
-            words = (
-                f"set the model's beta={2 * float(factor):.2g}, which would have held them, or "
-                "beta=EmpiricalBeta() (in a configuration, beta=empirical)"
-            )
+            words = f"set the model's beta={2 * float(factor):.2g}, which would have held them"
             break
     mean = lambda state, action, mu: model.predict(state, action, mu).mean  # noqa: E731
     seen = dependence(data.problem, mean)

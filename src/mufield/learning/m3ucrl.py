@@ -15,7 +15,6 @@ the loop; `best` chooses the policy to use in the end.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -23,18 +22,17 @@ from .._arrays import device_array
 from .._progress import stage
 from .._types import Key
 from ..episode import Episode
-from ..errors import UserError
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily
 from ..models.data import Transitions
 from ..planning.mirror_planner import MirrorPlanner
-from ..planning.planner import AbstractPlanner, Plan, note_of
+from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile
 from ..policies.tables import random_policy
 from ..problem import Problem
-from . import plan as plans
 from .optimism import AbstractOptimism, Greedy, Hallucinated
-from .state import LearnerState, Use, check_reward_model, key_after, last_good_fit, usual_family
+from .plan import check_settings, check_today, plan_in_models, spliced, unplanned
+from .state import LearnerState, Use, key_after, last_good_fit, usual_family
 
 if TYPE_CHECKING:
     from .best import BestPlan
@@ -65,9 +63,6 @@ class M3UCRL:
                 nodes Dirichlet counts.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
-            scouts: The optimism of the tracked agents' own policy; None if they follow the
-                population's, as in the paper. Scouts explore, without constraints, and the
-                population's optimism is `Greedy` by default.
             random_first: Whether the first episode runs the uniform random policy, instead of a
                 plan under the model's prior.
             reward_family: The statistical model of a hidden reward; by default
@@ -75,19 +70,25 @@ class M3UCRL:
             pessimism: For problems with constraints: the models in which they must hold.
             safe: A policy that is known to satisfy the constraints, to be run as long as no plan is
                 sure to; by default agents at rest.
+            scouts: The optimism of the tracked agents' own policy; None if they follow the
+                population's, as in the paper. Scouts explore, without constraints, and the
+                population's optimism is `Greedy` by default.
         """
         given = (family, planner, optimism, reward_family, pessimism, safe, scouts, random_first)
-        plans.check_settings(problem, *given)
-        self.problem = problem
+        check_settings(problem, *given)
+        self.problem, self.flow = problem, Flow(problem)
         self.family = usual_family(problem) if family is None else family
         if problem.shocks is not None and problem.shocks.moves:
             from ..models.by_shock import FamilyByShock  # not needed without shocks
 
             self.family = FamilyByShock(self.family)
+        self.reward_family = reward_family
+        if problem.hides_reward and reward_family is None:
+            self.reward_family = self.family.for_rewards()
+        self.planner = MirrorPlanner() if planner is None else planner
         usual = Hallucinated() if scouts is None else Greedy()
         self.optimism, self.scouts = usual if optimism is None else optimism, scouts
-        self.planner = MirrorPlanner() if planner is None else planner
-        self.flow = Flow(problem)
+        self.random_first = random_first
         self.safety = None
         if problem.constraints is not None:
             from .safety import Safety  # not needed without constraints
@@ -96,10 +97,6 @@ class M3UCRL:
         # Built here, because `first_memory` may be traced, and a set of moves may not.
         kinds = (self.optimism,) if scouts is None else (self.optimism, scouts)
         self._joint_flows = [self.flow.of_problem(kind.joint(problem)) for kind in kinds]
-        self.random_first = random_first
-        self.reward_family = reward_family
-        if problem.hides_reward and reward_family is None:
-            self.reward_family = self.family.for_rewards()
 
     def init(self, key: Key, data: Transitions | None = None) -> LearnerState:
         """The state before the first episode.
@@ -110,6 +107,7 @@ class M3UCRL:
         known = Transitions.empty(self.problem)
         return self.restore(key, known if data is None else known.join(data), (), None, None)
 
+    @stage("planning")
     def ask(self, state: LearnerState, *, initial: Any = None) -> Plan:
         """The policy to run next; raises `PlanError` if none can be found.
 
@@ -120,34 +118,13 @@ class M3UCRL:
             initial: Where the population is today, over the free cells or the whole box; by
                 default the problem's initial distribution.
         """
-        return self.ask_many([state], initial=initial)[0]
-
-    def ask_many(self, states: list[LearnerState], *, initial: Any = None) -> list[Plan]:
-        """`ask` for several runs: one compiled program, run in threads on all cores."""
         problem = self.problem if initial is None else self.problem.from_step(0, initial)
-
-        def one(state: LearnerState) -> Plan:
-            if state.episode == 0 and self.random_first:
-                note = "the uniform random policy"
-                return plans.unplanned(problem, random_policy(problem), state.memory, note)
-            if self.scouts is not None:
-                return self._with_scouts(state, problem, self.scouts)
-            return self._plan(state, problem, self.optimism, state.memory, Use.PLAN)
-
-        return plans.in_threads(one, states)
-
-    def _with_scouts(
-        self, state: LearnerState, problem: Problem, optimism: AbstractOptimism
-    ) -> Plan:
-        """The population's plan, with that of scouts."""
-        memory, own = state.memory
-        scouts = self._plan(state, problem, optimism, own, Use.SCOUTS, limits=False)
-        if not len(state.data) and self.safety is None:
-            # To the model's mean all policies are alike as yet; the optimistic one earns more than
-            # others in most systems (benchmarks/scouts.py).
-            return replace(scouts, memory=(memory, scouts.memory))
-        plan = self._plan(state, problem, self.optimism, memory, Use.PLAN)
-        return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)
+        if state.episode == 0 and self.random_first:
+            note = "the uniform random policy"
+            return unplanned(problem, random_policy(problem), state.memory, note)
+        if self.scouts is not None:
+            return self._with_scouts(state, problem, self.scouts)
+        return plan_in_models(self, state, problem, self.optimism, state.memory, Use.PLAN)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.
@@ -161,6 +138,7 @@ class M3UCRL:
         mass = device_array(np.asarray(episode.mass)[:-1], self.problem.initial.dtype)
         return self.restore(state.key, data, ends, plan.memory, plan.profile, mass)
 
+    @stage("planning")
     def replan(
         self,
         state: LearnerState,
@@ -186,28 +164,18 @@ class M3UCRL:
             shock: The number of the present shock, if the problem has shocks.
         """
         if problem is not None:
-            plans.check_today(problem, self.problem)
-        today = self.problem if problem is None else problem
-        with stage("planning"):
-            new = self._plan(
-                state,
-                today.from_step(step, mass, shock),
-                self.optimism,
-                plan.memory if self.scouts is None else plan.memory[0],
-                Use.REPLAN,
-                use_last_episode=problem is None,
-                fallback=plan.profile,
-            )
-        return plans.spliced(plan, new, step, self.problem)
+            check_today(problem, self.problem)
+        rest = (self.problem if problem is None else problem).from_step(step, mass, shock)
+        memory = plan.memory if self.scouts is None else plan.memory[0]
+        settings: Any = {"use_last_episode": problem is None, "fallback": plan.profile}
+        new = plan_in_models(self, state, rest, self.optimism, memory, Use.REPLAN, **settings)
+        return spliced(plan, new, step, self.problem)
 
-    def greedy_plan(self, state: LearnerState, optimism: AbstractOptimism = Greedy()) -> Plan:
-        """The plan that earns most under the models' means, from no earlier plan.
-
-        ``optimism`` may change the reward that is planned with; it must add no controls.
-        """
+    def greedy_plan(self, state: LearnerState) -> Plan:
+        """The plan that earns most under the models' means, from no earlier plan."""
         key = state.key_for(Use.GREEDY_PLAN)
         memory = self.planner.first_memory(self.flow, self.problem.actions, key)
-        return self._plan(state, self.problem, optimism, memory, Use.GREEDY_PLAN)
+        return plan_in_models(self, state, self.problem, Greedy(), memory, Use.GREEDY_PLAN)
 
     def best(
         self,
@@ -218,11 +186,6 @@ class M3UCRL:
         draws: int = 19,
     ) -> "BestPlan":
         """The policy to use in the end; see `mufield.learning.best.best_policy`."""
-        if self.problem.shocks is not None:
-            raise UserError(
-                "the choice of the best policy does not know shocks yet; take "
-                "learner.greedy_plan(state).profile"
-            )
         from .best import best_policy  # not needed to learn
 
         return best_policy(self, state, cautious=cautious, best_run=best_run, draws=draws)
@@ -233,6 +196,7 @@ class M3UCRL:
         found = self.restore(state.key, state.data.join(data), *known)
         return replace(found, notes=(*state.notes, *found.notes))
 
+    @stage("fitting")
     def restore(
         self,
         key: Key,
@@ -247,18 +211,12 @@ class M3UCRL:
         ``profile`` is the policy of the last episode, ``last_mass`` its population before each
         move.
         """
-        count, reward_model = len(ends), None
-        with stage("fitting"):
-            fit_key = key_after(key, count, Use.FIT)
-            model, notes = last_good_fit(self.family, data, fit_key, ends, "model")
-            if self.reward_family is not None:
-                fit_key, paid = key_after(key, count, Use.FIT_REWARD), data.of_rewards()
-                found = last_good_fit(self.reward_family, paid, fit_key, ends, "reward model")
-                reward_model, notes = found[0], (*notes, *found[1])
-        if count == 0:
-            if reward_model is not None:
-                check_reward_model(reward_model, self.problem)
-            memory = self.first_memory(key_after(key, 0, Use.PLAN)) if memory is None else memory
+        (model, notes), reward_model = last_good_fit(self.family, data, key, ends), None
+        if self.reward_family is not None:
+            found = last_good_fit(self.reward_family, data.of_rewards(), key, ends)
+            reward_model, notes = found[0], notes + found[1]
+        if not ends and memory is None:
+            memory = self.first_memory(key_after(key, 0, Use.PLAN))
         return LearnerState(data, ends, model, memory, profile, key, notes, reward_model, last_mass)
 
     def first_memory(self, key: Key) -> Any:
@@ -267,50 +225,16 @@ class M3UCRL:
         found = [self.planner.first_memory(flow, actions, key) for flow in self._joint_flows]
         return found[0] if self.scouts is None else tuple(found)
 
-    def _plan(
-        self,
-        state: LearnerState,
-        problem: Problem,
-        optimism: AbstractOptimism,
-        memory: Any,
-        use: Use,
-        *,
-        use_last_episode: bool = True,
-        fallback: Profile | None = None,
-        limits: bool = True,
+    def _with_scouts(
+        self, state: LearnerState, problem: Problem, optimism: AbstractOptimism
     ) -> Plan:
-        """Plans in the models of a state.
-
-        Args:
-            state: What the learner knows.
-            problem: The problem of a day or of the rest of one, with the learner's space, actions
-                and noise.
-            optimism: How models become a motion to plan with.
-            memory: What the planner starts from.
-            use: Which randomness to use.
-            use_last_episode: Whether the models' errors on the last episode correct the margins.
-            fallback: The policy to run if no finite plan is found; by default the last one.
-            limits: Whether the plan must satisfy the constraints.
-        """
-        safety = self.safety if limits else None
-        problem = problem if limits else problem.replace(constraints=None)
-        if problem.shocks is not None and not problem.shocks.known:
-            seen = np.asarray(state.data.shocks).reshape(-1, problem.horizon)
-            counts = problem.shocks.counted(seen)
-            problem = problem.replace(shocks=problem.shocks.learned(counts))
-        key = state.key_for(use)
-        if problem.first is not None:
-            key = jax.random.fold_in(key, problem.first)
-        flows = (self.flow.of_problem(optimism.joint(problem)), self.flow.of_problem(problem))
-        models = (state.model, state.reward_model)
-        last = None if safety is None else safety.last_episode(state, use_last_episode)
-        settings = (self.planner, optimism, safety)
-        found = plans.compiled_plan(*settings, *flows, *models, last, memory, key)
-        plan, mixture = jax.block_until_ready(found)
-        last_policy = state.profile if fallback is None else fallback
-        if last_policy is None and safety is not None:
-            last_policy = safety.policy
-        plan = plans.or_last_policy(plan, problem, last_policy, memory)
-        noted = (plan.note, note_of(plan.outcome, "sweeps"))
-        plan = replace(plan, note="; ".join(each for each in noted if each))
-        return plan if safety is None else safety.finish(plan, mixture)
+        """The population's plan, with that of scouts."""
+        memory, own = state.memory
+        free = problem.replace(constraints=None)
+        scouts = plan_in_models(self, state, free, optimism, own, Use.SCOUTS)
+        if not len(state.data) and self.safety is None:
+            # To the model's mean all policies are alike as yet; the optimistic one earns more than
+            # others in most systems (benchmarks/scouts.py).
+            return replace(scouts, memory=(memory, scouts.memory))
+        plan = plan_in_models(self, state, problem, self.optimism, memory, Use.PLAN)
+        return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)

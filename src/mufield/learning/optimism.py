@@ -152,7 +152,7 @@ class Bonus(AbstractOptimism):
     ) -> Reward:
         """The reward plus the bonus."""
         paid = super().reward(problem, model, reward_model, key)
-        return BonusReward(paid, RelativeWidth(model, problem.max_move), self.weight)
+        return _BonusReward(paid, model, problem.max_move, self.weight)
 
 
 class Thompson(AbstractOptimism):
@@ -258,30 +258,19 @@ class _JointReward(eqx.Module):
         return self.reward(state, joint[: self.action_dim], mu)
 
 
-class RelativeWidth(eqx.Module):
-    """Half-width of the band over the farthest move, beta sigma(s, a, mu) / max_move, by axis."""
-
-    model: AbstractModel
-    max_move: tuple[float, ...] = eqx.field(static=True)
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
-        """One number for each axis, on nodes for each successor."""
-        width = self.model.predict(state, action, mu).epistemic
-        farthest = jnp.asarray(self.max_move or 1.0, mu.mass.dtype)
-        return self.model.beta_as(mu.mass.dtype) * width / farthest
-
-
-class BonusReward(eqx.Module):
-    """r(s, a, mu) + weight times the mean over the axes of the band's `RelativeWidth`."""
+class _BonusReward(eqx.Module):
+    """r(s, a, mu) + weight times the mean over the axes of beta sigma(s, a, mu) / max_move."""
 
     reward: Reward
-    width: Motion
-    weight: float | Scalar
+    model: AbstractModel
+    max_move: tuple[float, ...] = eqx.field(static=True)
+    weight: float = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        """The sum."""
-        width = jnp.mean(self.width(state, action, mu))
-        return self.reward(state, action, mu) + jnp.asarray(self.weight, width.dtype) * width
+        farthest = jnp.asarray(self.max_move or 1.0, mu.mass.dtype)
+        width = jnp.mean(self.model.predict(state, action, mu).epistemic / farthest)
+        bonus = self.weight * self.model.beta_as(mu.mass.dtype) * width
+        return self.reward(state, action, mu) + bonus
 
 
 class _UpperBound(eqx.Module):

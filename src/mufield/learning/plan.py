@@ -1,16 +1,13 @@
-"""One plan in the models of a learner: compiled, finite, and for several runs at once."""
+"""One plan in the models of a learner: compiled, finite, with notes on what is unusual."""
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from .._progress import stage
 from .._types import Key
 from ..checks import is_a
 from ..errors import UserError
@@ -18,7 +15,7 @@ from ..flow.checks import diagnose
 from ..flow.flow import Flow
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..planning.mirror_planner import MirrorPlanner
-from ..planning.planner import AbstractPlanner, Plan
+from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile, as_profile
 from ..policies.tables import switched_at
 from ..problem import Problem
@@ -26,11 +23,58 @@ from .optimism import AbstractOptimism
 from .state import LearnerState, PlanError, Use, is_finite
 
 if TYPE_CHECKING:
+    from .m3ucrl import M3UCRL
     from .safety import LastEpisode, SafeMixture, Safety
 
 
+def plan_in_models(
+    learner: "M3UCRL",
+    state: LearnerState,
+    problem: Problem,
+    optimism: AbstractOptimism,
+    memory: Any,
+    use: Use,
+    *,
+    use_last_episode: bool = True,
+    fallback: Profile | None = None,
+) -> Plan:
+    """Plans in the models of a state, and satisfies the problem's constraints in them.
+
+    Args:
+        learner: The learner.
+        state: What it knows.
+        problem: The problem of a day or of the rest of one, with the learner's space, actions and
+            noise.
+        optimism: How models become a motion to plan with.
+        memory: What the planner starts from.
+        use: Which randomness to use.
+        use_last_episode: Whether the models' errors on the last episode correct the margins.
+        fallback: The policy to run if no finite plan is found; by default the last one.
+    """
+    if problem.shocks is not None and not problem.shocks.known:
+        seen = np.asarray(state.data.shocks).reshape(-1, problem.horizon)
+        counts = problem.shocks.counted(seen)
+        problem = problem.replace(shocks=problem.shocks.learned(counts))
+    key = state.key_for(use)
+    if problem.first is not None:
+        key = jax.random.fold_in(key, problem.first)
+    safety = None if problem.constraints is None else learner.safety
+    last = None if safety is None else safety.last_episode(state, use_last_episode)
+    flows = (learner.flow.of_problem(optimism.joint(problem)), learner.flow.of_problem(problem))
+    models = (state.model, state.reward_model)
+    found = _compiled(learner.planner, optimism, safety, *flows, *models, last, memory, key)
+    plan, mixture = jax.block_until_ready(found)
+    last_policy = state.profile if fallback is None else fallback
+    if last_policy is None and safety is not None:
+        last_policy = safety.policy
+    plan = _or_last_policy(plan, problem, last_policy, memory)
+    noted = (plan.note, note_of(plan.outcome, "sweeps"))
+    plan = replace(plan, note="; ".join(each for each in noted if each))
+    return plan if safety is None else safety.finish(plan, mixture)
+
+
 @eqx.filter_jit
-def compiled_plan(
+def _compiled(
     planner: AbstractPlanner,
     optimism: AbstractOptimism,
     safety: "Safety | None",
@@ -44,20 +88,8 @@ def compiled_plan(
 ) -> "tuple[Plan, SafeMixture | None]":
     """Plans optimistically in what is earned, pessimistically in constraints if there are any.
 
-    Args:
-        planner: The planner.
-        optimism: How models become a motion to plan with.
-        safety: How constraints are satisfied; None if there are none.
-        joint_flow: The flow with agents' actions and hallucinated controls.
-        flow: The flow with agents' actions alone.
-        model: The model of the motion.
-        reward_model: The model of a hidden reward.
-        last_episode: What it showed, for constraints.
-        memory: What the planner starts from.
-        key: Randomness.
-
-    Returns:
-        The plan, and how it was mixed with a safe policy.
+    ``joint_flow`` has agents' actions and hallucinated controls, ``flow`` the actions alone. Also
+    returns how the plan was mixed with a safe policy.
     """
     optimism_key, planner_key = jax.random.split(key)
     problem = flow.problem
@@ -74,22 +106,7 @@ def compiled_plan(
     return safety.plan(plan, flow, model, own_moves, last_episode, samples_key)
 
 
-@stage("planning")
-def in_threads(one: Callable[[LearnerState], Plan], states: Sequence[LearnerState]) -> list[Plan]:
-    """The plans of several runs, on all cores.
-
-    Not one `vmap`: planning reads a few megabytes over and over, and those of several runs would
-    not fit into a core's cache.
-    """
-    # The first alone, so that the program is compiled only once.
-    found = [one(states[0])]
-    if len(states) > 1:
-        with ThreadPoolExecutor(os.cpu_count()) as cores:
-            found += cores.map(one, states[1:])
-    return found
-
-
-def or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: Any) -> Plan:
+def _or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: Any) -> Plan:
     """The plan; if it is not finite, with the last policy and its memory in place of its own."""
     if is_finite((plan.profile, plan.value, plan.mass)):
         return plan

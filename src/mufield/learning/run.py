@@ -1,7 +1,7 @@
 """The closed loop over any system: ask, run, tell, repeat."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -11,9 +11,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from .._progress import progress_bar
+from .._progress import progress_bar, stage
 from .._runtime import enable_compilation_cache
-from ..checks import is_a
+from ..checks import is_a, whole_number
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
 from ..models.data import Transitions
@@ -23,7 +23,6 @@ from ..problem import Problem
 from .diagnostics import GreedyRun, measure
 from .m3ucrl import M3UCRL
 from .metrics import EpisodeMetrics, bar_figures, best_episode
-from .plan import in_threads
 from .state import LearnerState, Use
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ class LearnResult(eqx.Module):
         )
 
 
-Watcher = Callable[[int, LearnerState, Plan, Episode, EpisodeMetrics], Any]
-"""``watch(seed, state, plan, episode, metrics)``; the state is that before the episode."""
+Watcher = Callable[[LearnerState, Plan, Episode, EpisodeMetrics], Any]
+"""``watch(state, plan, episode, metrics)``; the state is that before the episode."""
 
 
 def learn(
@@ -131,50 +130,53 @@ def learn(
             Nothing is learned from these runs. With mirror ascent the plan takes about a fifth of
             the time of the optimistic one.
         progress: Whether to show a bar with the figures of the last episode.
-        watch: Called after every episode with the seed, the learner's state before the episode,
-            the plan, the episode and its `EpisodeMetrics`, for trackers:
-            ``watch=lambda seed, state, plan, episode, row: tracker.log(row.row())``.
+        watch: Called after every episode with the learner's state before the episode, the plan,
+            the episode and its `EpisodeMetrics`, for trackers:
+            ``watch=lambda state, plan, episode, row: tracker.log(row.row())``.
 
-    Compiled programs are kept on disk (`enable_compilation_cache`).
+    Compiled programs are kept on disk (`enable_compilation_cache`). Runs with other seeds may share
+    the learner, and so its programs, in threads.
     """
-    return learn_many(
-        system,
-        learner,
-        seeds=[seed],
-        episodes=episodes,
-        agents=agents,
-        data=data,
-        reference=reference,
-        judge=judge,
-        progress=progress,
-        watch=watch,
-    )[0]
+    learner = _checked(system, learner, episodes)
+    enable_compilation_cache()
+    state, rows = learner.init(jax.random.key(seed), data), list[EpisodeMetrics]()
+    with progress_bar("learning", episodes, shown=progress) as report:
+        for done in range(episodes):
+            began = time.perf_counter()
+            plan = learner.ask(state)
+            planned = time.perf_counter()
+            key = state.key_for(Use.RUN)
+            episode = system.run(plan.profile, key, agents=agents, **scouts_of(plan))
+            ran = time.perf_counter()
+            after = learner.tell(state, episode, plan)
+            fitted = time.perf_counter()
+            row = measure(
+                state,
+                plan,
+                episode,
+                earlier=[row.earned for row in rows],
+                reference=reference,
+                greedy=run_greedy_plan(system, learner, state) if judge else None,
+            )
+            rows.append(row)
+            if best_episode([row.earned for row in rows]) == done:
+                best_profile = plan.profile
+            if watch is not None:
+                watch(state, plan, episode, row)
+            state = after
+            times = {"plan_s": planned - began, "fit_s": fitted - ran}
+            report(done + 1, **bar_figures([row.row()]), **times)
+    return LearnResult(learner, state, tuple(rows), plan.profile, best_profile)
 
 
-def learn_many(
-    system: AbstractSystem,
-    learner: M3UCRL | None = None,
-    *,
-    seeds: Sequence[int],
-    episodes: int = 30,
-    agents: int = 1,
-    data: Transitions | None = None,
-    reference: float | None = None,
-    judge: bool = False,
-    progress: bool = True,
-    watch: Watcher | None = None,
-) -> list[LearnResult]:
-    """`learn` for several seeds side by side, with the same compiled programs."""
+def _checked(system: AbstractSystem, learner: M3UCRL | None, episodes: int) -> M3UCRL:
+    """The learner, or the usual one; raises unless it can learn on the system."""
     if isinstance(system, Problem):
         raise UserError(
             "learning needs a system whose episodes can be run, got a Problem, which does not say "
             "how agents move; give SimulatedSystem(problem, motion), or ask and tell a M3UCRL"
         )
-    if not seeds or episodes < 1:
-        raise UserError(
-            f"expected at least one seed and one episode, got {len(seeds)} and {episodes}"
-        )
-    enable_compilation_cache()
+    whole_number(episodes, "the number of episodes")
     learner = M3UCRL(system.problem) if learner is None else learner
     example = "mufield.M3UCRL(system.problem, mufield.GaussianProcess())"
     is_a(learner, M3UCRL, "the learner", f"make one, such as {example}, or leave it out")
@@ -183,45 +185,7 @@ def learn_many(
             f"the learner sends scouts, but {type(system).__name__}.run takes no argument scouts, "
             "the policy of the tracked agents; add it, or leave out the learner's scouts"
         )
-    states = [learner.init(jax.random.key(seed), data) for seed in seeds]
-    rows: list[list[EpisodeMetrics]] = [[] for _ in seeds]
-    plans: list[Plan] = []
-    best_profiles: list[Profile] = []
-    with progress_bar("learning", episodes, shown=progress) as report:
-        for done in range(episodes):
-            began = time.perf_counter()
-            plans = learner.ask_many(states)
-            planned = time.perf_counter()
-            runs = [
-                system.run(plan.profile, state.key_for(Use.RUN), agents=agents, **scouts_of(plan))
-                for plan, state in zip(plans, states, strict=True)
-            ]
-            ran = time.perf_counter()
-            after = [learner.tell(*each) for each in zip(states, runs, plans, strict=True)]
-            fitted = time.perf_counter()
-            greedy = run_greedy_plans(system, learner, states) if judge else [None] * len(states)
-            best_profiles = best_profiles or [plan.profile for plan in plans]
-            for i, (state, plan, run) in enumerate(zip(states, plans, runs, strict=True)):
-                row = measure(
-                    state,
-                    plan,
-                    run,
-                    earlier=[row.earned for row in rows[i]],
-                    reference=reference,
-                    greedy=greedy[i],
-                )
-                rows[i].append(row)
-                if best_episode([row.earned for row in rows[i]]) == done:
-                    best_profiles[i] = plan.profile
-                if watch is not None:
-                    watch(seeds[i], state, plan, run, row)
-            states = after
-            times = {"plan_s": planned - began, "fit_s": fitted - ran}
-            report(done + 1, **bar_figures([row[-1].row() for row in rows]), **times)
-    return [
-        LearnResult(learner, state, tuple(row), plan.profile, best)
-        for state, row, plan, best in zip(states, rows, plans, best_profiles, strict=True)
-    ]
+    return learner
 
 
 def scouts_of(plan: Plan) -> dict[str, Profile]:
@@ -232,19 +196,13 @@ def scouts_of(plan: Plan) -> dict[str, Profile]:
     return {} if plan.scouts is None else {"scouts": plan.scouts}
 
 
-def run_greedy_plans(
-    system: AbstractSystem, learner: M3UCRL, states: list[LearnerState]
-) -> list[GreedyRun | None]:
-    """Plans without optimism for each run, and runs the plans; nothing is learned from that.
-
-    Before there are data, no plan is the one that they make best.
-    """
-    if not all(len(state.data) for state in states):
-        return [None] * len(states)
-    plans = in_threads(learner.greedy_plan, states)
-    return [
-        GreedyRun(
-            float(system.run(plan.profile, state.key_for(Use.JUDGE)).value), float(plan.value)
-        )
-        for plan, state in zip(plans, states, strict=True)
-    ]
+def run_greedy_plan(
+    system: AbstractSystem, learner: M3UCRL, state: LearnerState
+) -> GreedyRun | None:
+    """Plans without optimism and runs the plan; None before there are data to plan by."""
+    if not len(state.data):
+        return None
+    with stage("planning"):
+        plan = learner.greedy_plan(state)
+    run = system.run(plan.profile, state.key_for(Use.JUDGE))
+    return GreedyRun(float(run.value), float(plan.value))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass, State
+from .._types import Key, Mass
 from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily
 from ..models.data import Transitions
@@ -100,22 +100,26 @@ def key_after(key: Key, episodes: int, use: Use) -> Key:
 
 
 def last_good_fit(
-    family: AbstractModelFamily, data: Transitions, key: Key, ends: tuple[int, ...], name: str
+    family: AbstractModelFamily, data: Transitions, key: Key, ends: tuple[int, ...]
 ) -> tuple[AbstractModel, tuple[str, ...]]:
-    """The fit to all data; if that is not finite, to the episodes before, with a note."""
+    """The fit to all data; if that is not finite, to the episodes before, with a note.
+
+    ``key`` is that of the run. If ``data.of_reward``, it is a model of the reward.
+    """
+    name, use = ("reward model", Use.FIT_REWARD) if data.of_reward else ("model", Use.FIT)
     for count in sorted({0, *ends, len(data)}, reverse=True):
-        notes: tuple[str, ...] = ()
-        if count < len(data):
-            notes = (
-                f"the {name}'s fit to {len(data)} transitions is not finite; going on with that "
-                f"to the first {count}",
-            )
         try:
-            model = family.fit(data.first(count), key)
+            model = family.fit(data.first(count), key_after(key, len(ends), use))
         except FloatingPointError:
             continue
-        if is_finite(model):
-            return model, notes
+        if not is_finite(model):
+            continue
+        if data.of_reward and not ends:
+            _check_reward_model(model, data.problem)
+        if count == len(data):
+            return model, ()
+        lost = f"the {name}'s fit to {len(data)} transitions is not finite"
+        return model, (f"{lost}; going on with that to the first {count}",)
     raise PlanError(
         f"no fit of the {name} is finite, not even the prior; check the model's settings and "
         "the scales of the observed data"
@@ -129,19 +133,18 @@ def is_finite(tree: Any) -> bool:
     return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in leaves)
 
 
-def check_reward_model(model: AbstractModel, problem: Problem) -> None:
+def _check_reward_model(model: AbstractModel, problem: Problem) -> None:
     """Raises unless the model predicts one number.
 
     A family that ignores ``data.of_reward`` fits motions whatever it is asked for.
     """
-
-    def mean(state: State, mass: Mass) -> Array:
-        action = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
-        mu = MeanField(mass=mass, here=mass[0], grid=problem.grid)
-        return model.predict(state, action, mu).mean
-
-    state = jnp.zeros(problem.grid.dim, dtype=problem.initial.dtype)
-    shape = eqx.filter_eval_shape(mean, state, problem.initial).shape
+    mass = problem.initial
+    mu = MeanField(mass=mass, here=mass[0], grid=problem.grid)
+    inputs = (
+        jnp.zeros(problem.grid.dim, mass.dtype),
+        jnp.asarray(problem.actions.rest, mass.dtype),
+    )
+    shape = eqx.filter_eval_shape(model.predict, *inputs, mu).mean.shape
     if shape != (1,):
         raise UserError(
             f"a model of the reward must predict one number, the shape (1,), got {shape}; its "

@@ -1,12 +1,10 @@
 """The public names of this package, each written once: `lazy_loader` reads them from here."""
 
-from .base import AbstractBeta as AbstractBeta
 from .base import AbstractModel as AbstractModel
 from .base import AbstractModelFamily as AbstractModelFamily
 from .base import Prediction as Prediction
 from .base import Residuals as Residuals
 from .base import predict_rows as predict_rows
-from .calibration import EmpiricalBeta as EmpiricalBeta
 from .data import Transitions as Transitions
 from .dirichlet import DirichletCounts as DirichletCounts
 from .ensemble import DeepEnsemble as DeepEnsemble

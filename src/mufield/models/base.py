@@ -29,8 +29,7 @@ What ``fit`` has to know of the data, which are `Transitions`:
 """
 
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -40,7 +39,6 @@ from jaxtyping import Array, Bool, Float
 from jaxtyping import Key as KeyArray
 
 from .._types import Action, Key, Scalar, State
-from ..checks import number
 from ..errors import UserError
 from ..problem import Motion, Motions, Problem
 from ..space.measure import MeanField
@@ -114,9 +112,6 @@ class AbstractModel(eqx.Module):
         return motions
 
 
-M = TypeVar("M", bound=AbstractModel)
-
-
 class AbstractModelFamily(eqx.Module):
     """A way to fit models; its fields are the settings."""
 
@@ -140,27 +135,6 @@ class AbstractModelFamily(eqx.Module):
             f"no model of the hidden reward is known to go with {type(self).__name__}; pass "
             "reward_family, for example GaussianProcess(prior=Additive(), mu=LogHere())"
         )
-
-
-class AbstractBeta(eqx.Module):
-    """A rule that chooses beta by the fit, as a family's ``beta``."""
-
-    @abstractmethod
-    def of_fit(self, family: AbstractModelFamily, model: Any, data: Transitions, key: Key) -> float:
-        """Beta for the ``model`` that the ``family`` fitted to the data."""
-
-
-def check_beta(rule: float | AbstractBeta) -> None:
-    """Raises unless a family's ``beta`` is a rule, or a number of at least 0."""
-    if not isinstance(rule, AbstractBeta):
-        number(rule, "beta", 0.0)
-
-
-def with_beta(rule: float | AbstractBeta, family: Any, model: M, data: Transitions, key: Key) -> M:
-    """The model with the beta of a rule, or with a given one."""
-    if isinstance(rule, AbstractBeta):
-        rule = rule.of_fit(replace(family, beta=1.0), model, data, key)
-    return replace(model, beta=jnp.asarray(rule, data.problem.initial.dtype))
 
 
 class Residuals(eqx.Module):

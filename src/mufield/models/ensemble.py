@@ -15,8 +15,7 @@ from ..checks import number, whole_number
 from ..policies.encoders import AbstractEncoder, Here, LogHere, check_encoder, position_size
 from ..problem import Motion, Problem
 from ..space.measure import MeanField
-from .base import AbstractModel, AbstractModelFamily, Prediction, check_beta, with_beta
-from .calibration import EmpiricalBeta
+from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions, buffer_size
 from .features import FeatureMap, Outputs, Rows, Units
 from .networks import Member, MemberPrior, negative_log_likelihood
@@ -119,7 +118,7 @@ class DeepEnsemble(AbstractModelFamily):
             is laid to the places where crowds were, with a band that is too narrow elsewhere.
         mu_share: Size of what mu changes before data, as a share of what state and action do. At
             1, motions that do not depend on mu need more data.
-        beta: Scale of the confidence band: a number, or an `EmpiricalBeta`.
+        beta: Scale of the confidence band.
     """
 
     members: int = eqx.field(static=True, default=15)
@@ -133,10 +132,10 @@ class DeepEnsemble(AbstractModelFamily):
     bilinear: float = eqx.field(static=True, default=0.7)
     mu: AbstractEncoder = eqx.field(static=True, default=Here())
     mu_share: float = eqx.field(static=True, default=0.3)
-    beta: float | EmpiricalBeta = eqx.field(static=True, default=4.0)
+    beta: float = eqx.field(static=True, default=4.0)
 
     def __check_init__(self) -> None:
-        check_beta(self.beta)
+        number(self.beta, "beta", 0.0)
         check_encoder(self.mu)
         whole_number(self.members, "members", 2)
         for name in ("curvature", "bilinear", "mu_share"):
@@ -148,7 +147,7 @@ class DeepEnsemble(AbstractModelFamily):
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
         """Trains all members in one compiled call; without data they are draws from the prior."""
-        fit_key, fold_key = jax.random.split(key)
+        fit_key = jax.random.split(key)[0]
         inputs = self.prepare(data)
         if len(data) == 0:
             members = _start(self, inputs, jax.random.split(fit_key, 3)[0])
@@ -160,14 +159,13 @@ class DeepEnsemble(AbstractModelFamily):
                 f"training the ensemble diverged at a learning rate of {self.learning_rate}; "
                 "lower it"
             )
-        model = EnsembleModel(
+        return EnsembleModel(
             features=inputs.features,
             members=members,
             units=inputs.units,
             known_noise=inputs.known_noise,
-            beta=jnp.ones(()),
+            beta=jnp.asarray(self.beta, data.problem.initial.dtype),
         )
-        return with_beta(self.beta, self, model, data, fold_key)
 
     def for_rewards(self) -> "DeepEnsemble":
         """Plain networks that see the logarithm of mu, because rewards are seldom linear.

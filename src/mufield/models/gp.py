@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._types import Key
-from ..checks import is_a
+from ..checks import is_a, number
 from ..errors import UserError
 from ..policies.encoders import (
     AbstractEncoder,
@@ -27,7 +27,7 @@ from ..policies.encoders import (
     position_size,
 )
 from ..problem import Problem
-from .base import AbstractBeta, AbstractModelFamily, check_beta, with_beta
+from .base import AbstractModelFamily
 from .data import Transitions
 from .features import FeatureMap, Rows, Units
 from .inputs import Search
@@ -36,7 +36,7 @@ from .likelihood import LEAST_NOISE, Limits, most_likely, with_stopped_moves
 from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
 
 
-class TheoryBeta(AbstractBeta):
+class TheoryBeta(eqx.Module):
     r"""The paper's scale of the confidence band (corollary ConfidenceInterval).
 
     $$\beta = B_f + \frac{\sigma}{\sqrt{\lambda}} \sqrt{2 (\log(1/\delta) + I)}$$
@@ -64,14 +64,6 @@ class TheoryBeta(AbstractBeta):
         inside = math.log(1 / self.delta) + information_gain
         return self.norm_bound + ratio * math.sqrt(2 * inside)
 
-    def of_fit(
-        self, family: AbstractModelFamily, model: Posterior, data: Transitions, key: Key
-    ) -> float:
-        """Beta of the information that the data gave, with lambda as in the posterior."""
-        variance = np.asarray(model.noise_std / model.units.scale) ** 2
-        ratio = math.sqrt(np.max(variance / np.maximum(variance, LEAST_NOISE)))
-        return self(ratio, float(model.information_gain))
-
 
 class GaussianProcess(AbstractModelFamily):
     """Independent Gaussian processes for the axes of the displacement, or one for the reward.
@@ -92,7 +84,7 @@ class GaussianProcess(AbstractModelFamily):
         variances: Least and greatest factor by which a fit may change other parameters.
         inducing: Most inducing points; 0 for an exact posterior, whose cost grows with the cube of
             the number of transitions.
-        beta: Scale of the confidence band: a number, `TheoryBeta` or `EmpiricalBeta`. The theory's
+        beta: Scale of the confidence band: a number or `TheoryBeta`. The theory's
             scale grows with the information; deviations that are fitted to the data already do
             what that growth is for (`benchmarks/motions.py` shows how often the band holds).
     """
@@ -105,12 +97,13 @@ class GaussianProcess(AbstractModelFamily):
     length_scales: tuple[float, float] = eqx.field(static=True, default=(0.1, 30.0))
     variances: tuple[float, float] = eqx.field(static=True, default=(1e-3, 20.0))
     inducing: int = eqx.field(static=True, default=256)
-    beta: float | AbstractBeta = 4.0
+    beta: float | TheoryBeta = 4.0
 
     def __check_init__(self) -> None:
         example = "for example Structured(); words are for configurations"
         is_a(self.prior, (AbstractPrior, AbstractKernel), "prior", example)
-        check_beta(self.beta)
+        if not isinstance(self.beta, TheoryBeta):
+            number(self.beta, "beta", 0.0)
         if self.mu is not None:
             check_encoder(self.mu)
         for name in ("length_scales", "variances"):
@@ -125,17 +118,20 @@ class GaussianProcess(AbstractModelFamily):
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
         features, std, factor, evidence = self._solved(data, key)
-        dtype = data.problem.initial.dtype
+        dtype, units, beta = data.problem.initial.dtype, Units.of(data), self.beta
+        if isinstance(beta, TheoryBeta):
+            variance = np.asarray(std / units.scale) ** 2
+            ratio = math.sqrt(np.max(variance / np.maximum(variance, LEAST_NOISE)))
+            beta = beta(ratio, factor.information_gain)
         model = Posterior(
-            beta=jnp.ones((), dtype),
+            beta=jnp.asarray(beta, dtype),
             features=features,
-            units=Units.of(data).cast(dtype),
+            units=units.cast(dtype),
             noise_std=jnp.asarray(std, dtype),
             process=Process.of(factor, dtype),
             information_gain=jnp.asarray(factor.information_gain, dtype),
             evidence=jnp.asarray(evidence, dtype),
         )
-        model = with_beta(self.beta, self, model, data, key)
         for path, leaf in jax.tree_util.tree_leaves_with_path(model):
             if not np.isfinite(np.asarray(leaf)).all():
                 raise FloatingPointError(

@@ -17,7 +17,6 @@ from ..learning.m3ucrl import M3UCRL
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
 from ..learning.safety import ModelSamples
 from ..models.base import AbstractModelFamily
-from ..models.calibration import EmpiricalBeta
 from ..models.dirichlet import DirichletCounts
 from ..models.ensemble import DeepEnsemble
 from ..models.gp import GaussianProcess, TheoryBeta
@@ -38,7 +37,7 @@ T = TypeVar("T")
 WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
     "prior": {"structured": Structured, "control affine": ControlAffine, "additive": Additive},
-    "beta": {"empirical": EmpiricalBeta, "theory": TheoryBeta},
+    "beta": {"theory": TheoryBeta},
 }
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""

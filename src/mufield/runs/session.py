@@ -29,7 +29,7 @@ from ..io.sealed import digest
 from ..learning.best import BestPlan
 from ..learning.diagnostics import GreedyRun, measure
 from ..learning.metrics import EpisodeMetrics
-from ..learning.run import run_greedy_plans
+from ..learning.run import run_greedy_plan
 from ..learning.state import LearnerState, PlanError, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
@@ -259,7 +259,7 @@ class Session:
         episode = system.run(plan.profile, key, agents=self.store.config.agents)
         ran, greedy = disk.clock(), None
         if self.store.config.judge:
-            greedy = run_greedy_plans(system, self.setup.learner, [self.state])[0]
+            greedy = run_greedy_plan(system, self.setup.learner, self.state)
             self.store.note_seconds(number, judge=disk.clock() - ran)
         began += disk.clock() - ran
         metrics = self.tell(episode, greedy=greedy)

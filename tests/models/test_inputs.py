@@ -74,7 +74,7 @@ def test_the_evidence_is_the_log_likelihood_up_to_a_constant():
             vector = jnp.log(jnp.asarray(np.concatenate([*leaves, found.noise * scale])))
             inputs = (jnp.asarray(part) for part in found.sample[:3])
             value = float(log_likelihood(found.kernel, vector, *inputs)[0])
-            ours = _evidence(matrix, replace(found, noise=found.noise * scale))
+            ours = _evidence(matrix, found._replace(noise=found.noise * scale))
             constant = 0.5 * len(rows.inputs) * np.log(2 * np.pi)
             assert ours - constant == pytest.approx(value, rel=1e-9)
 

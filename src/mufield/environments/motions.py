@@ -1,8 +1,6 @@
-"""A suite of motions f(s, a, mu), on which learners are judged that are told nothing of them.
+"""A suite of motions f(s, a, mu), on which learners are compared that are told nothing of them.
 
-Each moves one agent on one of three maps, or a vehicle in `city`.
-
-The registered names are a map and a motion: ``rooms-wind``, ``hall-lane``, ``torus-vortex``.
+The registered names are a map and a motion, such as ``hall-lane``; or `city`.
 """
 
 from collections.abc import Callable, Mapping
@@ -128,17 +126,17 @@ def traffic(state: State, action: Action, mu: MeanField) -> State:
 
 
 # The farthest move on an axis goes with each motion.
-_MOTIONS: Mapping[str, Mapping[str, tuple[Motion, float]]] = {
-    "rooms": {
-        "wind": (wind, 1.1),
-        "slow": (slow, 1.0),
-        "turned": (turned, 1.07),
-        "saturating": (saturating, 0.95),
-        "coupled": (coupled, 1.0),
-        "crowded": (crowded, 1.0),
-    },
-    "hall": {"lane": (lane, 1.3), "vortex": (vortex, 1.2), "mixed": (mixed, 1.55)},
-    "torus": {"vortex": (whirls, 1.15)},
+_MOVES: Mapping[str, tuple[Motion, float]] = {
+    "rooms-wind": (wind, 1.1),
+    "rooms-slow": (slow, 1.0),
+    "rooms-turned": (turned, 1.07),
+    "rooms-saturating": (saturating, 0.95),
+    "rooms-coupled": (coupled, 1.0),
+    "rooms-crowded": (crowded, 1.0),
+    "hall-lane": (lane, 1.3),
+    "hall-vortex": (vortex, 1.2),
+    "hall-mixed": (mixed, 1.55),
+    "torus-vortex": (whirls, 1.15),
 }
 
 
@@ -155,7 +153,7 @@ def spreading(
         noise_std: Standard deviation of the noise.
         horizon: Number of moves.
     """
-    law, farthest = _MOTIONS[place][motion]
+    law, farthest = _MOVES[f"{place}-{motion}"]
     if place == "torus":
         grid = Grid.box(0.0, 12.0, (12, 12), periodic=True)
     else:

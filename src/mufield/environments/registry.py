@@ -23,7 +23,7 @@ class Entry:
         name: Its name on the command line.
         summary: One line about it.
         function: Makes the system, or the problem of a real one, from keyword options. One of
-            mufield's own is given as ``"folder.module.function"``, imported when it is needed.
+            mufield's own is given as text, ``".module.function"``, and imported when it is needed.
         defaults: Options whose defaults are others than the function's.
     """
 
@@ -38,7 +38,7 @@ class Entry:
         function = self.function
         if isinstance(function, str):
             module, _, name = function.rpartition(".")
-            function = getattr(import_module(f"mufield.{module}"), name)
+            function = getattr(import_module(module, __package__), name)
         return partial(function, **self.defaults)
 
     @property
@@ -58,109 +58,62 @@ class Entry:
             )
 
 
-_MOTIONS = {
-    "rooms-wind": "the same wind everywhere",
-    "rooms-slow": "two bogs slow agents down",
-    "rooms-turned": "actions are turned by place",
-    "rooms-saturating": "small actions do most of it, and the east is slower",
-    "rooms-coupled": "each axis of the action moves both axes",
-    "rooms-crowded": "crowds slow down, so the motion depends on mu",
-    "hall-lane": "a fast lane with a sharp edge",
-    "hall-vortex": "a whirl around the middle",
-    "hall-mixed": "actions are turned and slowed by place, and there is a breeze",
-    "torus-vortex": "a periodic current of four whirls",
+# Name: function, relative to this package, and summary.
+_SYSTEMS = {
+    "four-rooms": ".four_rooms.four_rooms: continuous four rooms, maximise entropy (Sec. 6)",
+    "four-rooms-doors": ".four_rooms.four_rooms: the same, at most 3% of the agents in a door",
+    "swarm": ".swarm.swarm: swarm motion on the torus, s + a dh (App. E.2)",
+    "swarm-spread": ".swarm.swarm: the same, 95% of the greatest entropy, as in Safe-M3-UCRL",
+    "swarm-congested": ".swarm.swarm: swarm motion, s + a (4 - 4 mu(s)) dh (App. E.2)",
+    "discrete-rooms": ".discrete_rooms.discrete_rooms: five moves (App. E.1, Standard)",
+    "discrete-rooms-extended": ".discrete_rooms.discrete_rooms: nine options (App. E.1, Extended)",
+    "walkway": ".walkway.walkway: a corridor, fast on its far side: greedy learners miss that",
+    "manhattan": "..fleet.manhattan.manhattan: taxis; demand and trips from public records",
+    "rooms-wind": ".motions.spreading: suite of motions: the same wind everywhere",
+    "rooms-slow": ".motions.spreading: suite of motions: two bogs slow agents down",
+    "rooms-turned": ".motions.spreading: suite of motions: actions are turned by place",
+    "rooms-saturating": ".motions.spreading: suite of motions: small actions do most of it",
+    "rooms-coupled": ".motions.spreading: suite of motions: each action moves both axes",
+    "rooms-crowded": ".motions.spreading: suite of motions: crowds slow down; depends on mu",
+    "hall-lane": ".motions.spreading: suite of motions: a fast lane with a sharp edge",
+    "hall-vortex": ".motions.spreading: suite of motions: a whirl around the middle",
+    "hall-mixed": ".motions.spreading: suite of motions: turned and slowed by place, and a breeze",
+    "torus-vortex": ".motions.spreading: suite of motions: a periodic current of four whirls",
+    "city": ".motions.city: suite of motions: vehicles, a river, slow places, crowds",
+    "left-right": ".games.left_right: nodes: left or right, away from the others (MFGLib)",
+    "rock-paper-scissors": ".games.rock_paper_scissors: nodes: Shapley's game (MFGLib)",
+    "beach-bar": ".games.beach_bar: nodes: near the bar, away from crowds (MFGLib)",
+    "sis": ".games.epidemic_sis: nodes: an epidemic; its motion depends on mu (MFGLib)",
+    "seir": ".games.epidemic_seir: nodes: an epidemic with an exposed stage; depends on mu",
+    "cyber-security": ".games.cyber_security: nodes: botnet defence; depends on mu",
+    "crowd-line": ".crowds.crowd_line: nodes: crowd modelling on a ring (OpenSpiel)",
+    "crowd-square": ".crowds.crowd_square: nodes: crowd modelling in two dimensions (OpenSpiel)",
+    "braess": ".crowds.braess: nodes: routing in Braess' network; depends on mu (OpenSpiel)",
+    "garnet": ".garnet.garnet: nodes: a random problem; depends on mu (Bench-MFG)",
 }
-_NODES = {
-    "left-right": ("left or right, away from the others (MFGLib)", "games.left_right"),
-    "rock-paper-scissors": ("Shapley's game (MFGLib)", "games.rock_paper_scissors"),
-    "beach-bar": ("near the bar, away from crowds (MFGLib)", "games.beach_bar"),
-    "sis": ("an epidemic; its motion depends on mu (MFGLib)", "games.epidemic_sis"),
-    "seir": ("an epidemic with an exposed stage; depends on mu", "games.epidemic_seir"),
-    "cyber-security": (
-        "botnet defence of Kolokoltsov and Bensoussan; depends on mu",
-        "games.cyber_security",
-    ),
-    "crowd-line": ("crowd modelling on a ring (OpenSpiel)", "crowds.crowd_line"),
-    "crowd-square": ("crowd modelling in two dimensions (OpenSpiel)", "crowds.crowd_square"),
-    "braess": ("routing in Braess' network; depends on mu (OpenSpiel)", "crowds.braess"),
-    "garnet": ("a random problem; depends on mu (Bench-MFG)", "garnet.garnet"),
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "four-rooms-doors": {"door_cap": 0.03},
+    "swarm-spread": {"spread": 0.95, "initial": "uniform", "horizon": 100},
+    "swarm-congested": {"motion": "congested"},
+    "discrete-rooms-extended": {"actions": "extended"},
 }
-FIELD = tuple(_NODES)
+
+
+def _own(name: str) -> Entry:
+    function, _, summary = _SYSTEMS[name].partition(": ")
+    defaults = _DEFAULTS.get(name, {})
+    if function == ".motions.spreading":  # its name is a map and a motion
+        defaults = dict(zip(("place", "motion"), name.split("-"), strict=True))
+    return Entry(name, summary, function, defaults)
+
+
+_ENTRIES = {name: _own(name) for name in _SYSTEMS}
+
+FIELD = tuple(name for name in _SYSTEMS if _ENTRIES[name].summary.startswith("nodes: "))
 """Names of the problems of the field, on nodes."""
 
-SUITE = ("four-rooms", *_MOTIONS, "city")
-"""Names of the systems on which learners are judged that are told nothing of the motion."""
-
-_ENTRIES = {
-    entry.name: entry
-    for entry in (
-        Entry(
-            "four-rooms",
-            "continuous four rooms, maximise entropy (Sec. 6)",
-            "environments.four_rooms.four_rooms",
-        ),
-        Entry(
-            "four-rooms-doors",
-            "continuous four rooms, at most 3% of the agents in a door at any time",
-            "environments.four_rooms.four_rooms",
-            {"door_cap": 0.03},
-        ),
-        Entry(
-            "swarm", "swarm motion on the torus, s + a dh (App. E.2)", "environments.swarm.swarm"
-        ),
-        Entry(
-            "swarm-spread",
-            "swarm motion that must keep 95% of the greatest entropy, as in Safe-M3-UCRL",
-            "environments.swarm.swarm",
-            {"spread": 0.95, "initial": "uniform", "horizon": 100},
-        ),
-        Entry(
-            "swarm-congested",
-            "swarm motion that slows in crowds, s + a (4 - 4 mu(s)) dh (App. E.2)",
-            "environments.swarm.swarm",
-            {"motion": "congested"},
-        ),
-        Entry(
-            "discrete-rooms",
-            "discrete four rooms, five moves (App. E.1, Standard)",
-            "environments.discrete_rooms.discrete_rooms",
-        ),
-        Entry(
-            "discrete-rooms-extended",
-            "discrete four rooms, nine options (App. E.1, Extended)",
-            "environments.discrete_rooms.discrete_rooms",
-            {"actions": "extended"},
-        ),
-        Entry(
-            "walkway",
-            "a corridor whose far side moves fast: greedy learners never find out",
-            "environments.walkway.walkway",
-        ),
-        Entry(
-            "manhattan",
-            "a fleet of taxis, with demand and trips from public records and an invented motion",
-            "fleet.manhattan.manhattan",
-        ),
-        Entry(
-            "city",
-            "suite of motions: vehicles, a river, slow places, crowds",
-            "environments.motions.city",
-        ),
-        *(
-            Entry(name, f"nodes: {about}", f"environments.{function}")
-            for name, (about, function) in _NODES.items()
-        ),
-        *(
-            Entry(
-                name,
-                f"suite of motions: {about}",
-                "environments.motions.spreading",
-                dict(zip(("place", "motion"), name.split("-"), strict=True)),
-            )
-            for name, about in _MOTIONS.items()
-        ),
-    )
-}
+SUITE = ("four-rooms", *(name for name in _SYSTEMS if "suite of motions" in _SYSTEMS[name]))
+"""Names of the systems on which learners are compared that are told nothing of the motion."""
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 

@@ -18,7 +18,6 @@ from .kernels import Additive as Additive
 from .kernels import ControlAffine as ControlAffine
 from .kernels import Linear as Linear
 from .kernels import Matern32 as Matern32
-from .kernels import Matern52 as Matern52
 from .kernels import Product as Product
 from .kernels import Select as Select
 from .kernels import SquaredExponential as SquaredExponential

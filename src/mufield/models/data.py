@@ -183,14 +183,13 @@ class Transitions(eqx.Module):
             missing = np.broadcast_to(filler, (size - len(values), *values.shape[1:]))
             return device_array(np.concatenate([values, missing]), kind)
 
+        shocks = None
         if problem.shocks is not None and self.shocks is not None:
-            now = padded(self.shocks, 0, moments, jnp.int32)
-            sees: Any = _AtMoment(function, problem.shocks.values, now)
-        else:
-            sees = function
+            shocks = (problem.shocks.values, padded(self.shocks, 0, moments, jnp.int32))
         found = _map_rows(
-            sees,
+            function,
             problem.grid,
+            shocks,
             padded(self.mass, even, moments),
             # Padding is legal, so that what functions return for it is finite.
             padded(self.states, problem.grid.centres[0], rows),
@@ -207,23 +206,15 @@ class Transitions(eqx.Module):
         return names if self.earned is None else (*names, "earned")
 
 
-class _AtMoment(eqx.Module):
-    """A function of one agent that sees the shock of its moment."""
-
-    function: Callable[[State, Action, MeanField], Any]
-    values: Array
-    numbers: Int[Array, "moments"]
-
-    def at(self, state: State, action: Action, mu: MeanField, moment: Array) -> Any:
-        return self.function(state, action, seen_under(mu, self.values, self.numbers[moment]))
-
-
 @eqx.filter_jit
-def _map_rows(function: Any, grid: Grid, mass: Array, *rows: Array) -> Any:
+def _map_rows(
+    function: Any, grid: Grid, shocks: tuple[Array, Array] | None, mass: Array, *rows: Array
+) -> Any:
     def one(state: State, action: Action, moment: Array, step: Array) -> Any:
         mu = mean_field_at(grid, mass[moment], state, step)
-        if isinstance(function, _AtMoment):
-            return function.at(state, action, mu, moment)
+        if shocks is not None:
+            values, numbers = shocks
+            mu = seen_under(mu, values, numbers[moment])
         return function(state, action, mu)
 
     return jax.vmap(one)(*rows)

@@ -9,7 +9,7 @@ nothing is found, that is one fit and a few Cholesky factors.
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -98,8 +98,7 @@ class Search:
             del kept[worst]
 
 
-@dataclass(frozen=True)
-class FoundInputs:
+class FoundInputs(NamedTuple):
     """What a search found.
 
     Attributes:
@@ -137,18 +136,15 @@ def _evaluated(kernels: tuple[AbstractKernel, ...], inputs: Array) -> list[Any]:
 
 def _evidence(covariance: Float[np.ndarray, "rows rows"], found: Hyperparameters) -> float:
     """The log likelihood of the sample, summed over the axes, up to a constant."""
-    from scipy.linalg import cho_solve, cholesky  # slow to import
+    from scipy.linalg import cholesky, solve_triangular  # slow to import
 
     assert found.sample is not None
     _, targets, weight, _ = found.sample
     total = 0.0
     for axis, noise in enumerate(found.noise):
         seen = np.flatnonzero(weight[:, axis] > 0)
-        if not len(seen):
-            continue
         matrix = covariance[np.ix_(seen, seen)] + np.diag(noise / weight[seen, axis])
         lower = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        y = targets[seen, axis]
-        fit = float(y @ cho_solve((lower, True), y, check_finite=False))
-        total -= 0.5 * fit + float(np.log(np.diagonal(lower)).sum())
+        left = solve_triangular(lower, targets[seen, axis], lower=True, check_finite=False)
+        total -= 0.5 * float(left @ left) + float(np.log(np.diagonal(lower)).sum())
     return total

@@ -5,7 +5,6 @@ A kernel k(x, y) is written for one pair of points.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -24,17 +23,13 @@ from .features import FeatureMap
 Point = Float[Array, "features"]
 
 
-def _positive(name: str) -> Callable[[ArrayLike], Array]:
-    """A converter of a kernel's parameters, which raises unless they are positive."""
-
-    def converted(value: ArrayLike) -> Array:
-        if isinstance(value, jax.core.Tracer):
-            return jnp.asarray(value, dtype=float)
-        if not np.all(np.asarray(value) > 0):
-            raise UserError(f"a kernel's {name} must be positive, got {value}")
-        return device_array(value)
-
-    return converted
+def _positive(value: ArrayLike) -> Array:
+    """A kernel's parameter as an array; raises unless it is positive."""
+    if isinstance(value, jax.core.Tracer):
+        return jnp.asarray(value, dtype=float)
+    if not np.all(np.asarray(value) > 0):
+        raise UserError(f"length scales and variances of a kernel must be positive, got {value}")
+    return device_array(value)
 
 
 class AbstractKernel(eqx.Module):
@@ -65,8 +60,8 @@ class AbstractStationary(AbstractKernel):
         variance: Variance of the values.
     """
 
-    length_scale: Float[Any, "*features"] = eqx.field(converter=_positive("length_scale"))
-    variance: Float[Any, ""] = eqx.field(converter=_positive("variance"), default=1.0)
+    length_scale: Float[Any, "*features"] = eqx.field(converter=_positive)
+    variance: Float[Any, ""] = eqx.field(converter=_positive, default=1.0)
 
     @abstractmethod
     def correlation(self, squared: Scalar) -> Scalar:
@@ -95,15 +90,6 @@ class Matern32(AbstractStationary):
         return (1 + q) * jnp.exp(-q)
 
 
-class Matern52(AbstractStationary):
-    """Functions with two derivatives: variance * (1 + q + q^2 / 3) exp(-q), q = sqrt(5) d."""
-
-    def correlation(self, squared: Scalar) -> Scalar:
-        """(1 + q + q^2 / 3) exp(-q)."""
-        q = math.sqrt(5.0) * _root(squared)
-        return (1 + q + q**2 / 3) * jnp.exp(-q)
-
-
 class Linear(AbstractKernel):
     """Affine functions: variance * x'y + bias.
 
@@ -112,8 +98,8 @@ class Linear(AbstractKernel):
         bias: Variance of the value at the origin.
     """
 
-    variance: Float[Any, ""] = eqx.field(converter=_positive("variance"), default=1.0)
-    bias: Float[Any, ""] = eqx.field(converter=_positive("bias"), default=1.0)
+    variance: Float[Any, ""] = eqx.field(converter=_positive, default=1.0)
+    bias: Float[Any, ""] = eqx.field(converter=_positive, default=1.0)
 
     def __call__(self, x: Point, y: Point) -> Scalar:
         """The formula of the class."""
@@ -191,7 +177,7 @@ class ControlAffine(AbstractPrior):
         gain: Variance of the gain's mean over the space.
         variation: Variance of the gain's changes with state and mu.
         drift: Variance of the motion without an action, both of its mean and of its changes.
-        length_scale: Length scale of the changes.
+        length_scale: Of the changes.
     """
 
     gain: float = eqx.field(static=True, default=1.0)
@@ -217,7 +203,7 @@ class Structured(AbstractPrior):
     """
 
     def __call__(self, features: FeatureMap) -> AbstractKernel:
-        """The kernel for the features of a problem."""
+        """The sum of `parts`."""
         return reduce(Sum, self.parts(features))
 
     def parts(self, features: FeatureMap) -> tuple[AbstractKernel, ...]:
@@ -253,7 +239,6 @@ class Additive(AbstractPrior):
 
     Each is smooth; that of mu also has a linear part. As the parts are learned separately, few
     data tell what agents earn with states, actions and crowds that were never seen together.
-
     Variances are in units of the variance of the rewards.
 
     Attributes:

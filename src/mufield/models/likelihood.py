@@ -7,8 +7,7 @@ that reach no wall are those whose noise pointed away from it. Expectation propa
 likelihood by the Gaussian one that gives the same mean and variance, given all other data.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,16 +27,14 @@ LEAST_NOISE = 1e-4
 """Least lambda of scaled targets: with less, single precision is not enough."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of a fit: of length scales, and of the factors by which other parameters change."""
 
     length_scale: tuple[float, float] = (0.1, 30.0)
     variance: tuple[float, float] = (0.25, 4.0)
 
 
-@dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(NamedTuple):
     """A kernel, and lambda of each axis.
 
     Attributes:
@@ -83,10 +80,11 @@ def most_likely(
     sample = _subset(kernel, known, start_noise, key)
 
     def loss(vector: Float[np.ndarray, "parameters"]) -> tuple[float, np.ndarray]:
-        value, gradient = _evaluated(kernel, vector, sample)
+        with jax.enable_x64(True):
+            value, slopes = log_likelihood(kernel, *map(device_array, (vector, *sample[:3])))
         away = (vector - first) / width
-        total = -value + 0.5 * float(away @ away)
-        return total, np.where(free, away / width - gradient, 0.0)
+        total = -float(value) + 0.5 * float(away @ away)
+        return total, np.where(free, away / width - np.asarray(slopes), 0.0)
 
     from scipy.optimize import minimize  # slow to import
 
@@ -99,14 +97,7 @@ def most_likely(
             "the kernel's parameters with fit_kernel=False"
         )
     best = np.where(free, np.exp(found.x), start)
-    fitted = _with_parameters(kernel, best)
-    return Hyperparameters(fitted, best[len(values) :], sample)
-
-
-def _evaluated(kernel: AbstractKernel, vector: np.ndarray, rows: Rows) -> tuple[float, np.ndarray]:
-    with jax.enable_x64(True):
-        value, gradient = log_likelihood(kernel, *map(device_array, (vector, *rows[:3])))
-    return float(value), np.asarray(gradient)
+    return Hyperparameters(_with_parameters(kernel, best), best[len(values) :], sample)
 
 
 @eqx.filter_jit
@@ -131,19 +122,12 @@ def log_likelihood(
     )
     slope = jax.lax.optimization_barrier(jnp.sum(slopes, axis=0))
 
-    def by_row(inputs_and_slope: tuple[Array, Array]) -> Array:
-        row, slope = inputs_and_slope
-
-        def weighted(logs: Array) -> Scalar:
-            return jnp.vdot(
-                slope, _with_parameters(kernel, jnp.exp(logs)).matrix(row[None], inputs)
-            )
-
-        gradient: Array = jax.grad(weighted)(logs)
-        return gradient
+    def weighted(logs: Array, row: Array, slope: Array) -> Scalar:
+        return jnp.vdot(slope, _with_parameters(kernel, jnp.exp(logs)).matrix(row[None], inputs))
 
     # Row by row, all that the gradient needs stays in a core's cache: several times faster.
-    by_kernel = jnp.sum(jax.lax.map(by_row, (inputs, slope), batch_size=2), axis=0)
+    by_row = jax.lax.map(lambda row: jax.grad(weighted)(logs, *row), (inputs, slope), batch_size=2)
+    by_kernel = jnp.sum(by_row, axis=0)
     return jnp.sum(value), jnp.concatenate([by_kernel, by_noise * noise])
 
 
@@ -188,9 +172,10 @@ def _ranges(kernel: AbstractKernel, limits: Limits | None) -> np.ndarray:
 def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
     """The kernel with other parameters, in the order of `_ranges`."""
     leaves, structure = jax.tree.flatten(kernel)
-    ends = np.cumsum([np.size(leaf) for leaf in leaves])
-    parts = [values[end - np.size(leaf) : end] for leaf, end in zip(leaves, ends, strict=True)]
-    shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    shaped, end = [], 0
+    for leaf in leaves:
+        end += np.size(leaf)
+        shaped.append(values[end - np.size(leaf) : end].reshape(np.shape(leaf)))
     result: AbstractKernel = jax.tree.unflatten(structure, shaped)
     return result
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mufield as mf
-from mufield.learning.successors import SuccessorMotion
+from mufield.learning.optimism import HallucinatedMotion
 from mufield.models import DirichletCounts
 from mufield.models.data import Transitions
 from mufield.space.measure import mean_field_at
@@ -142,7 +142,7 @@ def test_learning_comes_close_to_the_optimum(name):
 def test_eta_moves_what_the_credible_set_allows_to_one_successor():
     model = DirichletCounts().fit(rows(problem(), [(1, 0, 0), (1, 0, 1)] * 5), jax.random.key(0))
     found, state = at(model, 1, 0), jnp.array([1.0])
-    motion = SuccessorMotion(model=model, scale=1.0, action_dim=1)
+    motion = HallucinatedMotion(model, 1.0, (), 1)
     np.testing.assert_allclose(motion.hallucinate(state, found, jnp.zeros(1)), found.mean)
     raised = motion.hallucinate(state, found, jnp.array([3.0]))
     np.testing.assert_allclose(raised[2], found.mean[2] + 2.0 * found.epistemic[2])

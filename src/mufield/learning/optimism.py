@@ -89,6 +89,10 @@ class AbstractOptimism(eqx.Module):
         return imagined, self.motion(problem, model, key)
 
 
+class Greedy(AbstractOptimism):
+    """No optimism: the expected motion and the expected reward."""
+
+
 class Hallucinated(AbstractOptimism):
     """A control of its own, eta, picks the best motion inside the confidence band.
 
@@ -112,18 +116,9 @@ class Hallucinated(AbstractOptimism):
         return problem.replace(actions=actions, reward=reward)
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
-        """The motion m(z) + share(z) beta sigma(z) eta; on nodes, a `SuccessorMotion`."""
-        if problem.on_nodes:
-            from .successors import SuccessorMotion  # not needed on grids
-
-            dim = problem.actions.dim
-            return SuccessorMotion(model=model, scale=self.scale, action_dim=dim)
-        return HallucinatedMotion(
-            model=model,
-            scale=self.scale,
-            max_move=problem.max_move,
-            action_dim=problem.actions.dim,
-        )
+        """The motion m(z) + share(z) beta sigma(z) eta."""
+        reach, dim = problem.max_move, problem.actions.dim
+        return HallucinatedMotion(model=model, scale=self.scale, max_move=reach, action_dim=dim)
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
@@ -173,17 +168,19 @@ class Thompson(AbstractOptimism):
         return _Draw(model, key, self.scale)
 
 
-class Greedy(AbstractOptimism):
-    """No optimism: the expected motion and the expected reward."""
-
-
 class HallucinatedMotion(AbstractJointMotion):
     """m(z) + share(z) beta sigma(z) eta for a joint action ``(a, eta)``.
 
+    On nodes m(z) are probabilities of successors, and eta chooses one of them: that of successor
+    eta - 1 becomes ``m + share beta sigma``, at most one, and the others shrink in proportion;
+    eta = 0 leaves the mean. It is the inner maximisation of UCRL: the plan chooses the successor
+    that is worth most.
+
     Attributes:
         model: The fitted model.
-        scale: The share; None for that of the epistemic variance which one observation removes.
-        max_move: The farthest move on each axis, to which motions are cut.
+        scale: The share; None for that of the epistemic variance which one observation removes, on
+            nodes for twice that, about 2 / (2 + observations).
+        max_move: The farthest move on each axis, to which motions are cut; empty on nodes.
         action_dim: Number of action axes; what follows them in a joint action is eta.
     """
 
@@ -196,13 +193,22 @@ class HallucinatedMotion(AbstractJointMotion):
         """The model's prediction."""
         return self.model.predict(state, action, mu)
 
-    def hallucinate(self, state: State, prediction: Prediction, eta: Float[Array, "dim"]) -> State:
+    def hallucinate(self, state: State, prediction: Prediction, eta: Float[Array, "dim"]) -> Target:
         """Where an agent aims: the point of the band that eta picks."""
-        sigma, noise = prediction.epistemic, prediction.aleatoric
+        mean, sigma, noise = prediction.mean, prediction.epistemic, prediction.aleatoric
         removed = sigma**2 / (sigma**2 + noise**2 + jnp.finfo(sigma.dtype).tiny)
+        if not self.max_move:
+            removed = jnp.minimum(2 * removed, 1.0)
         share = removed if self.scale is None else self.scale
-        half = share * self.model.beta_as(state.dtype) * sigma
-        return within_max_move(state, prediction.mean + half * eta, self.max_move)
+        half = share * self.model.beta_as(mean.dtype) * sigma
+        if self.max_move:
+            return within_max_move(state, mean + half * eta, self.max_move)
+        chosen = jnp.arange(1, len(mean) + 1) == jnp.round(eta[0]).astype(jnp.int32)
+        chosen = chosen & (mean > 0)  # a node without such a successor keeps its mean
+        raised = jnp.sum(jnp.where(chosen, jnp.minimum(mean + half, 1.0), 0.0))
+        others = jnp.sum(jnp.where(chosen, 0.0, mean))
+        shrunk = mean * (1.0 - raised) / jnp.maximum(others, 1e-12)
+        return jnp.where(jnp.any(chosen), jnp.where(chosen, raised, shrunk), mean)
 
 
 class MeanMotion(AbstractLifted):
@@ -228,15 +234,11 @@ class _Draw(AbstractLifted):
     max_move: tuple[float, ...] | None = eqx.field(static=True, default=None)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "*dim"]:
-        found = self._outputs(state, action, mu)
-        return found[0] if self.max_move is None else within_max_move(state, found, self.max_move)
-
-    def _outputs(self, state: State, action: Action, mu: MeanField) -> Float[Array, "outputs"]:
         found = jnp.asarray(self.model.draw(self.key)(state, action, mu))
-        if self.scale is None:
-            return found
-        mean = self.model.predict(state, action, mu).mean
-        return mean + self.scale.astype(mean.dtype) * (found - mean)
+        if self.scale is not None:
+            mean = self.model.predict(state, action, mu).mean
+            found = mean + self.scale.astype(mean.dtype) * (found - mean)
+        return found[0] if self.max_move is None else within_max_move(state, found, self.max_move)
 
 
 def draw_width(model: AbstractModel) -> Scalar:

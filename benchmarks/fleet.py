@@ -60,7 +60,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Report, duration, learn_many, names_of, options_of, processor_seconds, run_sections
+from _report import (
+    Report,
+    duration,
+    learn_many,
+    names_of,
+    options_of,
+    processor_seconds,
+    run_sections,
+)
 from scipy import sparse
 from scipy.stats import binom, poisson
 

@@ -116,6 +116,15 @@ def test_helpers_say_what_is_wrong(make, words):
         make()
 
 
+def test_a_rule_among_the_constraints_takes_the_place_of_the_usual_one():
+    cap = mf.constraints.cells_at_most(GRID, 0.5)
+    loose = problem(cap, mf.constraints.ConstraintRule(tolerance=0.05)).constraints
+    assert loose.names == ("cells at most 0.5",)
+    assert (loose.tolerance, problem(cap).constraints.tolerance) == (0.05, 1e-3)
+    assert loose.lagrangian(jnp.ones(1, bool), jnp.ones(())).rule.tolerance == 0.05
+    assert problem(mf.constraints.ConstraintRule()).constraints is None
+
+
 def test_names_tell_limits_apart():
     with pytest.raises(mf.UserError, match="two constraints are called"):
         problem(mf.constraints.cells_at_most(GRID, 0.5), mf.constraints.cells_at_most(GRID, 0.5))

@@ -106,7 +106,8 @@ class Problem(eqx.Module):
             pay_end: Whether the last distribution is paid too.
             reward_noise: Standard deviation of the noise with which a hidden reward is observed.
             constraints: What must hold of the population after every move: one or several of
-                `mufield.constraints`, such as ``mass_at_most(grid, region, 0.1)``.
+                `mufield.constraints`, such as ``mass_at_most(grid, region, 0.1)``, and perhaps a
+                `ConstraintRule`.
             trips: Known transitions that are no moves: who is taken at a step, and where to.
             shocks: Public random events, which motion, reward and trips read as ``mu.shock``.
         """

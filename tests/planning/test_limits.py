@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import mufield as mf
 from mufield.constraints.reachability import greatest
+from mufield.planning.ascent import StepRule
+from mufield.planning.constrained import prove_infeasible
 from mufield.policies.base import Profile
 from mufield.policies.tables import TablePolicy
 
@@ -136,6 +138,29 @@ def test_what_no_policy_can_keep_is_proved():
         mf.constraints.InfeasibleError, match=r"no policy .* violates .* at least .* after move 4"
     ):
         solve(flow)
+
+
+def test_a_second_proof_compiles_nothing_new():
+    cap = mf.constraints.mass_at_most(GRID, lambda state: state[0] > 0, 0.5)
+    moves, compiled = mf.MoveFlow(flow_with(cap, horizon=2), walk, MOVES), []
+
+    def listen(event, duration, **details):
+        if event.startswith("/jax/core/compile"):
+            compiled.append(details.get("fun_name", event))
+
+    def prove():
+        with pytest.raises(mf.constraints.InfeasibleError):
+            prove_infeasible(moves, 20, StepRule())
+
+    prove()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        prove()
+        assert compiled == []
+        jax.jit(lambda x: x + 1.0)(jnp.ones(3))  # else nothing would have been heard
+        assert compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def test_the_lagrangian_has_the_derivative_that_it_says():

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Margins, Mass, Masses, Scalar
-from ..checks import is_a
+from ..checks import is_a, whole_number
 from ..errors import UserError, in_words
 from ..space.grid import Grid
 from ..space.measure import uniform
@@ -67,12 +67,15 @@ class Constraints(eqx.Module):
     def of(cls, given: Any, grid: Grid, initial: Mass, horizon: int) -> "Constraints | None":
         """The constraints of a problem, from one or several of them; None if there are none.
 
-        Raises if a function has the wrong shape, is not finite or was seen not to be concave, or if
-        a step is none of 1 to ``horizon``.
+        A `ConstraintRule` among them takes the place of the usual one. Raises if a function has the
+        wrong shape, is not finite or was seen not to be concave, or if a step is none of 1 to
+        ``horizon``.
         """
         remedy = "give mass_at_most(...), or Constraint(function), of mufield.constraints"
         named: list[Constraint] = []
         parts = given if isinstance(given, tuple | list) else [given]
+        rules = [part for part in parts if isinstance(part, ConstraintRule)] or [ConstraintRule()]
+        parts = [part for part in parts if not isinstance(part, ConstraintRule)]
         for number, part in enumerate(parts, start=1):
             is_a(part, Constraint, "each of the constraints", remedy)
             if not part.name:
@@ -82,7 +85,7 @@ class Constraints(eqx.Module):
             _check_steps(part, horizon)
             named.append(part)
         sizes = tuple(_checked_size(part, grid, initial) for part in named)
-        return cls(tuple(named), sizes) if named else None
+        return cls(tuple(named), sizes, rules[-1]) if named else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,22 +127,12 @@ class Constraints(eqx.Module):
         """The augmented Lagrangian with the weight rho, and without multipliers."""
         active, one = self.active(begun), jnp.ones_like(weight)
         zero = jnp.zeros(active.shape, dtype=weight.dtype)
-        return AugmentedLagrangian(
-            constraints=self,
-            active=active,
-            multipliers=zero,
-            margin=zero,
-            weight=weight,
-            threshold=one,
-            greatest=0 * one,
-            rule=self.rule,
-        )
+        return AugmentedLagrangian(self, active, zero, zero, weight, one, 0 * one, self.rule)
 
 
 def _check_steps(part: Constraint, horizon: int) -> None:
     for step in () if part.steps is None else part.steps:
-        if isinstance(step, bool) or not isinstance(step, int | np.integer):
-            raise UserError(f"steps of the {part.name!r} must be whole numbers, got {step!r}")
+        whole_number(step, f"a step of the {part.name!r}", -horizon)
         if not 1 <= step <= horizon:
             raise UserError(
                 f"the {part.name!r} is to hold at step {step}; steps run from 1, after the first "

@@ -7,7 +7,7 @@ falls short of the planned one. A plan that is still not safe is mixed with a sa
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,20 +22,46 @@ from ..flow.rollout import arriving, forward
 from ..policies.tables import TablePolicy
 
 
-class Mixture(NamedTuple):
-    """A plan, followed by as many agents as constraints allow.
+class Mixture(eqx.Module):
+    """A plan mixed with a safe policy: as many agents follow it as the constraints allow.
 
     Attributes:
         weights: The weights of the mixture.
-        share: Share of the agents that follow the plan.
-        resumed: Whether the others do as in the last episode, instead of following the safe policy.
-        margins: The least margins of the mixture.
+        share: Share of the agents that follow what was planned; the others are safe.
+        resumed: Whether those do as in the last episode, instead of following the safe policy.
+        margins: The least margins of any sampled model, as shares of the constraints.
+        expected: The population's distributions under the model's mean.
+        changed: Whether the profile to be run is another than the planned one.
     """
 
     weights: Weights
     share: Float[Array, ""]
     resumed: Bool[Array, ""]
     margins: Margins
+    expected: Masses
+    changed: Bool[Array, ""]
+
+    @property
+    def note(self) -> str:
+        """What is unusual, in words."""
+        share, worst = float(self.share), float(jnp.min(self.margins))
+        base = "last policy" if self.resumed else "safe policy"
+        remedy = "If you know a policy that satisfies the constraints, give it as safe="
+        if share > 0 and worst < 0:
+            return (
+                f"the {base} violates a constraint itself; {share:.0%} of the agents follow a "
+                f"plan, which may violate one by {-worst:.1%}. {remedy}"
+            )
+        if share == 1:
+            return ""
+        if share > 0:
+            return (
+                f"{share:.0%} of the agents follow the plan and the others the {base}: "
+                "with more of them a constraint might be violated"
+            )
+        return f"no plan satisfies the constraints in all sampled models; running the {base}" + (
+            f", which may violate one by {-worst:.1%}. {remedy}" if worst < 0 else ""
+        )
 
 
 class Outcomes(eqx.Module):
@@ -130,17 +156,24 @@ class Outcomes(eqx.Module):
             return least
         return jnp.maximum(least, jnp.min(found - self.errors[:count], axis=0))
 
-    def mixed(self, weights: Weights, safe: Weights, last: Weights | None = None) -> Mixture:
+    def mixed(
+        self,
+        weights: Weights,
+        safe: Weights,
+        last: Weights | None = None,
+        rounded: Bool[Array, ""] | bool = False,
+    ) -> Mixture:
         """The greatest share of a plan that satisfies the constraints in a mixture.
 
         In a mixture a share of the agents follows the plan and the others the safe policy, as far
         as the mean model can tell who is who. The policy of the ``last`` episode takes the place of
-        the safe one if it satisfies the constraints, too: that it is safe was seen.
+        the safe one if it satisfies the constraints, too: that it is safe was seen. ``rounded``
+        says whether the weights only come near to what was planned.
         """
         whole = self.checked(weights)
         one, no = jnp.ones((), dtype=weights.dtype), jnp.asarray(False)
 
-        def mix() -> Mixture:
+        def mix() -> tuple[Array, ...]:
             resumed, base = no, safe
             if last is None:
                 least = self.checked(safe)
@@ -178,11 +211,13 @@ class Outcomes(eqx.Module):
 
             start = (0 * one, least, one, whole)
             share, margins, *_ = jax.lax.fori_loop(0, self.trials, attempt, start)
-            return Mixture(mixture(share), share, resumed, margins)
+            return mixture(share), share, resumed, margins
 
         feasible = jnp.min(whole) >= 0
-        found: Mixture = jax.lax.cond(feasible, lambda: Mixture(weights, one, no, whole), mix)
-        return found
+        found = jax.lax.cond(feasible, lambda: (weights, one, no, whole), mix)
+        mixed, share, resumed, margins = found
+        changed = rounded | (share < 1)
+        return Mixture(mixed, share, resumed, margins, self.expected(mixed), changed)
 
 
 def episode(

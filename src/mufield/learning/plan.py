@@ -23,8 +23,9 @@ from .optimism import AbstractOptimism
 from .state import LearnerState, PlanError, Use, is_finite
 
 if TYPE_CHECKING:
+    from ..constraints.outcomes import Mixture
     from .m3ucrl import M3UCRL
-    from .safety import LastEpisode, SafeMixture, Safety
+    from .safety import LastEpisode, Safety
 
 
 def plan_in_models(
@@ -85,7 +86,7 @@ def _compiled(
     last_episode: "LastEpisode | None",
     memory: Any,
     key: Key,
-) -> "tuple[Plan, SafeMixture | None]":
+) -> "tuple[Plan, Mixture | None]":
     """Plans optimistically in what is earned, pessimistically in constraints if there are any.
 
     ``joint_flow`` has agents' actions and hallucinated controls, ``flow`` the actions alone. Also

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._types import Action, Key, Mass, Masses, Scalar, State, Step
 from ..checks import is_a
-from ..constraints.outcomes import Outcomes
+from ..constraints.outcomes import Mixture, Outcomes
 from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.flow import Flow
@@ -70,49 +70,6 @@ class ModelSamples(eqx.Module):
             )
 
 
-class SafeMixture(eqx.Module):
-    """A plan mixed with a safe policy: as many agents follow it as the constraints allow.
-
-    Attributes:
-        share: Share of the agents that follow what was planned; the others are safe.
-        resumed: Whether those do as in the last episode, instead of following the safe policy.
-        worst: The least margin of any constraint in any sampled model, as a share of it.
-        expected: The population's distributions under the model's mean.
-        changed: Whether the profile to be run is another than the planned one.
-        refined: The least margins of `Plan.refined`, if there is one; it is run if it satisfies
-            all constraints.
-    """
-
-    share: Scalar
-    resumed: Bool[Array, ""]
-    worst: Scalar
-    expected: Masses
-    changed: Bool[Array, ""]
-    refined: Float[Array, "horizon limits"] | None
-
-    @property
-    def note(self) -> str:
-        """What is unusual, in words."""
-        share, worst = float(self.share), float(self.worst)
-        base = "last policy" if self.resumed else "safe policy"
-        remedy = "If you know a policy that satisfies the constraints, give it as safe="
-        if share > 0 and worst < 0:
-            return (
-                f"the {base} violates a constraint itself; {share:.0%} of the agents follow a "
-                f"plan, which may violate one by {-worst:.1%}. {remedy}"
-            )
-        if share == 1:
-            return ""
-        if share > 0:
-            return (
-                f"{share:.0%} of the agents follow the plan and the others the {base}: "
-                "with more of them a constraint might be violated"
-            )
-        return f"no plan satisfies the constraints in all sampled models; running the {base}" + (
-            f", which may violate one by {-worst:.1%}. {remedy}" if worst < 0 else ""
-        )
-
-
 class Safety(eqx.Module):
     """How plans satisfy constraints.
 
@@ -146,7 +103,7 @@ class Safety(eqx.Module):
         moves: Moves,
         last_episode: LastEpisode,
         key: Key,
-    ) -> tuple[Plan, SafeMixture | None]:
+    ) -> tuple[Plan, Mixture | None]:
         """The plan, mixed with the safe policy as far as constraints ask for; may be compiled.
 
         Args:
@@ -172,37 +129,31 @@ class Safety(eqx.Module):
         found = plan(outcomes.least)
         planned, rounded = weights_of(problem, moves, found.profile, found.mass[:-1])
         safe, _ = weights_of(problem, moves, self.policy)
-        mixture = outcomes.mixed(planned, safe, last)
+        mixture = outcomes.mixed(planned, safe, last, rounded)
         table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
+        refined = found.refined
+        if refined is not None:
+            margins = outcomes.checked_table(refined.profile.per_step)
+            refined = replace(refined, least=problem.constraints.worst(margins))
         profile = Profile.stacked(table, problem.horizon)
-        least, refined = problem.constraints.worst(mixture.margins), None
-        if found.refined is not None:
-            margins = outcomes.checked_table(found.refined.profile.per_step)
-            refined = problem.constraints.worst(margins)
-        return replace(found, profile=profile, least=least), SafeMixture(
-            share=mixture.share,
-            resumed=mixture.resumed,
-            worst=jnp.min(mixture.margins),
-            expected=outcomes.expected(mixture.weights),
-            changed=rounded | (mixture.share < 1),
-            refined=refined,
-        )
+        least = problem.constraints.worst(mixture.margins)
+        return replace(found, profile=profile, least=least, refined=refined), mixture
 
-    def finish(self, plan: Plan, mixed: SafeMixture | None) -> Plan:
+    def finish(self, plan: Plan, mixture: Mixture | None) -> Plan:
         """What `plan` returned as the plan to run, with a note on what is unusual."""
-        if mixed is None:
+        if mixture is None:
             return plan
         refined, plan = plan.refined, replace(plan, refined=None)
         if refined is not None and bool(jnp.isfinite(refined.value)):
-            assert mixed.refined is not None
-            if bool(jnp.min(mixed.refined) >= 0):
-                return replace(refined, least=mixed.refined, note=plan.note)
-        if bool(mixed.changed):
+            assert refined.least is not None
+            if bool(jnp.min(refined.least) >= 0):
+                return replace(refined, note=plan.note)
+        if bool(mixture.changed):
             # The mixture is not what was planned, so there is no J that was planned for it.
-            plan = replace(plan, value=plan.value + jnp.nan, mass=mixed.expected)
-        if float(mixed.share) == 0.0 and not mixed.resumed:
+            plan = replace(plan, value=plan.value + jnp.nan, mass=mixture.expected)
+        if float(mixture.share) == 0.0 and not mixture.resumed:
             plan = replace(plan, profile=self.policy)
-        return replace(plan, note="; ".join(each for each in (plan.note, mixed.note) if each))
+        return replace(plan, note="; ".join(each for each in (plan.note, mixture.note) if each))
 
 
 def sampled_outcomes(

@@ -58,7 +58,7 @@ from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield
 from mufield import MoveFlow, Profile, SimulatedSystem
-from mufield.environments.discrete_rooms import uniform_legal
+from mufield.environments.four_rooms import uniform_legal
 from mufield.flow import Rollout
 
 FASTER_THAN_OPEN_SPIEL = 1000.0

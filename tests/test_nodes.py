@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 
 import mufield as mf
 from mufield.constraints import mass_at_most
-from mufield.environments.discrete_rooms import MOVES, uniform_legal
+from mufield.environments.four_rooms import MOVES, uniform_legal
 from mufield.finite.system import FiniteSystem
 from mufield.fleet import Trips
 

@@ -21,7 +21,7 @@ from mufield import (
     wasserstein,
 )
 from mufield.environments import registry
-from mufield.environments.discrete_rooms import MOVES, option_table, uniform_legal
+from mufield.environments.four_rooms import MOVES, option_table, uniform_legal
 from mufield.environments.registry import SUITE
 from mufield.policies import AbstractPolicy, ActionLaw, uniform_policy
 

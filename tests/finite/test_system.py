@@ -23,7 +23,7 @@ from mufield import (
     point_mass,
 )
 from mufield.constraints import cells_at_most, mass_at_most
-from mufield.environments.discrete_rooms import uniform_legal
+from mufield.environments.four_rooms import uniform_legal
 from mufield.finite import system as finite_system
 from mufield.finite.draws import CellLaws, drawn
 from mufield.finite.system import FiniteSystem

@@ -8,7 +8,7 @@ from open_spiel.python.mfg.algorithms import distribution, policy_value
 from open_spiel.python.mfg.games import factory
 
 from mufield import entropy, make
-from mufield.environments.discrete_rooms import uniform_legal
+from mufield.environments.four_rooms import uniform_legal
 
 
 @pytest.mark.parametrize(("horizon", "intensity"), [(40, 1.0), (20, 0.0), (25, 0.35)])

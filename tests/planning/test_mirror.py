@@ -25,7 +25,7 @@ from mufield import (
     make,
     point_mass,
 )
-from mufield.environments.discrete_rooms import MOVES
+from mufield.environments.four_rooms import MOVES
 from mufield.planning.certificate import OutsideClassError, is_concave
 from mufield.policies import uniform_policy
 

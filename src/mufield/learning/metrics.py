@@ -138,11 +138,8 @@ def began_elsewhere(
 ) -> float | None:
     """Share of the population that did not begin as the problem says; None if that may be chance.
 
-    Args:
-        initial: The problem's initial distribution.
-        planned: Where the plan expected the population at first; not finite if nothing did.
-        observed: Where it was.
-        agents: Number of agents that were tracked, at most as many as there were.
+    ``planned`` is what the plan expected at first, not finite if nothing was expected, and
+    ``agents`` the number of agents that were tracked.
     """
     if np.isfinite(planned).all():
         share = total_variation(initial, planned)

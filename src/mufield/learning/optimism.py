@@ -33,16 +33,10 @@ class AbstractOptimism(eqx.Module):
 
     By default these are the models' means. An own optimism overrides `motion`; `hidden_reward`, if
     rewards may be hidden; `reward`, to change those that are known; and `joint`, if agents choose
-    controls besides their actions. All but `joint` are compiled, so they must be pure functions.
-
-    - **The band.** The truth is believed to lie in ``mean +- beta * epistemic``, axis by axis.
-      Beta may be an array or a plain number: `AbstractModel.beta_as` returns an array of a dtype.
-    - **Censored rows.** Where a wall stopped an agent, its move was not observed on that axis, and
-      `Prediction.epistemic` stays large. A motion may lead into walls, which the flow handles, but
-      must be cut to the farthest move (`within_max_move`).
-    - **Joint actions.** If `joint` adds controls, the motion gets ``(a, eta)`` in one array, eta
-      last; rewards get a alone. A motion whose costly part does not depend on eta should be an
-      `AbstractJointMotion`: planners then evaluate the model once for all controls of an action.
+    controls besides their actions: the motion then gets ``(a, eta)`` in one array, rewards get a
+    alone. All but `joint` are compiled, so they must be pure functions, and motions must be cut to
+    the farthest move (`within_max_move`). A motion whose costly part does not depend on eta should be
+    an `AbstractJointMotion`: planners then evaluate the model once for all controls of an action.
     """
 
     def joint(self, problem: Problem) -> Problem:

@@ -1,31 +1,8 @@
-r"""The interface of a statistical model of the unknown motion (assumption WellCalibratedModel).
+"""The interface of a statistical model of the unknown motion (assumption WellCalibratedModel).
 
-A family of models from outside is two classes. A subclass of `AbstractModelFamily`, whose fields
-are its settings, fits the data; a subclass of `AbstractModel` is the result. Planning, learning and
-metrics use nothing else:
-
-    class MyModel(AbstractModel):
-        beta: float
-
-        def predict(self, state, action, mu):
-            return Prediction(mean, epistemic, aleatoric)
-
-    class MyFamily(AbstractModelFamily):
-        def fit(self, data, key):
-            return MyModel(...)
-
-What ``fit`` has to know of the data, which are `Transitions`:
-
-- Inputs: ``data.map(function)`` applies a function of one agent's (state, action, mu) to all rows,
-  such as `FeatureMap`, whose features are of the order of one.
-- Targets: the displacements ``grid.displacement(data.states, data.next_states)``, which take the
-  shorter way round periodic axes, with the noise of ``data.noise_std``.
-- Censored entries: where ``data.observed`` (rows, dim) is False, a wall stopped the agent on that
-  axis, so that it aimed at least as far as it came, in the direction ``data.side`` (1 or -1; 0 if
-  unknown). Their displacements are no targets. They may be left out; a likelihood of all aims
-  beyond the wall is better, because moves that no wall stopped are biased away from walls.
-- Rewards: if ``data.of_reward``, the targets are ``data.earned``, no entry is censored, and the
-  model predicts one output, what the agent earns.
+An `AbstractModelFamily`, whose fields are its settings, fits `Transitions`; an `AbstractModel` is
+the result. Planning, learning and metrics use nothing else. ``docs/extending.md`` has a complete
+family, and says what it must handle: moves that walls censored, no data, and hidden rewards.
 """
 
 from abc import abstractmethod

@@ -394,8 +394,8 @@ def exact(report: Report, options: argparse.Namespace) -> None:
     data = swarm_data(system, MANY)
     # One kernel that scikit-learn has too.
     family, key = GaussianProcess(prior=SquaredExponential(2.0, 0.5)), jax.random.key(2)
-    model, rows = family.fit(data, key), family.rows(data)
-    factor = family.factorised(data, key)[1]
+    model, (features, _, factor, _) = family.fit(data, key), family.solve(data, key)
+    rows = Rows.of(features, data)
     rng = np.random.default_rng(3)
     chosen = rows.inputs[rng.integers(len(rows.inputs), size=QUERIES)]
     points = chosen + 0.1 * rng.normal(size=chosen.shape)

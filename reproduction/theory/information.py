@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 
 from mufield.errors import UserError
 from mufield.learning.state import Use, key_after
+from mufield.models.features import Rows
 from mufield.models.gp import GaussianProcess
 from mufield.models.posterior import covariances
 
@@ -132,10 +133,10 @@ def information_of(run: RunData, most: int = 5000) -> Information | None:
     if not isinstance(family, GaussianProcess) or len(run.data) > most:
         return None
     key = key_after(jax.random.key(run.store.config.seed), len(ends), Use.FIT)
-    family, factor = family.factorised(run.data, key)  # with the hyperparameters of the last fit
+    features, _, factor, _ = family.solve(run.data, key)  # with the hyperparameters of the last fit
     if not np.all(factor.noise > 0):
         return None
-    rows = family.rows(run.data)
+    rows = Rows.of(features, run.data)
     table = covariances(factor.kernel, rows.inputs, rows.inputs)
     variance, points = float(np.max(np.diagonal(table))), int(np.max(np.diff(ends, prepend=0)))
     found = []

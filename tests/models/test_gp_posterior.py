@@ -250,7 +250,6 @@ def test_draws_have_the_posteriors_mean_and_covariance(kind):
         units=Units(jnp.ones(1), None),
         noise_std=jnp.full(1, 0.1),
         process=process_of(factor, size=64),
-        information_gain=jnp.asarray(factor.information_gain),
         evidence=jnp.zeros(0),
     )
     states = jnp.array([[0.5], [0.7], [3.9]])

@@ -83,9 +83,8 @@ class Transitions(eqx.Module):
         """Adds the transitions of an episode; raises if it does not fit the problem."""
         episode.check(self.problem)
         agents, steps = episode.states.shape[:2]
-        seen = np.ones((agents, steps), dtype=bool)
-        if episode.present is not None:
-            seen = np.asarray(episode.present)
+        seen = np.ones((agents, steps), bool) if episode.present is None else episode.present
+        seen = np.asarray(seen)
         if episode.carried is not None:  # trips teach nothing about the motion
             seen = seen & ~np.asarray(episode.carried)
         step = np.broadcast_to(np.arange(steps), (agents, steps))[seen]

@@ -9,12 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Action, State
-from ..policies.encoders import (
-    AbstractEncoder,
-    Unseen,
-    position_features,
-    position_size,
-)
+from ..policies.encoders import AbstractEncoder, Unseen, position_features, position_size
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -65,13 +60,8 @@ class FeatureMap(eqx.Module):
         dtype = state.dtype
         low, high = (jnp.asarray(bound, dtype=dtype) for bound in (self.lower, self.upper))
         width = jnp.where(high > low, high - low, 1.0)
-        return jnp.concatenate(
-            [
-                position_features(self.grid, state),
-                2 * (action - low) / width - 1,
-                self.mu(state, mu).astype(dtype),
-            ]
-        )
+        own = [position_features(self.grid, state), 2 * (action - low) / width - 1]
+        return jnp.concatenate([*own, self.mu(state, mu).astype(dtype)])
 
 
 Outputs = Float[Array, "*points outputs"]

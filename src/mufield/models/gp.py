@@ -33,7 +33,7 @@ from .features import FeatureMap, Rows, Units
 from .inputs import Search
 from .kernels import AbstractKernel, AbstractPrior, Additive, Structured
 from .likelihood import LEAST_NOISE, Limits, most_likely, with_stopped_moves
-from .posterior import LOST_INFORMATION, ROUNDING, Factor, Posterior, Process
+from .posterior import ROUNDING, Factor, Posterior, Process
 
 
 class TheoryBeta(eqx.Module):
@@ -84,9 +84,9 @@ class GaussianProcess(AbstractModelFamily):
         variances: Least and greatest factor by which a fit may change other parameters.
         inducing: Most inducing points; 0 for an exact posterior, whose cost grows with the cube of
             the number of transitions.
-        beta: Scale of the confidence band: a number or `TheoryBeta`. The theory's
-            scale grows with the information; deviations that are fitted to the data already do
-            what that growth is for (`benchmarks/motions.py` shows how often the band holds).
+        beta: Scale of the confidence band: a number or `TheoryBeta`. The theory's scale grows with
+            the information; deviations that are fitted to the data already do what that growth is
+            for (`benchmarks/motions.py` shows how often the band holds).
     """
 
     prior: AbstractPrior | AbstractKernel = Structured()
@@ -117,7 +117,7 @@ class GaussianProcess(AbstractModelFamily):
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
-        features, std, factor, evidence = self._solved(data, key)
+        features, std, factor, evidence = self.solve(data, key)
         dtype, units, beta = data.problem.initial.dtype, Units.of(data), self.beta
         if isinstance(beta, TheoryBeta):
             variance = np.asarray(std / units.scale) ** 2
@@ -129,7 +129,6 @@ class GaussianProcess(AbstractModelFamily):
             units=units.cast(dtype),
             noise_std=jnp.asarray(std, dtype),
             process=Process.of(factor, dtype),
-            information_gain=jnp.asarray(factor.information_gain, dtype),
             evidence=jnp.asarray(evidence, dtype),
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(model):
@@ -151,26 +150,16 @@ class GaussianProcess(AbstractModelFamily):
         plain = replace(self, prior=Additive(), mu=LogHere(), learn_noise=False)
         return replace(plain, variances=(0.25, 4.0), inducing=inducing)
 
-    def factorised(self, data: Transitions, key: Key) -> tuple["GaussianProcess", Factor]:
-        """The family with what it chose to see of mu, and the linear algebra behind `fit`."""
-        solved = self._solved(data, key)
-        return replace(self, mu=solved.features.mu), solved.factor
-
-    def rows(self, data: Transitions) -> Rows:
-        """Features and scaled targets of the transitions, with all that may be seen of mu."""
-        return Rows.of(self._inputs(data), data)
-
-    def _inputs(self, data: Transitions) -> FeatureMap:
+    def _inputs(self, problem: Problem) -> FeatureMap:
         """The features with all that may be seen."""
-        horizon = data.problem.horizon
-        every = FeatureMap(data.problem, Joined((Here(), Around(), Centre(), Clock(horizon))))
+        every = FeatureMap(problem, Joined((Here(), Around(), Centre(), Clock(problem.horizon))))
         if self.mu is None and isinstance(self.prior, AbstractPrior) and self.prior.parts(every):
             return every
-        return FeatureMap(data.problem, Unseen() if self.mu is None else self.mu)
+        return FeatureMap(problem, Unseen() if self.mu is None else self.mu)
 
-    def _solved(self, data: Transitions, key: Key) -> "_Solved":
+    def solve(self, data: Transitions, key: Key) -> "Solved":
         """Kernel, noise and inputs by the evidence, and the posterior's linear algebra."""
-        features = self._inputs(data)
+        features = self._inputs(data.problem)
         kernel = self.prior(features) if isinstance(self.prior, AbstractPrior) else self.prior
         _check_kernel(kernel, features.size)
         rows, scale = Rows.of(features, data), np.asarray(Units.of(data).scale)
@@ -197,16 +186,15 @@ class GaussianProcess(AbstractModelFamily):
             found = most_likely(jax.tree.map(_as_double, kernel), *settings)
             kernel, noise = found.kernel, found.noise
         if self.inducing > 0:
-            limit, distinct = LOST_INFORMATION, _distinct(noise)
-            factor = Factor.of(kernel, noise, rows, self.inducing, limit, distinct)
+            factor = Factor.of(kernel, noise, rows, self.inducing, distinct=_distinct(noise))
         else:
             factor = Factor.of(kernel, noise, rows, len(data), tolerance=0.0)
         rows = with_stopped_moves(rows, factor.phi, noise)
         std = np.sqrt(noise) * scale if std is None else std
-        return _Solved(features, std, replace(factor, rows=rows), evidence)
+        return Solved(features, std, replace(factor, rows=rows), evidence)
 
 
-class _Solved(NamedTuple):
+class Solved(NamedTuple):
     """What a fit consists of.
 
     Attributes:

@@ -70,18 +70,11 @@ class Factor:
     ) -> "Factor":
         """Chooses inducing points among the rows, by pivoted Cholesky, and computes phi of all.
 
-        The next point is always the row that those so far explain least.
-
-        Args:
-            kernel: The prior's covariance.
-            noise: Lambda of each axis.
-            rows: The data.
-            most: Greatest number of points.
-            tolerance: With less information lost than this, no more points are chosen.
-            distinct: Share of its prior variance that a point must have left, given the others.
+        The next point is always the row that those so far explain least, up to ``most`` of them; it
+        must have a share ``distinct`` of its prior variance left, given the others.
         """
         inputs, least = rows.inputs, float(np.min(noise))
-        prior = variances(kernel, inputs)
+        prior = covariances(kernel, inputs)
         phi = np.zeros((len(inputs), min(most, len(inputs))), order="F")
         left = np.maximum(prior, 0.0)
         chosen: list[int] = []
@@ -92,11 +85,10 @@ class Factor:
             # Below the second limit only rounding errors are left.
             if np.sum(left) <= 2 * least * tolerance or left[pivot] <= distinct * prior[pivot]:
                 break
-            if pairs is None:
-                between = covariances(kernel, inputs, inputs[pivot : pivot + 1])[:, 0]
-            else:
-                between = pairs[:, pivot]
-            found = between - phi[:, :column] @ phi[pivot, :column]
+            one = (
+                covariances(kernel, inputs, inputs[[pivot]]) if pairs is None else pairs[:, [pivot]]
+            )
+            found = one[:, 0] - phi[:, :column] @ phi[pivot, :column]
             phi[:, column] = found / np.sqrt(left[pivot])
             phi[chosen, column] = 0.0  # exactly triangular
             chosen.append(pivot)
@@ -200,7 +192,6 @@ class Posterior(AbstractModel):
     Attributes:
         noise_std: Unscaled standard deviation of the noise.
         process: The process of the scaled outputs.
-        information_gain: I(f; y) of the data, summed over the axes.
         evidence: Nats of log likelihood that each input of mu brings, if inputs were searched for.
     """
 
@@ -209,7 +200,6 @@ class Posterior(AbstractModel):
     units: Units
     noise_std: Float[Array, "outputs"]
     process: Process
-    information_gain: Scalar
     evidence: Float[Array, "inputs"]
 
     @property
@@ -257,42 +247,32 @@ class Posterior(AbstractModel):
         return motions
 
 
+Points = Float[np.ndarray, "rows features"]
+
+
 def covariances(
-    kernel: AbstractKernel,
-    xs: Float[np.ndarray, "rows features"],
-    ys: Float[np.ndarray, "columns features"],
-) -> Float[np.ndarray, "rows columns"]:
-    """Covariances of all pairs, in double precision."""
-    return _in_double(kernel, xs, ys)[: len(xs), : len(ys)]
+    kernel: AbstractKernel, xs: Points, ys: Points | None = None
+) -> Float[np.ndarray, "rows *columns"]:
+    """Covariances of all pairs, in double precision; without ``ys`` the variances of ``xs``."""
 
+    def padded(points: Points) -> Array:  # with zeros, to a size that rarely changes
+        rows = 1 if len(points) == 1 else buffer_size(len(points))
+        return device_array(np.pad(points, ((0, rows - len(points)), (0, 0))))
 
-def variances(
-    kernel: AbstractKernel, xs: Float[np.ndarray, "rows features"]
-) -> Float[np.ndarray, "rows"]:
-    """Prior variances, in double precision."""
-    return _in_double(kernel, xs)[: len(xs)]
-
-
-def _in_double(kernel: AbstractKernel, *points: np.ndarray) -> np.ndarray:
     with jax.enable_x64(True):
-        found = np.asarray(_evaluated(kernel, *(_padded(xs) for xs in points)))
-    if not np.isfinite(found).all():
+        found = _evaluated(kernel, padded(xs), None if ys is None else padded(ys))
+    table = np.asarray(found)[: len(xs)] if ys is None else np.asarray(found)[: len(xs), : len(ys)]
+    if not np.isfinite(table).all():
         raise UserError(
             f"the kernel {kernel} returned NaN or infinity for the data; keep its parameters "
             "positive and its values bounded"
         )
-    return found
+    return table
 
 
 @eqx.filter_jit
-def _evaluated(kernel: AbstractKernel, xs: Array, ys: Array | None = None) -> Array:
+def _evaluated(kernel: AbstractKernel, xs: Array, ys: Array | None) -> Array:
     return jax.vmap(lambda x: kernel(x, x))(xs) if ys is None else kernel.matrix(xs, ys)
-
-
-def _padded(xs: Float[np.ndarray, "rows features"]) -> Array:
-    """Adds rows of zeros up to a size that rarely changes; a single row stays single."""
-    rows = len(xs) if len(xs) == 1 else buffer_size(len(xs))
-    return device_array(np.pad(xs, ((0, rows - len(xs)), (0, 0))))
 
 
 def safe_root(variance: Float[Array, "..."]) -> Float[Array, "..."]:

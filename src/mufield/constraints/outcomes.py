@@ -101,10 +101,8 @@ class Outcomes(eqx.Module):
     def after(self, mass: Masses, actions: Array, weights: Weights) -> "Outcomes":
         """The outcomes, corrected by the models' errors on an episode.
 
-        Args:
-            mass: The population before each move of the episode.
-            actions: What its policy drew from: the moves, or for each step and cell its own.
-            weights: The policy's weights on those.
+        ``mass`` is the population before each move. The policy drew with these weights from the
+        ``actions``: the moves, or for each step and cell its own.
         """
         problem = self.flow.problem
 

@@ -67,7 +67,7 @@ _SYSTEMS = {
     "swarm-congested": ".swarm.swarm: swarm motion, s + a (4 - 4 mu(s)) dh (App. E.2)",
     "discrete-rooms": ".four_rooms.discrete_rooms: five moves (App. E.1, Standard)",
     "discrete-rooms-extended": ".four_rooms.discrete_rooms: nine options (App. E.1, Extended)",
-    "walkway": ".walkway.walkway: a corridor, fast on its far side: greedy learners miss that",
+    "walkway": ".motions.walkway: a corridor, fast on its far side: greedy learners miss that",
     "manhattan": "..fleet.manhattan.manhattan: taxis; demand and trips from public records",
     "rooms-wind": ".motions.spreading: suite of motions: the same wind everywhere",
     "rooms-slow": ".motions.spreading: suite of motions: two bogs slow agents down",

@@ -29,11 +29,6 @@ def closed_form_density(points: Float[np.ndarray, "points"]) -> Float[np.ndarray
     return np.asarray(np.exp(2 * np.sin(2 * np.pi * points)) / np.i0(2.0))
 
 
-def closed_form_rate() -> float:
-    """What the closed-form policy earns per step in its stationary distribution: log I0(2)."""
-    return math.log(float(np.i0(2.0)))
-
-
 def attraction(position: Scalar) -> Scalar:
     """phi(s), the reward for the position itself."""
     angle = 2 * jnp.pi * position

@@ -32,7 +32,7 @@ class Earned(NamedTuple):
 
 @dataclass(frozen=True)
 class EpisodeMetrics:
-    """One row of a run's metrics. Figures that a run does not have are None.
+    """One row of a run's metrics; figures that a run does not have are None.
 
     Attributes:
         episode: Number of the episode, from 1.
@@ -47,21 +47,18 @@ class EpisodeMetrics:
             the episode; None if walls censored all of them.
         transitions: Number of transitions that the plan was based on, those of logs included.
         best: Best J so far, of episodes that began as the problem says if any did.
-        reference: J of a reference plan, if known.
+        reference: J of a reference plan.
         notes: Warnings in words, such as of a fallback or a band that is too narrow.
-        greedy: J of the plan without optimism on the same data, which does not explore; None
-            without data, and unless the run is judged.
+        greedy: J of the plan without optimism on the same data, which does not explore.
         greedy_expected: J that the model's mean expected of it.
-        margin: The least margin of any constraint after any move, as a share of the constraint:
-            -0.01 is a violation by 1%.
+        margin: The least of `margins`: -0.01 is a violation by 1% of the constraint.
         assured: The least margin of any constraint over all sampled models.
         margins: The margin of each constraint after each move, by name; None where it need not
             hold.
         elsewhere: Share of the population that did not begin as the problem says; None if that
             may be chance. Such an episode does not count as the best.
         served: Share of a fleet's demand that found a vehicle.
-        finding: What the data so far showed the motion to depend on besides state and action, in
-            words; None if nothing was found.
+        finding: What the data so far showed the motion to depend on besides state and action.
     """
 
     episode: int

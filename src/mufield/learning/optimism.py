@@ -69,12 +69,7 @@ class AbstractOptimism(eqx.Module):
     ) -> tuple[Flow, Motion]:
         """The flow and the motion to plan with; may be compiled.
 
-        Args:
-            problem: The true problem.
-            flow: The flow of its `joint` problem.
-            model: The model of its motion.
-            reward_model: The model of its reward, if that is hidden.
-            key: Randomness.
+        ``flow`` is that of the `joint` problem, ``reward_model`` is given if the reward is hidden.
         """
         reward = self.reward(problem, model, reward_model, key)
         if flow.problem.actions.dim > problem.actions.dim:

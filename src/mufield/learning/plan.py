@@ -41,16 +41,9 @@ def plan_in_models(
 ) -> Plan:
     """Plans in the models of a state, and satisfies the problem's constraints in them.
 
-    Args:
-        learner: The learner.
-        state: What it knows.
-        problem: The problem of a day or of the rest of one, with the learner's space, actions and
-            noise.
-        optimism: How models become a motion to plan with.
-        memory: What the planner starts from.
-        use: Which randomness to use.
-        use_last_episode: Whether the models' errors on the last episode correct the margins.
-        fallback: The policy to run if no finite plan is found; by default the last one.
+    The problem is that of a day or of the rest of one. With ``use_last_episode`` the models' errors
+    on the last episode correct the margins. The policy ``fallback``, by default the last one, is
+    run if no finite plan is found.
     """
     if problem.shocks is not None and not problem.shocks.known:
         seen = np.asarray(state.data.shocks).reshape(-1, problem.horizon)

@@ -106,13 +106,8 @@ class Safety(eqx.Module):
     ) -> tuple[Plan, Mixture | None]:
         """The plan, mixed with the safe policy as far as constraints ask for; may be compiled.
 
-        Args:
-            plan: Plans; takes a function for the least margins of policies in sampled models.
-            flow: The flow of the problem, with agents' own actions.
-            model: The model of the motion.
-            moves: The moves that policies draw from.
-            last_episode: What the last episode showed.
-            key: Randomness of the sampled models.
+        The function ``plan`` takes one from weights on the ``moves`` to the least margins in
+        sampled models. ``flow`` has agents' own actions.
         """
         if self.samples.draws == 0:  # the planned model is trusted
             return plan(), None

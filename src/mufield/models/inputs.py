@@ -55,35 +55,26 @@ class Search:
         if not rows.observed.any():  # plans are faster without mu, and nothing is known of it
             found = most_likely(parts[0], noise, rows, limits, key)
             return FoundInputs((), found.kernel, found.noise, ())
-        chosen, tried = [1], set(range(2, len(parts)))
+        chosen = [1]
         while True:
             kernel = reduce(Sum, [parts[0], *(parts[i] for i in chosen)])
             found = most_likely(kernel, noise, rows, limits, key)
-            fitted = _summands(found.kernel, len(chosen))
             if found.sample is None:
                 return FoundInputs(tuple(chosen), found.kernel, found.noise, (0.0,) * len(chosen))
-            gains = self._gains(found, [parts[i] for i in sorted(tried)])
-            if not tried or max(gains) < self.needed:
-                break
-            best = sorted(tried)[int(np.argmax(gains))]
-            chosen, tried = sorted([*chosen, best]), tried - {best}
-        return self._kept(chosen, fitted, found)
+            others = [i for i in range(1, len(parts)) if i not in chosen]
+            own, *matrices = _matrices((found.kernel, *(parts[i] for i in others)), found.sample)
+            gains = [
+                max(_evidence(own + share * each, found) for share in self.shares)
+                for each in matrices
+            ]
+            if not gains or max(gains) - _evidence(own, found) < self.needed:
+                return self._kept(chosen, found)
+            chosen = sorted([*chosen, others[int(np.argmax(gains))]])
 
-    def _gains(self, found: Hyperparameters, parts: list[AbstractKernel]) -> list[float]:
-        """Evidence that each part would add, at the best of the tried sizes."""
-        assert found.sample is not None
-        own, *others = _matrices((found.kernel, *parts), found.sample)
-        now = _evidence(own, found)
-        return [
-            max(_evidence(own + share * each, found) for share in self.shares) - now
-            for each in others
-        ]
-
-    def _kept(
-        self, chosen: list[int], fitted: list[AbstractKernel], found: Hyperparameters
-    ) -> "FoundInputs":
+    def _kept(self, chosen: list[int], found: Hyperparameters) -> "FoundInputs":
         """The inputs that are worth their cost; the worst one is left out at a time."""
         assert found.sample is not None
+        fitted = _summands(found.kernel, len(chosen))
         own, *others = _matrices(tuple(fitted), found.sample)
         kept = dict(zip(chosen, zip(fitted[1:], others, strict=True), strict=True))
         while True:

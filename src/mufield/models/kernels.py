@@ -239,30 +239,15 @@ class Additive(AbstractPrior):
 
     Each is smooth; that of mu also has a linear part. As the parts are learned separately, few
     data tell what agents earn with states, actions and crowds that were never seen together.
-    Variances are in units of the variance of the rewards.
-
-    Attributes:
-        variance: Variance of each part.
-        slope: Variance of the slopes in the features of mu.
-        joint: Variance of what is not a sum of such parts.
-        length_scale: Length scale of all features.
     """
 
-    variance: float = eqx.field(static=True, default=1.0)
-    slope: float = eqx.field(static=True, default=1.0)
-    joint: float = eqx.field(static=True, default=0.01)
-    length_scale: float = eqx.field(static=True, default=2.0)
-
     def __call__(self, features: FeatureMap) -> AbstractKernel:
-        """The sum of all parts."""
-        everything = tuple(range(features.size))
-        kernel: AbstractKernel = _smooth(everything, self.length_scale, self.joint)
-        for axes in features.parts:
-            if axes:
-                kernel = Sum(kernel, _smooth(axes, self.length_scale, self.variance))
-        if features.parts[-1]:
-            kernel = Sum(kernel, Select(Linear(self.slope, self.variance), features.parts[-1]))
-        return kernel
+        """The sum of all parts; variances are in units of the variance of the rewards."""
+        parts, of_mu = [axes for axes in features.parts if axes], features.parts[-1]
+        kernel: AbstractKernel = _smooth(tuple(range(features.size)), 2.0, 0.01)  # what is no sum
+        for axes in parts:
+            kernel = Sum(kernel, _smooth(axes, 2.0))
+        return Sum(kernel, Select(Linear(1.0, 1.0), of_mu)) if of_mu else kernel
 
 
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:

@@ -53,16 +53,10 @@ def most_likely(
     limits: Limits | None,
     key: Key,
 ) -> Hyperparameters:
-    """The parameters that maximise the marginal likelihood times a weak prior.
+    """The parameters that maximise the marginal likelihood times a weak prior around ``kernel``.
 
-    Moves that a wall stopped count as what they say under the first parameters.
-
-    Args:
-        kernel: Where the search starts; also the centre of the prior.
-        noise: Lambda of each axis; None to fit it too.
-        rows: The data.
-        limits: How far the kernel's parameters may change; None to keep the kernel.
-        key: Randomness of the subset.
+    Without ``noise``, lambda of each axis, it is fitted, too; without ``limits`` the kernel is
+    kept. Moves that a wall stopped count as what they say under the first parameters.
     """
     start_noise = np.full(rows.targets.shape[1], 0.1) if noise is None else noise
     if not rows.observed.any() or (limits is None and noise is not None):
@@ -205,13 +199,9 @@ def with_stopped_moves(
 ) -> Rows:
     """The rows with a Gaussian observation for each axis that a wall stopped.
 
-    Args:
-        rows: Observed moves, and the walls that stopped others.
-        phi: Coordinates of the rows, in which the function is linear, with independent standard
-            normal weights.
-        noise: Variance of the noise on each axis.
-        rounds: Rounds of expectation propagation; after eight the sites hardly change.
-        damping: Share of every update that is taken, so that updates in parallel converge.
+    The function is linear in the coordinates ``phi`` of the rows, with independent standard normal
+    weights; ``noise`` is lambda of each axis. After eight ``rounds`` of expectation propagation the
+    sites hardly change; with ``damping`` updates in parallel converge.
     """
     from scipy.linalg import cho_solve, solve_triangular  # slow to import
     from scipy.special import log_ndtr

@@ -57,12 +57,7 @@ class MemberPrior(NamedTuple):
 
     Attributes:
         parts: Indices of the features of the state, of the action, and of mu.
-        width: Width of the hidden layer.
-        outputs: Number of outputs.
-        scale: Standard deviation of the predicted mean for inputs of the order of one.
-        curvature: Share of ``scale`` that is due to the hidden layer, from 0 to 1.
-        bilinear: Share of that which multiplies the action, from 0 to 1.
-        mu_share: Size of the weights of the features of mu, as a share of the others'.
+        scale: `DeepEnsemble.prior_scale`; others as there.
     """
 
     parts: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

@@ -11,7 +11,7 @@ from ..space.measure import MeanField, log_mass
 from ..space.move import NeighbourNoise
 from ..space.nodes import Nodes
 from ..systems import SimulatedSystem
-from .discrete_rooms import MOVES
+from .four_rooms import MOVES
 from .games import TableMotion
 
 

@@ -1,5 +1,6 @@
 """The usual constraints: on the mass of a region or of cells, and on the entropy."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,23 +119,18 @@ def _share(limit: float) -> float:
 
 def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
     """One for every free cell of a region, and zero for the others."""
-    inside = np.asarray([region(at) for at in grid.centres] if callable(region) else region)
     if callable(region):
-        inside = inside.astype(bool)
-    elif inside.dtype != bool:
-        if inside.size == 0 or inside.dtype.kind not in "iu":
-            raise UserError(
-                "a region must be cells as coordinates, truth values for all free cells, or a "
-                f"function of a position; got {region!r}"
-            )
+        region = [bool(region(at)) for at in grid.centres]
+    inside = np.asarray(region)
+    if inside.size and inside.dtype.kind in "iu":
         cells, inside = inside.reshape(-1, grid.dim), np.zeros(grid.n_cells, dtype=bool)
         inside[[grid.index_at(*map(int, cell)) for cell in cells]] = True
     elif inside.shape == grid.shape and inside.shape != (grid.n_cells,):
         inside = grid.from_array(inside)
-    if inside.shape != (grid.n_cells,):
+    if inside.dtype != bool or inside.shape != (grid.n_cells,):
         raise UserError(
-            f"a region needs one truth value for each of the {grid.n_cells} free cells, got the "
-            f"shape {inside.shape}"
+            "a region must be cells as coordinates, one truth value for each of the "
+            f"{grid.n_cells} free cells, or a function of a position; got {reprlib.repr(region)}"
         )
     if not inside.any():
         raise UserError("the region is empty: no free cell belongs to it")

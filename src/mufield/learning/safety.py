@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types import Action, Key, Mass, Masses, Scalar, State, Step
-from ..checks import is_a
+from ..checks import is_a, number, whole_number
 from ..constraints.outcomes import Mixture, Outcomes
-from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motions import dependence
@@ -63,11 +62,8 @@ class ModelSamples(eqx.Module):
     widening: float = eqx.field(static=True, default=1.2)
 
     def __check_init__(self) -> None:
-        if self.draws < 0 or not self.widening >= 0:
-            raise UserError(
-                "expected a number of sampled models and a factor of 0 or more, got "
-                f"{self.draws} and {self.widening}"
-            )
+        whole_number(self.draws, "the number of sampled models", 0)
+        number(self.widening, "widening", 0.0)
 
 
 class Safety(eqx.Module):

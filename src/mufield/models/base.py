@@ -100,7 +100,8 @@ class AbstractModelFamily(eqx.Module):
         run that is resumed fits again.
 
         Raises:
-            FloatingPointError: If the fit is not finite. A learner then tries fewer data.
+            FloatingPointError: If the fit fails. A learner then, and if the model is not finite,
+                tries fewer data.
         """
 
     def check(self, problem: Problem) -> None:

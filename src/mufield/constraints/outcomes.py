@@ -67,18 +67,17 @@ class Mixture(eqx.Module):
 class Outcomes(eqx.Module):
     """What policies over a fixed set of moves lead to in the mean model and in sampled ones.
 
-    A margin counts as satisfied if it is in every sampled model; and also if it is after
-    subtracting each sampled model's error on the last episode, so that samples need tell only what
-    changes. The true model was not wrong then: if it is like the samples, one bound is as good as
-    the other.
+    A constraint holds if it does in every sampled model; and also if it does after subtracting each
+    sampled model's error on the last episode, so that samples need tell only what changes. The true
+    model was not wrong then: if it is like the samples, one bound is as good as the other.
 
     Attributes:
         flow: The flow of the problem, with agents' own actions.
         actions: The moves.
         models: What moves lead to: in the mean model, in samples that plans are made for, and in as
-            many that plans are only checked in: of many plans the best looks better than it is in
-            the samples that it was chosen by. Landing kernels, if models do not look at the step;
-            otherwise displacements, because kernels of all steps may not fit into memory.
+            many for a check, because the best of many plans looks better than it is in samples that
+            it was chosen by. Landing kernels, or displacements if models look at the step: kernels
+            of all steps may not fit into memory.
         errors: By how much too large each model expected the margins of the last episode; None if
             there was none.
         displacements: What any actions of the cells lead to at a step in all models; None if only

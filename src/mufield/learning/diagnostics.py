@@ -182,9 +182,8 @@ def advice(model: AbstractModel, data: Transitions) -> str:
         excess = np.where(sure, held.error**2 - held.epistemic**2, 0.0).sum(axis=0)
         fits = np.sqrt(np.maximum(excess / np.maximum(sure.sum(axis=0), 1), 0.0))
         given = held.aleatoric.mean(axis=0)
-        now, better = (
-            ", ".join(f"{each:.3g}" for each in noise) for noise in (given, np.maximum(fits, given))
-        )
+        both = (given, np.maximum(fits, given))
+        now, better = (", ".join(f"{each:.3g}" for each in noise) for noise in both)
         setting = "Problem(reward_noise=...)" if data.of_reward else "Problem(noise=...)"
         return (
             f"the errors are as wide where the model is sure: the noise is {now}, but {better} "
@@ -201,16 +200,12 @@ def advice(model: AbstractModel, data: Transitions) -> str:
             break
     mean = lambda state, action, mu: model.predict(state, action, mu).mean  # noqa: E731
     seen = dependence(data.problem, mean)
-    if not seen.mu:
-        words += (
-            "; the model does not see the crowd: if that matters, set the model's mu=Here() (in a "
-            "configuration, mu=local)"
-        )
-    if not seen.step:
-        words += (
-            "; the model does not see the time: if that matters, set the model's "
-            f"mu=Clock({data.problem.horizon})"
-        )
+    for sees, what, setting in (
+        (seen.mu, "crowd", "mu=Here() (in a configuration, mu=local)"),
+        (seen.step, "time", f"mu=Clock({data.problem.horizon})"),
+    ):
+        if not sees:
+            words += f"; the model does not see the {what}: if that matters, set its {setting}"
     return words
 
 

@@ -77,20 +77,16 @@ class LearnResult(eqx.Module):
 
         Needs the extra ``viz``.
         """
-        columns = {
-            "realised while exploring": "value",
-            "expected by the optimistic plan": "optimistic",
-            "realised without optimism": "greedy",
-        }
-        rows = self.metrics
+        rows, reference = self.metrics, self.metrics[-1].reference
         values = {
-            name: np.array([getattr(row, column) for row in rows], dtype=float)  # None becomes nan
-            for name, column in columns.items()
+            "realised while exploring": [row.value for row in rows],
+            "expected by the optimistic plan": [row.optimistic for row in rows],
+            "realised without optimism": [row.greedy for row in rows],
         }
-        reference = rows[-1].reference
+        curves = {name: np.array(each, dtype=float) for name, each in values.items()}
         viz = import_module("mufield.viz")  # pictures are a layer above, and an extra
         return viz.curve_figure(
-            {name: each for name, each in values.items() if np.isfinite(each).any()},
+            {name: each for name, each in curves.items() if np.isfinite(each).any()},
             x_label="episode",
             y_label="total reward J",
             reference={} if reference is None else {"reference plan": reference},

@@ -1,6 +1,11 @@
-"""What must hold of the population after every move: functions c(mu) >= 0, concave in mu."""
+"""What must hold of the population after every move: functions c(mu) >= 0, concave in mu.
+
+A `Constraint` is any such function; the usual ones limit the mass of regions, or the entropy.
+"""
 
 import math
+import reprlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,8 +20,10 @@ from .._types import Margins, Mass, Masses, Scalar
 from ..checks import is_a, whole_number
 from ..errors import UserError, in_words
 from ..space.grid import Grid
-from ..space.measure import uniform
+from ..space.measure import log_mass, uniform
 from .lagrangian import AugmentedLagrangian, ConstraintRule
+
+Steps = Sequence[int] | None
 
 
 class Constraint(eqx.Module):
@@ -128,6 +135,105 @@ class Constraints(eqx.Module):
         active, one = self.active(begun), jnp.ones_like(weight)
         zero = jnp.zeros(active.shape, dtype=weight.dtype)
         return AugmentedLagrangian(self, active, zero, zero, weight, one, 0 * one, self.rule)
+
+
+def mass_at_most(
+    grid: Grid, region: Any, limit: float, *, name: str = "", steps: Steps = None
+) -> Constraint:
+    """At most ``limit`` of the population is in a region; name and steps as of `Constraint`.
+
+    The region is cells as coordinates, such as ``[(5, 2), (5, 8)]``, one truth value for each free
+    cell, or a function of a position that says whether it belongs to the region.
+    """
+    function = Linear(-_region(grid, region), _share(limit))
+    return _constraint(function, name or f"mass at most {limit:g}", limit, steps)
+
+
+def mass_at_least(
+    grid: Grid, region: Any, limit: float, *, name: str = "", steps: Steps = None
+) -> Constraint:
+    """At least ``limit`` of the population is in a region; arguments as of `mass_at_most`."""
+    function = Linear(_region(grid, region), -_share(limit))
+    return _constraint(function, name or f"mass at least {limit:g}", limit, steps)
+
+
+def cells_at_most(
+    grid: Grid, limit: float, region: Any = None, *, name: str = "", steps: Steps = None
+) -> Constraint:
+    """No cell, of a region or of all, holds more than ``limit``; as `mass_at_most`."""
+    inside = np.ones(grid.n_cells) if region is None else _region(grid, region)
+    function = _CellCap(tuple(np.flatnonzero(inside).tolist()), _share(limit))
+    return _constraint(function, name or f"cells at most {limit:g}", limit, steps)
+
+
+def entropy_at_least(
+    grid: Grid, limit: float, *, name: str = "", steps: Steps = None
+) -> Constraint:
+    """The entropy -sum mu log mu, in nats, is at least ``limit``; up to `log(grid.n_cells)`."""
+    most = math.log(grid.n_cells)
+    if not 0 < limit <= most:
+        raise UserError(f"the least entropy must be positive, up to {most:.4g}, got {limit}")
+    return _constraint(_Entropy(limit), name or f"entropy at least {limit:g}", limit, steps)
+
+
+class Linear(eqx.Module):
+    """Factors . mass + offset."""
+
+    factors: Float[np.ndarray, "cells"]
+    offset: float = eqx.field(static=True)
+
+    def __call__(self, mass: Mass) -> Array:
+        """The margin of one distribution, not yet as a share of the limit."""
+        return jnp.vdot(jnp.asarray(self.factors, dtype=mass.dtype), mass) + self.offset
+
+
+class _CellCap(eqx.Module):
+    """What is left below the limit in each of some cells."""
+
+    cells: tuple[int, ...] = eqx.field(static=True)
+    limit: float = eqx.field(static=True)
+
+    def __call__(self, mass: Mass) -> Array:
+        return self.limit - mass[np.asarray(self.cells)]
+
+
+class _Entropy(eqx.Module):
+    """The entropy above the limit."""
+
+    limit: float = eqx.field(static=True)
+
+    def __call__(self, mass: Mass) -> Array:
+        return -jnp.sum(mass * log_mass(mass)) - self.limit
+
+
+def _constraint(function: Any, name: str, limit: float, steps: Steps) -> Constraint:
+    return Constraint(function, name, float(limit), None if steps is None else tuple(steps))
+
+
+def _share(limit: float) -> float:
+    if not 0 < limit <= 1:
+        raise UserError(f"the limit is a share of the population, from above 0 to 1; got {limit}")
+    return limit
+
+
+def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
+    """One for every free cell of a region, and zero for the others."""
+    if callable(region):
+        region = [bool(region(at)) for at in grid.centres]
+    inside = np.asarray(region)
+    if inside.size and inside.dtype.kind in "iu":
+        cells, inside = inside.reshape(-1, grid.dim), np.zeros(grid.n_cells, dtype=bool)
+        inside[[grid.index_at(*map(int, cell)) for cell in cells]] = True
+    elif inside.shape == grid.shape and inside.shape != (grid.n_cells,):
+        inside = grid.from_array(inside)
+    if inside.dtype != bool or inside.shape != (grid.n_cells,):
+        raise UserError(
+            "a region must be cells as coordinates, one truth value for each of the "
+            f"{grid.n_cells} free cells, or a function of a position; got {reprlib.repr(region)}"
+        )
+    if not inside.any():
+        raise UserError("the region is empty: no free cell belongs to it")
+    return np.asarray(inside, dtype=float)
 
 
 def _check_steps(part: Constraint, horizon: int) -> None:

@@ -24,9 +24,8 @@ from .._types import Mass, Step
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
 from ..flow.rollout import under_way
-from .constraint import Constraints
+from .constraint import Constraints, Linear
 from .lagrangian import InfeasibleError
-from .limits import Linear
 
 
 def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+Distribution = Float[np.ndarray, "cells"]
+
 COVERAGE_LEVEL = 0.95
 """Level of the intervals whose coverage is reported."""
 
@@ -128,10 +130,7 @@ def best_episode(episodes: Sequence[Earned]) -> int:
 
 
 def began_elsewhere(
-    initial: Float[np.ndarray, "cells"],
-    planned: Float[np.ndarray, "cells"],
-    observed: Float[np.ndarray, "cells"],
-    agents: int,
+    initial: Distribution, planned: Distribution, observed: Distribution, agents: int
 ) -> float | None:
     """Share of the population that did not begin as the problem says; None if that may be chance.
 
@@ -146,7 +145,7 @@ def began_elsewhere(
 
 
 def share_beyond_chance(
-    expected: Float[np.ndarray, "cells"], observed: Float[np.ndarray, "cells"], agents: int | None
+    expected: Distribution, observed: Distribution, agents: int | None
 ) -> float | None:
     """Share of agents elsewhere than expected; None if it is small or may be chance.
 
@@ -162,7 +161,7 @@ def share_beyond_chance(
     return share if share > matters + 2 * chance or nowhere > matters else None
 
 
-def total_variation(one: Float[np.ndarray, "cells"], other: Float[np.ndarray, "cells"]) -> float:
+def total_variation(one: Distribution, other: Distribution) -> float:
     """Share of the population that is elsewhere in one distribution than in the other."""
     return 0.5 * float(np.abs(one - other).sum())
 

@@ -141,8 +141,9 @@ def learn(
             began = time.perf_counter()
             plan = learner.ask(state)
             planned = time.perf_counter()
-            key = state.key_for(Use.RUN)
-            episode = system.run(plan.profile, key, agents=agents, **scouts_of(plan))
+            # Systems need not know of scouts unless a learner sends some.
+            scouts = {} if plan.scouts is None else {"scouts": plan.scouts}
+            episode = system.run(plan.profile, state.key_for(Use.RUN), agents=agents, **scouts)
             ran = time.perf_counter()
             after = learner.tell(state, episode, plan)
             fitted = time.perf_counter()
@@ -182,14 +183,6 @@ def _checked(system: AbstractSystem, learner: M3UCRL | None, episodes: int) -> M
             "the policy of the tracked agents; add it, or leave out the learner's scouts"
         )
     return learner
-
-
-def scouts_of(plan: Plan) -> dict[str, Profile]:
-    """The argument of a system's ``run`` for scouts; none if the plan has no scouts.
-
-    So that systems need not know of scouts unless a learner sends some.
-    """
-    return {} if plan.scouts is None else {"scouts": plan.scouts}
 
 
 def run_greedy_plan(

@@ -176,7 +176,12 @@ class GaussianProcess(AbstractModelFamily):
             found = most_likely(jax.tree.map(_as_double, kernel), *settings)
             kernel, noise = found.kernel, found.noise
         if self.inducing > 0:
-            factor = Factor.of(kernel, noise, rows, self.inducing, distinct=_distinct(noise))
+            distinct = ROUNDING
+            if np.min(noise) <= LEAST_NOISE:
+                # With little noise, points would be added that single precision can hardly tell
+                # apart; they bring larger rounding errors into the mean than the band is wide.
+                distinct = max(ROUNDING, 100.0 * float(jnp.finfo(jnp.result_type(float)).eps))
+            factor = Factor.of(kernel, noise, rows, self.inducing, distinct=distinct)
         else:
             factor = Factor.of(kernel, noise, rows, len(data), tolerance=0.0)
         rows = with_stopped_moves(rows, factor.phi, noise)
@@ -200,17 +205,6 @@ class Solved(NamedTuple):
 
 def _as_double(leaf: Any) -> np.ndarray:
     return np.asarray(leaf, dtype=float)
-
-
-def _distinct(noise: Float[np.ndarray, "outputs"]) -> float:
-    """Share of its prior variance that an inducing point must have left, given the others.
-
-    With little noise, points are added that single precision can hardly tell apart; they would
-    bring larger rounding errors into the mean than the band is wide.
-    """
-    if np.min(noise) > LEAST_NOISE:
-        return ROUNDING
-    return max(ROUNDING, 100.0 * float(jnp.finfo(jnp.result_type(float)).eps))
 
 
 def _check_kernel(kernel: AbstractKernel, size: int) -> None:

@@ -45,22 +45,17 @@ class Mixture(eqx.Module):
     def note(self) -> str:
         """What is unusual, in words."""
         share, worst = float(self.share), float(jnp.min(self.margins))
-        base = "last policy" if self.resumed else "safe policy"
-        remedy = "If you know a policy that satisfies the constraints, give it as safe="
-        if share > 0 and worst < 0:
-            return (
-                f"the {base} violates a constraint itself; {share:.0%} of the agents follow a "
-                f"plan, which may violate one by {-worst:.1%}. {remedy}"
-            )
-        if share == 1:
+        if share == 1 and worst >= 0:
             return ""
+        base = "last policy" if self.resumed else "safe policy"
+        who = f"no plan satisfies the constraints in all sampled models; running the {base}"
         if share > 0:
-            return (
-                f"{share:.0%} of the agents follow the plan and the others the {base}: "
-                "with more of them a constraint might be violated"
-            )
-        return f"no plan satisfies the constraints in all sampled models; running the {base}" + (
-            f", which may violate one by {-worst:.1%}. {remedy}" if worst < 0 else ""
+            who = f"{share:.0%} of the agents follow the plan and the others the {base}"
+        if worst >= 0:
+            return who + (": with more of them a constraint might be violated" if share > 0 else "")
+        return (
+            f"{who}, which violates a constraint itself; one may be violated by {-worst:.1%}. If "
+            "you know a policy that satisfies the constraints, give it as safe="
         )
 
 

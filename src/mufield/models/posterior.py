@@ -85,10 +85,9 @@ class Factor:
             # Below the second limit only rounding errors are left.
             if np.sum(left) <= 2 * least * tolerance or left[pivot] <= distinct * prior[pivot]:
                 break
-            one = (
-                covariances(kernel, inputs, inputs[[pivot]]) if pairs is None else pairs[:, [pivot]]
-            )
-            found = one[:, 0] - phi[:, :column] @ phi[pivot, :column]
+            row = inputs[pivot : pivot + 1]
+            own = covariances(kernel, inputs, row)[:, 0] if pairs is None else pairs[:, pivot]
+            found = own - phi[:, :column] @ phi[pivot, :column]
             phi[:, column] = found / np.sqrt(left[pivot])
             phi[chosen, column] = 0.0  # exactly triangular
             chosen.append(pivot)

@@ -221,5 +221,7 @@ def test_greedy_learners_use_what_they_explore_with():
 
 
 def test_no_draws_are_refused(unsure):
-    with pytest.raises(UserError, match="the number of drawn models must be a whole number of at least 1"):
+    with pytest.raises(
+        UserError, match="the number of drawn models must be a whole number of at least 1"
+    ):
         unsure[0].best(unsure[1], draws=0)

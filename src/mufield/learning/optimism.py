@@ -35,8 +35,8 @@ class AbstractOptimism(eqx.Module):
     rewards may be hidden; `reward`, to change those that are known; and `joint`, if agents choose
     controls besides their actions: the motion then gets ``(a, eta)`` in one array, rewards get a
     alone. All but `joint` are compiled, so they must be pure functions, and motions must be cut to
-    the farthest move (`within_max_move`). A motion whose costly part does not depend on eta should be
-    an `AbstractJointMotion`: planners then evaluate the model once for all controls of an action.
+    the farthest move (`within_max_move`). A motion whose costly part does not depend on eta should
+    be an `AbstractJointMotion`: planners then ask the model once for all controls of an action.
     """
 
     def joint(self, problem: Problem) -> Problem:

@@ -206,7 +206,7 @@ def test_pessimism_needs_limits():
         mf.M3UCRL(system().problem, pessimism=ModelSamples())
     with pytest.raises(mf.UserError, match="safe policy"):
         mf.M3UCRL(CAPPED.problem, random_first=True)
-    with pytest.raises(mf.UserError, match="of 0 or more, got -1"):
+    with pytest.raises(mf.UserError, match="of at least 0, got -1"):
         ModelSamples(draws=-1)
 
 

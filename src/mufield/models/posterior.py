@@ -246,15 +246,14 @@ class Posterior(AbstractModel):
         return motions
 
 
-Points = Float[np.ndarray, "rows features"]
-
-
 def covariances(
-    kernel: AbstractKernel, xs: Points, ys: Points | None = None
+    kernel: AbstractKernel,
+    xs: Float[np.ndarray, "rows features"],
+    ys: Float[np.ndarray, "columns features"] | None = None,
 ) -> Float[np.ndarray, "rows *columns"]:
     """Covariances of all pairs, in double precision; without ``ys`` the variances of ``xs``."""
 
-    def padded(points: Points) -> Array:  # with zeros, to a size that rarely changes
+    def padded(points: np.ndarray) -> Array:  # with zeros, to a size that rarely changes
         rows = 1 if len(points) == 1 else buffer_size(len(points))
         return device_array(np.pad(points, ((0, rows - len(points)), (0, 0))))
 

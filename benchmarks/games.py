@@ -44,7 +44,7 @@ from open_spiel.python.mfg.games import factory
 from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield as mf
-from mufield.environments.discrete_rooms import uniform_legal
+from mufield.environments.four_rooms import uniform_legal
 from mufield.environments.motions import crowded
 
 GAMES = mf.games

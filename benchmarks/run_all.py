@@ -76,7 +76,8 @@ def table(kept: dict[str, Any]) -> str:
     lines = ["| benchmark | claim | measured | bar | holds |", "|---|---|---|---|---|"]
     for key, found in sorted(kept.items()):
         name, _, form = key.partition(" ")
-        about = f"`{name}.py`, {form}, {found['date']}, {found['commit']}, {found['seconds']:.0f} s"
+        about = f"`{name}.py`, {form}, {found['date']}, {found['commit']}"
+        about += f", {found['processor']:.0f} s of processor time"
         rows = found["claims"] or [{"name": found.get("error", "claims nothing in this form")}]
         for claim in rows:
             holds = {True: "yes", False: "**no**"}.get(claim.get("holds"), "")

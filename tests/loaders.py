@@ -68,7 +68,7 @@ NAMES += ("zones.csv", "scenario.json")
 
 WHOLE = ("episodes/0001.safetensors", "plans/0001.safetensors", "plans/0002.safetensors")
 WHOLE += ("policies/0001.policy", "policies/0002.policy", "logs/0001.safetensors")
-WHOLE += ("replans/0002-0001.safetensors", "replans/0002-0001.policy")
+WHOLE += ("plans/0002-0001.safetensors", "policies/0002-0001.policy")
 DERIVED = (
     "metrics.jsonl",
     "best_episode.policy",
@@ -344,7 +344,6 @@ LOADERS = {
     "deploy/reader.py:DeployedPolicy.load": "exported.safetensors",
     "jobs/compute.py:_learn": "timings.jsonl",
     "jobs/job.py:read_result": "result.safetensors",
-    "jobs/job.py:JobStore.value": "metrics.jsonl",
     "fleet/manhattan.py:trip_table": None,
     "io/observed.py:ObservedMoves.__init__": "episode.csv",
     "io/observed.py:read_positions": "positions.csv",
@@ -356,8 +355,6 @@ LOADERS = {
     "io/policies.py:_read": "network.policy",
     "runs/config.py:read_settings": "settings.toml",
     "runs/config.py:read_config": "config.json",
-    "runs/files.py:RunFiles._read_logs": "logs/0001.safetensors",
-    "runs/files.py:_read_planned": "replans/0002-0001.safetensors",
     "runs/layout.py:read_record": "episodes/0001.safetensors",
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
@@ -387,7 +384,7 @@ LOADERS = {
     "deploy/export.py:read_back": None,
     "deploy/export.py:export_policy": None,
     # They pass the bytes of a job's own files on, or ask the system.
-    "jobs/cluster.py:_is_shared": None,
+    "jobs/cluster.py:work": None,
     "jobs/cluster.py:read_files": None,
     "jobs/job.py:code_digest": None,
     # They read the user's own code, whatever it says.

@@ -7,13 +7,12 @@ import time
 import pytest
 
 from mufield import _progress
-from mufield._progress import Part, expect, progress_bar, stage, stage_text
+from mufield._progress import progress_bar, stage, stage_text
 from mufield.cli.output import waiting
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(_progress.PROGRESS, "took", {})
     monkeypatch.setattr(_progress.PROGRESS, "line_seconds", 0.02)
 
 
@@ -58,22 +57,7 @@ def test_commands_that_wait_name_the_stage(capsys):
     assert "planning 0 s" in said
 
 
-def test_a_stage_says_how_long_it_took_the_last_time(monkeypatch):
-    with stage("planning"):
-        time.sleep(0.05)
-    with stage("planning"):
-        assert stage_text() == "planning 0 s"  # too short to be worth a total
-    expect("planning", 75.0)
-    with stage("planning"):
-        assert stage_text() == "planning 0 s of about 75 s"
-    expect("planning", 75.0)
-    with stage("planning") as now:  # longer than the last time: who knows
-        now.began -= 80.0
-        assert stage_text() == "planning 80 s"
-
-
-def test_a_stage_whose_share_is_known_says_how_long_it_will_take(monkeypatch):
-    monkeypatch.setattr(_progress.PROGRESS, "shortest_total", 0.0)
+def test_a_stage_whose_share_is_known_says_how_long_it_will_take():
     with stage("preparing") as now:
         now.share = 0.01
         assert stage_text() == "preparing 0 s"
@@ -92,32 +76,27 @@ def test_a_stage_alone_speaks_unless_a_bar_does(capsys):
     assert set(lines) == {"learning 0/3  preparing 0 s"}
 
 
-def test_parts_are_shown_with_their_shares_and_figures(capsys):
+def test_a_line_is_printed_when_something_changed_and_at_the_end(capsys):
     with progress_bar("work", 10, shown=True) as report:
         time.sleep(0.05)
-        report(4, [Part("greedy-0", 0.4, {"J": 78.123}), Part("known", 0.0, {})], done=1, failed=0)
+        report(4, done=1, failed=0)
         report(10, done=3)
         report(10, done=3)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "work 4/10  done 1  failed 0 | greedy-0 40% J 78.12 | known 0%",
-        "work 10/10  done 3",
-    ]
+    assert lines == ["work 4/10  done 1  failed 0", "work 10/10  done 3"]
 
 
-def test_a_terminal_shows_a_bar_for_each_part_while_it_is_at_work(monkeypatch):
+def test_a_terminal_shows_a_bar_with_steps_stage_and_figures(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "120")
-    with progress_bar("work", 10, shown=True) as report:
-        report(1, [Part("greedy-0", 0.4, {"J": 78.123})], running=1)
+    with progress_bar("work", 10, shown=True) as report, stage("planning"):
+        report(4, J=78.123)
         time.sleep(0.3)
-        report(10, done=3)
     shown = sys.stderr.getvalue()
-    assert "greedy-0" in shown
-    assert "40/100" in shown
+    assert "4/10" in shown
+    assert "planning 0 s" in shown
     assert "J 78.12" in shown
-    assert "greedy-0" not in shown.rpartition("work")[2]

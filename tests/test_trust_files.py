@@ -10,7 +10,8 @@ import pytest
 from mufield import Grid, UserError
 from mufield.environments.registry import make
 from mufield.io import sealed, tables
-from mufield.io.sealed import check_file, read_json, read_lines, read_sealed, write_sealed
+from mufield.io.atomic import check_file
+from mufield.io.sealed import read_json, read_lines, read_sealed, write_sealed
 from mufield.io.table_files import read_table
 from mufield.jobs.job import Job, JobResult, JobStore, write_result
 from mufield.report.data import RunReader

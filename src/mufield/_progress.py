@@ -3,10 +3,10 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Share = Callable[[float], None]
 """Takes the share that is done of something, from 0 to 1."""
+
+Report = Callable[..., None]
+"""``report(done, **figures)`` shows the number of finished steps, and figures."""
 
 
 @dataclass(eq=False)
@@ -26,14 +29,11 @@ class Stage:
 
     @property
     def text(self) -> str:
-        """Its seconds so far, and about how many there will be: by its share, or the last time."""
+        """Its seconds so far, and by its share about how many there will be."""
         seconds = time.monotonic() - self.began
-        last = PROGRESS.took.get(self.name, 0.0)
-        # From less than 2% that is done, nothing is concluded about the whole.
-        whole = seconds / self.share if self.share > 0.02 else last
-        # Past the last time's seconds, they are no estimate any more.
-        known = whole > max(seconds, PROGRESS.shortest_total)
-        total = f" of about {whole:.0f} s" if known else ""
+        # From less than 2% nothing is concluded about the whole; a few seconds are not worth it.
+        known = self.share > 0.02 and seconds / self.share > 5.0
+        total = f" of about {seconds / self.share:.0f} s" if known else ""
         return f"{self.name} {seconds:.0f} s{total}"
 
     def span(self, first: float, last: float) -> Share:
@@ -51,18 +51,12 @@ class Progress:
 
     Attributes:
         line_seconds: Least seconds between lines where there is no terminal.
-        most_parts: Parts that are shown one by one.
-        shortest_total: Seconds from which on it is worth saying how long something will take.
         stages: What is being done now; the innermost stage comes last.
-        took: Seconds that each stage took the last time.
         displays: Number of bars and spinners that show stages at the moment.
     """
 
     line_seconds: float = 5.0
-    most_parts: int = 16
-    shortest_total: float = 5.0
     stages: list[Stage] = field(default_factory=list)
-    took: dict[str, float] = field(default_factory=dict)
     displays: int = 0
 
 
@@ -88,14 +82,8 @@ def stage(name: str, *, alone: bool = False) -> Iterator[Stage]:
                 yield entry
         else:
             yield entry
-        PROGRESS.took[name] = time.monotonic() - entry.began
     finally:
         PROGRESS.stages.remove(entry)
-
-
-def expect(name: str, seconds: float) -> None:
-    """Says how long a stage took the last time, in another process."""
-    PROGRESS.took[name] = seconds
 
 
 def stage_text() -> str:
@@ -111,19 +99,6 @@ def displaying() -> Iterator[None]:
         yield
     finally:
         PROGRESS.displays -= 1
-
-
-class Part(NamedTuple):
-    """One of several things that are done at the same time: its share so far, and its figures."""
-
-    name: str
-    share: float
-    figures: Mapping[str, float]
-
-
-Report = Callable[..., None]
-"""``report(done, parts=(), **figures)`` shows the number of finished steps, the parts that are at
-work, and figures."""
 
 
 @contextmanager
@@ -143,47 +118,25 @@ def _text(figures: Mapping[str, float]) -> str:
 
 @contextmanager
 def _terminal_bar(title: str, total: int) -> Iterator[Report]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        ProgressColumn,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-    from rich.progress import Progress as Bar
     from rich.text import Text
 
-    class StageColumn(ProgressColumn):
+    class StageColumn(progress.ProgressColumn):
         def render(self, task: "Task") -> "Text":
             return Text("" if task.finished else stage_text())
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
         StageColumn(),
-        TextColumn("{task.fields[figures]}"),
+        progress.TextColumn("{task.fields[figures]}"),
     )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, figures="")
-
-        rows: dict[str, TaskID] = {}
-
-        def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
-            bar.update(task, completed=done, figures=_text(figures))
-            shown = {part.name: part for part in parts[: PROGRESS.most_parts]}
-            for name in rows.keys() - shown.keys():
-                bar.remove_task(rows.pop(name))
-            for name, part in shown.items():
-                if name not in rows:
-                    rows[name] = bar.add_task(f"  {name}", total=100, figures="")
-                percent, text = round(100 * part.share), _text(part.figures)
-                bar.update(rows[name], completed=percent, figures=text)
-
-        yield report
+        yield lambda done, **figures: bar.update(task, completed=done, figures=_text(figures))
 
 
 @contextmanager
@@ -197,13 +150,10 @@ def _line_printer(title: str, total: int) -> Iterator[Report]:
             last, said = time.monotonic(), what
             sys.stderr.write(f"{title} {finished}/{total}  {text}\n")
 
-    def report(done: int, parts: Sequence[Part] = (), /, **figures: float) -> None:
+    def report(done: int, /, **figures: float) -> None:
         nonlocal finished
         ended, finished = done == total and finished < total, done
-        now = [f"{each.name} {each.share:.0%} {_text(each.figures)}" for each in parts]
-        shown = (text.strip() for text in now[: PROGRESS.most_parts])
-        text = " | ".join([_text(figures), *shown])
-        say(f"{done} {text}", text, now=ended)
+        say(f"{done} {_text(figures)}", _text(figures), now=ended)
 
     def tick() -> None:
         # That the seconds of a stage changed is not worth a line.

@@ -44,7 +44,7 @@ def add_episode(directory, problem, number, **changes):
     profile = Profile.stacked(TablePolicy.deterministic(jnp.asarray(actions)), steps)
     save_policy(directory / "policies" / f"{number:04d}.policy", profile)
     path = directory / "plans" / f"{number:04d}.safetensors"
-    files.write_sealed(path, {}, {"mass": masses}, kind=LAYOUT.plan_kind)
+    files.write_sealed(path, {}, {"mass": masses}, kind=LAYOUT.plan)
     stopped = np.zeros((1, steps, dim), dtype=bool)
     stopped[0, 0, 0] = True
     arrays = {
@@ -58,7 +58,7 @@ def add_episode(directory, problem, number, **changes):
     row = metrics(number, **changes).row()
     about = {"source": {}, "metrics": row | {"notes": list(row["notes"])}}
     path = directory / "episodes" / f"{number:04d}.safetensors"
-    files.write_sealed(path, about, arrays, kind=LAYOUT.episode_kind)
+    files.write_sealed(path, about, arrays, kind=LAYOUT.episode)
     timings = files.read_lines(directory / "timings.jsonl")
     files.write_lines(
         directory / "timings.jsonl",

@@ -105,7 +105,9 @@ def test_only_what_changed_is_read_again(run, small_rooms, monkeypatch):
     from mufield.report import data
 
     plain = data.read_record
-    monkeypatch.setattr(data, "read_record", lambda path: read.append(path.name) or plain(path))
+    monkeypatch.setattr(
+        data, "read_record", lambda path, kind: read.append(path.name) or plain(path, kind)
+    )
     assert len(reader.document()["rows"]) == 3
     assert read == ["0003.safetensors"]
     assert reader.flow(3) is reader.flow(3)
@@ -170,9 +172,9 @@ def test_a_run_of_a_real_system_says_so_and_how_many_agents_there_were(run):
     (found,) = collect([RunReader(run)])["runs"]
     assert (found["told"], found["agents"]) == (False, 1)
     path = run / "episodes" / "0002.safetensors"
-    document, arrays = read_sealed(path, LAYOUT.episode_kind)
+    document, arrays = read_sealed(path, LAYOUT.episode)
     for name in ("states", "actions", "next_states", "stopped"):
         arrays[name] = np.repeat(arrays[name], 500, axis=0)
-    write_sealed(path, document | {"source": {"file": "e.csv"}}, arrays, kind=LAYOUT.episode_kind)
+    write_sealed(path, document | {"source": {"file": "e.csv"}}, arrays, kind=LAYOUT.episode)
     (found,) = collect([RunReader(run)])["runs"]
     assert (found["told"], found["agents"]) == (True, 500)

@@ -218,7 +218,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         (("train", "swarm"), "expected a directory for the run, got none; add --out"),
         (("train", "swarm", "--out", "x", "--options", "size=3"), "has no option size"),
         (("train", "swarm", "--out", "x", "--agents", "0"), "agents must be 1 or more"),
-        (("train", "swarm", "--out", "x", "--config", "no.toml"), "no file of settings no.toml"),
+        (("train", "swarm", "--out", "x", "--config", "no.toml"), "no.toml: it is missing"),
         (("ask", "nowhere"), "there is no run in nowhere"),
         (("tell", "nowhere", "e.csv"), "there is no run in nowhere"),
         (("show", "nowhere"), "there is no run in nowhere"),

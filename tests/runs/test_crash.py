@@ -162,7 +162,7 @@ def test_what_a_planner_remembers_survives(small, tmp_path, begin):
             session.ask()
         learn_run(tmp_path / "pieces", episodes, setup=setup, progress=False)
     assert outcome(tmp_path / "pieces") == outcome(tmp_path / "whole")
-    arrays = files.read_sealed(tmp_path / "whole/plans/0002.safetensors", LAYOUT.plan_kind).arrays
+    arrays = files.read_sealed(tmp_path / "whole/plans/0002.safetensors", LAYOUT.plan).arrays
     assert [name for name in arrays if name.startswith("memory.")]
 
 

@@ -56,7 +56,7 @@ def whole(small, log_files, tmp_path_factory):
 
 def test_a_log_is_known_to_the_plans_after_it_and_is_no_episode(small, whole, finished):
     files = RunFiles(whole)
-    assert [log.since for log in files.logs] == [1, 2]
+    assert [log["since"] for log in files.logs] == [1, 2]
     assert files.historical == 72
     assert files.episodes == 2
     # Episodes have three moves of one agent.

@@ -11,7 +11,7 @@ from fleet import rows_of, write
 
 import mufield as mf
 from mufield import cli
-from mufield.runs.layout import replan_path
+from mufield.runs.layout import part_path
 from mufield.runs.session import open_run
 
 KEY = jax.random.key(7)
@@ -40,14 +40,14 @@ def test_a_day_with_another_plan_from_noon(day, small, tmp_path, capsys):
     changed = said(capsys, "ask", run, "--start", places, "--step", 1, "--out", out)
     assert (changed["episode"], changed["from_step"]) == (1, 1)
     assert changed["policy"] != first["policy"]
-    assert out.read_bytes() == replan_path(run, 1, 1).with_suffix(".policy").read_bytes()
+    assert out.read_bytes() == part_path(run, "policies", 1, 1).read_bytes()
     # Asked for again it is the same, by both commands.
-    content = replan_path(run, 1, 1).read_bytes()
+    content = part_path(run, "plans", 1, 1).read_bytes()
     assert said(capsys, "ask", run, "--start", places, "--step", 1) == changed | {
-        "file": str(replan_path(run, 1, 1).with_suffix(".policy"))
+        "file": str(part_path(run, "policies", 1, 1))
     }
     assert said(capsys, "ask", run)["policy"] == changed["policy"]
-    assert replan_path(run, 1, 1).read_bytes() == content
+    assert part_path(run, "plans", 1, 1).read_bytes() == content
     profile = mf.load_policy(out)
     morning = mf.load_policy(run / "policies" / "0001.policy")
     assert eqx.tree_equal(profile.at(0), morning.at(0))
@@ -94,9 +94,9 @@ def test_changes_are_refused_that_do_not_fit(day, small, tmp_path, capsys):
         mass = session.ask().mass
         np.testing.assert_allclose(mass[2] @ small.problem.grid.centres, [0.5, 0.5])
         session.tell(small.system.run(session.ask().profile, KEY, agents=2))
-    replan_path(run, 1, 1).unlink()
+    part_path(run, "plans", 1, 1).unlink()
     assert "belongs to another run, episode or plan" in said(capsys, "show", run, code=2)
-    replan_path(run, 1, 2).unlink()
+    part_path(run, "plans", 1, 2).unlink()
     assert "changed 2 times within the day" in said(capsys, "show", run, code=2)
 
 
@@ -128,7 +128,7 @@ def test_nothing_to_change_before_a_plan(begin, tmp_path, capsys):
 def test_killed_between_the_two_files_of_a_change(day, capsys):
     run, places, first = day
     changed = said(capsys, "ask", run, "--start", places, "--step", 1)
-    path = replan_path(run, 1, 1)
+    path = part_path(run, "plans", 1, 1)
     policy, plan = path.with_suffix(".policy").read_bytes(), path.read_bytes()
     path.unlink()
     assert said(capsys, "ask", run)["policy"] == first["policy"]

@@ -127,10 +127,10 @@ class Tell(OfRun):
                 return Answer(
                     {
                         "log": len(session.store.logs),
-                        "transitions": len(told),
+                        "transitions": len(told.arrays["states"]),
                         "historical": session.store.historical,
-                        "known_from_episode": told.since,
-                        "notes": told.source["notes"],
+                        "known_from_episode": told["since"],
+                        "notes": told["source"]["notes"],
                     }
                 )
             assert self.file is not None

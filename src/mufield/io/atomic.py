@@ -11,6 +11,9 @@ from . import disk
 
 _TEMPORARY = (".mufield-", ".tmp")
 
+MOST_BYTES = 1 << 30
+"""Larger files are refused, so that a file from a stranger cannot fill the memory."""
+
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file atomically: after a crash there is the old file or the new one."""
@@ -119,3 +122,22 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
                 f"{directory} is in use by {error}; wait until it ends, or stop it"
             ) from error
         yield
+
+
+def check_file(path: Path, most: int = MOST_BYTES) -> None:
+    """Raises UserError unless this is an ordinary file of at most so many bytes.
+
+    Reading a pipe would never end.
+    """
+    kind = disk.kind(path)
+    if kind != "file":
+        missing = "it is a directory or device, not a file" if kind else "it is missing"
+        raise unusable(path, missing)
+    size = disk.size(path)
+    if size > most:
+        raise unusable(path, f"expected at most {most:,} bytes, got {size:,}")
+
+
+def unusable(path: Path, what: str) -> UserError:
+    """The error for a file that cannot be used."""
+    return UserError(f"cannot use {path}: {what}; restore it from a copy, or make it anew")

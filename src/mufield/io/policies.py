@@ -1,12 +1,14 @@
 """Policies in sealed files: arrays, and a JSON document that describes them.
 
 No part of a file is ever run as code. The document says whether the policy is a table, a network or
-of a class that the reading program has registered; from that follow the names and shapes of its
-arrays, which are checked before reading.
+of a class that the reading program has registered. What was read is described again, and refused
+unless that gives the same document.
 """
 
 import dataclasses
+import itertools
 import json
+import math
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -15,22 +17,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten_with_path
-from pydantic import ValidationError
+from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
+from ..actions import Box
 from ..checks import distribution, finite
 from ..errors import UserError
 from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
-from ..policies.encoders import ENCODERS
+from ..policies.encoders import ENCODERS, position_size
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
 from ..space.grid import Grid
 from ..space.nodes import Nodes
-from .policy_document import PolicyDocument, leaf_name
-from .sealed import Layout, read_sealed, write_sealed
+from .sealed import Sealed, read_sealed, require, write_sealed
+
+POLICY_FORMAT = 2
+"""Version of the files; those of later versions are refused."""
 
 
 def save_policy(
@@ -46,28 +51,17 @@ def save_policy(
     """
     with _blaming(f"cannot save the policy to {os.fspath(path)}"):
         document, arrays = plain(policy)
-        document |= {
-            "version": PolicyDocument.latest,
-            "mufield": version("mufield"),
-            "info": info or {},
-        }
-        # The checks of reading come first, so that nothing is written that cannot be read.
-        parsed = _parse(document)
-        for name, (dtype, shape) in parsed.layout().items():
-            array = arrays[name]
-            if (array.dtype.name, array.shape) != (dtype, shape):
-                raise UserError(
-                    f"{name}: expected {dtype} of the shape {shape}, got {array.dtype.name} of "
-                    f"the shape {array.shape}"
-                )
-        _check_values(parsed, arrays)
-        back: Any = jax.tree.structure(parsed.fill(arrays))
-        if back != jax.tree.structure(policy):
+        about = {"version": POLICY_FORMAT, "mufield": version("mufield"), "info": info or {}}
+        # As it will be read: nothing is written that cannot be.
+        back = _build(_as_json(document), arrays, {n: jnp.asarray(a) for n, a in arrays.items()})
+        wanted: Any = jax.tree.structure(policy)
+        if jax.tree.structure(back) != wanted:
             raise UserError(
                 "expected a policy whose parts fit each other, got one that would be read back "
                 "differently; build it with mufield's own functions"
             )
-    write_sealed(Path(path), document, arrays, kind=PolicyDocument.file_kind)
+        _as_json(about)
+    write_sealed(Path(path), document | about, arrays, kind="policy")
 
 
 def load_policy(
@@ -86,17 +80,19 @@ def load_policy(
         raise UserError(f"dtype must be 'float32', 'float64' or None, got {dtype!r}")
     document, arrays = _read(path)
     with _blaming(f"cannot use {os.fspath(path)}"):
-        return document.fill({name: _convert(name, arrays[name], dtype) for name in arrays})
+        converted = {name: _convert(name, array, dtype) for name, array in arrays.items()}
+        return _build(document, arrays, converted)
 
 
 def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The ``info`` that was saved with a policy."""
-    return _read(path)[0].info
+    info: dict[str, Any] = _read(path).document["info"]
+    return info
 
 
 def read_precision(path: str | os.PathLike[str]) -> str:
     """The widest number format of a policy file: ``"float32"`` or ``"float64"``."""
-    return max(_read(path)[0].dtypes.values())
+    return max(array.dtype.name for array in _read(path).arrays.values())
 
 
 def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -115,14 +111,19 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "points": whole.points,
         }
     elif type(whole) is TablePolicy:
-        # Padded, because arrays with too few axes are refused only when shapes are compared.
-        rows, moves, dim = (1, 1, 1, *whole.actions.shape)[-3:]
+        rows, moves, dim = whole.actions.shape[-3:]
         sizes = {"action_rows": rows, "moves": moves, "action_dim": dim}
-        kind = {"kind": "table", **sizes, "weight_rows": (1, 1, *whole.weights.shape)[-2]}
+        kind = {"kind": "table", **sizes, "weight_rows": whole.weights.shape[-2]}
         if whole.grid is not None:
             kind["grid"] = grid_entries(whole.grid)
     elif type(whole) in OWN_POLICIES.values():
-        kind = _own(whole, _leaves(by_step))
+        name = next(name for name, kind in OWN_POLICIES.items() if kind is type(whole))
+        values = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
+        odd = [n for n, a in _leaves(whole).items() if n not in values or not hasattr(a, "shape")]
+        if odd:
+            raise UserError(f"expected fields that are arrays or static, got {', '.join(odd)}")
+        settings = {field: values[field] for field in values.keys() - _leaves(whole).keys()}
+        kind = {"kind": "own", "name": name, "settings": settings}
     else:
         raise UserError(
             "expected a TablePolicy, a NetworkPolicy with one of mufield's own encoders, or one "
@@ -130,26 +131,7 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "stored: register the class, or write what it does into a TablePolicy"
         )
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in _leaves(whole).items()}
-    document = {
-        "policy": kind,
-        "horizon": horizon,
-        "stacked": list(_leaves(by_step)),
-        "dtypes": {name: array.dtype.name for name, array in arrays.items()},
-    }
-    return document, arrays
-
-
-def _own(policy: Any, stacked: Mapping[str, Any]) -> dict[str, Any]:
-    """What describes a policy of a class of the user's own."""
-    name = next(name for name, kind in OWN_POLICIES.items() if kind is type(policy))
-    values = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
-    arrays = _leaves(policy)
-    settings = {field: value for field, value in values.items() if field not in arrays}
-    odd = [each for each in arrays if each not in values or not hasattr(arrays[each], "shape")]
-    if odd:
-        raise UserError(f"expected fields that are arrays or static, got {', '.join(odd)}")
-    shapes = {each: list(leaf.shape[each in stacked :]) for each, leaf in arrays.items()}
-    return {"kind": "own", "name": name, "settings": settings, "arrays": shapes}
+    return {"policy": kind, "horizon": horizon, "stacked": list(_leaves(by_step))}, arrays
 
 
 def grid_entries(grid: Grid) -> dict[str, Any]:
@@ -171,43 +153,134 @@ def grid_entries(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _parse(document: Mapping[str, Any]) -> PolicyDocument:
-    found = document.get("version")
-    if isinstance(found, int) and found > PolicyDocument.latest:
+def leaf_name(path: Any) -> str:
+    """Name of an array in a pytree: the path to it, joined by dots."""
+    return keystr(path, simple=True, separator=".")
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    return {leaf_name(path): leaf for path, leaf in tree_flatten_with_path(tree)[0]}
+
+
+def _read(path: str | os.PathLike[str]) -> Sealed:
+    sealed = read_sealed(Path(path), "policy")
+    found = sealed.document.get("version")
+    if isinstance(found, int) and found > POLICY_FORMAT:
         raise UserError(
-            f"it was written by a newer mufield, in version {found} of the format, and this one "
-            f"reads up to {PolicyDocument.latest}; upgrade mufield"
+            f"{os.fspath(path)} was written by a newer mufield, in version {found} of the format, "
+            f"and this one reads up to {POLICY_FORMAT}; upgrade mufield"
         )
-    try:
-        text = json.dumps(document, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(
-            "info and static fields must hold only what JSON can: text, finite numbers, true, "
-            f"false, null, lists and dictionaries ({error})"
-        ) from error
-    # From text, because only then does strict validation accept lists for tuples.
-    return PolicyDocument.model_validate_json(text)
+    require(Path(path), sealed, {"version": int, "policy": dict, "stacked": list, "info": dict})
+    return sealed
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[PolicyDocument, dict[str, np.ndarray]]:
-    parsed: list[PolicyDocument] = []
-
-    def layout(document: dict[str, Any]) -> Layout:
-        with _blaming(f"cannot use {os.fspath(path)}"):
-            parsed.append(_parse(document))
-            return parsed[0].layout()
-
-    arrays = read_sealed(Path(path), PolicyDocument.file_kind, layout=layout).arrays
-    with _blaming(f"cannot use {os.fspath(path)}"):
-        _check_values(parsed[0], arrays)
-    return parsed[0], arrays
-
-
-def _check_values(document: PolicyDocument, arrays: Mapping[str, np.ndarray]) -> None:
+def _build(
+    document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], converted: Mapping[str, Any]
+) -> Profile | AbstractPolicy:
+    """The policy that a document describes, of the converted arrays; raises if it is not sound."""
+    about, horizon, stacked = document["policy"], document["horizon"], set(document["stacked"])
+    makers = {"table": _table, "network": _network, "own": _own}
+    policy = makers[about["kind"]](about, converted)
+    profile: Profile | AbstractPolicy = policy
+    if horizon is not None:
+        mask = tree_map_with_path(lambda path, _: leaf_name(path) in stacked, policy)
+        profile = Profile.stationary(policy, horizon)  # raises if that is no number of steps
+        profile = Profile(*eqx.partition(policy, mask), horizon) if stacked else profile
+    elif stacked:
+        raise UserError("expected a horizon, as there are arrays with one slice for each step")
+    if any(arrays[name].shape[:1] != (horizon,) for name in stacked):
+        raise UserError(f"expected {horizon} slices of arrays that differ from step to step")
+    _check_shapes(policy, {n: array.shape[n in stacked :] for n, array in arrays.items()})
     for name, array in arrays.items():
+        if array.dtype.name not in ("float32", "float64"):
+            raise UserError(f"{name}: expected float32 or float64, got {array.dtype.name}")
         finite(array, name, "train the policy anew")
-    if document.policy.kind == "table":
+    if isinstance(policy, TablePolicy):
         distribution(arrays["weights"], "weights", "normalise the weights of each cell")
+    for name, found in plain(profile)[0].items():  # as text, in which true is not 1
+        texts = [json.dumps(each, sort_keys=True) for each in (found, document[name])]
+        if texts[0] != texts[1]:
+            raise UserError(
+                f"its {name} is not what it describes: expected {reprlib.repr(texts[0])}, got "
+                f"{reprlib.repr(texts[1])}"
+            )
+    return profile
+
+
+def _check_shapes(policy: AbstractPolicy, found: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises unless the arrays of one step fit each other; ``found`` are their shapes."""
+    expected = dict(found)
+    if isinstance(policy, TablePolicy):
+        rows, moves, dim = (0, 0, 0, *found["actions"])[-3:]
+        weight_rows = rows if min(rows, *found["weights"][:1]) != 1 else found["weights"][0]
+        expected = {"actions": (rows, moves, dim), "weights": (weight_rows, moves)}
+    elif isinstance(policy, NetworkPolicy):
+        widths = [policy.bias.shape[-1], *(bias.shape[-1] for _, bias in policy.hidden)]
+        widths[-1] = policy.box.dim * (1 if policy.points == 1 else 2)
+        inputs = {"state": position_size(policy.grid), "mu": policy.mu.size(policy.grid)}
+        expected = {f"from_{name}": (widths[0], size) for name, size in inputs.items()}
+        expected["bias"] = (widths[0],)
+        for layer, (into, out) in enumerate(itertools.pairwise(widths)):
+            expected |= {f"hidden.{layer}.0": (out, into), f"hidden.{layer}.1": (out,)}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            want, got = (shapes.get(name, "no array") for shapes in (expected, found))
+            raise UserError(f"{name}: expected the shape {want}, got {got}")
+
+
+def _table(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> TablePolicy:
+    grid = _grid(about["grid"]) if "grid" in about else None
+    return TablePolicy(arrays["actions"], arrays["weights"], grid)
+
+
+def _network(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkPolicy:
+    if not 1 <= about["points"] <= 100:  # it has that many actions on each axis
+        raise UserError(f"expected 1 to 100 points, got {about['points']}")
+    layers = range(sum(name.startswith("hidden.") for name in arrays) // 2)
+    hidden = tuple((arrays[f"hidden.{n}.0"], arrays[f"hidden.{n}.1"]) for n in layers)
+    first = {name: arrays[name] for name in ("from_state", "from_mu", "bias")}
+    word, settings = about["mu"]["kind"], {n: v for n, v in about["mu"].items() if n != "kind"}
+    if word not in ENCODERS:
+        raise UserError(f"expected one of the encoders {sorted(ENCODERS)}, got {word!r}")
+    mu, box = ENCODERS[word](**settings), Box(**about["actions"])
+    known: dict[str, Any] = {"mu": mu, "grid": _grid(about["grid"]), "points": about["points"]}
+    return NetworkPolicy(hidden=hidden, box=box, **first, **known)
+
+
+def _own(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> AbstractPolicy:
+    """A policy of a registered class; fields are set without a constructor: nothing of it runs."""
+    kind = OWN_POLICIES.get(about["name"])
+    if kind is None:
+        raise UserError(
+            f"expected a policy class registered as {about['name']!r}, got none; import the module "
+            "that has it with @mf.policies.saved_as"
+        )
+
+    def hashable(value: Any) -> Any:
+        return tuple(map(hashable, value)) if isinstance(value, list) else value
+
+    values = {name: hashable(value) for name, value in about["settings"].items()} | dict(arrays)
+    if values.keys() != {field.name for field in dataclasses.fields(kind)}:
+        raise UserError(
+            f"expected the fields of {kind.__name__}, got {reprlib.repr(sorted(values))}"
+        )
+    policy = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(policy, name, value)
+    return policy
+
+
+def _grid(about: Mapping[str, Any]) -> Grid:
+    if "names" in about:
+        listed = about["successors"]
+        return Nodes(about["names"], successors=None if listed is None else np.array(listed, int))
+    count, bits = math.prod(about["shape"]), np.frombuffer(bytes.fromhex(about["walls"]), np.uint8)
+    # Before unpacking: a wrong shape must not reserve memory.
+    if len(bits) != (count + 7) // 8:
+        raise UserError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
+    walls = np.unpackbits(bits, count=count).astype(bool).reshape(about["shape"])
+    box = (about["lower"], about["upper"], about["shape"])
+    return Grid.box(*box, periodic=about["periodic"], walls=walls)
 
 
 def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
@@ -227,21 +300,24 @@ def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
     return jnp.array(array)
 
 
+def _as_json(document: Any) -> Any:
+    """What a document will be once it is written and read again."""
+    try:
+        text = json.dumps(document, allow_nan=False, ensure_ascii=False)
+        return json.loads(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(
+            "info and static fields must hold only what JSON can: text, finite numbers, true, "
+            f"false, null, lists and dictionaries ({error})"
+        ) from error
+
+
 @contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """Turns errors of validation into a UserError that begins with ``what``."""
+    """Says of errors to what they belong; a forged document can cause any of these."""
     try:
         yield
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(key) for key in first["loc"]) or "its description"
-        raise UserError(
-            f"{what}: {where} is wrong ({first['msg']}), got {reprlib.repr(first['input'])}; "
-            "save the policy anew"
-        ) from error
-    except (ValueError, OverflowError) as error:
+    except UserError as error:
         raise UserError(f"{what}: {error}") from error
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    return {leaf_name(path): leaf for path, leaf in tree_flatten_with_path(tree)[0]}
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{what}: it is no sound policy ({error!r:.200}); save it anew") from error

@@ -23,14 +23,13 @@ from safetensors.numpy import save as to_safetensors
 
 from ..errors import UserError
 from . import disk
-from .atomic import write_bytes, write_changed
+from .atomic import MOST_BYTES, check_file, unusable, write_bytes, write_changed
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Number format and shape of each array, as in ``{"mass": ("float32", (21, 104))}``."""
 
-MOST_BYTES, MOST_TEXT = 1 << 30, 1 << 26
-"""Larger files are refused, so that a file from a stranger cannot fill the memory: sealed ones and
-tables, and JSON, which takes many times its size in memory."""
+MOST_TEXT = 1 << 26
+"""Larger files of JSON are refused: it takes many times its size in memory."""
 
 
 class Sealed(NamedTuple):
@@ -210,22 +209,3 @@ def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     return hashlib.sha256(disk.read_bytes(path)).hexdigest()
-
-
-def check_file(path: Path, most: int = MOST_BYTES) -> None:
-    """Raises UserError unless this is an ordinary file of at most so many bytes.
-
-    Reading a pipe would never end.
-    """
-    kind = disk.kind(path)
-    if kind != "file":
-        missing = "it is a directory or device, not a file" if kind else "it is missing"
-        raise unusable(path, missing)
-    size = disk.size(path)
-    if size > most:
-        raise unusable(path, f"expected at most {most:,} bytes, got {size:,}")
-
-
-def unusable(path: Path, what: str) -> UserError:
-    """The error for a file that cannot be used."""
-    return UserError(f"cannot use {path}: {what}; restore it from a copy, or make it anew")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .sealed import check_file
+from .atomic import check_file
 from .tables import Table
 
 

@@ -6,6 +6,7 @@ worker sees the job's directory, it writes there, so that another one can go on 
 checkpoints. Elsewhere it computes in a directory of its own, and hands back all files at the end.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -118,19 +119,14 @@ def work(document: dict[str, Any], place: dict[str, str], files: Files) -> tuple
         os.chdir(place["here"])
     if problem := _other_versions(job):
         return problem, {}
-    if _is_shared(directory, place["token"]):
+    token = b""
+    with contextlib.suppress(OSError):
+        token = (directory / RayWorkers.token_file).read_bytes()
+    if token == place["token"].encode() and os.access(directory, os.W_OK):  # it is shared
         return attempt_with_log(job, directory), {}
     with tempfile.TemporaryDirectory(prefix="mufield-job-") as name:
         write_files(Path(name), files)
         return attempt_with_log(job, Path(name)), read_files(Path(name))
-
-
-def _is_shared(directory: Path, token: str) -> bool:
-    try:
-        same = (directory / RayWorkers.token_file).read_bytes() == token.encode()
-    except OSError:
-        return False
-    return same and os.access(directory, os.W_OK)
 
 
 def read_files(directory: Path) -> Files:

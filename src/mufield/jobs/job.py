@@ -19,9 +19,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -61,8 +60,7 @@ class Job:
 
     def document(self) -> dict[str, Any]:
         """The job as JSON."""
-        names = ("name", "kind", "settings", "versions")
-        return {name: getattr(self, name) for name in names}
+        return asdict(self)
 
 
 def learning_job(name: str, config: RunConfig) -> Job:
@@ -70,9 +68,8 @@ def learning_job(name: str, config: RunConfig) -> Job:
     from ..runs.build import resolve
     from ..runs.trust import import_users
 
-    full = resolve(config)
-    versions = versions_that_matter(import_users(config.imports))
-    return Job(name, "learn", full.document(), versions)
+    document = resolve(config).document()
+    return Job(name, "learn", document, versions_that_matter(import_users(config.imports)))
 
 
 def system_job(
@@ -102,11 +99,10 @@ def versions_that_matter(imported: Path | None = None) -> dict[str, Any]:
     """Versions that may change a result, with digests of our code and of the user's own file."""
     from ..runs.surroundings import versions
 
-    found = dict(_versions()) if imported is None else versions(imported)
-    if "imported" in found:  # where the file lies does not matter
-        found["imported"] = found["imported"]["sha256"]
-    # These change with every update of the system.
-    found = {name: found[name] for name in found if name not in ("platform", "python")}
+    # Python and the platform change with every update of the system.
+    found = {name: each for name, each in _versions().items() if name not in ("platform", "python")}
+    if imported is not None:  # where the file lies does not matter
+        found["imported"] = versions(imported)["imported"]["sha256"]
     return found | {"code": code_digest()}
 
 
@@ -133,9 +129,7 @@ def _versions() -> dict[str, Any]:
 class JobResult:
     """Numbers, texts and arrays that came out of a job, how long it took and with what versions.
 
-    Attributes:
-        needed: Figures and arrays without which a result of a kind is none; of other kinds these
-            are J and the rewards of all steps.
+    ``needed`` are figures and arrays of a kind's results; of other kinds J and the rewards.
     """
 
     file: ClassVar[str] = "result.safetensors"
@@ -183,8 +177,7 @@ def read_result(directory: Path, job: Job) -> JobResult | None:
     wanted = json.loads(json.dumps(job.document()))
     if any(document.get(name) != value for name, value in wanted.items()):
         return None
-    seconds, versions = document["seconds"], document["computed_with"]
-    return JobResult({**figures, **arrays}, float(seconds), versions)
+    return JobResult({**figures, **arrays}, document["seconds"], document["computed_with"])
 
 
 class JobStore:
@@ -244,13 +237,3 @@ class JobStore:
 
         done = len(part_numbers(path / "run", "episodes"))
         return min(1.0, done / float(job.settings["episodes"]))
-
-    def value(self, job: Job) -> float | None:
-        """J so far: that of the last episode; None if there is none."""
-        from ..io.sealed import read_lines
-
-        rows = read_lines(self.path(job) / "run" / "metrics.jsonl")
-        found = None if rows else self.find(job)
-        figures = rows[-1] if rows else found.figures if found else {}
-        last = figures.get("value", figures.get("values", [None])[-1])
-        return float(last) if isinstance(last, Real) else None

@@ -1,9 +1,7 @@
-"""Workers that compute jobs, one after the other or several at a time.
+"""Workers that compute jobs: in this process, in others of this machine, or on a cluster.
 
-The interface, `AbstractPool`, takes jobs with their directories and yields them as they end,
-wherever they are computed: in this process, in others of this machine, or on a cluster
-(`mufield.jobs.cluster`). Nothing heavy is imported here, because a new process imports this file
-before it limits the threads of NumPy and JAX.
+Nothing heavy is imported here, because a new process imports this file before it limits the threads
+of NumPy and JAX.
 """
 
 import contextlib
@@ -15,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
-from .._progress import Part, progress_bar
+from .._progress import progress_bar
 from ..errors import UserError
 from ..io.atomic import locked, open_new, write_bytes
 from .job import Job, JobStore, read_result
@@ -196,14 +195,9 @@ def compute_missing(
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Finished]:
-    """Computes the jobs that have no result yet; yields each when it has ended.
+    """Computes the jobs that have no result yet, in this order; yields each when it has ended.
 
-    Args:
-        jobs: What is needed, in the order in which to begin; a job may be named twice.
-        store: Where results are kept.
-        pool: The workers.
-        progress: Whether to show a bar.
-        say: Called with a line of text about each job.
+    ``progress`` shows a bar; ``say`` is called with a line of text about each job.
     """
     missing = [job for job in {job.folder: job for job in jobs}.values() if not store.find(job)]
     if not missing:
@@ -221,21 +215,17 @@ def compute_missing(
                 working = tuple(job for job in working if job != news.job)
             report(
                 ended,
-                [_part(store, job) for job in working],
                 done=ended - failed,
                 running=len(working),
                 failed=failed,
                 waiting=len(missing) - ended - len(working),
+                share=(ended + sum(map(store.progress, working))) / len(missing),
             )
             if isinstance(news, Finished):
-                value = None if news.problem else store.value(news.job)
-                earned = "" if value is None else f", J = {value:.4g}"
-                text = news.problem or f"{news.job.name}: done{earned}"
-                say(f"[{ended}/{len(missing)}] {text}")
+                say(f"[{ended}/{len(missing)}] {news.problem or _done(store, news.job)}")
                 yield news
 
 
-def _part(store: JobStore, job: Job) -> Part:
-    """How far a job has come, and its J so far."""
-    value = store.value(job)
-    return Part(job.name, store.progress(job), {} if value is None else {"J": value})
+def _done(store: JobStore, job: Job) -> str:
+    figures = store.figures(job)
+    return f"{job.name}: done, J = {figures.get('value', figures.get('values', [nan])[-1]):.4g}"

@@ -137,7 +137,7 @@ class RunReader:
 
     def _compute(self, path: Path, episode: int) -> dict[str, Any]:
         scene = self.scene()
-        masses = np.asarray(read_record(path)[1].arrays["mass"], dtype=float)
+        masses = np.asarray(read_record(path, LAYOUT.episode).arrays["mass"], dtype=float)
         if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
             raise UserError(f"The distributions of {path.name} are those of another space.")
         policy = policy_path(self.directory, episode)
@@ -165,12 +165,12 @@ class RunReader:
             stamp, before = _stamp(path), known.get(number)
             try:
                 if before is None or before.stamp != stamp:
-                    record = read_record(path)[1]
+                    record = read_record(path, LAYOUT.episode)
                     seen = ~record.arrays["stopped"].astype(bool)
                     if "present" in record.arrays:
                         seen &= record.arrays["present"][..., None]
-                    agents, told = len(record.arrays["states"]), "file" in record.source
-                    before = _Read(stamp, record.row, int(seen.sum()), agents, told)
+                    agents, told = len(record.arrays["states"]), "file" in record["source"]
+                    before = _Read(stamp, record["metrics"], int(seen.sum()), agents, told)
             except (ValueError, OSError) as error:
                 return _line(error)
             self._read[number] = before

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import UserError
 from ..io import disk
+from ..io.atomic import check_file
 
 TABLES = {"environment": "options", "model": "model_options", "planner": "planner_options"}
 """In a file of settings, these may be tables that hold ``name`` and the options side by side."""
@@ -158,14 +159,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     The environment, the model and the planner may be tables: ``[model]`` with ``name`` and the
     options is returned as ``model`` and ``model_options``.
     """
-    kind = disk.kind(path)
-    if not kind:
-        raise UserError(f"there is no file of settings {path}")
-    if kind != "file":  # reading a pipe would never end
-        raise UserError(f"expected a file of settings, got the directory or device {path}")
-    most = 1 << 20  # larger files are no settings
-    if disk.size(path) > most:
-        raise UserError(f"expected at most {most:,} bytes of settings, got more in {path}")
+    check_file(path, 1 << 20)  # larger files are no settings
     try:
         text = disk.read_bytes(path).decode()
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -192,21 +186,19 @@ def _usual(value: Any) -> Any:
 
 
 def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:
-    flat = dict(document)
     for name, options in TABLES.items():
-        table = flat.get(name)
-        if not isinstance(table, dict):
+        if not isinstance(document.get(name), dict):
             continue
-        if options in flat:
+        if options in document:
             raise UserError(
                 f"{path}: the options of the {name} stand in [{name}] and in {options}; write "
                 "them in one place"
             )
-        own = dict(table)
-        flat |= {name: own.pop("name", None), options: own}
-        if flat[name] is None:  # a flag or the default says which
-            del flat[name]
-    return flat
+        table = document.pop(name)
+        if (chosen := table.pop("name", None)) is not None:  # else a flag or the default says which
+            document[name] = chosen
+        document[options] = table
+    return document
 
 
 def read_config(directory: Path) -> RunConfig:

@@ -8,20 +8,19 @@ import numpy as np
 
 from ..errors import UserError
 from ..io import disk
-from ..io.sealed import digest, read_sealed, require, unusable
+from ..io.atomic import unusable
+from ..io.sealed import digest
 from ..learning.metrics import Earned, best_episode
 from .config import RunConfig, read_config, short_digest
 from .layout import (
     LAYOUT,
-    EpisodeRecord,
-    LogRecord,
-    PlanRecord,
+    Record,
+    changes,
     check_parts,
     numbered,
     part_path,
     policy_path,
     read_record,
-    replan_paths,
 )
 
 
@@ -32,14 +31,22 @@ class RunFiles:
         """Reads a run; raises if a file is missing or damaged, and names it."""
         self.directory = directory
         self.config: RunConfig = read_config(directory)
-        self.logs = self._read_logs()
-        self.records: list[EpisodeRecord] = []
+        self.logs: list[Record] = []
+        for number in range(1, max(numbered(directory / LAYOUT.logs), default=0) + 1):
+            self.logs.append(self._read(self.log_path(number), LAYOUT.log, {}, log=number))
+        self.records: list[Record] = []
         for number in check_parts(directory)["episodes"]:
-            path = self.path("episodes", number)
-            document, record = read_record(path)
-            self._check_owner(path, document, episode=number, data=self.data_id(number))
+            path, data = self.path("episodes", number), self.data_id(number)
+            record = self._read(path, LAYOUT.episode, {}, episode=number, data=data)
             self.records.append(record)
-            self._check_replans(path, document, number)
+            told = record.document.get("replans", [])
+            there = [each["id"] for each in self.replans(number)]
+            if told != there:
+                raise unusable(
+                    path,
+                    f"its policy was changed {len(told)} times within the day, but plans/ has "
+                    f"{len(there)} changes for it, or others",
+                )
 
     @property
     def episodes(self) -> int:
@@ -49,12 +56,12 @@ class RunFiles:
     @property
     def historical(self) -> int:
         """Number of transitions from logs."""
-        return sum(map(len, self.logs))
+        return sum(len(log.arrays["states"]) for log in self.logs)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The metrics of all episodes."""
-        return [record.row for record in self.records]
+        return [record["metrics"] for record in self.records]
 
     @property
     def earned(self) -> list[Earned]:
@@ -97,8 +104,8 @@ class RunFiles:
     def plan_id(self, number: int) -> str:
         """Names an episode's plan, as it was before any change within the day."""
         if number <= self.episodes:
-            return self.records[number - 1].plan
-        return self.read_plan_file(number).id
+            return str(self.records[number - 1].document.get("plan"))
+        return str(self.read_plan_file(number)["id"])
 
     def new_plan_id(self, number: int, policy: str, mass: np.ndarray) -> str:
         """Names a plan by what it is: its policy's digest, where it leads, and what it knew."""
@@ -107,99 +114,76 @@ class RunFiles:
     def data_id(self, number: int) -> str:
         """Names what an episode's plan knew: a digest of the run and of all that it observed."""
         before = [record.content for record in self.records[: number - 1]]
-        before += [f"log {log.since} {log.content}" for log in self.logs if log.since <= number]
+        known = [log for log in self.logs if log["since"] <= number]
+        before += [f"log {log['since']} {log.content}" for log in known]
         return short_digest(self.config.identity, str(number), *before)
 
-    def replans(self, number: int) -> list[PlanRecord]:
+    def replans(self, number: int) -> list[Record]:
         """The changes of an episode's plan within the day, in their order."""
-        found: list[PlanRecord] = []
-        for path in replan_paths(self.directory, number):
-            record = _read_planned(path, step=int, options=dict)
-            document, mass = record.document, record.arrays["mass"]
-            step = document["step"]
+        found: list[Record] = []
+        for change in changes(self.directory, number):
+            path = part_path(self.directory, "plans", number, change)
+            record = self._read(path, LAYOUT.plan, {"step": int, "options": dict}, episode=number)
+            step, mass = record["step"], record.arrays["mass"]
             if not 0 <= step < len(mass):
                 raise unusable(path, f"it has no step {step}")
-            name = self.replan_id(number, found, step, mass, document["options"])
-            self._check_owner(path, document, episode=number, id=name)
+            name = self.replan_id(number, found, step, mass, record["options"])
+            self._check_owner(record, id=name)
             found.append(record)
         return found
 
     def replan_id(
         self,
         number: int,
-        before: list[PlanRecord],
+        before: list[Record],
         step: int,
         mass: np.ndarray,
         options: dict[str, Any],
     ) -> str:
         """Names a changed plan: by what it changes, when, from where, and for what problem."""
         start = digest("", {"start": np.asarray(mass[step])})
-        last = before[-1].id if before else self.plan_id(number)
+        last = before[-1]["id"] if before else self.plan_id(number)
         return short_digest(last, str(step), start, json.dumps(options, sort_keys=True))
 
     def policy_id(self, number: int) -> str:
         """Names the policy that an episode was ended with."""
-        return self.last_plan(number).id
+        return str(self.last_plan(number)["id"])
 
     def policy_path(self, number: int) -> Path:
         """The file of the policy that an episode was ended with."""
         return policy_path(self.directory, number)
-
-    def _check_replans(self, path: Path, document: dict[str, Any], number: int) -> None:
-        told = document.get("replans", [])
-        there = [each.id for each in self.replans(number)]
-        if told != there:
-            raise unusable(
-                path,
-                f"its policy was changed {len(told)} times within the day, but {LAYOUT.replans}/ "
-                f"has {len(there)} changes for it, or others",
-            )
 
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
         # One later than the next plan, which may not know the last logs.
         return short_digest(f"{kind} {self.data_id(self.episodes + 2)}")
 
-    def read_plan_file(self, number: int) -> PlanRecord:
+    def read_plan_file(self, number: int) -> Record:
         """What a planner expected of an episode at first, and its memory afterwards."""
-        plan = _read_planned(self.path("plans", number))
-        told = {"id": self.records[number - 1].plan} if number <= self.episodes else {}
-        data = self.data_id(number)
-        self._check_owner(plan.path, plan.document, episode=number, data=data, **told)
-        return plan
+        about: dict[str, Any] = {"episode": number, "data": self.data_id(number)}
+        if number <= self.episodes:
+            about["id"] = self.plan_id(number)
+        return self._read(self.path("plans", number), LAYOUT.plan, {}, **about)
 
-    def last_plan(self, number: int) -> PlanRecord:
+    def last_plan(self, number: int) -> Record:
         """The plan that an episode was ended with."""
         return (self.replans(number) or [self.read_plan_file(number)])[-1]
-
-    def _read_logs(self) -> list[LogRecord]:
-        logs = []
-        for number in range(1, max(numbered(self.directory / LAYOUT.logs), default=0) + 1):
-            path = self.log_path(number)
-            document, arrays = sealed = read_sealed(path, LAYOUT.log_kind)
-            require(path, sealed, {"since": int, "source": dict}, LAYOUT.logged)
-            self._check_owner(path, document, log=number)
-            content = digest("", arrays)
-            logs.append(LogRecord(arrays, content, document["since"], document["source"]))
-        return logs
 
     def log_path(self, number: int) -> Path:
         """The file of a log."""
         return self.directory / LAYOUT.logs / f"{number:04d}.safetensors"
 
-    def _check_owner(self, path: Path, document: dict[str, Any], **wanted: Any) -> None:
-        """Raises unless a file says that it is of this run, and what else is wanted."""
-        for name, value in ({"run": self.config.identity} | wanted).items():
-            if document.get(name) != value:
+    def _read(self, path: Path, kind: str, more: dict[str, type], **wanted: Any) -> Record:
+        """Reads a file; raises unless it is of this run, and what else is wanted."""
+        record = read_record(path, kind, **more)
+        self._check_owner(record, run=self.config.identity, **wanted)
+        return record
+
+    def _check_owner(self, record: Record, **wanted: Any) -> None:
+        for name, value in wanted.items():
+            if record.document.get(name) != value:
                 raise unusable(
-                    path,
+                    record.path,
                     f"it belongs to another run, episode or plan: expected the {name} {value}, got "
-                    f"{document.get(name)}",
+                    f"{record.document.get(name)}",
                 )
-
-
-def _read_planned(path: Path, **more: type) -> PlanRecord:
-    """Reads the file of a plan, which must also have ``more`` fields."""
-    sealed = read_sealed(path, LAYOUT.plan_kind)
-    require(path, sealed, LAYOUT.policy_of | more, LAYOUT.planned)
-    return PlanRecord(path, *sealed)

@@ -9,7 +9,7 @@ from ..episode import Episode
 from ..models.data import Transitions
 from ..problem import Problem
 from .files import RunFiles
-from .layout import LAYOUT, EpisodeRecord, LogRecord
+from .layout import LAYOUT, Record
 
 
 class History(NamedTuple):
@@ -31,7 +31,7 @@ def history_of(store: RunFiles, problem: Problem) -> History:
     data, ends, known = Transitions.empty(problem), [], []
     for number in range(1, store.episodes + 2):
         for log in store.logs:
-            if log.since == number:
+            if log["since"] == number:
                 data = data.join(to_transitions(log, problem))
         known.append(len(data))
         if number <= store.episodes:
@@ -40,13 +40,13 @@ def history_of(store: RunFiles, problem: Problem) -> History:
     return History(data, tuple(ends), tuple(known))
 
 
-def to_transitions(log: LogRecord, problem: Problem) -> Transitions:
+def to_transitions(log: Record, problem: Problem) -> Transitions:
     """A log as learners take it."""
     arrays: dict[str, Any] = dict(log.arrays)
     return Transitions(problem=problem, **arrays)
 
 
-def to_episode(record: EpisodeRecord) -> Episode:
+def to_episode(record: Record) -> Episode:
     """The observed episode as learners take it."""
     return Episode(**{name: jnp.asarray(array) for name, array in record.arrays.items()})
 

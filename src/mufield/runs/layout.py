@@ -7,8 +7,8 @@ policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
 logs/0001.safetensors      transitions that belong to no episode, if there are any
-replans/0001-0002.policy   the policy of episode 1 as it was changed for the second time
-replans/0001-0002.safetensors  from which step on, and what the planner expected then
+policies/0001-0002.policy  the policy of episode 1 as it was changed for the second time
+plans/0001-0002.safetensors  from which step on, and what the planner expected then
 metrics.jsonl     one row for each episode, the same whenever the run is repeated
 timings.jsonl     seconds, which differ from run to run
 last.policy       a copy of the last episode's policy
@@ -20,14 +20,18 @@ The first eight are the run; a plan, an episode or a log is part of it once its 
 metrics and the copies are derived from them, and written again where they differ.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..io import disk
-from ..io.sealed import digest, is_a, read_json, read_lines, read_sealed, require, unusable
+from ..io.atomic import unusable
+from ..io.sealed import digest, read_json, read_lines, read_sealed, require
+from ..learning.metrics import EpisodeMetrics
 
 
 class Layout:
@@ -36,124 +40,109 @@ class Layout:
     Attributes:
         config, versions, timings, metrics: Files.
         logs: Directory with one file for each log; runs without logs have none.
-        replans: Directory with two files for each change of a policy within a day.
         parts: Directories with one file for each episode, and how the names of the files end.
-        plan_kind, episode_kind, log_kind: Kinds of sealed files.
+        plan, episode, log: Kinds of sealed files.
         observed: Arrays of every episode, named as the fields of `Episode`.
         sometimes: Arrays of episodes whose problem hides its reward, of which moves are missing,
             or with trips.
         logged: Arrays of every log, named as the fields of `Transitions`; also "earned" if rewards
             are hidden.
         planned: Arrays of every plan; others belong to the planner's memory.
-        policy_of: Fields of every plan, besides those that say whose it is.
+        fields: What the document of each kind has, besides what says whose it is.
     """
 
     config, versions = "config.json", "versions.json"
     timings, metrics = "timings.jsonl", "metrics.jsonl"
-    logs, replans = "logs", "replans"
+    logs = "logs"
     parts: ClassVar = {"policies": "policy", "plans": "safetensors", "episodes": "safetensors"}
-    plan_kind, episode_kind, log_kind = "plan of a run", "episode of a run", "log of a run"
+    plan, episode, log = "plan of a run", "episode of a run", "log of a run"
     observed = ("states", "actions", "next_states", "stopped", "mass", "rewards")
     sometimes = ("earned", "present", "carried")
     logged = ("states", "actions", "next_states", "observed", "mass", "moment", "step")
     planned = ("mass", "value", "control")
-    policy_of: ClassVar[dict[str, type]] = {"id": str, "note": str, "policy_sha256": str}
+    fields: ClassVar[dict[str, dict[str, type]]] = {
+        plan: {"id": str, "note": str, "policy_sha256": str},
+        episode: {"metrics": dict, "source": dict},
+        log: {"since": int, "source": dict},
+    }
 
 
 LAYOUT = Layout()
 
 
 @dataclass(frozen=True)
-class EpisodeRecord:
-    """One episode that is part of a run.
+class Record:
+    """A sealed file of a run.
 
     Attributes:
-        arrays: What was observed.
-        content: Digest of the arrays.
-        row: The episode's row of the metrics.
-        source: Where it comes from: a simulator or a file.
-        plan: The id of its plan, as it was before any change within the day.
-    """
-
-    arrays: dict[str, np.ndarray]
-    content: str
-    row: dict[str, Any]
-    source: dict[str, Any]
-    plan: str
-
-
-@dataclass(frozen=True)
-class LogRecord:
-    """Transitions that belong to no episode.
-
-    Attributes:
-        arrays: The transitions.
-        content: Digest of the arrays.
-        since: The first episode whose plan knows them.
-        source: Where they come from, and notes on what was left out or assumed.
-    """
-
-    arrays: dict[str, np.ndarray]
-    content: str
-    since: int
-    source: dict[str, Any]
-
-    def __len__(self) -> int:
-        return len(self.arrays["states"])
-
-
-@dataclass(frozen=True)
-class PlanRecord:
-    """A plan of an episode: the day's first, or one as it was changed within the day.
-
-    Attributes:
-        path: Its file.
-        document: What the file says of it: ``id`` names the policy, and of a changed one ``step``
-            is the first step that was planned anew.
-        arrays: What the planner expected; the distributions are those of the whole episode.
+        path: The file.
+        document: Of an episode: its row of ``metrics``, the ``source``, a simulator or a file, and
+            the id of its ``plan`` before any change within the day. Of a log: the first episode
+            whose plan knows it is ``since``. Of a plan: ``id`` names the policy, and of a changed
+            one ``step`` is the first step that was planned anew.
+        arrays: What was observed, or what the planner expected of the whole episode.
     """
 
     path: Path
     document: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
-    @property
-    def id(self) -> str:
-        """Names the policy."""
-        return str(self.document["id"])
+    def __getitem__(self, name: str) -> Any:
+        return self.document[name]
+
+    @cached_property
+    def content(self) -> str:
+        """Digest of the arrays."""
+        return digest("", self.arrays)
 
     @property
     def policy(self) -> Path:
-        """The file of the policy, for all steps of the episode."""
-        return policy_of_plan(self.path)
+        """The file of a plan's policy, for all steps of the episode."""
+        return self.path.parent.with_name("policies") / f"{self.path.stem}.policy"
 
 
-def part_path(directory: Path, part: str, number: int) -> Path:
-    """The file of an episode in one of the `LAYOUT.parts` of a run."""
-    return directory / part / f"{number:04d}.{LAYOUT.parts[part]}"
+def read_record(path: Path, kind: str, **more: type) -> Record:
+    """Reads a sealed file of a run, whose document must also have ``more`` fields."""
+    needed = {LAYOUT.plan: LAYOUT.planned, LAYOUT.episode: LAYOUT.observed}.get(kind, LAYOUT.logged)
+    sealed = read_sealed(path, kind)
+    require(path, sealed, LAYOUT.fields[kind] | more, needed)
+    record = Record(path, *sealed)
+    if kind != LAYOUT.episode:
+        return record
+    try:
+        row = _metrics().validate_json(json.dumps(record["metrics"]), strict=True).row()
+    except ValueError as error:
+        raise unusable(path, f"its metrics are no figures of an episode: {error}") from error
+    if row | {"notes": list(row["notes"])} != record["metrics"]:
+        raise unusable(path, "its metrics do not fit each other, or there are others")
+    known = (*LAYOUT.observed, *LAYOUT.sometimes)
+    return replace(record, arrays={n: each for n, each in record.arrays.items() if n in known})
 
 
-def replan_path(directory: Path, number: int, count: int) -> Path:
-    """The file of an episode's plan as it was changed for the first, second, ... time."""
-    return directory / LAYOUT.replans / f"{number:04d}-{count:04d}.safetensors"
+@cache
+def _metrics() -> Any:
+    from pydantic import TypeAdapter  # slow to import
+
+    return TypeAdapter(EpisodeMetrics)
 
 
-def replan_paths(directory: Path, number: int) -> list[Path]:
-    """The files of all changes of an episode's plan, in their order."""
-    changes = numbered(directory / LAYOUT.replans, before=f"{number:04d}-")
-    return [replan_path(directory, number, count) for count in changes]
+def part_path(directory: Path, part: str, number: int, change: int = 0) -> Path:
+    """The file of an episode in one of the `LAYOUT.parts` of a run.
+
+    A plan and its policy may have been changed within the day, for the first, second, ... time.
+    """
+    changed = f"-{change:04d}" if change else ""
+    return directory / part / f"{number:04d}{changed}.{LAYOUT.parts[part]}"
+
+
+def changes(directory: Path, number: int) -> list[int]:
+    """The changes of an episode's plan within the day, counted from 1."""
+    return numbered(directory / "plans", before=f"{number:04d}-")
 
 
 def policy_path(directory: Path, number: int) -> Path:
     """The file of the policy that an episode was ended with."""
-    plans = [part_path(directory, "plans", number), *replan_paths(directory, number)]
-    return policy_of_plan(plans[-1])
-
-
-def policy_of_plan(path: Path) -> Path:
-    """The file of the policy that belongs to the file of a plan."""
-    place = path.parent
-    return (place.with_name("policies") if place.name == "plans" else place) / f"{path.stem}.policy"
+    return part_path(directory, "policies", number, max(changes(directory, number), default=0))
 
 
 def part_numbers(directory: Path, part: str) -> list[int]:
@@ -194,19 +183,6 @@ def check_parts(directory: Path) -> dict[str, list[int]]:
     return numbers
 
 
-def read_record(path: Path) -> tuple[dict[str, Any], EpisodeRecord]:
-    """Reads the file of an episode; returns its whole document, and the record made from it."""
-    document, arrays = sealed = read_sealed(path, LAYOUT.episode_kind)
-    require(path, sealed, {"metrics": dict, "source": dict}, LAYOUT.observed)
-    for name, found in ({"value": None, "best": None} | document["metrics"]).items():
-        wanted = _wanted(name, found)
-        if wanted:
-            raise unusable(path, f"expected {wanted} as its {name}, got {found!r:.200}")
-    kept = {name: arrays[name] for name in (*LAYOUT.observed, *LAYOUT.sometimes) if name in arrays}
-    about, plan = (document["metrics"], document["source"]), str(document.get("plan"))
-    return document, EpisodeRecord(kept, digest("", kept), *about, plan)
-
-
 def read_versions(directory: Path) -> dict[str, Any]:
     """The versions that a run was begun with; empty if their file was lost."""
     path = directory / LAYOUT.versions
@@ -219,26 +195,3 @@ def read_versions(directory: Path) -> dict[str, Any]:
 def read_seconds(directory: Path) -> list[dict[str, Any]]:
     """The run's timings: rows with the number of an episode, and seconds by the part's name."""
     return read_lines(directory / LAYOUT.timings)
-
-
-def _wanted(name: str, value: Any) -> str:
-    """What a figure of the metrics should be, in words; empty if it is, whoever wrote it."""
-    if name == "notes":
-        right = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return "" if right else "a list of texts"
-    if name == "finding":
-        return "" if value is None or isinstance(value, str) else "a text"
-    if name == "margins":
-        right = value is None or (
-            isinstance(value, dict)
-            and all(
-                isinstance(each, list) and all(m is None or is_a(m, float) for m in each)
-                for each in value.values()
-            )
-        )
-        return "" if right else "lists of numbers by name"
-    whole = name in ("episode", "transitions")
-    # Without these numbers a run cannot be gone on with, or drawn.
-    needed = whole or name in ("value", "best")
-    right = not needed if value is None else is_a(value, int if whole else float)
-    return "" if right else "a number"

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._progress import expect
 from .._types import Mass
 from ..checks import MASS_TOLERANCE
 from ..episode import Episode
@@ -35,50 +34,45 @@ from ..planning.planner import Plan
 from ..policies.base import Profile
 from .build import Setup, build, build_problem, for_population
 from .history import history_of, observed_arrays, to_episode, to_transitions
-from .layout import read_seconds
 from .store import RunStore
 
 
 class Session:
     """An open run: its files and its learner, kept in step.
 
-    Attributes:
-        data: The transitions that the next plan knows.
-        ends: Number of transitions after each episode.
+    ``data`` are the transitions that the next plan knows, ``ends`` their number after each episode.
     """
 
     def __init__(self, store: RunStore, setup: Setup, imports: str | None = None):
         """Reads the data of all episodes and logs so far."""
-        self.store = store
-        self.imports = imports
-        self.setup = setup
+        self.store, self.setup, self.imports = store, setup, imports
         self._state: LearnerState | None = None
         self._plan: Plan | None = None
         self.reread()
-        # What a run's timings call the stages that are shown while it learns.
-        stages = {"fit": "fitting", "plan": "planning", "best": "choosing a policy"}
-        stages["cautious"] = "choosing a cautious policy"
-        for row in read_seconds(store.directory):
-            for part, name in stages.items():
-                if isinstance(row.get(part), float | int):
-                    expect(name, row[part])
 
     @property
     def state(self) -> LearnerState:
         """The learner's state; the model is fitted when it is first needed."""
         if self._state is None:
-            began, learner = disk.clock(), self.setup.learner
-            key = jax.random.key(self.store.config.seed)
-            if self.ends:
-                last = self._read_plan(self.store.episodes)
-                mass = to_episode(self.store.records[-1]).mass[:-1]
-                known = (last.memory, last.profile, mass.astype(self.setup.problem.initial.dtype))
-                self._state = learner.restore(key, self.data, self.ends, *known)
-            else:
-                self._state = learner.init(key, self.data)
-            jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
-            self.store.note_seconds(self.episode, fit=disk.clock() - began)
+            with self._timed("fit"):
+                learner, key = self.setup.learner, jax.random.key(self.store.config.seed)
+                if self.ends:
+                    last = self._read_plan(self.store.episodes)
+                    mass = to_episode(self.store.records[-1]).mass[:-1]
+                    mass = mass.astype(self.setup.problem.initial.dtype)
+                    known = (last.memory, last.profile, mass)
+                    self._state = learner.restore(key, self.data, self.ends, *known)
+                else:
+                    self._state = learner.init(key, self.data)
+                jax.block_until_ready(eqx.filter(self._state.model, eqx.is_array))
         return self._state
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Notes the seconds of a part of the next episode, if it succeeds."""
+        number, began = self.episode, disk.clock()
+        yield
+        self.store.note_seconds(number, **{part: disk.clock() - began})
 
     @property
     def episode(self) -> int:
@@ -93,15 +87,15 @@ class Session:
         """
         if self._plan is None:
             if not self.store.asked:
-                state, began = self.state, disk.clock()
+                state = self.state
                 try:
-                    plan = self.setup.learner.ask(state, initial=initial)
+                    with self._timed("plan"):
+                        plan = self.setup.learner.ask(state, initial=initial)
                 except PlanError as error:
                     raise UserError(
                         f"the run {self.store.directory} cannot plan episode {self.episode}: "
                         f"{error}"
                     ) from error
-                self.store.note_seconds(self.episode, plan=disk.clock() - began)
                 self.store.write_plan(plan)
             # From disk even if it was just made, to go on as after an interruption.
             self._plan = self._read_plan(self.episode)
@@ -117,28 +111,24 @@ class Session:
     def replan(self, mass: Mass, step: int, options: dict[str, Any] | None = None) -> Plan:
         """Plans the rest of the next episode anew, from a step on, in place of the last plan.
 
-        If that was made for the same step, place and options, it is read from disk.
-
-        Args:
-            mass: Where the population was observed to be.
-            step: Number of the step that comes next.
-            options: Options of the environment that are others today, such as the demand; for the
-                rest of this episode only.
+        If that was made for the same step, place and options, it is read from disk. ``mass`` is
+        where the population was observed to be, ``options`` are those of the environment that are
+        others for the rest of this episode, such as the demand.
         """
         asked, given = self.asked(), options or {}
         for last in self.store.replans(asked.episode)[-1:]:
-            start = np.asarray(self.ask().mass[last.document["step"]])
+            start = np.asarray(self.ask().mass[last["step"]])
             same = float(np.max(np.abs(start - np.asarray(mass)))) <= MASS_TOLERANCE
-            if last.document["step"] == step and same and last.document["options"] == given:
+            if last["step"] == step and same and last["options"] == given:
                 return self.ask()
         problem, config = None, self.store.config
         if given:
             problem = build_problem(replace(config, options=config.options | given), self.imports)
         if config.population is not None:  # vehicles were counted, so that chance begins later
             problem = for_population(problem or self.setup.problem, config.population, seen=step)
-        state, plan, began = self.state, self.ask(), disk.clock()
-        fresh = self.setup.learner.replan(state, plan, mass, step, problem=problem)
-        self.store.note_seconds(self.episode, replan=disk.clock() - began)
+        state, plan = self.state, self.ask()
+        with self._timed("replan"):
+            fresh = self.setup.learner.replan(state, plan, mass, step, problem=problem)
         self.store.write_replan(fresh, step, given)
         self._plan = None
         return self.ask()
@@ -163,14 +153,13 @@ class Session:
                 best_run = (self._read_plan(number).profile, value if elsewhere is None else None)
             state = self.state
             for log in self.store.logs:
-                if log.since > self.episode:  # told while a plan waits, which does not know it
+                if log["since"] > self.episode:  # told while a plan waits, which does not know it
                     state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
-            began = disk.clock()
-            found = self.setup.learner.best(state, cautious=cautious, best_run=best_run)
-            if self.store.config.population is not None:
-                size, learner = self.store.config.population, self.setup.learner
-                found = with_chance(found, self.setup.problem, learner, state, size)
-            self.store.note_seconds(self.episode, **{kind: disk.clock() - began})
+            learner, size = self.setup.learner, self.store.config.population
+            with self._timed(kind):
+                found = learner.best(state, cautious=cautious, best_run=best_run)
+                if size is not None:
+                    found = with_chance(found, self.setup.problem, learner, state, size)
             self.store.write_best(found, kind)
         return found
 
@@ -190,9 +179,7 @@ class Session:
             run=self.store.config.identity,
             episode=self.episode,
             policy=self.store.plan_id(self.episode),
-            changes=tuple(
-                (each.document["step"], each.id) for each in self.store.replans(self.episode)
-            ),
+            changes=tuple((each["step"], each["id"]) for each in self.store.replans(self.episode)),
         )
 
     def tell(
@@ -206,32 +193,21 @@ class Session:
     ) -> EpisodeMetrics:
         """Makes an episode part of the run; raises, and changes nothing, if it does not fit.
 
-        Args:
-            episode: What was observed under the plan of the last `ask`.
-            source: Where it comes from, for the record.
-            repeated: Whether it may equal an earlier one, number for number.
-            greedy: What a plan without optimism earned, if that is known.
-            notes: Sentences on the episode, for its metrics.
+        It was observed under the plan of the last `ask`. ``source`` and ``notes`` are kept with it;
+        ``repeated`` says whether it may equal an earlier one, number for number; ``greedy`` is what
+        a plan without optimism earned, if that is known.
         """
         asked = self.asked()
         self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
             self._check_new(episode, source or {})
-        config = self.store.config
-        plan = self.ask()
+        config, plan = self.store.config, self.ask()
         if asked.changes:  # the last plan expected what the rest of the day earns, not the whole
             anew = ", ".join(str(step) for step, _ in asked.changes)
             note = "; ".join(each for each in (plan.note, f"planned anew from step {anew}") if each)
             plan = replace(plan, value=jnp.nan * plan.value, note=note)
-        metrics = measure(
-            self.state,
-            plan,
-            episode,
-            earlier=self.store.earned,
-            reference=config.reference,
-            greedy=greedy,
-            notes=notes,
-        )
+        known: Any = {"earlier": self.store.earned, "reference": config.reference}
+        metrics = measure(self.state, plan, episode, greedy=greedy, notes=notes, **known)
         if not math.isfinite(metrics.value):
             raise UserError(
                 f"expected rewards whose sum is a number, got J = {metrics.value}; tell them in "
@@ -254,22 +230,18 @@ class Session:
                 f"the run {self.store.directory} is of a real system, which cannot be run here; "
                 "use `mufield ask` and `mufield tell`"
             )
-        plan, number, began = self.ask(), self.episode, disk.clock()
-        key = self.state.key_for(Use.RUN)
-        episode = system.run(plan.profile, key, agents=self.store.config.agents)
-        ran, greedy = disk.clock(), None
+        plan, greedy, key = self.ask(), None, self.state.key_for(Use.RUN)
         if self.store.config.judge:
-            greedy = run_greedy_plan(system, self.setup.learner, self.state)
-            self.store.note_seconds(number, judge=disk.clock() - ran)
-        began += disk.clock() - ran
-        metrics = self.tell(episode, greedy=greedy)
-        self.store.note_seconds(number, run=disk.clock() - began)
-        return metrics
+            with self._timed("judge"):
+                greedy = run_greedy_plan(system, self.setup.learner, self.state)
+        with self._timed("run"):
+            episode = system.run(plan.profile, key, agents=self.store.config.agents)
+            return self.tell(episode, greedy=greedy)
 
     def _check_new(self, episode: Episode, source: dict[str, Any]) -> None:
         content, file = digest("", observed_arrays(episode)), source.get("sha256")
         for number, record in enumerate(self.store.records, start=1):
-            if record.content == content or (file and file == record.source.get("sha256")):
+            if record.content == content or (file and file == record["source"].get("sha256")):
                 raise UserError(
                     f"this episode was told already, as episode {number}; tell the one that the "
                     "last policy gave, or pass --repeated if the system really did the same again"

@@ -17,18 +17,17 @@ from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 from ..episode import Episode
 from ..errors import UserError
 from ..io import disk
-from ..io.atomic import check_own, locked, make_directory, remove_leftovers, write_changed
-from ..io.policies import load_policy, plain, read_info, save_policy
-from ..io.policy_document import leaf_name
-from ..io.sealed import (
+from ..io.atomic import (
     check_file,
-    digest,
-    file_digest,
+    check_own,
+    locked,
+    make_directory,
+    remove_leftovers,
     unusable,
-    write_json,
-    write_lines,
-    write_sealed,
+    write_changed,
 )
+from ..io.policies import leaf_name, load_policy, plain, read_info, save_policy
+from ..io.sealed import digest, file_digest, write_json, write_lines, write_sealed
 from ..learning.best import BestPlan
 from ..learning.metrics import EpisodeMetrics
 from ..models.data import Transitions
@@ -37,15 +36,7 @@ from ..policies.base import Profile
 from .config import RunConfig, read_config
 from .files import RunFiles
 from .history import logged_arrays, observed_arrays
-from .layout import (
-    LAYOUT,
-    EpisodeRecord,
-    LogRecord,
-    PlanRecord,
-    policy_of_plan,
-    read_seconds,
-    replan_path,
-)
+from .layout import LAYOUT, Record, part_path, read_seconds
 from .surroundings import versions
 
 
@@ -84,7 +75,7 @@ class RunStore(RunFiles):
             remove_leftovers(directory)
             # A process that was killed may have named files without waiting for the disk. What is
             # written now builds on them, so they must survive a power failure if it does.
-            for part in ("", *LAYOUT.parts, LAYOUT.logs, LAYOUT.replans):
+            for part in ("", *LAYOUT.parts, LAYOUT.logs):
                 if disk.kind(directory / part):
                     disk.sync_directory(directory / part)
             store = cls(directory)
@@ -112,8 +103,7 @@ class RunStore(RunFiles):
         """Writes the next episode's plan as it was changed at a step."""
         number = self.episodes + 1
         before = self.replans(number)
-        path = replan_path(self.directory, number, len(before) + 1)
-        make_directory(path.parent)
+        path = part_path(self.directory, "plans", number, len(before) + 1)
         name = self.replan_id(number, before, step, np.asarray(plan.mass), options)
         about, more = {"id": name, "step": step}, {"options": options}
         self._write_planned(path, plan, about, more, {})
@@ -128,13 +118,13 @@ class RunStore(RunFiles):
     ) -> None:
         """Writes a policy, then the file that makes it count; both say what it is ``about``."""
         about = {"run": self.config.identity, "episode": self.episodes + 1, **about}
-        policy = policy_of_plan(path)
+        policy = Record(path, about, {}).policy
         save_policy(policy, plan.profile, info=about)
         figures = {name: getattr(plan, name) for name in LAYOUT.planned}
         if plan.least is not None:
             figures["least"] = plan.least
         told = {"note": plan.note, "policy_sha256": file_digest(policy)}
-        write_sealed(path, about | more | told, figures | memory, kind=LAYOUT.plan_kind)
+        write_sealed(path, about | more | told, figures | memory, kind=LAYOUT.plan)
 
     def read_plan(self, number: int, memory: Any) -> Plan:
         """The plan that an episode was ended with.
@@ -150,7 +140,7 @@ class RunStore(RunFiles):
         figures: dict[str, Any]
         figures = {n: jnp.asarray(array) for n, array in plans[-1].arrays.items() if n in names}
         filled = _fill(memory, rest, first.path)
-        return Plan(profile=profile, memory=filled, note=plans[-1].document["note"], **figures)
+        return Plan(profile=profile, memory=filled, note=plans[-1]["note"], **figures)
 
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
@@ -191,11 +181,12 @@ class RunStore(RunFiles):
             "source": source,
             "metrics": row,
         }
-        changed = [each.id for each in self.replans(number)]
+        changed = [each["id"] for each in self.replans(number)]
         if changed:
             document["replans"] = changed
-        write_sealed(self.path("episodes", number), document, arrays, kind=LAYOUT.episode_kind)
-        self.records.append(EpisodeRecord(arrays, digest("", arrays), row, source, name))
+        record = Record(self.path("episodes", number), document, arrays)
+        write_sealed(record.path, document, arrays, kind=LAYOUT.episode)
+        self.records.append(record)
         try:
             self.derive()
         except OSError as error:  # such as a full disk; the episode itself is there
@@ -204,18 +195,17 @@ class RunStore(RunFiles):
                 f"not be written ({error}); they are written when the run is opened next"
             )
 
-    def write_log(self, data: Transitions, source: dict[str, Any]) -> LogRecord:
+    def write_log(self, data: Transitions, source: dict[str, Any]) -> Record:
         """Makes transitions that belong to no episode part of the run by writing one file."""
         number = len(self.logs) + 1
         # A plan that was asked for already does not know them.
         since = self.episodes + 1 + self.asked
-        arrays = logged_arrays(data)
         about = {"run": self.config.identity, "log": number, "since": since, "source": source}
-        path = self.log_path(number)
-        make_directory(path.parent)
-        write_sealed(path, about, arrays, kind=LAYOUT.log_kind)
-        self.logs.append(LogRecord(arrays, digest("", arrays), since, source))
-        return self.logs[-1]
+        record = Record(self.log_path(number), about, logged_arrays(data))
+        make_directory(record.path.parent)
+        write_sealed(record.path, about, record.arrays, kind=LAYOUT.log)
+        self.logs.append(record)
+        return record
 
     def derive(self) -> None:
         """Writes the metrics and the copies of policies where they are missing or differ."""
@@ -251,16 +241,16 @@ def check_vacant(directory: Path) -> None:
         )
 
 
-def _policy_bytes(plan: PlanRecord) -> bytes:
+def _policy_bytes(plan: Record) -> bytes:
     """The file of a plan's policy; raises if it is not the one that was planned."""
     check_file(plan.policy)
     data = disk.read_bytes(plan.policy)
-    if hashlib.sha256(data).hexdigest() != plan.document["policy_sha256"]:
+    if hashlib.sha256(data).hexdigest() != plan["policy_sha256"]:
         raise unusable(plan.policy, "it is not the policy that was planned")
     return data
 
 
-def _read_policy(plan: PlanRecord) -> Profile:
+def _read_policy(plan: Record) -> Profile:
     _policy_bytes(plan)
     profile = load_policy(plan.policy)
     assert isinstance(profile, Profile)

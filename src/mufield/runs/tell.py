@@ -9,7 +9,7 @@ from ..io.log import read_log
 from ..io.sealed import digest, file_digest
 from ..learning.metrics import EpisodeMetrics
 from .history import logged_arrays
-from .layout import LogRecord
+from .layout import Record
 from .session import Session
 
 
@@ -21,14 +21,9 @@ def tell_episode(
     agents: Sequence[str] = (),
     repeated: bool = False,
 ) -> EpisodeMetrics:
-    """Tells an episode from a file; raises, and changes nothing, if it cannot be right.
+    """Tells an episode from a file, see `read_episode`; raises, and changes nothing, if wrong.
 
-    Args:
-        session: The open run.
-        path: The file of agents.
-        mass_path: The file of distributions, if there is one.
-        agents: The agents to learn from; by default all.
-        repeated: Whether the episode may equal an earlier one.
+    ``repeated`` accepts one that equals an earlier one.
     """
     notes: list[str] = []
     episode = read_episode(path, session.asked(), mass_path=mass_path, agents=agents, notes=notes)
@@ -43,7 +38,7 @@ def tell_log(
     mass_path: Path | None = None,
     agents: Sequence[str] = (),
     repeated: bool = False,
-) -> LogRecord:
+) -> Record:
     """Tells transitions that belong to no episode from a file; see `read_log`.
 
     Raises, and changes nothing, if they cannot be right. Plans know them from the next on; one
@@ -54,13 +49,13 @@ def tell_log(
     source = {"file": path.name, "sha256": file_digest(path), "notes": list(log.notes)}
     content = digest("", logged_arrays(log.data))
     for number, earlier in enumerate(session.store.logs, start=1):
-        same = content == earlier.content or source["sha256"] == earlier.source.get("sha256")
+        same = content == earlier.content or source["sha256"] == earlier["source"].get("sha256")
         if same and not repeated:
             raise UserError(
                 f"{path} was told already, as log {number}; tell another, or pass --repeated "
                 "if the same really happened twice"
             )
     record = session.store.write_log(log.data, source)
-    if record.since == session.episode:
+    if record["since"] == session.episode:
         session.reread()
     return record

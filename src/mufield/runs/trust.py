@@ -23,8 +23,8 @@ from platformdirs import user_config_path
 
 from .._runtime import chosen_directory
 from ..errors import UserError
-from ..io.atomic import write_bytes
-from ..io.sealed import MOST_TEXT, check_file
+from ..io.atomic import check_file, write_bytes
+from ..io.sealed import MOST_TEXT
 
 
 def import_users(source: str | None) -> Path | None:

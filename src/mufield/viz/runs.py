@@ -106,7 +106,7 @@ def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:
     if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
         policy = load_policy(run.policy_path(episode))
         arrows = np.asarray(Flow(problem).mean_actions(policy, masses))
-    title = f"{run.config.environment}, episode {episode}, J = {record.row['value']:.4g}"
+    title = f"{run.config.environment}, episode {episode}, J = {record['metrics']['value']:.4g}"
     return NamedFlow(title, masses, arrows)
 
 

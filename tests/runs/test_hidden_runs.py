@@ -14,7 +14,7 @@ from mufield import Greedy, Problem, UserError, random_policy
 from mufield.io.checks import Asked
 from mufield.io.episode import read_episode
 from mufield.policies.base import as_profile
-from mufield.runs.build import build, resolve, with_reward_options
+from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config
 from mufield.runs.files import RunFiles
 from mufield.runs.learn import learn_run, new_run
@@ -38,7 +38,7 @@ CONFIG = RunConfig(
 
 @pytest.fixture(scope="module")
 def setup():
-    return with_reward_options(build(resolve(CONFIG)))
+    return build(resolve(CONFIG))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_settings_of_the_rewards_model_are_written_out(setup):
     assert setup.learner.reward_family.members == 3
     back = parse_config(json.loads(json.dumps(setup.config.document())), "memory")
     assert back == setup.config
-    assert with_reward_options(build(back)).config == back
+    assert build(back).config == back
 
 
 @pytest.mark.nightly  # by day: with a known reward, in test_policy_command.py

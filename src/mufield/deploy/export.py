@@ -16,7 +16,8 @@ from .._types import Mass, States
 from ..actions import Box
 from ..errors import UserError
 from ..io.atomic import write_bytes
-from ..io.policies import grid_entries, plain
+from ..io.grids import grid_entries
+from ..io.policies import plain
 from ..io.sealed import sealed_bytes
 from ..policies.base import AbstractPolicy, ActionLaw, Profile, checked_profile
 from ..policies.encoders import Pooled, Unseen

@@ -49,15 +49,10 @@ def check_answer(table: Table, asked: Asked) -> None:
         "episode": [str(asked.episode)] * rows,
         "policy": [asked.policy_at(step) for step in table.integers("step").tolist()],
     }
+    remedy = "it belongs to another run or episode; tell that of the policy that was asked last"
     for column in wanted.keys() & table.columns.keys():
-        pairs = zip(wanted[column], table.labels(column), strict=True)
-        for row, (expected, found) in enumerate(pairs):
-            if found != expected:
-                raise UserError(
-                    f"{table.where(row, column)}: expected {expected}, got {found}: the rows "
-                    "belong to another run or episode; tell the episode of the policy that was "
-                    "asked last"
-                )
+        other = np.not_equal(wanted[column], table.labels(column))
+        table.refuse(other, column, wanted[column][int(np.argmax(other))], remedy)
 
 
 def places_of(moves: ObservedMoves) -> Int[np.ndarray, "rows"]:
@@ -67,13 +62,8 @@ def places_of(moves: ObservedMoves) -> Int[np.ndarray, "rows"]:
     """
     table, horizon = moves.table, moves.problem.horizon
     steps = table.integers("step")
+    table.refuse(steps < 0, "step", f"0 to {horizon - 1}", "count steps from 0")
     distinct = np.unique(steps)
-    if distinct[0] < 0:
-        row = int(np.argmin(steps))
-        raise UserError(
-            f"{table.where(row, 'step')}: expected 0 to {horizon - 1}, got {steps[row]}; count "
-            "steps from 0"
-        )
     shorter = len(distinct) < horizon and np.array_equal(distinct, np.arange(len(distinct)))
     if distinct[-1] >= horizon or shorter:
         raise UserError(

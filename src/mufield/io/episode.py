@@ -29,16 +29,8 @@ from ..flow.rollout import end_reward
 from ..policies.base import Profile
 from ..problem import Problem
 from ..space.measure import histogram, mean_field_at
-from .checks import (
-    Asked,
-    check_answer,
-    check_continuity,
-    check_present,
-    notes_on_rewards,
-    notes_on_sample,
-    notes_on_start,
-    places_of,
-)
+from . import checks
+from .checks import Asked
 from .observed import ObservedMoves, read_mass
 from .rows import check_actions, check_moves, stopped_axes
 
@@ -53,20 +45,17 @@ def read_episode(
 ) -> Episode:
     """Reads an observed episode; raises and names row, column and remedy if it cannot be right.
 
-    Args:
-        path: The file of agents.
-        asked: The plan that the episode must belong to.
-        mass_path: A file of the population's distributions, if these were observed by other means.
-        agents: The agents to learn from; by default all.
-        notes: A list to which sentences are added on what can hardly be.
+    ``mass_path`` is a file of the population's distributions, if these were observed by other
+    means; ``agents`` are those to learn from, by default all; to ``notes`` sentences are added on
+    what can hardly be.
     """
     problem, notes = asked.problem, [] if notes is None else notes
     grid, dtype = problem.grid, problem.initial.dtype
     moves = ObservedMoves(path, problem, episode=True)
     notes += moves.notes  # rows that were left out count as not seen
     table, who = moves.table, moves.who
-    check_answer(table, asked)
-    place = places_of(moves)
+    checks.check_answer(table, asked)
+    place = checks.places_of(moves)
     tracked = moves.chosen(agents)
     start, end, done = moves.positions("state"), moves.positions("next"), moves.numbers("action")
     check_actions(table.where, problem, done)
@@ -87,12 +76,12 @@ def read_episode(
     present = rows >= 0
     paid = by_agent(table.numbers("reward"), 0.0) if "reward" in table.columns else None
     integrated = paid is None and mass_path is not None
-    check_present(table, present, every_step=not integrated)
+    checks.check_present(table, present, every_step=not integrated)
     # Where rows are missing stands a legal position, so that rewards are finite; none counts.
     corner = np.asarray(grid.centres[0])
     states, ends = by_agent(start, corner), by_agent(end, corner)
     actions = by_agent(done, np.asarray(problem.actions.rest))
-    check_continuity(table, grid, states, ends, rows)
+    checks.check_continuity(table, grid, states, ends, rows)
     # An agent that lacks a row is where its last step ended.
     places = np.concatenate([states, ends[:, -1:]], axis=1)
     places[:, 1:-1] = np.where(present[:, 1:, None], places[:, 1:-1], ends[:, :-1])
@@ -110,8 +99,8 @@ def read_episode(
         mass = jnp.asarray(read_mass(mass_path, problem, notes), dtype=dtype)
     count = int(known[:, 0].sum()) if mass_path is None else None
     if mass_path is None:
-        notes += notes_on_sample(np.asarray(mass, dtype=float), known.sum(axis=0))
-    notes += notes_on_start(asked.start, np.asarray(mass[0], dtype=float), count)
+        notes += checks.notes_on_sample(np.asarray(mass, dtype=float), known.sum(axis=0))
+    notes += checks.notes_on_start(asked.start, np.asarray(mass[0], dtype=float), count)
     if problem.hides_reward and paid is not None:
         rewards = jnp.asarray(_mean(paid, present), dtype=dtype)
         if problem.pay_end:
@@ -125,25 +114,20 @@ def read_episode(
         rewards = mean_rewards(problem, *inputs, mass)
         if paid is not None:
             was_paid = _mean(paid, present)
-            notes += notes_on_rewards(np.asarray(rewards[: problem.horizon]), was_paid)
+            notes += checks.notes_on_rewards(np.asarray(rewards[: problem.horizon]), was_paid)
             rewards = rewards.at[: problem.horizon].set(was_paid)
     if not integrated:  # those are paid nothing until they arrive
         rewards = rewards * jnp.asarray(free[: len(rewards)], dtype=dtype)
-    seen = present[tracked]
-    earned = None if paid is None or not problem.hides_reward else paid[tracked].astype(dtype)
-    return Episode(
-        states=jnp.asarray(states[tracked]),
-        actions=jnp.asarray(actions[tracked]),
-        next_states=jnp.asarray(ends[tracked]),
-        stopped=jnp.asarray(by_agent(stopped_axes(problem, start, end), False)[tracked]),
-        mass=mass,
-        rewards=rewards,
-        earned=None if earned is None else jnp.asarray(earned),
-        present=None if seen.all() else jnp.asarray(seen),
-        carried=None
-        if problem.trips is None
-        else jnp.asarray(by_agent(moves.carried, False)[tracked]),
-    )
+    observed = {"states": states, "actions": actions, "next_states": ends}
+    observed["stopped"] = by_agent(stopped_axes(problem, start, end), False)
+    if paid is not None and problem.hides_reward:
+        observed["earned"] = paid.astype(dtype)
+    if not present[tracked].all():
+        observed["present"] = present
+    if problem.trips is not None:
+        observed["carried"] = by_agent(moves.carried, False)
+    of_tracked = {name: jnp.asarray(array[tracked]) for name, array in observed.items()}
+    return Episode(mass=mass, rewards=rewards, **of_tracked)
 
 
 def _under_way(

@@ -32,12 +32,7 @@ from .tables import Rows, Table
 
 @dataclass(frozen=True)
 class Log:
-    """What was read from a log.
-
-    Attributes:
-        data: Its transitions, in an order that does not depend on that of the rows.
-        notes: What was left out or assumed, in words.
-    """
+    """Transitions of a log, in an order that does not depend on that of the rows, and notes."""
 
     data: Transitions
     notes: tuple[str, ...]
@@ -72,23 +67,19 @@ def read_log(
 ) -> Log:
     """Reads a log; raises and names row, column and remedy if it cannot be right.
 
-    Args:
-        path: The file of agents.
-        problem: What is known of the system.
-        mass_path: A file of the population's distributions, if these are known.
-        agents: The agents to learn from; by default all.
+    ``mass_path`` is a file of the population's distributions, if these are known; ``agents`` are
+    those to learn from, by default all.
     """
     moves = ObservedMoves(Path(path), problem, episode=False)
     table, agent, notes = moves.table, moves.agent, list(moves.notes)
-    # Columns that say when a row was seen: all of the first, one of the second.
-    groups, clocks = ("run", "episode"), ("time", "step")
-    clock = next((name for name in clocks if name in table.columns), "")
-    if not clock:
+    clocks = [name for name in ("time", "step") if name in table.columns]
+    if not clocks:
         raise UserError(
             f"{table.path}: expected a column time or step, got {', '.join(table.columns)}; say "
             "when each row was seen"
         )
-    times = _times(table, [*(name for name in groups if name in table.columns), clock])
+    groups = [name for name in ("run", "episode") if name in table.columns]
+    times = _times(table, [*groups, clocks[0]])
     # By time, then by agent, so that the order of the rows does not matter.
     order = np.lexsort((agent, times.moment))
     _check_once(table, times, agent, order)
@@ -115,17 +106,12 @@ def read_log(
         mass, moment = _from_agents(problem, places, times, start, notes)
     else:
         mass, moment = _from_file(Path(mass_path), problem, table, times, start)
-    data = as_transitions(
-        problem,
-        places[start],
-        actions,
-        ends,
-        mass=mass,
-        moment=moment,
-        step=_steps(problem, times, start),
-        earned=table.numbers("reward", start) if problem.hides_reward else None,
-    )
-    return Log(data, tuple(notes))
+    steps = times.time[start]
+    # Only if the log counts them as episodes of the problem do.
+    counted = times.columns[-1] == "step" and bool(((steps >= 0) & (steps < problem.horizon)).all())
+    earned = table.numbers("reward", start) if problem.hides_reward else None
+    known = {"mass": mass, "moment": moment, "step": steps if counted else None, "earned": earned}
+    return Log(as_transitions(problem, places[start], actions, ends, **known), tuple(notes))
 
 
 def _times(table: Table, columns: list[str]) -> _Times:
@@ -140,13 +126,6 @@ def _times(table: Table, columns: list[str]) -> _Times:
     pairs = np.stack([rank, time], axis=-1)
     _, first, moment = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     return _Times(columns, group, rank, time, moment.reshape(-1), first)
-
-
-def _steps(problem: Problem, times: _Times, start: Rows) -> np.ndarray | None:
-    """Numbers of the steps, if the log counts them as episodes of the problem do."""
-    steps = times.time[start]
-    counts = times.columns[-1] == "step" and bool(np.all((steps >= 0) & (steps < problem.horizon)))
-    return steps if counts else None
 
 
 def _check_once(table: Table, times: _Times, agent: np.ndarray, order: Rows) -> None:

@@ -48,8 +48,20 @@ class ObservedMoves:
         ends = episode or any(column in columns for column in self._names("next"))
         named = [*self._names("state"), *self._names("action"), *(self._names("next") * ends)]
         self.table.require(["agent", *(["step"] if episode else []), *named])
-        self._check_sizes()
-        self._check_rewards(["reward", *(["end_reward"] if episode and problem.pay_end else [])])
+        for name in ("state", "next", "action"):
+            size = len(self._names(name))
+            if f"{name}_{size}" in columns:
+                raise UserError(
+                    f"{path}: expected {size} columns {name}_0, ..., got {name}_{size} as well; "
+                    "tell data of this problem only"
+                )
+        paid = ["reward", *(["end_reward"] if episode and problem.pay_end else [])]
+        missing = [column for column in paid if column not in columns]
+        if problem.hides_reward and missing:
+            raise UserError(
+                f"{path}: the column {missing[0]} is missing; the problem hides its reward, so the "
+                "file must say what agents were paid"
+            )
         labels = self.table.labels("agent")
         self.who = sorted(set(labels), key=by_number)
         number = {name: i for i, name in enumerate(self.who)}
@@ -86,24 +98,6 @@ class ObservedMoves:
     def _names(self, name: str) -> list[str]:
         axes = self.problem.actions.dim if name == "action" else self.problem.grid.dim
         return [f"{name}_{axis}" for axis in range(axes)]
-
-    def _check_sizes(self) -> None:
-        """Raises if there are positions or actions of more axes than the problem has."""
-        for name in ("state", "next", "action"):
-            size = len(self._names(name))
-            if f"{name}_{size}" in self.table.columns:
-                raise UserError(
-                    f"{self.table.path}: expected {size} columns {name}_0, ..., got {name}_{size} "
-                    "as well; tell data of this problem only"
-                )
-
-    def _check_rewards(self, needed: Sequence[str]) -> None:
-        missing = [column for column in needed if column not in self.table.columns]
-        if self.problem.hides_reward and missing:
-            raise UserError(
-                f"{self.table.path}: the column {missing[0]} is missing; the problem hides its "
-                "reward, so the file must say what agents were paid"
-            )
 
     def _trips(self) -> Bool[np.ndarray, "rows"]:
         table, trips = self.table, self.problem.trips
@@ -153,12 +147,9 @@ def _with_positions(table: Table, problem: Problem) -> tuple[Table, tuple[str, .
             "of longitude and latitude"
         )
     names = {f"{name}_{axis}": pair[axis] for name, pair in given.items() for axis in range(2)}
-    found = replace(table, columns=columns, shown=names)
-    if near.all():
-        return found, ()
-    left = len(table) - len(kept)
+    found, left = replace(table, columns=columns, shown=names), len(table) - len(kept)
     note = f"{left:,} of {len(table):,} rows were left out, because they are not on the map"
-    return found.only(kept), (note,)
+    return (found.only(kept), (note,)) if left else (found, ())
 
 
 def _located(
@@ -178,13 +169,9 @@ def _located(
     table.require(pair)
     points = np.stack([table.numbers(column) for column in pair], axis=-1)
     for axis, most in enumerate((180.0, 89.0)):
-        wrong = np.abs(points[:, axis]) > most
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise UserError(
-                f"{table.where(row, pair[axis])}: expected degrees from -{most:g} to {most:g}, got "
-                f"{points[row, axis]:g}; check the order of longitude and latitude"
-            )
+        remedy = "check the order of longitude and latitude"
+        degrees = f"degrees from -{most:g} to {most:g}"
+        table.refuse(np.abs(points[:, axis]) > most, pair[axis], degrees, remedy)
     return city.onto_streets(city.to_plane(points[:, 0], points[:, 1]))
 
 
@@ -240,21 +227,11 @@ def distributions(
     columns = cell_columns(grid)
     cells = np.stack([table.integers(column) for column in columns], axis=-1)
     mass = table.numbers("mass")
-    outside = (cells < 0) | (cells >= np.asarray(grid.shape))
-    if outside.any():
-        row, axis = (int(i) for i in np.argwhere(outside)[0])
-        raise UserError(
-            f"{table.where(row, columns[axis])}: expected a cell from 0 to {grid.shape[axis] - 1}, "
-            f"got {cells[row, axis]}; count cells from 0"
-        )
+    for axis, (column, size) in enumerate(zip(columns, grid.shape, strict=True)):
+        outside = (cells[:, axis] < 0) | (cells[:, axis] >= size)
+        table.refuse(outside, column, f"a cell from 0 to {size - 1}", "count cells from 0")
     index = grid.index_table[tuple(cells.T)]
-    odd = (mass < 0) | ((index < 0) & (mass != 0))
-    if odd.any():
-        row = int(np.argmax(odd))
-        raise UserError(
-            f"{table.where(row, 'mass')}: expected 0 or more, and none in walls, got {mass[row]} "
-            f"in the {'wall' if index[row] < 0 else 'cell'} {tuple(cells[row].tolist())}; repair it"
-        )
+    table.refuse((mass < 0) | ((index < 0) & (mass != 0)), "mass", "0 or more, and none in walls")
     free = np.flatnonzero(index >= 0)
     place = moment[free] * grid.n_cells + index[free]
     twice = np.bincount(place) > 1

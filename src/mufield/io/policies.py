@@ -8,7 +8,6 @@ unless that gives the same document.
 import dataclasses
 import itertools
 import json
-import math
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -30,8 +29,7 @@ from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
 from ..policies.encoders import ENCODERS, position_size
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
-from ..space.grid import Grid
-from ..space.nodes import Nodes
+from .grids import grid_entries, read_grid
 from .sealed import Sealed, read_sealed, require, write_sealed
 
 POLICY_FORMAT = 2
@@ -134,25 +132,6 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return {"policy": kind, "horizon": horizon, "stacked": list(_leaves(by_step))}, arrays
 
 
-def grid_entries(grid: Grid) -> dict[str, Any]:
-    """A grid as JSON can hold it; the wall mask is packed into bits, in hexadecimal.
-
-    Of nodes also their names and successors.
-    """
-    more: dict[str, Any] = {}
-    if isinstance(grid, Nodes):
-        listed = None if grid.successors is None else grid.successors.tolist()
-        more = {"names": list(grid.names), "successors": listed}
-    return {
-        "lower": list(grid.lower),
-        "upper": list(grid.upper),
-        "shape": list(grid.shape),
-        "periodic": list(grid.periodic),
-        "walls": np.packbits(grid.walls).tobytes().hex(),
-        **more,
-    }
-
-
 def leaf_name(path: Any) -> str:
     """Name of an array in a pytree: the path to it, joined by dots."""
     return keystr(path, simple=True, separator=".")
@@ -229,7 +208,7 @@ def _check_shapes(policy: AbstractPolicy, found: Mapping[str, tuple[int, ...]]) 
 
 
 def _table(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> TablePolicy:
-    grid = _grid(about["grid"]) if "grid" in about else None
+    grid = read_grid(about["grid"]) if "grid" in about else None
     return TablePolicy(arrays["actions"], arrays["weights"], grid)
 
 
@@ -243,7 +222,7 @@ def _network(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkPoli
     if word not in ENCODERS:
         raise UserError(f"expected one of the encoders {sorted(ENCODERS)}, got {word!r}")
     mu, box = ENCODERS[word](**settings), Box(**about["actions"])
-    known: dict[str, Any] = {"mu": mu, "grid": _grid(about["grid"]), "points": about["points"]}
+    known: dict[str, Any] = {"mu": mu, "grid": read_grid(about["grid"]), "points": about["points"]}
     return NetworkPolicy(hidden=hidden, box=box, **first, **known)
 
 
@@ -268,19 +247,6 @@ def _own(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> AbstractPolicy:
     for name, value in values.items():
         object.__setattr__(policy, name, value)
     return policy
-
-
-def _grid(about: Mapping[str, Any]) -> Grid:
-    if "names" in about:
-        listed = about["successors"]
-        return Nodes(about["names"], successors=None if listed is None else np.array(listed, int))
-    count, bits = math.prod(about["shape"]), np.frombuffer(bytes.fromhex(about["walls"]), np.uint8)
-    # Before unpacking: a wrong shape must not reserve memory.
-    if len(bits) != (count + 7) // 8:
-        raise UserError(f"expected walls for {count} cells, got {8 * len(bits)} bits")
-    walls = np.unpackbits(bits, count=count).astype(bool).reshape(about["shape"])
-    box = (about["lower"], about["upper"], about["shape"])
-    return Grid.box(*box, periodic=about["periodic"], walls=walls)
 
 
 def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:

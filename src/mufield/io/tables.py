@@ -72,20 +72,21 @@ class Table:
         if len(self) == 0:
             raise UserError(f"{self.path}: expected at least one row, got none; check the file")
 
+    def refuse(self, bad: Any, column: str, expected: str, remedy: str = "repair it") -> None:
+        """Raises if a row of a column is bad, and says what it holds."""
+        if np.any(bad):
+            row = int(np.argmax(bad))
+            where, found = self.where(row, column), reprlib.repr(self.columns[column][row])
+            raise UserError(f"{where}: expected {expected}, got {found}; {remedy}")
+
     def numbers(self, column: str, rows: Rows | None = None) -> np.ndarray:
         """A column, or some of its rows: finite numbers that single precision can hold."""
-        stored = self.columns[column]
-        chosen = np.arange(len(stored)) if rows is None else rows
-        values = np.array([as_number(stored[row]) for row in chosen.tolist()])
-        largest = float(np.finfo(np.float32).max)
-        bad = ~(np.abs(values) <= largest)
-        if bad.any():
-            row = int(chosen[np.argmax(bad)])
-            raise UserError(
-                f"{self.where(row, column)}: expected a finite number, got "
-                f"{reprlib.repr(stored[row])}; repair it, or leave the row out"
-            )
-        return values
+        values = np.zeros(len(self))
+        chosen = np.arange(len(self)) if rows is None else rows
+        values[chosen] = [as_number(self.columns[column][row]) for row in chosen.tolist()]
+        bad = ~(np.abs(values) <= np.finfo(np.float32).max)
+        self.refuse(bad, column, "a finite number", "repair it, or leave the row out")
+        return values[chosen]
 
     def times(self, column: str) -> np.ndarray:
         """A column of times: numbers in any unit, or dates with times, which become seconds.
@@ -93,7 +94,7 @@ class Table:
         Numbers, times with a zone and times without one cannot be compared, so a column has one of
         these kinds only.
         """
-        stored, kinds = self.columns[column], {"number": -1, "zone": -1, "no zone": -1}
+        stored, kinds = self.columns[column], dict[str, Any]()
         values = np.full(len(stored), np.nan)
         for row, value in enumerate(stored):
             number, when = as_number(value), None
@@ -103,14 +104,12 @@ class Table:
                 kind = "zone" if when.tzinfo else "no zone"
                 values[row] = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
             else:
-                raise UserError(
-                    f"{self.where(row, column)}: expected a number, or {DATES}, got "
-                    f"{reprlib.repr(value)}; repair it, or leave the row out"
-                )
-            kinds[kind] = row if kinds[kind] < 0 else kinds[kind]
-        seen = {kind: stored[row] for kind, row in kinds.items() if row >= 0}
-        if len(seen) > 1:
-            one, other, *_ = map(repr, seen.values())
+                continue
+            kinds.setdefault(kind, value)
+        remedy = "repair it, or leave the row out"
+        self.refuse(np.isnan(values), column, f"a number, or {DATES}", remedy)
+        if len(kinds) > 1:
+            one, other, *_ = map(repr, kinds.values())
             raise UserError(
                 f"{self.path}, column {self.shown.get(column, column)}: expected times of one kind,"
                 f" got {one} and {other}; write all as numbers, all with their zone, or all without"
@@ -121,35 +120,22 @@ class Table:
         """A column of whole numbers."""
         values = self.numbers(column)
         # Beyond it, double precision skips whole numbers.
-        most = 2.0**53
-        odd = (values != np.round(values)) | (np.abs(values) > most)
-        if odd.any():
-            row = int(np.argmax(odd))
-            raise UserError(
-                f"{self.where(row, column)}: expected a whole number, got "
-                f"{self.columns[column][row]!r}; repair it"
-            )
+        odd = (values != np.round(values)) | (np.abs(values) > 2.0**53)
+        self.refuse(odd, column, "a whole number")
         return values.astype(np.int64)
 
     def labels(self, column: str) -> list[str]:
         """A column of names, each as `label` gives it; none may be empty."""
         names = [label(value) for value in self.columns[column]]
-        if "" in names:
-            where = self.where(names.index(""), column)
-            raise UserError(f"{where}: expected a name or number, got none; fill it in")
+        self.refuse([not name for name in names], column, "a name or number", "fill it in")
         return names
 
-    def flags(self, column: str, rows: Rows | None = None) -> np.ndarray:
-        """A column, or some of its rows, of truth values: 0, 1, true or false."""
-        chosen = range(len(self)) if rows is None else rows.tolist()
-        names = [label(self.columns[column][row]).lower() for row in chosen]
-        for row, name in zip(chosen, names, strict=True):
-            if name not in ("0", "1", "0.0", "1.0", "true", "false"):
-                raise UserError(
-                    f"{self.where(row, column)}: expected 0 or 1, got "
-                    f"{self.columns[column][row]!r}; repair it"
-                )
-        return np.array([name in ("1", "1.0", "true") for name in names])
+    def flags(self, column: str) -> np.ndarray:
+        """A column of truth values: 0, 1, true or false."""
+        words = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+        values = [words.get(label(each).lower(), -1) for each in self.columns[column]]
+        self.refuse(np.less(values, 0), column, "0 or 1")
+        return np.array(values, dtype=bool)
 
 
 DATES = "a date and time such as 2026-03-01T08:15:00, 2026-03-01 08:15 or 03/01/2026 08:15:00 AM"

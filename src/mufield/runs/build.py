@@ -54,7 +54,7 @@ class Setup:
 
 
 def build(config: RunConfig, imports: str | None = None) -> Setup:
-    """Builds a run's problem, system and learner.
+    """Builds a run's problem, system and learner; writes out defaults of the reward's model.
 
     ``imports`` is the user's own file, to be executed, and where it is now. Without it, the one
     that the configuration names is executed only if the user asked for it before (`trust`).
@@ -63,28 +63,19 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
     known = _known(config, imports)
     config = resolve(config) if config.model is None else config
     problem, family = problem_of(known), _family(config)
+    rewards = _reward_family(config, problem, family)
+    if rewards is not None:
+        config = dataclasses.replace(config, reward_options=_settings(rewards))
     learner = M3UCRL(
         for_population(problem, config.population),
         family,
         _planner(config),
         optimism=_optimism(config),
         random_first=config.first == "random",
-        reward_family=_reward_family(config, problem, family),
+        reward_family=rewards,
         pessimism=_pessimism(config, problem),
     )
     return Setup(config, problem, known if isinstance(known, AbstractSystem) else None, learner)
-
-
-def with_reward_options(setup: Setup) -> Setup:
-    """The setup with the defaults of the reward's model written out, if it has one.
-
-    Only a problem says whether its reward is hidden, and `resolve` builds no problem.
-    """
-    family = setup.learner.reward_family
-    if family is None:
-        return setup
-    full = dataclasses.replace(setup.config, reward_options=_settings(family))
-    return dataclasses.replace(setup, config=full)
 
 
 def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
@@ -98,13 +89,13 @@ def resolve(config: RunConfig) -> RunConfig:
     if config.model is None:
         on_nodes = problem_of(make(config.environment, **config.options)).on_nodes
         config = dataclasses.replace(config, model="counts" if on_nodes else "gp")
-    known = find(config.environment).options
+    known, planner = find(config.environment).options, _planner(config)
     own = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     return dataclasses.replace(
         config,
         options=_plain(own | config.options),
         model_options=_settings(_family(config)),
-        planner_options=_planner_settings(_planner(config)),
+        planner_options=_settings(getattr(planner, "policy", None)) | _settings(planner),
     )
 
 
@@ -165,12 +156,6 @@ def _planner(config: RunConfig) -> AbstractPlanner:
     names = [each.name for each in dataclasses.fields(kind) if each.name in options]
     own = {name: options.pop(name) for name in names}
     return _make(GradientPlanner, options, what, policy=_make(kind, own, what))
-
-
-def _planner_settings(planner: AbstractPlanner) -> dict[str, Any]:
-    if not isinstance(planner, GradientPlanner):
-        return _settings(planner)
-    return _settings(planner.policy) | _settings(planner)
 
 
 def _optimism(config: RunConfig) -> AbstractOptimism:
@@ -260,8 +245,9 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
 
 
 def _settings(made: Any) -> dict[str, Any]:
-    """The fields of a dataclass object, as a configuration has them."""
-    return _plain({each.name: getattr(made, each.name) for each in dataclasses.fields(made)})
+    """The fields of a dataclass object, as a configuration has them; none of nothing."""
+    names = [] if made is None else [each.name for each in dataclasses.fields(made)]
+    return _plain({name: getattr(made, name) for name in names})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

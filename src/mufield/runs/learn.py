@@ -8,7 +8,7 @@ from typing import Any
 from .._progress import progress_bar
 from ..errors import UserError
 from ..learning.metrics import bar_figures
-from .build import Setup, build, resolve, with_reward_options
+from .build import Setup, build, resolve
 from .config import RunConfig, read_config
 from .session import open_run
 from .store import RunStore, check_vacant
@@ -26,7 +26,7 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
     if full.imports is not None and full.imports.endswith(".py"):
         # So that the run can be resumed from anywhere.
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
-    setup = with_reward_options(build(full))
+    setup = build(full)
     if simulated and setup.system is None:
         raise UserError(
             f"{config.environment!r} is a problem without a simulator, which cannot be trained "
@@ -63,7 +63,7 @@ def learn_run(
     check: Callable[[], None] | None = None,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Goes on with a run on a simulator until it has a number of episodes.
+    """Goes on with a run on a simulator until it has a number of episodes; returns all metrics.
 
     Args:
         directory: A run that `new_run` began, however it was stopped since.
@@ -72,9 +72,6 @@ def learn_run(
         imports: The user's own file, if it is no longer where it was when the run began.
         check: Called before each episode; it may raise to stop.
         progress: Whether to show a bar with the figures of the last episode.
-
-    Returns:
-        The metrics of all episodes.
     """
     if episodes is not None and episodes < 1:
         raise UserError(f"expected at least one episode, got {episodes}")

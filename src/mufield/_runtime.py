@@ -13,16 +13,10 @@ from platformdirs import user_cache_path
 def enable_compilation_cache() -> Path | None:
     """Keep compiled programs on disk, so that later starts need not compile them again.
 
-    `learn`, `plan` and all commands call this. The cache lies in the user's cache directory. The
-    environment variable ``MUFIELD_COMPILATION_CACHE`` chooses another directory, or none if it is
-    ``off``. A cache that the user configured in JAX is left alone. A directory that cannot be
-    written is no error, only a slower start. When the process ends, programs that were not used for
-    longest are removed if all together take more than 500 MB.
-
-    JAX is not imported for this, so that commands which compute nothing start at once.
-
-    Returns:
-        The directory, or None when JAX's configuration was left as it was.
+    `learn`, `plan` and all commands call this; JAX is not imported for it. The cache lies in the
+    user's cache directory, or in the one that ``MUFIELD_COMPILATION_CACHE`` names; ``off`` is none.
+    A cache that the user configured in JAX is left alone. A directory that cannot be written is no
+    error, only a slower start; then, and if JAX's configuration is left alone, None is returned.
     """
     directory, (chosen, enabled) = _cache_directory(), _jax_settings()
     if directory is None or not enabled or chosen not in (None, str(directory)):

@@ -137,15 +137,10 @@ def _under_way(
 ) -> Bool[np.ndarray, "agents steps_and_end"]:
     """Which agents lack rows because a trip that began before has not ended."""
     stages = 0 if problem.trips is None else problem.trips.stages
-    riding = np.zeros((len(present), present.shape[1] + 1), dtype=bool)
-    for later in range(1, min(stages, present.shape[1] - 1) + 1):
-        # The trip began so many steps before the last one, and no row came after it.
-        begun = present & carried
-        for gap in range(1, later + 1):
-            begun[:, : present.shape[1] - gap] &= ~present[:, gap:]
-            begun[:, present.shape[1] - gap :] = False
-        riding[:, later:-1] |= begun[:, : present.shape[1] - later]
-    return riding
+    steps = np.arange(present.shape[1])
+    last = np.maximum.accumulate(np.where(present, steps, -1), axis=1)  # row at or before a step
+    begun = (last >= 0) & np.take_along_axis(carried, np.maximum(last, 0), axis=1)
+    return np.pad(begun & ~present & (steps - last <= stages), ((0, 0), (0, 1)))
 
 
 def _mean(

@@ -12,7 +12,7 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +24,6 @@ from safetensors.numpy import save as to_safetensors
 from ..errors import UserError
 from . import disk
 from .atomic import MOST_BYTES, check_file, unusable, write_bytes, write_changed
-
-Layout = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Number format and shape of each array, as in ``{"mass": ("float32", (21, 104))}``."""
 
 MOST_TEXT = 1 << 26
 """Larger files of JSON are refused: it takes many times its size in memory."""
@@ -124,16 +121,8 @@ def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind
     return len(start).to_bytes(8, "little") + start + data[8 + size :]
 
 
-def read_sealed(
-    path: Path, kind: str, *, layout: Callable[[dict[str, Any]], Layout] | None = None
-) -> Sealed:
+def read_sealed(path: Path, kind: str) -> Sealed:
     """Reads a sealed file, which may come from strangers: no code in it is run.
-
-    Args:
-        path: The file.
-        kind: What the file must be.
-        layout: From the document to the arrays that the file must hold. They are compared before
-            the checksum: the document may be damaged then.
 
     Raises:
         UserError: If the file is missing, damaged or of another kind; the message names it.
@@ -150,9 +139,6 @@ def read_sealed(
             raise TypeError("its description is no table")
         if entry["kind"] != kind:
             raise unusable(path, f"expected a {kind}, got a {entry['kind']}")
-        if layout is not None:
-            found = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
-            _check_layout(path, layout(document), found)
     except UserError:
         raise
     except (SafetensorError, KeyError, TypeError, RecursionError, ValueError) as error:
@@ -184,16 +170,6 @@ def is_a(value: Any, kind: type) -> bool:
     # The largest whole number that is read where a number is expected.
     most = 2**63 - 1
     return isinstance(value, int) and not isinstance(value, bool) and -most <= value <= most
-
-
-def _check_layout(path: Path, expected: Layout, found: Layout) -> None:
-    for name in sorted(expected.keys() | found.keys()):
-        want, got = (
-            "{} of the shape {}".format(*where[name]) if name in where else "no such array"
-            for where in (expected, found)
-        )
-        if want != got:
-            raise unusable(path, f"{name}: expected {want}, got {got}")
 
 
 def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:

@@ -27,7 +27,6 @@ from ..planning.kinds import Network, Table
 from ..planning.mirror import MirrorAscent
 from ..policies.base import Profile, checked_profile
 from ..policies.tables import random_policy
-from ..problem import Problem
 from ..runs.config import parse_config
 from ..runs.learn import learn_run, new_run
 from ..runs.surroundings import set_precision
@@ -105,10 +104,10 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
 
 def _fixed(settings: Settings, directory: Path) -> Settings:
     """Plays a policy that needs no plan: the uniform random one, or what a fleet does."""
-    policies: dict[str, Callable[[Problem], Any]]
+    policies: dict[str, Any]
     policies = {"random": random_policy, "stay": stay, "demand": towards_demand}
-    policy = policies[settings.get("policy", "random")]
-    return {"upper": None, **_played(settings, policy(simulated(settings).problem))}
+    policy = policies[settings.get("policy", "random")](simulated(settings).problem)
+    return {"upper": None, **_played(settings, policy)}
 
 
 def _fluid(settings: Settings, directory: Path) -> Settings:

@@ -97,7 +97,7 @@ def test_changes_are_refused_that_do_not_fit(day, small, tmp_path, capsys):
     part_path(run, "plans", 1, 1).unlink()
     assert "belongs to another run, episode or plan" in said(capsys, "show", run, code=2)
     part_path(run, "plans", 1, 2).unlink()
-    assert "changed 2 times within the day" in said(capsys, "show", run, code=2)
+    assert "lacks a change of its policy within the day" in said(capsys, "show", run, code=2)
 
 
 def test_a_step_can_be_planned_anew_more_than_once(day, small, tmp_path, capsys):

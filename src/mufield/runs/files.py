@@ -39,14 +39,9 @@ class RunFiles:
             path, data = self.path("episodes", number), self.data_id(number)
             record = self._read(path, LAYOUT.episode, {}, episode=number, data=data)
             self.records.append(record)
-            told = record.document.get("replans", [])
             there = [each["id"] for each in self.replans(number)]
-            if told != there:
-                raise unusable(
-                    path,
-                    f"its policy was changed {len(told)} times within the day, but plans/ has "
-                    f"{len(there)} changes for it, or others",
-                )
+            if record.document.get("replans", []) != there:
+                raise unusable(path, "plans/ lacks a change of its policy within the day, or more")
 
     @property
     def episodes(self) -> int:
@@ -107,10 +102,6 @@ class RunFiles:
             return str(self.records[number - 1].document.get("plan"))
         return str(self.read_plan_file(number)["id"])
 
-    def new_plan_id(self, number: int, policy: str, mass: np.ndarray) -> str:
-        """Names a plan by what it is: its policy's digest, where it leads, and what it knew."""
-        return short_digest(self.data_id(number), policy, digest("", {"mass": mass}))
-
     def data_id(self, number: int) -> str:
         """Names what an episode's plan knew: a digest of the run and of all that it observed."""
         before = [record.content for record in self.records[: number - 1]]
@@ -133,12 +124,7 @@ class RunFiles:
         return found
 
     def replan_id(
-        self,
-        number: int,
-        before: list[Record],
-        step: int,
-        mass: np.ndarray,
-        options: dict[str, Any],
+        self, number: int, before: list[Record], step: int, mass: np.ndarray, options: Any
     ) -> str:
         """Names a changed plan: by what it changes, when, from where, and for what problem."""
         start = digest("", {"start": np.asarray(mass[step])})

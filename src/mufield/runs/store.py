@@ -33,7 +33,7 @@ from ..learning.metrics import EpisodeMetrics
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
-from .config import RunConfig, read_config
+from .config import RunConfig, read_config, short_digest
 from .files import RunFiles
 from .history import logged_arrays, observed_arrays
 from .layout import LAYOUT, Record, part_path, read_seconds
@@ -92,8 +92,10 @@ class RunStore(RunFiles):
         """Writes the plan of the next episode."""
         number = self.episodes + 1
         document, arrays = plain(plan.profile)
-        content = digest(json.dumps(document, sort_keys=True), arrays)
-        about = {"id": self.new_plan_id(number, content, np.asarray(plan.mass))}
+        policy = digest(json.dumps(document, sort_keys=True), arrays)
+        leads = digest("", {"mass": np.asarray(plan.mass)})
+        # By what the plan is: what it knew, its policy, and where that leads.
+        about = {"id": short_digest(self.data_id(number), policy, leads)}
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
         memory = {_memory_name(path): leaf for path, leaf in leaves}
         path, more = self.path("plans", number), {"data": self.data_id(number)}

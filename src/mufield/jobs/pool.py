@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -227,5 +226,7 @@ def compute_missing(
 
 
 def _done(store: JobStore, job: Job) -> str:
-    figures = store.figures(job)
-    return f"{job.name}: done, J = {figures.get('value', figures.get('values', [nan])[-1]):.4g}"
+    found = store.find(job)
+    figures = found.figures if found else {}
+    value = figures.get("value", figures.get("values", [None])[-1])
+    return f"{job.name}: done" + ("" if value is None else f", J = {value:.4g}")

@@ -16,21 +16,14 @@ MOST_BYTES = 1 << 30
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file atomically: after a crash there is the old file or the new one."""
-    with replacing(path) as temporary:
-        disk.write_new(temporary, data)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yields where to write a file; if that succeeds, it is put in the place of ``path``.
+    """Writes a file atomically: after a crash there is the old file or the new one.
 
     A symbolic link of that name is replaced, and what it points to is left alone.
     """
     # In the same directory, because renaming is atomic only within one file system.
     temporary = path.parent / secrets.token_hex(8).join(_TEMPORARY)
     try:
-        yield temporary
+        disk.write_new(temporary, data)
         disk.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):

@@ -149,5 +149,5 @@ def test_parquet_columns_of_usual_types_are_read(tmp_path):
     np.testing.assert_array_equal(table.numbers("fare"), [12.5, 3.25])
     assert "route" not in table.columns
     assert table.columns["time"][0] == datetime(2026, 3, 1, 8, 15)
-    with pytest.raises(UserError, match="row 2, column agent: expected a name or number, got none"):
+    with pytest.raises(UserError, match="row 2, column agent: expected a name or number, got None"):
         table.labels("agent")

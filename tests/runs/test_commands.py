@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(mufield, tmp_path
 
     rows = rows_of(small.system.run(lambda s, mu, h: 0 * s, jax.random.key(0)))
     other = write(tmp_path / "other.csv", [row | {"run": "other"} for row in rows])
-    assert "belong to another run" in refused(other)
+    assert "belongs to another run" in refused(other)
     assert "no agent 9" in refused(first, "--learn-from", "9")
     assert "there is no file" in refused(tmp_path / "none.csv")
     rows[0]["state_0"], rows[0]["state_1"] = 1.5, 1.5

@@ -231,7 +231,9 @@ def distributions(
         outside = (cells[:, axis] < 0) | (cells[:, axis] >= size)
         table.refuse(outside, column, f"a cell from 0 to {size - 1}", "count cells from 0")
     index = grid.index_table[tuple(cells.T)]
-    table.refuse((mass < 0) | ((index < 0) & (mass != 0)), "mass", "0 or more, and none in walls")
+    odd = (mass < 0) | ((index < 0) & (mass != 0))
+    cell = tuple(cells[int(np.argmax(odd))].tolist())
+    table.refuse(odd, "mass", f"0 or more, and none in walls, for the cell {cell}")
     free = np.flatnonzero(index >= 0)
     place = moment[free] * grid.n_cells + index[free]
     twice = np.bincount(place) > 1

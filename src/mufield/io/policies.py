@@ -144,10 +144,10 @@ def _leaves(tree: Any) -> dict[str, Any]:
 def _read(path: str | os.PathLike[str]) -> Sealed:
     sealed = read_sealed(Path(path), "policy")
     found = sealed.document.get("version")
-    if isinstance(found, int) and found > POLICY_FORMAT:
+    if isinstance(found, int) and not 1 <= found <= POLICY_FORMAT:
         raise UserError(
-            f"{os.fspath(path)} was written by a newer mufield, in version {found} of the format, "
-            f"and this one reads up to {POLICY_FORMAT}; upgrade mufield"
+            f"{os.fspath(path)} is in version {found} of the format, perhaps of a newer mufield; "
+            f"this one reads 1 to {POLICY_FORMAT}: upgrade mufield"
         )
     require(Path(path), sealed, {"version": int, "policy": dict, "stacked": list, "info": dict})
     return sealed
@@ -158,18 +158,20 @@ def _build(
 ) -> Profile | AbstractPolicy:
     """The policy that a document describes, of the converted arrays; raises if it is not sound."""
     about, horizon, stacked = document["policy"], document["horizon"], set(document["stacked"])
+    if stacked and horizon is None:
+        raise UserError("expected a horizon, as there are arrays with one slice for each step")
+    if any(arrays[name].shape[:1] != (horizon,) for name in stacked):
+        raise UserError(f"expected {horizon} slices of arrays that differ from step to step")
     makers = {"table": _table, "network": _network, "own": _own}
-    policy = makers[about["kind"]](about, converted)
+    first = {name: each[0] if name in stacked else each for name, each in converted.items()}
+    one = makers[about["kind"]](about, first)  # constructors check the shapes of one step
+    _check_shapes(one, {name: each.shape for name, each in first.items()})
+    policy = tree_map_with_path(lambda path, _: converted[leaf_name(path)], one)
     profile: Profile | AbstractPolicy = policy
     if horizon is not None:
         mask = tree_map_with_path(lambda path, _: leaf_name(path) in stacked, policy)
         profile = Profile.stationary(policy, horizon)  # raises if that is no number of steps
         profile = Profile(*eqx.partition(policy, mask), horizon) if stacked else profile
-    elif stacked:
-        raise UserError("expected a horizon, as there are arrays with one slice for each step")
-    if any(arrays[name].shape[:1] != (horizon,) for name in stacked):
-        raise UserError(f"expected {horizon} slices of arrays that differ from step to step")
-    _check_shapes(policy, {n: array.shape[n in stacked :] for n, array in arrays.items()})
     for name, array in arrays.items():
         if array.dtype.name not in ("float32", "float64"):
             raise UserError(f"{name}: expected float32 or float64, got {array.dtype.name}")

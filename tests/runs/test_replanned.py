@@ -58,7 +58,7 @@ def test_a_day_with_another_plan_from_noon(day, small, tmp_path, capsys):
         row["policy"] = changed["policy"]
     told = tmp_path / "day.csv"
     error = said(capsys, "tell", run, write(told, rows), code=2)
-    assert f"expected {first['policy']}, got {changed['policy']}" in error
+    assert f"expected {first['policy']}, got {changed['policy']!r}" in error
     for row in rows:
         row["policy"] = changed["policy"] if row["step"] >= 1 else first["policy"]
     row = said(capsys, "tell", run, write(told, rows))

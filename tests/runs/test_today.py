@@ -117,5 +117,5 @@ def test_plans_from_different_starts_have_different_ids(begin, small, tmp_path, 
     wrong = write(tmp_path / "wrong.csv", [row | {"policy": names[1]} for row in rows])
     capsys.readouterr()
     assert cli.main(["tell", str(runs[0]), str(wrong)]) == 2
-    assert f"expected {names[0]}, got {names[1]}" in " ".join(capsys.readouterr().err.split())
+    assert f"expected {names[0]}, got {names[1]!r}" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["tell", str(runs[0]), str(write(tmp_path / "day.csv", rows))]) == 0

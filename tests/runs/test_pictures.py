@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ def run_of(config, values, directory="elsewhere", more=lambda row: {}, **changes
     rows = [row | more(row) for row in rows]
     run = object.__new__(RunFiles)
     run.directory, run.config = Path(directory), replace(config, **changes)
-    run.records = [SimpleNamespace(row=row) for row in rows]
+    run.records = [{"metrics": row} for row in rows]
     return run
 
 

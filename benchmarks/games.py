@@ -44,8 +44,7 @@ from open_spiel.python.mfg.games import factory
 from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield as mf
-from mufield.environments.four_rooms import uniform_legal
-from mufield.environments.motions import crowded
+from mufield.environments.four_rooms import MOVES, uniform_legal
 
 GAMES = mf.games
 SOLVERS = {
@@ -167,81 +166,85 @@ def anarchy(report: Report, given: argparse.Namespace) -> None:
     report.claim("exploitability with tolls, by gap", worst, 0.01, side="at most")
 
 
-def crossing() -> Any:
-    """All agents of the lower left room want into the upper right one; crowds slow down."""
-    grid = mf.Grid.from_map(mf.FOUR_ROOMS)
+def crossing() -> tuple[Any, Any]:
+    """The four rooms as nodes: all of the lower left room want into the upper right one.
 
-    def reward(state: Any, action: Any, mu: Any) -> Any:
-        return jax.nn.sigmoid(4.0 * (jnp.min(state) - 6.0)) - 0.02 * jnp.sum(action**2)
+    The more agents are in a cell, the more seldom one gets away from it, so that doors fill up.
+    """
+    grid = mf.Grid.from_map(mf.FOUR_ROOMS)
+    ends = np.asarray(grid.cell_index(grid.free_cells[:, None] + np.array(MOVES)))
+    after = jnp.asarray(np.where(ends < 0, np.arange(grid.n_cells)[:, None], ends))
+    goal = jnp.asarray(1.0 * np.all(grid.centres > 6.0, axis=1))
+    begin = np.all(grid.centres < np.array([5.0, 4.0]), axis=1)
+
+    def motion(node: Any, action: Any, mu: Any) -> Any:
+        free = 0.05 + 0.85 * jnp.exp(-30.0 * mu.here)
+        stay = jnp.zeros_like(mu.mass).at[node].add(1.0 - free)
+        return stay.at[after[node, action]].add(free)
 
     problem = mf.Problem(
-        grid=grid,
-        actions=mf.Box(-1.0, 1.0, dim=2),
-        reward=reward,
-        horizon=20,
-        # Nearer to the lower door than to the left one.
-        initial=mf.from_density(grid, 1.0 * np.all(grid.centres < np.array([5.0, 4.0]), axis=1)),
-        noise=0.25,
-        max_move=1.0,
+        space=mf.Nodes(grid.n_cells, positions=grid.centres),
+        actions=["up", "left", "stay", "right", "down"],
+        reward=lambda node, action, mu: goal[node] - 0.01 * (action != 2),
+        horizon=25,
+        initial=begin / begin.sum(),
         pay_end=True,
     )
-    return mf.SimulatedSystem(problem, crowded)
+    return grid, mf.SimulatedSystem(problem, motion)
 
 
 def doors(report: Report, given: argparse.Namespace) -> None:
     """Two ways through the four rooms."""
-    system = crossing()
-    flow, motion = system.reveal()
-    moves = mf.MoveFlow(flow, motion, system.problem.actions.points(3), interpolate=False)
-    found = GAMES.anarchy(moves, mf.MirrorAscent(sweeps=given.sweeps), GAMES.MirrorDescent(300))
-    paid = found.under(found.tolls)
-    policies = {
-        "optimum": (found.optimum.profile, found.optimum.value),
-        "equilibrium": (found.equilibrium.profile, found.equilibrium.value),
-        "equilibrium with tolls": (paid.profile, paid.value),
-    }
-    flows = {name: flow.rollout(policy, motion).mass for name, (policy, _) in policies.items()}
-    first, second = (system.problem.grid.index_at(*door) for door in ((5, 2), (2, 5)))
-    for name, mass in flows.items():
-        through = float(jnp.sum(mass[:, first])), float(jnp.sum(mass[:, second]))
-        report.row(
-            f"doors, {name}: J; agent steps in the lower and in the left door",
-            f"{float(policies[name][1]):.4f}; {through[0]:.3f}, {through[1]:.3f}",
-        )
-    gains = float(found.equilibrium.exploitability), float(paid.exploitability)
-    report.row("doors: exploitability without and with tolls", f"{gains[0]:.2g}, {gains[1]:.2g}")
-    report.row(
-        "doors: price of anarchy, closed by tolls", f"{found.price:.2%}, {found.closed(paid):.1%}"
-    )
-    report.claim(
-        "doors: exploitability with tolls, by gap", found.left / found.gap, 0.01, side="at most"
-    )
+    with jax.enable_x64(True):
+        grid, system = crossing()
+        moves = mf.MoveFlow(*system.reveal())
+        settings = mf.MirrorAscent(sweeps=given.sweeps), GAMES.MirrorDescent(400)
+        found = GAMES.anarchy(moves, *settings)
+        paid = found.under(found.tolls)
+        flows = {
+            "optimum": (moves.rollout(found.optimum.weights).mass, found.optimum.value),
+            "equilibrium": (found.equilibrium.mass, found.equilibrium.value),
+            "equilibrium with tolls": (paid.mass, paid.value),
+        }
+        first, second = (grid.index_at(*door) for door in ((5, 2), (2, 5)))
+        for name, (mass, value) in flows.items():
+            through = float(jnp.sum(mass[:, first])), float(jnp.sum(mass[:, second]))
+            report.row(
+                f"doors, {name}: J; steps that an agent stands in the lower, in the left door",
+                f"{float(value):.4f}; {through[0]:.3f}, {through[1]:.3f}",
+            )
+        gains = float(found.equilibrium.exploitability), float(paid.exploitability)
+        report.row("doors: exploitability without, with tolls", f"{gains[0]:.2g}, {gains[1]:.2g}")
+        report.row("doors: price of anarchy", f"{found.price:.2%}")
+        report.row("doors: closed by tolls", f"{found.closed(paid):.1%}")
+        left = found.left / found.gap
+        report.claim("doors: exploitability with tolls, by gap", left, 0.01, side="at most")
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        titles = {name: f"{name}: J = {float(policies[name][1]):.2f}" for name in flows}
-        _draw_doors(given.out / "games.png", system.problem.grid, flows, titles, found.tolls)
+        _draw_doors(given.out / "games", grid, flows, found.tolls)
 
 
-def _draw_doors(path: Any, grid: Any, flows: Any, titles: Any, prices: Any) -> None:
+def _draw_doors(path: Any, grid: Any, flows: Any, prices: Any) -> None:
+    """The population in the middle of the episode under each policy, and the tolls of that time."""
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
     from mufield import viz
 
-    step = 6
-    figure = Figure(figsize=(16, 3.6), layout="compressed")
+    times = slice(5, 13)
+    figure = Figure(figsize=(15, 3.4), layout="compressed")
     panels = figure.subplots(1, 4)
-    for axes, (name, mass) in zip(panels, flows.items(), strict=False):
-        viz.draw_field(axes, grid, jnp.mean(mass, axis=0), title=titles[name])
-    paid = prices.from_zero().prices[step]
-    used = prices.mass[step] > 1e-4
-    viz.draw_field(
-        panels[3],
-        grid,
-        jnp.where(used, paid, 0.0),
-        title=f"toll at step {step}",
-        labels=viz.Labels(mass="price of a step in the cell"),
-    )
-    viz.save_figure(figure, path)
+    shown = [np.asarray(mass[times]).mean(axis=0) for mass, _ in flows.values()]
+    norm = Normalize(0.0, max(float(each.max()) for each in shown))
+    for axes, mass, (name, (_, value)) in zip(panels[:3], shown, flows.items(), strict=True):
+        title = f"{name}: J = {float(value):.2f}"
+        last = axes is panels[2]
+        viz.draw_field(axes, grid, mass, title=title, norm=norm, colour_bar=last)
+    paid, used = np.asarray(prices.from_zero().prices[times]), np.asarray(prices.mass[times])
+    mean = (paid * used).sum(axis=0) / np.maximum(used.sum(axis=0), 1e-9)
+    labels = viz.Labels(mass="price of a step in the cell")
+    viz.draw_field(panels[3], grid, mean, title="tolls", labels=labels)
+    viz.save_figure(figure, path, kinds=("png",))
 
 
 def _quarters(grid: Any) -> np.ndarray:
@@ -355,7 +358,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--systems", default="four-rooms,rooms-wind,rooms-crowded,hall-vortex", help="to learn"
     )
-    parser.add_argument("--sweeps", type=int, default=600, help="of the optimum of ``doors``")
+    parser.add_argument("--sweeps", type=int, default=2000, help="of the optimum of ``doors``")
     sections = (equal, known, anarchy, doors, projected, obedience, speed, learned)
     run_sections(
         "games",

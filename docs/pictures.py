@@ -3,7 +3,8 @@
 python docs/pictures.py                # all, about five minutes on two cores
 python docs/pictures.py rooms taxis    # some of them
 
-`images/taxis-population.png` is what `benchmarks/fleet.py population --out DIR` draws.
+`images/games.png` is what `benchmarks/games.py doors --out DIR` draws, and
+`images/taxis-population.png` what `benchmarks/fleet.py population --out DIR` draws.
 """
 
 import shutil

@@ -85,7 +85,7 @@ def test_changes_are_refused_that_do_not_fit(day, small, tmp_path, capsys):
         capsys, "ask", run, "--start", places, "--step", 1, "--options", "horizon=4", code=2
     )
     assert "must have the horizon of the learner's, 3, got 4" in today
-    assert not (run / "replans").exists() or not list((run / "replans").iterdir())
+    assert not part_path(run, "plans", 1, 1).exists()
     said(capsys, "ask", run, "--start", places, "--step", 1)
     write(places, [{"agent": 0, "state_0": 0.5, "state_1": 0.5}])
     second = said(capsys, "ask", run, "--start", places, "--step", 2)
@@ -128,9 +128,9 @@ def test_nothing_to_change_before_a_plan(begin, tmp_path, capsys):
 def test_killed_between_the_two_files_of_a_change(day, capsys):
     run, places, first = day
     changed = said(capsys, "ask", run, "--start", places, "--step", 1)
-    path = part_path(run, "plans", 1, 1)
-    policy, plan = path.with_suffix(".policy").read_bytes(), path.read_bytes()
+    path, policy = part_path(run, "plans", 1, 1), part_path(run, "policies", 1, 1)
+    before = [each.read_bytes() for each in (path, policy)]
     path.unlink()
     assert said(capsys, "ask", run)["policy"] == first["policy"]
     assert said(capsys, "ask", run, "--start", places, "--step", 1) == changed
-    assert (path.with_suffix(".policy").read_bytes(), path.read_bytes()) == (policy, plan)
+    assert [each.read_bytes() for each in (path, policy)] == before

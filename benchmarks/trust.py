@@ -340,7 +340,7 @@ def trained(server: "Server", place: Path) -> None:
 SUBJECTS = {
     "train": Subject(nothing, train, resume, "run/config.json"),
     "new": Subject(nothing, new, begin_once, "run/lock"),
-    "replan": Subject(ask_first, replan, lambda place: [replan(place)], "run/replans/*"),
+    "replan": Subject(ask_first, replan, lambda place: [replan(place)], "run/policies/0001-*"),
     "tell": Subject(ask_first, tell, tell_and_ask, "run/episodes/0001.safetensors"),
     "export": Subject(trained, export, lambda place: [export(place)], "robot/*"),
     "compare": Subject(nothing, compare, lambda place: [compare(place)], "comparison/lock"),

@@ -7,7 +7,7 @@ used.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from .errors import UserError
 from .space.grid import Grid
 from .space.measure import MeanField
 from .space.move import Move
+
+T = TypeVar("T", bound=eqx.Module)
 
 Motion = Callable[[State, Action, MeanField], Target]
 """The law of motion f(s, a, mu) of one agent (eq. transitionDynamics), without noise.
@@ -42,6 +44,21 @@ class HiddenReward(eqx.Module):
             "the reward is hidden: it is known to the true system alone; learn it with M3UCRL, "
             "or, where the system is simulated, take the flow of system.reveal(), which has it"
         )
+
+
+def with_fields(module: T, **fields: Any) -> T:
+    """A module with other values of some fields, which are not checked; may be compiled."""
+
+    def chosen(each: Any) -> list[Any]:
+        return [getattr(each, name) for name in fields]
+
+    old = chosen(module)
+    return eqx.tree_at(
+        chosen,
+        module,
+        list(fields.values()),
+        is_leaf=lambda node: node is None or any(node is each for each in old),
+    )
 
 
 class AbstractLifted(eqx.Module):

@@ -21,6 +21,7 @@ from .interfaces import (
     Discounted,
     HiddenReward,
     long_enough,
+    with_fields,
 )
 from .interfaces import Motion as Motion
 from .interfaces import Motions as Motions
@@ -293,21 +294,8 @@ class Problem(eqx.Module):
         return self.replace(initial=now[0], first=first, trips=trips, shocks=shocks)
 
     def replace(self, **fields: Any) -> "Problem":
-        """The problem with other values of some fields, which are not checked again.
-
-        May be called inside compiled functions.
-        """
-
-        def chosen(problem: Problem) -> list[Any]:
-            return [getattr(problem, name) for name in fields]
-
-        old = chosen(self)
-        return eqx.tree_at(
-            chosen,
-            self,
-            list(fields.values()),
-            is_leaf=lambda node: node is None or any(node is each for each in old),
-        )
+        """The problem with other values of some fields, which are not checked; may be compiled."""
+        return with_fields(self, **fields)
 
 
 # Compiled once for the module, so that equal problems share the program.

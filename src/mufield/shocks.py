@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from ._types import Key
 from .checks import distribution, numbers, whole_number
 from .errors import UserError
-from .interfaces import AbstractLifted
+from .interfaces import AbstractLifted, with_fields
 from .space.measure import MeanField
 
 Path = Int[Array, "steps_and_end"]
@@ -115,7 +115,7 @@ class Shocks(eqx.Module):
             raise UserError(f"the number of the shock must be below {self.count}, got {number}")
         first = jnp.asarray(step, dtype=jnp.int32) if step else None
         now = jax.nn.one_hot(number, self.count, dtype=jnp.result_type(float))
-        return _changed(self, initial=now, first=first)
+        return with_fields(self, initial=now, first=first)
 
     def paths(self, steps: int, *, key: Key | None = None, samples: int = 64) -> Paths:
         """All paths of a number of steps if there are at most ``samples``, else drawn ones.
@@ -185,7 +185,7 @@ class Shocks(eqx.Module):
         dtype = jnp.result_type(float)
         initial, transition = jnp.asarray(mean[0], dtype), jnp.asarray(mean[1:], dtype)
         initial = initial if self.initial is None else self.initial  # of the rest of an episode
-        return _changed(self, initial=initial, transition=transition)
+        return with_fields(self, initial=initial, transition=transition)
 
     def counted(
         self, paths: Int[np.ndarray, "episodes steps"]
@@ -195,16 +195,6 @@ class Shocks(eqx.Module):
         for path in paths:
             np.add.at(found, (np.append(0, path[:-1] + 1), path), 1.0)
         return found
-
-
-def _changed(shocks: Shocks, **fields: Any) -> Shocks:
-    """The shocks with other values of some fields."""
-    return eqx.tree_at(
-        lambda each: [getattr(each, name) for name in fields],
-        shocks,
-        list(fields.values()),
-        is_leaf=lambda node: node is None,
-    )
 
 
 def _with_end(path: Int[Array, "*paths steps"]) -> Int[Array, "*paths steps_and_end"]:

@@ -17,6 +17,7 @@ from .flow.checks import check_motion, check_moves, check_rollout
 from .flow.flow import Flow
 from .flow.paths import flow_under, motion_under, over_paths, shocks_of
 from .flow.rollout import Rollout, if_begun, under_way
+from .interfaces import with_fields
 from .policies.base import AbstractPolicy, Profile, checked_profile
 from .policies.by_shock import profile_on_path
 from .problem import Motion, Problem, Reward, check_function
@@ -124,21 +125,19 @@ class SimulatedSystem(AbstractSimulation):
 
     def from_step(self, step: int, mass: Any) -> "SimulatedSystem":
         """The system for the rest of an episode; see `Problem.from_step`."""
-        return self._with(self.problem.from_step(step, mass), self._flow.from_step(step, mass))
+        problem, flow = self.problem.from_step(step, mass), self._flow.from_step(step, mass)
+        return with_fields(self, problem=problem, _flow=flow)
 
     def on_path(self, path: Any) -> "SimulatedSystem":
         """See `AbstractSimulation`."""
         path = jnp.asarray(path, jnp.int32)
-        system = self._with(self.problem.under_shock(path), flow_under(self._flow, path))
+        problem, flow = self.problem.under_shock(path), flow_under(self._flow, path)
         motion = motion_under(self.problem, self._motion, path)
-        return eqx.tree_at(lambda s: s._motion, system, motion)
+        return with_fields(self, problem=problem, _flow=flow, _motion=motion)
 
     def within_cells(self) -> "SimulatedSystem":
         """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
-        return self._with(self.problem, Flow(self._flow.problem, within_cells=True))
-
-    def _with(self, problem: Problem, flow: Flow) -> "SimulatedSystem":
-        return eqx.tree_at(lambda s: (s.problem, s._flow), self, (problem, flow))
+        return with_fields(self, _flow=Flow(self._flow.problem, within_cells=True))
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents.

@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..flow.checks import check_motion
 from ..flow.paths import motion_under
 from ..flow.rollout import end_reward, under_way
+from ..interfaces import with_fields
 from ..policies.base import Profile, checked_profile
 from ..policies.by_shock import profile_on_path
 from ..problem import Motion, Problem, Reward
@@ -167,8 +168,8 @@ class FiniteSystem(AbstractSimulation):
     def on_path(self, path: Path) -> "FiniteSystem":
         """See `AbstractSimulation`."""
         motion = motion_under(self.problem, self._motion, path)
-        parts = self.problem.under_shock(path), motion, self._true_problem.under_shock(path)
-        return eqx.tree_at(lambda s: (s.problem, s._motion, s._true_problem), self, parts)
+        problem, true = self.problem.under_shock(path), self._true_problem.under_shock(path)
+        return with_fields(self, problem=problem, _motion=motion, _true_problem=true)
 
     def _policy_on(self, policy: Any, path: Path) -> Profile:
         return profile_on_path(checked_profile(policy, self.problem), self.problem.shocks, path)

@@ -66,11 +66,7 @@ def trips_see_mu(problem: Problem) -> bool:
 
 def affects(program: Any, variable: Any) -> bool:
     """Whether an input of a program may have an effect on its results."""
-    reached = {variable}
-    for equation in program.eqns:
-        if any(v in reached for v in equation.invars if not isinstance(v, Constant)):
-            reached.update(equation.outvars)
-    return any(v in reached for v in program.outvars if not isinstance(v, Constant))
+    return max(_degrees(program, [float(v is variable) for v in program.invars])) > 0
 
 
 _LINEAR = {

@@ -91,8 +91,7 @@ class MoveSet(eqx.Module):
 
     Attributes:
         moves: One move in each row.
-        options: One distribution over the moves in each row; the identity if a policy chooses
-            single moves.
+        options: One distribution over the moves in each row; by default the identity.
         names: What each move is called.
         available: Which moves agents of each cell can make; None if all can be made everywhere.
         rest: The move nearest to zero.
@@ -109,13 +108,7 @@ class MoveSet(eqx.Module):
     upper: tuple[float, ...] = eqx.field(static=True)
 
     def __init__(self, moves: Any, options: Any = None, *, available: Any = None):
-        """Builds a set of moves; by default the options are the moves themselves.
-
-        Args:
-            moves: One row for each move; or, on nodes, their number or their names.
-            options: See the class.
-            available: On nodes, one row of truth values for each node: which moves it has.
-        """
+        """Builds a set of moves: one row for each; or, on nodes, their number or their names."""
         remedy = "give one row for each move, such as [[0, 0], [1, 0], [0, 1]]"
         if isinstance(moves, int | np.integer):
             moves = np.arange(whole_number(moves, "the number of moves"))[:, None]

@@ -46,10 +46,7 @@ class Problem(eqx.Module):
     Attributes:
         city: The map that the grid belongs to, if there is one.
         first: Number of the first step, if the problem is the rest of an episode; else None.
-        shocks: Public random events, if there are any.
-        discount: The reward of step h counts this to the power h.
-        stationary: Whether policies are the same at every step, and the horizon was chosen by the
-            discount.
+        stationary: Whether policies are the same at every step; no horizon was given.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -149,29 +146,19 @@ class Problem(eqx.Module):
         self.pay_end = pay_end
         self.reward_noise = number(reward_noise, "reward_noise", 0.0)
         if reward_noise and reward is not None:
-            raise UserError(
-                f"a known reward is not observed, so there is no noise on it; leave out "
-                f"reward_noise = {reward_noise}, or hide the reward with reward=None"
-            )
+            raise UserError("a known reward has no noise; leave out reward_noise, or the reward")
         if reward is None and discount != 1:
-            raise UserError(
-                "a hidden reward cannot be discounted: what agents report would have to be; give "
-                "the reward, or leave out the discount"
-            )
+            raise UserError("a hidden reward cannot be discounted; give it, or leave out discount")
         self.reward = HiddenReward() if reward is None else self.rewarding(reward)
         self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
         self.trips, self.shocks, self.first = trips, shocks, None
         if shocks is not None:
             is_a(shocks, Shocks, "shocks", "make them with mufield.Shocks")
-            for present, what in (
-                (self.constraints, "constraints"),
-                (self.stationary, "policies that are the same at every step"),
-                (reward is None, "a hidden reward"),
-            ):
-                if present:
-                    raise UserError(
-                        f"shocks together with {what} are not supported; leave out one of the two"
-                    )
+            if self.constraints or self.stationary or reward is None:
+                raise UserError(
+                    "shocks together with constraints, stationary policies or a hidden reward are "
+                    "not supported; leave out the shocks or the others"
+                )
         for case in self.under_each_shock():
             if case.trips is not None:
                 case.trips.check(grid, self.initial, self.horizon)
@@ -267,8 +254,7 @@ class Problem(eqx.Module):
         """The rest of an episode: from a step on, with the population as it is then.
 
         Steps keep their numbers, and arrays over the steps their places: nothing happens before
-        the first step, which is data, so that one compiled program serves all of them. From step 0
-        on, it is the same problem with another initial distribution.
+        the first step, which is data, so that one compiled program serves all of them.
 
         Where trips take several steps, ``mass`` may have a row for the agents that are free, and
         one for each step from the next one on with those who arrive then, by cell. With shocks,

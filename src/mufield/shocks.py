@@ -64,12 +64,8 @@ class Shocks(eqx.Module):
     ):
         """Checks and builds shocks.
 
-        Args:
-            values: As the attribute.
-            probabilities: Of each value, at every step, or with a ``transition`` at the first one.
-                None if they are unknown and have to be learned.
-            transition: The matrix of a Markov chain; None if shocks are independent.
-            moves: As the attribute.
+        ``probabilities`` are those of every step, or with a ``transition``, the matrix of a Markov
+        chain, of the first one; None if they are unknown and have to be learned.
         """
         found = numbers(values, "the values of shocks")
         if found.ndim not in (1, 2) or len(found) == 0:

@@ -95,8 +95,7 @@ class SimulatedSystem(AbstractSimulation):
             motion: The true law of motion of one agent, ``(state, action, mu) -> next state``; on
                 nodes, ``(node, action, mu) -> probabilities`` of its successors.
             reward: The true reward, if the problem hides it.
-            within_cells: Whether the population's flow follows where in their cells agents stand,
-                as tracked agents do; see [`Flow`][].
+            within_cells: As of [`Flow`][].
             shocks: The true shocks, if their probabilities are unknown to the problem.
         """
         motion = check_motion(problem, motion)
@@ -156,10 +155,7 @@ def with_true_shocks(problem: Problem, shocks: Shocks | None) -> Problem:
     """The problem with the true probabilities of its shocks; raises if there are two or none."""
     if problem.shocks is None or problem.shocks.known:
         if shocks is not None:
-            raise UserError(
-                "the problem has no shocks, or says how likely they are; leave out those of the "
-                "system"
-            )
+            raise UserError("the problem has no unknown shocks; leave out those of the system")
         return problem
     if shocks is None or not shocks.known or shocks.values.shape != problem.shocks.values.shape:
         raise UserError(

@@ -211,7 +211,7 @@ def test_a_single_full_cell_pays_nothing_at_first():
 
 
 def test_memory_of_the_gradient_grows_by_one_distribution_a_step(monkeypatch):
-    monkeypatch.setattr(Windows, "floats_kept", 1 << 40)
+    monkeypatch.setattr(Windows, "residual_size", 1 << 40)
 
     # Without checkpoints every step would keep its windows, two hundred times as much.
     def stored(horizon):

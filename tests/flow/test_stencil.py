@@ -13,7 +13,7 @@ from mufield import Flow, Grid, MoveFlow, Profile, TablePolicy, UserError
 from mufield.flow import WindowSettings, stencil
 from mufield.flow.landings import Tables
 from mufield.flow.stencil import Stencil
-from mufield.flow.walls import open_cells
+from mufield.flow.traces import open_cells
 from mufield.policies import ActionLaw
 
 pytestmark = pytest.mark.slow

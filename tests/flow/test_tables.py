@@ -14,8 +14,8 @@ from scipy.stats import norm
 from mufield import FOUR_ROOMS, Flow, Grid, uniform
 from mufield.flow import WindowSettings
 from mufield.flow.landings import assemble
-from mufield.flow.routing import Lists, Routing
-from mufield.flow.walls import trace_windows
+from mufield.flow.routing import Ellpack, Routing
+from mufield.flow.traces import trace_windows
 from mufield.flow.windows import slab_masses, window_edges
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def test_wide_windows_take_little_memory_and_say_how_far_they_are():
 
 
 def test_tables_that_would_fill_the_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(Lists, "most", 40)
+    monkeypatch.setattr(Ellpack, "most", 40)
     with pytest.raises(ValueError, match=r"lists of 50 entries.*move fewer cells"):
         Routing.build(np.arange(50), np.arange(50) % 10, 50, 10)
 

@@ -185,7 +185,7 @@ def test_finite_populations_keep_the_secret_too():
         (lambda: SimulatedSystem(problem_with(None), walk), "needs the true one: pass reward"),
         (lambda: SimulatedSystem(problem_with(truth), walk, truth), "reward is known; leave out"),
         (lambda: SimulatedSystem(problem_with(None), walk, lambda s, a, mu: s), "the shape"),
-        (lambda: problem_with(truth, reward_noise=0.1), "no noise on it"),
+        (lambda: problem_with(truth, reward_noise=0.1), "a known reward has no noise"),
         (lambda: problem_with(None, reward_noise=-0.1), "reward_noise must be one finite number"),
         (lambda: M3UCRL(known().problem, GP, MIRROR, reward_family=GP), "reward is known"),
         (lambda: M3UCRL(hidden().problem, SureFamily(), MIRROR), "pass reward_family"),

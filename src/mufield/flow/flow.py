@@ -21,7 +21,7 @@ from .checks import real_motion
 from .landings import build_noiseless, build_successors, build_tables
 from .phi import AbstractPhi, displacements, integrated_reward
 from .rollout import PolicyCheck, Rollout, rollout
-from .walls import open_cells
+from .traces import open_cells
 from .windows import AbstractLanding, Windows
 
 

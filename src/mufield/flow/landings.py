@@ -1,6 +1,6 @@
 """Landings: where mass comes to rest that leaves the centres of cells.
 
-`Tables` is for Gaussian noise: `mufield.flow.walls` traces where windows lead at walls and borders,
+`Tables` is for Gaussian noise: `mufield.flow.traces` traces where windows lead at walls and borders,
 and here the traces become sparse matrices. `Noiseless` is for motions without such noise, and
 `ToSuccessors` for nodes. On large open maps `mufield.flow.stencil` is faster.
 """
@@ -25,7 +25,7 @@ from ..space.move import NeighbourNoise, Noise
 from ..space.nodes import Nodes
 from ..space.walls import trace
 from .routing import Routing
-from .walls import Traces, split_edges, trace_windows
+from .traces import Traces, split_edges, trace_windows
 from .windows import (
     AbstractLanding,
     SourceMass,

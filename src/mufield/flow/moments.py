@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Mass
-from .walls import FAR, INSIDE
+from .traces import FAR, INSIDE
 from .windows import summed_over_moves
 
 MOMENTS = 3

@@ -69,7 +69,7 @@ class AbstractPhi(eqx.Module):
     """Whether agents stand at the centres of their cells."""
 
     @property
-    def floats_kept(self) -> int:
+    def residual_size(self) -> int:
         """About how many numbers the gradient of one step keeps."""
         return 4 * self.grid.n_cells
 

@@ -97,7 +97,7 @@ def forward(
         return (after, away), kept
 
     begin = phi.start(problem.initial if start is None else start), under_way(problem)
-    kept_bytes = phi.floats_kept * problem.horizon * problem.initial.dtype.itemsize
+    kept_bytes = phi.residual_size * problem.horizon * problem.initial.dtype.itemsize
     # Gradients compute steps again where keeping what all of them need would take 256 MB.
     scanned = jax.checkpoint(one) if kept_bytes > 1 << 28 else one
     (end, _), (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))

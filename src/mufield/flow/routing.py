@@ -13,7 +13,7 @@ from .._arrays import device_array
 from ..errors import UserError
 
 
-class Lists(eqx.Module):
+class Ellpack(eqx.Module):
     """A sparse matrix of zeros and ones in rows of equal length, the ELLPACK format.
 
     Each row of the matrix, an *owner*, lists its columns that are one, the *members* that it sums.
@@ -37,7 +37,7 @@ class Lists(eqx.Module):
         members: Int[np.ndarray, "links"],
         n: int,
         pad: int,
-    ) -> "Lists":
+    ) -> "Ellpack":
         """Lists the members of ``n`` owners; short rows are filled with ``pad``."""
         if np.any(owners[1:] < owners[:-1]):
             order = np.argsort(owners, kind="stable")
@@ -97,8 +97,8 @@ class Routing(eqx.Module):
         outgoing: Outputs of each input.
     """
 
-    incoming: Lists
-    outgoing: Lists
+    incoming: Ellpack
+    outgoing: Ellpack
 
     @classmethod
     def build(
@@ -110,8 +110,8 @@ class Routing(eqx.Module):
     ) -> "Routing":
         """Builds the map; link number i leads from ``inputs[i]`` to ``outputs[i]``."""
         return cls(
-            incoming=Lists.build(outputs, inputs, n_outputs, n_inputs),
-            outgoing=Lists.build(inputs, outputs, n_inputs, n_outputs),
+            incoming=Ellpack.build(outputs, inputs, n_outputs, n_inputs),
+            outgoing=Ellpack.build(inputs, outputs, n_inputs, n_outputs),
         )
 
     @classmethod
@@ -131,11 +131,11 @@ class Routing(eqx.Module):
 
 
 @jax.custom_vjp
-def _route(values: Array, incoming: Lists, outgoing: Lists) -> Array:
+def _route(values: Array, incoming: Ellpack, outgoing: Ellpack) -> Array:
     return incoming(values)
 
 
-def _route_forward(values: Array, incoming: Lists, outgoing: Lists) -> tuple[Array, Any]:
+def _route_forward(values: Array, incoming: Ellpack, outgoing: Ellpack) -> tuple[Array, Any]:
     return _route(values, incoming, outgoing), (incoming, outgoing)
 
 

@@ -26,7 +26,7 @@ from .._types import Mass, Scalar
 from ..space.grid import Grid
 from .landings import Tables, assemble
 from .routing import Routing
-from .walls import open_cells, trace_windows
+from .traces import open_cells, trace_windows
 from .windows import (
     AbstractLanding,
     SourceMass,

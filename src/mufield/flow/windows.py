@@ -21,7 +21,7 @@ from ..interfaces import AbstractTrips
 from ..space.grid import Grid
 from .motions import crowd_coordinate
 from .phi import AbstractPhi, Joint
-from .walls import FAR
+from .traces import FAR
 
 SourceMass = Float[Array, "sources moves"]
 """Joint mass of some cells, from which windows start, and their moves."""
@@ -73,7 +73,7 @@ class Windows(AbstractPhi):
     trips: AbstractTrips | None
 
     @property
-    def floats_kept(self) -> int:
+    def residual_size(self) -> int:
         """As many as the landing's tables have, and a few for each cell."""
         tables: int = sum(x.size for x in jax.tree.leaves(self.landing))
         return tables + 12 * self.grid.n_cells

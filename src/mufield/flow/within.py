@@ -39,7 +39,7 @@ from .moments import (
     window_moments,
 )
 from .phi import AbstractPhi, Departure, Joint
-from .walls import split_edges, trace_windows
+from .traces import split_edges, trace_windows
 
 
 class WithinCells(AbstractPhi):
@@ -77,7 +77,7 @@ class WithinCells(AbstractPhi):
     centred: ClassVar[bool] = False
 
     @property
-    def floats_kept(self) -> int:
+    def residual_size(self) -> int:
         """So many that steps are always computed again, which is faster than to keep all."""
         return 1 << 40
 

@@ -49,13 +49,9 @@ class Nodes(Grid):
         successors: Sequence[Sequence[Hashable]] | np.ndarray | None = None,
         positions: Any = None,
     ):
-        """Names the nodes.
+        """Makes nodes from their number or names; successors are given by name or number.
 
-        Args:
-            nodes: How many there are, or their names.
-            successors: For each node those that can be reached from it, by name or number.
-            positions: Two coordinates for each node, for pictures alone; by default nodes are on a
-                circle.
+        ``positions`` are two coordinates for each node, by default on a circle.
         """
         whole = isinstance(nodes, int | np.integer)
         given: Any = range(whole_number(nodes, "the number of nodes")) if whole else nodes
@@ -93,8 +89,7 @@ class Nodes(Grid):
 
         Args:
             edges: Pairs of nodes, by name or number.
-            nodes: How many nodes there are, or their names; by default those that edges name, in
-                the order in which they come.
+            nodes: Their number or names; by default those that edges name, in their order.
             directed: Whether edges lead from their first node to the second only.
             stay: Whether a node is a successor of itself.
             positions: As of `Nodes`.

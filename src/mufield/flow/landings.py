@@ -1,6 +1,6 @@
 """Landings: where mass comes to rest that leaves the centres of cells.
 
-`Tables` is for Gaussian noise: `mufield.flow.traces` traces where windows lead at walls and borders,
+`Tables` is for Gaussian noise: `mufield.flow.traces` says where windows lead at walls,
 and here the traces become sparse matrices. `Noiseless` is for motions without such noise, and
 `ToSuccessors` for nodes. On large open maps `mufield.flow.stencil` is faster.
 """

@@ -77,11 +77,11 @@ class Discounted(eqx.Module):
         return paid * jnp.asarray(self.discount, mu.mass.dtype) ** mu.step
 
 
-def long_enough(discount: float, share: float = 1e-3) -> int:
-    """The horizon H after which less than a share of the discounted reward is left: g^H < share."""
+def long_enough(discount: float) -> int:
+    """The horizon H after which a thousandth of the discounted reward is left: g^H < 0.001."""
     if discount == 1:
         raise UserError("without a horizon the discount must be below 1; give discount=0.95")
-    return max(1, math.ceil(math.log(share) / math.log(discount))) if discount > 0 else 1
+    return max(1, math.ceil(math.log(1e-3) / math.log(discount))) if discount > 0 else 1
 
 
 def within_max_move(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:

@@ -77,17 +77,15 @@ def with_chance(
     learner: M3UCRL,
     state: LearnerState,
     size: int,
-    *,
-    episodes: int = 16,
-    level: float = 0.95,
 ) -> BestPlan:
     r"""The plan with what ``size`` agents can expect of one episode in place of the limit.
 
-    Agents play n ``episodes`` in the model's mean. With their mean $\bar J$ and deviation $s$, the
+    Agents play n = 16 episodes in the model's mean. With their mean $\bar J$ and deviation $s$, the
     interval is $\bar J \pm (w + t\, s \sqrt{1 + 1/n})$: w is the half-width by the drawn models, t
-    the quantile of Student's distribution at ``level``, and the rest the spread of one more
-    episode. ``problem`` is the one as it is; the learner may plan in another one (`for_fleet`).
+    the quantile of Student's distribution for 95%, and the rest the spread of one more episode.
+    ``problem`` is the one as it is; the learner may plan in another one (`for_fleet`).
     """
+    episodes, level = 16, 0.95
     key = state.key_for(Use.DRAW)
     forecast = Forecast(
         learner.flow.of_problem(problem), state.model, state.reward_model, key[None]

@@ -33,15 +33,15 @@ def squash(box: Box, raw: Float[Array, "*batch action_dim"]) -> Float[Array, "*b
 
 
 def unsquash(
-    box: Box, actions: Float[Array, "*batch action_dim"], inside: float = 0.97
+    box: Box, actions: Float[Array, "*batch action_dim"]
 ) -> Float[Array, "*batch action_dim"]:
-    """The inverse of `squash`, with actions at most ``inside`` of the way from centre to border.
+    """The inverse of `squash`, with actions at most 97% of the way from centre to border.
 
     Nearer to the border the slope of tanh vanishes, and gradient ascent could not move them.
     """
     lower, upper = box.corners(actions.dtype)
     share = 2.0 * (actions - lower) / (upper - lower) - 1.0
-    return jnp.arctanh(jnp.clip(share, -inside, inside))
+    return jnp.arctanh(jnp.clip(share, -0.97, 0.97))
 
 
 def scattered(

@@ -80,25 +80,18 @@ class Nodes(Grid):
         cls,
         edges: Sequence[tuple[Hashable, Hashable]],
         *,
-        nodes: int | Sequence[Hashable] | None = None,
         directed: bool = False,
-        stay: bool = True,
         positions: Any = None,
     ) -> "Nodes":
         """The nodes of a graph; successors of a node are itself, then its neighbours.
 
-        Args:
-            edges: Pairs of nodes, by name or number.
-            nodes: Their number or names; by default those that edges name, in their order.
-            directed: Whether edges lead from their first node to the second only.
-            stay: Whether a node is a successor of itself.
-            positions: As of `Nodes`.
+        ``edges`` are pairs of names; ``directed`` ones lead from the first to the second only.
         """
         pairs = [tuple(edge) for edge in edges]
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise UserError("edges must be pairs of nodes, such as [('a', 'b'), ('b', 'c')]")
-        found = cls(nodes if nodes is not None else list(dict.fromkeys(chain(*pairs))))
-        lists: list[list[int]] = [[node] if stay else [] for node in range(found.n_cells)]
+        found = cls(list(dict.fromkeys(chain(*pairs))))
+        lists = [[node] for node in range(found.n_cells)]
         for first, second in pairs:
             one, other = found.index_at(first), found.index_at(second)
             for here, there in ((one, other), (other, one))[: 1 if directed else 2]:

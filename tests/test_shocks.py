@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 import mufield as mf
+from mufield.adapters.shared import as_simulated
 from mufield.finite.system import FiniteSystem
 from mufield.flow import over_paths
+from mufield.flow.paths import sees_shock
+from mufield.jobs.compute import system_of
 from mufield.planning import plan_over_paths
+from mufield.planning.shocks import PathMoves
 from mufield.policies.by_shock import profile_on_path
+from mufield.runs.build import build_problem
+from mufield.runs.config import RunConfig
 
 SIDES = mf.Nodes(["left", "right"])
 COIN = mf.Shocks([0, 1], [0.5, 0.5])
@@ -137,6 +143,30 @@ def test_shocks_that_make_no_sense_are_refused():
         mf.SimulatedSystem(betting(mf.Shocks([0, 1])), go)
     with pytest.raises(mf.UserError, match="unknown"):
         plan_over_paths(mf.Flow(betting(mf.Shocks([0, 1]))), go)
+
+
+def test_a_motion_that_ignores_the_shock_has_its_kernels_once():
+    assert sees_shock(betting(), windy)
+    assert not sees_shock(betting(), go)
+    flow, paths = mf.Flow(betting()), COIN.paths(3)
+    once, twice = (PathMoves(flow, motion, paths).cases[1] for motion in (go, windy))
+    assert once.bank.kernels is None
+    assert len(twice.bank.kernels) == 2
+
+
+def test_what_knows_no_shocks_refuses_them():
+    system = mf.SimulatedSystem(betting(), go)
+    with pytest.raises(mf.UserError, match="on_path"):
+        as_simulated(system, {})
+    assert as_simulated(system.on_path([0, 1, 1, 1]), {}).problem.shocks is None
+    mf.register("betting", "on a coin")(lambda: mf.SimulatedSystem(betting(), go))
+    with pytest.raises(mf.UserError, match="run directories do not keep"):
+        build_problem(RunConfig("betting"))
+    with pytest.raises(mf.UserError, match="comparisons do not know"):
+        system_of({"environment": "betting", "options": {}})
+    plan = plan_over_paths(mf.Flow(betting()), go, sweeps=2, perfect=False)
+    with pytest.raises(mf.UserError, match="ByShock"):
+        mf.save_policy("unused", plan.profile)
 
 
 def windy(node, action, mu):

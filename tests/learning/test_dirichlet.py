@@ -52,8 +52,9 @@ def test_the_mean_is_the_prior_and_the_counts():
     model = DirichletCounts(prior=1.0).fit(rows(problem(), moves), jax.random.key(0))
     found = at(model, 0, 1)
     # Slots of node 0: itself, node 1, and none.
-    np.testing.assert_allclose(found.mean, [1.5 / 5, 3.5 / 5, 0.0])
-    np.testing.assert_allclose(found.epistemic[0], np.sqrt(0.3 * 0.7 / 6))
+    np.testing.assert_allclose(found.mean, [1.005 / 4.01, 3.005 / 4.01, 0.0])
+    share = (5.01 * found.mean[0] + 0.5) / 6.01
+    np.testing.assert_allclose(found.epistemic[0], np.sqrt(share * (1 - share) / 6.01))
     np.testing.assert_allclose(at(model, 1, 0).mean, np.full(3, 1 / 3))
     with pytest.raises(mf.UserError, match="from node 0 to node 2 was observed"):
         DirichletCounts().fit(rows(problem(), [(0, 0, 2)]), jax.random.key(0))

@@ -112,3 +112,47 @@ def test_equal_seeds_of_garnets_are_equal_and_others_differ():
     one, two = (float(uniform_here("garnet", seed=seed)[1].value) for seed in (3, 4))
     assert one == float(uniform_here("garnet", seed=3)[1].value) != two
     assert jnp.isfinite(uniform_here("garnet", seed=3, coupling="multiplicative")[1].value)
+
+
+def test_cyber_security_has_the_published_rates():
+    # Generators over DI, DS, UI, US as github.com/alexbstl/meanfield-cybersecurity writes them.
+    recovery, attacks, contagion = (0.5, 0.4), (0.6 * 0.4, 0.6 * 0.3), (0.4, 0.3)
+    mass, total, step = np.full(4, 0.25), 0.0, 0.25
+    cost = np.array([0.3 + 0.5, 0.3, 0.5, 0.0])
+    for _ in range(40):
+        total -= step * mass @ cost
+        caught = [a + b * (mass[0] + mass[2]) for a, b in zip(attacks, contagion, strict=True)]
+        rates = np.zeros((4, 4))
+        rates[0, 1], rates[1, 0], rates[2, 3], rates[3, 2] = (
+            recovery[0],
+            caught[0],
+            recovery[1],
+            caught[1],
+        )
+        rates[[0, 1, 2, 3], [2, 3, 0, 1]] = 0.5 * 0.8  # half of the owners switch
+        mass = mass + step * (mass @ rates - mass * rates.sum(axis=1))
+    rollout = uniform_here("cyber-security")[1]
+    np.testing.assert_allclose(rollout.mass[-1], mass, atol=1e-12)
+    assert float(rollout.value) == pytest.approx(total, abs=1e-9)
+
+
+def test_garnets_are_drawn_by_the_formulas_of_bench_mfg():
+    # Its class MFGarnet, whose draws come in this order.
+    rng, n, moves, ends = np.random.default_rng(7), 10, 4, 5
+    own_p, mu_p, own_r, mu_r = rng.uniform(0.0, 1.0, 4)
+    base = np.zeros((n, moves, n))
+    for s in range(n):
+        for a in range(moves):
+            where = rng.integers(0, n, size=(ends,))
+            base[s, a, where] += rng.dirichlet(np.ones(ends))  # of equal ends the last one counts
+    coupling = rng.normal(size=(n, moves, n, n)).astype(np.float32)
+    reward, both = rng.normal(size=(n, moves)), rng.normal(size=(n, n))
+    mass, total = np.full(n, 1 / n), 0.0
+    for _ in range(20):
+        total += mass @ (own_r * reward.mean(axis=1) + mu_r * 0.5 * (both + both.T) @ mass)
+        motion = np.maximum(own_p * base + mu_p * coupling @ mass, 0.0)
+        motion /= motion.sum(axis=-1, keepdims=True)
+        mass = mass @ motion.mean(axis=1)
+    rollout = uniform_here("garnet", seed=7)[1]
+    np.testing.assert_allclose(rollout.mass[-1], mass, atol=1e-9)
+    assert float(rollout.value) == pytest.approx(total, abs=1e-8)

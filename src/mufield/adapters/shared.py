@@ -27,6 +27,10 @@ def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> Si
             "expected a SimulatedSystem, whose motion can be computed step by step, or the name "
             f"of one; got {type(system).__name__}"
         )
+    if system.problem.shocks is not None:
+        raise UserError(
+            "adapters know no shocks; give the system on one path of them, system.on_path(path)"
+        )
     if system.problem.trips is not None and system.problem.trips.stages:
         raise UserError(
             "adapters know no agents under way, and trips of this system last several steps; build "

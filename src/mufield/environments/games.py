@@ -109,10 +109,10 @@ def epidemic_seir(
 
     The compartments of Kermack and McKendrick with an exposed stage, controlled by contacts as in
     Aurell, Carmona, Dayanikli and Lauriere, "Optimal Incentives to Mitigate Epidemics: A
-    Stackelberg Mean Field Game Approach" (2022), here in steps of one day and with round numbers:
-    an infection has probability ``spreading`` times contacts times the share of the infected,
-    exposed agents fall ill with 0.2 and recover with 0.1 a day; being ill costs 1, and to have only
-    a share c of one's contacts (1 - c)^2 / 2. The motion depends on mu.
+    Stackelberg Mean Field Game Approach" (2022), here in steps of one day. The numbers are round
+    and of no publication: an infection has probability ``spreading`` times contacts times the share
+    of the infected, exposed agents fall ill with 0.2 and recover with 0.1 a day; being ill costs 1,
+    and to have only a share c of one's contacts (1 - c)^2 / 2. The motion depends on mu.
     """
     nodes = Nodes(["susceptible", "exposed", "infected", "recovered"])
     contacts = jnp.array([1.0, 0.6, 0.2])
@@ -140,10 +140,12 @@ def cyber_security(*, horizon: int = 40, step: float = 0.25) -> SimulatedSystem:
     """Computers, defended or not, susceptible or infected; owners may switch the defence.
 
     Kolokoltsov and Bensoussan, "Mean-Field-Game Model for Botnet Defense in Cyber-Security" (2016),
-    with the numbers of Lauriere, "Numerical Methods for Mean Field Games and Mean Field Type
-    Control" (2021): infections by hackers and by other computers, recovery, and costs of defence
-    and of infection. Its rates become probabilities of Euler steps of length ``step``. The motion
-    depends on mu.
+    with the numbers and the time, 10, of the example in Carmona and Delarue, "Probabilistic Theory
+    of Mean Field Games" I (2018), Sec. 7.2.3, as github.com/alexbstl/meanfield-cybersecurity has
+    them: infections by hackers (rates 0.6 times 0.4 and 0.3) and by other computers (0.4 of
+    defended, 0.3 of undefended ones), recovery (0.5, 0.4), switching (0.8), costs of defence (0.3)
+    and of infection (0.5). Rates become probabilities of Euler steps of length ``step``; all four
+    states start alike. The motion depends on mu.
     """
     if not 0 < step <= 0.4:
         raise UserError(f"steps must be from above 0 to 0.4, so that rates make sense; got {step}")

@@ -16,7 +16,7 @@ from ..problem import Motion, Problem
 from ..shocks import Path, Paths, Shocks, UnderShock, seen_under
 from ..space.measure import MeanField
 from .flow import Flow
-from .motions import AbstractJointMotion
+from .motions import AbstractJointMotion, affects
 from .rollout import Rollout
 
 
@@ -77,6 +77,19 @@ def motion_under(problem: Problem, motion: Motion, number: Array) -> Motion:
             action_dim=motion.action_dim, motion=motion, values=shocks.values, number=number
         )
     return UnderShock(problem.lifted(motion), shocks.values, number)
+
+
+def sees_shock(problem: Problem, motion: Motion) -> bool:
+    """Whether the result of a motion may depend on the shock, by its jaxpr."""
+
+    def under(number: Array) -> Any:
+        mu = MeanField(mass=problem.initial, here=problem.initial[0], grid=problem.grid)
+        state = jnp.asarray(problem.grid.centres[0], dtype=problem.initial.dtype)
+        action = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
+        return jnp.asarray(motion_under(problem, motion, number)(state, action, mu))
+
+    program = jax.make_jaxpr(under)(jnp.zeros((), jnp.int32)).jaxpr
+    return affects(program, program.invars[0])
 
 
 class _JointUnderShock(AbstractJointMotion):

@@ -163,7 +163,10 @@ def system_of(settings: Settings) -> Any:
 # A system holds arrays, so there is one for each number format.
 @lru_cache
 def _system(name: str, options: str, precision: str) -> Any:
-    return make_system(name, **json.loads(options))
+    system = make_system(name, **json.loads(options))
+    if system.problem.shocks is not None:
+        raise UserError(f"{name!r} has shocks, which comparisons do not know; use mufield.learn")
+    return system
 
 
 def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:

@@ -1,29 +1,27 @@
 r"""A model of unknown probabilities on nodes: Dirichlet counts.
 
-Of a node and an action (s, a) the observed successors are counted. With the pseudo-counts
-$a_j$ of the prior, the posterior of the probabilities is a Dirichlet distribution with the
-parameters $a_j + n_j$. Two things are asked of the data, and believed where evidence is for them:
+Of a node and an action (s, a) the successors are counted; with pseudo-counts $a_j$ the posterior is
+a Dirichlet distribution with the parameters $a_j + n_j$. Two things are asked of the data:
 
 - **Alike.** Are the successors of (s, a), in the order of their list, distributed as those of the
-  same action in other nodes? Then the prior of (s, a) has further pseudo-counts, shared as counted
-  there; how many is chosen for each (s, a) by its marginal likelihood.
+  same action in other nodes? Then (s, a) has further pseudo-counts, shared as counted there; how
+  many is chosen for each (s, a) by its marginal likelihood.
 - **A dependence** on mu, on the mass of the own node, or on the hour:
 
 $$P(s' = j \mid s, a, \mu, h) = \sum_i \varphi_i(\mu, h)\, Q_i(j \mid s, a), \qquad
 \varphi_i \ge 0, \quad \sum_i \varphi_i = 1.$$
 
 With $\varphi = \mu$ an agent meets another one, whose node i decides by which $Q_i$ it moves: all
-motions that are linear in mu, such as epidemics. Own mass and hour have hat functions $\varphi_i$
-around evenly spaced knots. The $Q_i$ are the most probable ones, found by expectation maximisation,
-where each has pseudo-counts that are shared as in the mean over all crowds and hours. What was
-observed is worth as many observations at $\varphi$ as in linear regression,
-$1 / \varphi^\top A^{-1} \varphi$ with $A = A_0 + \sum_n \varphi_n \varphi_n^\top$, so that a crowd
-that was never seen stays uncertain. A dependence on the own mass or the hour needs evidence; one on
-mu is believed until there is evidence against it, because crowds that hardly differ tell nothing.
+motions that are linear in mu, such as epidemics. Own mass and hour have hat functions $\varphi_i$.
+The most probable $Q_i$ are found by expectation maximisation; each has pseudo-counts around the
+mean of all. The data are worth $1 / \varphi^\top A^{-1} \varphi$ observations at $\varphi$, with
+$A = A_0 + \sum_n \varphi_n \varphi_n^\top$ as in linear regression: a crowd that was never seen
+stays uncertain. For each (s, a) by itself, means depend on mu where evidence shows it, deviations
+as strongly as data allow: similar crowds tell nothing.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -42,78 +40,66 @@ from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
 
 Table = Float[np.ndarray, "groups slots"]
+Seen = tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]
 
 
-class Dependence(eqx.Module):
-    """What probabilities depend on besides node and action; calling it gives the phi of one agent.
-
-    Attributes:
-        on: ``"nothing"``, ``"mu"``, ``"own mass"`` or ``"hour"``.
-        knots: Where the hat functions of an own mass or an hour have their tops.
-    """
-
-    on: str = eqx.field(static=True)
-    knots: Float[Array, "features"]
-
-    def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "features"]:
-        """Weights that are not negative and sum to one."""
-        if self.on == "mu":
-            return mu.mass
-        if self.on == "nothing":
-            return jnp.ones_like(self.knots)
-        value = mu.here if self.on == "own mass" else jnp.asarray(mu.step, self.knots.dtype)
-        place = (value - self.knots[0]) / (self.knots[1] - self.knots[0])
-        place = jnp.clip(place, 0.0, len(self.knots) - 1.0)
-        return jnp.maximum(1.0 - jnp.abs(place - jnp.arange(len(self.knots))), 0.0)
+def _phi(
+    on: str, knots: Float[Array, "features"], state: State, action: Action, mu: MeanField
+) -> Float[Array, "features"]:
+    """What probabilities of one agent depend on; own mass and hour with hat functions at knots."""
+    if on in ("mu", "nothing"):
+        return mu.mass if on == "mu" else knots
+    value = mu.here if on == "own mass" else jnp.asarray(mu.step, knots.dtype)
+    place = jnp.interp(value, knots, jnp.arange(len(knots), dtype=knots.dtype))
+    return jnp.maximum(1.0 - jnp.abs(place - jnp.arange(len(knots))), 0.0)
 
 
 class DirichletModel(AbstractModel):
     """A posterior; its credible set is ``mean +- beta * epistemic`` of each successor.
 
     Attributes:
-        beta: See `AbstractModel`.
         means: The probabilities Q of each group.
         covariance: The inverse of A of each group.
-        dependence: The phi.
+        on: What they depend on: ``"nothing"``, ``"mu"``, ``"own mass"`` or ``"hour"``.
         shown: Whether there is evidence for the dependence.
-        groups: The group of each node and action.
-        moves: The actions.
     """
 
     beta: Scalar | float
     means: Float[Array, "groups slots features"]
     covariance: Float[Array, "groups features features"]
-    dependence: Dependence
+    on: str = eqx.field(static=True)
+    knots: Float[Array, "features"]
     shown: Bool[Array, ""]
+    prior: Float[Array, "groups slots"]
     groups: Int[Array, "cells moves"]
     moves: Float[Array, "moves action_dim"]
 
     def parameters(self, state: State, action: Action, mu: MeanField) -> Float[Array, "slots"]:
         """The posterior's parameters for one agent: as many as observations, shared as the mean."""
-        group, phi = self._group(state, action, mu), self.dependence(state, action, mu)
+        group, phi = self._group(state, action, mu), _phi(self.on, self.knots, state, action, mu)
         return self.means[group] @ phi / (phi @ self.covariance[group] @ phi)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean, and deviations of the probabilities and of what is observed of them."""
         alpha = self.parameters(state, action, mu)
-        total = jnp.sum(alpha)
-        mean = alpha / total
-        noise = jnp.sqrt(mean * (1.0 - mean) + 1e-12)
-        return Prediction(mean, noise / jnp.sqrt(total + 1.0), noise)
+        # Successors that were not seen yet are nearly impossible, but that is not certain.
+        wide = alpha + self.prior[self._group(state, action, mu)]
+        share = wide / jnp.sum(wide)
+        noise = jnp.sqrt(share * (1.0 - share) + 1e-12)
+        return Prediction(alpha / jnp.sum(alpha), noise / jnp.sqrt(jnp.sum(alpha) + 1.0), noise)
 
     @property
     def finding(self) -> str:
         """See `AbstractModel`."""
-        return self.dependence.on if bool(self.shown) else ""
+        return self.on if bool(self.shown) else ""
 
     def draw(self, key: Key) -> Motion:
         """Probabilities drawn from the posterior; those of a group are the same at every call."""
 
         def motion(state: State, action: Action, mu: MeanField) -> Float[Array, "slots"]:
-            alpha = self.parameters(state, action, mu)
-            there, own = alpha > 0, jax.random.fold_in(key, self._group(state, action, mu))
-            logs = jax.random.loggamma(own, jnp.where(there, alpha, 1.0))
-            return jax.nn.softmax(jnp.where(there, logs, -jnp.inf))
+            alpha, own = self.parameters(state, action, mu), self._group(state, action, mu)
+            logs = jax.random.loggamma(jax.random.fold_in(key, own), jnp.where(alpha > 0, alpha, 1))
+            return jax.nn.softmax(jnp.where(alpha > 0, logs, -jnp.inf))
 
         return motion
 
@@ -126,24 +112,21 @@ class DirichletCounts(AbstractModelFamily):
     """Dirichlet counts for problems on `mufield.Nodes`; see the module.
 
     Attributes:
-        prior: Pseudo-counts of each node and action, shared evenly by its successors.
+        prior: Pseudo-counts, shared evenly by the successors; in means a hundredth of them.
         beta: Half-width of the credible set, in deviations.
-        groups: One number for each node and action; pairs with equal numbers are alike: their
-            successors, in the order of their lists, have the same probabilities. By default the
-            data decide.
+        groups: A number for each node and action; equal ones share counts. None: data decide.
         alike: Pseudo-counts, shared as in other nodes, that are tried for each node and action.
-        spread: Pseudo-counts of each Q around the mean over all crowds and hours that are tried.
+        spread: Pseudo-counts of each Q around their mean tried; in deviations at least 0.3.
         knots: Number of hat functions for the own mass and the hour.
-        evidence: By how much the logarithm of the probability of moves that are left out must rise
-            for a dependence to be believed, or fall for one on mu to be given up.
+        evidence: Gain in log-probability of moves that are left out that shows a dependence.
         most: Numbers that a model may have; a dependence that needs more is not tried.
     """
 
     prior: float = 0.1
     beta: float = 2.0
     groups: Any = None
-    alike: tuple[float, ...] = (0.0, 3.0, 30.0)
-    spread: tuple[float, ...] = (0.3, 10.0)
+    alike: tuple[float, ...] = (0.0, 3.0, 30.0, 300.0)
+    spread: tuple[float, ...] = (0.01, 0.3, 10.0)
     knots: int = 6
     evidence: float = 5.0
     most: int = 10_000_000
@@ -155,181 +138,89 @@ class DirichletCounts(AbstractModelFamily):
     def fit(self, data: Transitions, key: Key) -> DirichletModel:
         """Counts the observed successors; see `AbstractModelFamily.fit`."""
         if data.of_reward:
-            return self.for_rewards()  # type: ignore[return-value]
-        problem, dtype = data.problem, data.problem.initial.dtype
-        groups, prior = self._groups(problem)
-        group, slot = _group_of(data, groups), observed_slots(data)
+            self.for_rewards()
+        groups, own = self._groups(data.problem)
+        prior, seen, dtype = 0.01 * own, _observed(data, groups), data.problem.initial.dtype
         if self.groups is None:
-            prior = prior + _as_in_other_nodes(
-                _counts(prior, group, slot), prior, groups, self.alike
-            )
-        chosen, spread = Dependence("nothing", jnp.ones(1, dtype)), math.inf
-        phi = np.ones((len(data), 1))
-        plain = best = _held_out(prior, group, slot, phi, spread, data.moment)
-        for dependence in self._tried(data, prior):
-            found = data.map(dependence)
-            scores = {
-                tried: _held_out(prior, group, slot, found, tried, data.moment)
-                for tried in self.spread
-            }
-            tried = max(scores, key=lambda tried: scores[tried])
-            # Crowds that hardly differ say nothing for or against a dependence on mu.
-            needed = -self.evidence if dependence.on == "mu" else self.evidence
-            if scores[tried] > best + needed:
-                best = max(best, scores[tried])
-                chosen, spread, phi = dependence, tried, found
-        assert isinstance(problem.actions, MoveSet)
+            alike = _as_in_other_nodes(_counts(seen, prior)[groups], prior[groups], self.alike)
+            prior = prior + alike.reshape(prior.shape)
+        # With the last spread, all Q are the same.
+        spreads, total = np.array([*sorted(self.spread), 1e6]), np.array([-np.inf])
+        for place, (each, at) in enumerate(self._tried(data, prior)):
+            here = data.map(eqx.Partial(_phi, each, at))
+            tried = np.stack([_held_out(seen, prior, here, s, data.moment) for s in spreads])
+            if tried.sum(axis=1).max() > total.max() + self.evidence * (place > 0):
+                on, knots, phi, scores, total = each, at, here, tried, tried.sum(axis=1)
+        # Means depend where evidence shows it, deviations as strongly as data allow.
+        shown = scores.max(axis=0) > scores[-1] + self.evidence
+        best = np.where(shown, np.argmax(scores, axis=0), len(spreads) - 1)
+        lost = np.maximum((total.max() - total)[:, None], scores.max(axis=0) - scores)
+        strongest = np.argmax(lost <= np.maximum(self.evidence, lost.min(axis=0)), axis=0)
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
-            means=jnp.asarray(_most_probable(prior, group, slot, phi, spread), dtype),
-            covariance=jnp.asarray(_covariance(prior, group, phi, spread), dtype),
-            dependence=chosen,
-            shown=jnp.asarray(chosen.on != "nothing" and best > plain + self.evidence),
+            means=jnp.asarray(_most_probable(seen, prior, phi, spreads[best]), dtype),
+            covariance=jnp.asarray(_covariance(seen, prior + own, phi, spreads[strongest]), dtype),
+            on=on,
+            knots=knots,
+            prior=jnp.asarray(own, dtype),
+            shown=jnp.asarray(total.max() > total[-1] + self.evidence),
             groups=jnp.asarray(groups, jnp.int32),
-            moves=problem.actions.moves.astype(dtype),
+            moves=cast(MoveSet, data.problem.actions).moves.astype(dtype),
         )
 
-    def _tried(self, data: Transitions, prior: Table) -> list[Dependence]:
-        """The dependences that the data could show."""
-        if not len(data):
-            return []
-        problem, dtype = data.problem, data.problem.initial.dtype
-        here = data.mass[data.moment, problem.grid.index_of(data.states)]
-        hours = min(self.knots, int(data.step.max()) + 1)
-        found = {
-            "mu": np.zeros(problem.grid.n_cells),
-            "own mass": np.linspace(0.0, here.max(), self.knots),
-            "hour": np.linspace(0.0, data.step.max(), hours),
+    def _tried(self, data: Transitions, prior: Table) -> list[tuple[str, Array]]:
+        """What probabilities may depend on, with knots: the first is believed without evidence."""
+        here = data.mass[data.moment, data.problem.grid.index_of(data.states)]
+        last, varies = int(data.step.max(initial=0)), bool(np.any(here != here[:1]))
+        knots = {
+            "mu": np.zeros(data.problem.grid.n_cells if varies else 0),
+            "nothing": np.ones(1),
+            "own mass": np.linspace(0.0, here.max(initial=0.0), self.knots if varies else 0),
+            "hour": np.linspace(0.0, last, min(self.knots, last + 1) if last else 0),
         }
-        varies = {"mu": np.ptp(here), "own mass": np.ptp(here), "hour": np.ptp(data.step)}
         return [
-            Dependence(on, jnp.asarray(knots, dtype))
-            for on, knots in found.items()
-            if varies[on] > 0 and len(knots) * (prior.size + len(prior) * len(knots)) <= self.most
+            (on, jnp.asarray(at, data.problem.initial.dtype))
+            for on, at in knots.items()
+            if on == "nothing" or 0 < len(at) * (prior.size + len(prior) * len(at)) <= self.most
         ]
 
     def check(self, problem: Problem) -> None:
         """Raises on grids, and for groups of another shape."""
         self._groups(problem)
 
-    def for_rewards(self) -> AbstractModelFamily:
+    def for_rewards(self) -> Any:
         """Raises: rewards on nodes are not modelled."""
         raise UserError("a hidden reward cannot be learned on nodes yet; give the problem's reward")
 
-    def _groups(
-        self, problem: Problem
-    ) -> tuple[Int[np.ndarray, "cells moves"], Float[np.ndarray, "groups slots"]]:
+    def _groups(self, problem: Problem) -> tuple[Int[np.ndarray, "cells moves"], Table]:
         """The group of each node and action, and the prior of each group."""
         nodes, actions = problem.grid, problem.actions
         if not isinstance(nodes, Nodes) or not isinstance(actions, MoveSet):
             raise UserError(
-                "DirichletCounts models probabilities on nodes, and the problem has a grid; take "
-                "GaussianProcess() or DeepEnsemble()"
+                "DirichletCounts needs nodes, and the problem has a grid; take GaussianProcess()"
             )
         shape = (nodes.n_cells, len(actions.moves))
-        groups = np.arange(math.prod(shape)).reshape(shape)
-        if self.groups is not None:
-            given = np.asarray(self.groups)
-            if given.shape != shape or given.dtype.kind not in "iu":
-                raise UserError(
-                    f"groups must be whole numbers of the shape {shape}, nodes by actions, got "
-                    f"{given.dtype} of the shape {given.shape}"
-                )
-            groups = np.unique(given, return_inverse=True)[1].reshape(shape)
-        exists = np.ones((nodes.n_cells, nodes.slots), dtype=bool)
-        if nodes.successors is not None:
-            exists = nodes.successors >= 0
+        own = np.arange(math.prod(shape)).reshape(shape)
+        given = own if self.groups is None else np.asarray(self.groups)
+        if given.shape != shape or given.dtype.kind not in "iu":
+            raise UserError(
+                f"groups must be integers of the shape {shape}, got {given.dtype} {given.shape}"
+            )
+        groups = np.unique(given, return_inverse=True)[1].reshape(shape)
+        listed = True if nodes.successors is None else (nodes.successors >= 0)[:, None]
         members = np.zeros((groups.max() + 1, nodes.slots), dtype=bool)
-        np.logical_or.at(members, groups, exists[:, None])
+        np.logical_or.at(members, groups, listed)
         return groups, self.prior * members / members.sum(axis=1, keepdims=True)
 
 
-def _counts(like: Table, group: Any, slot: Any) -> Table:
-    """How often each successor of each group was observed."""
-    found = np.zeros_like(like)
-    np.add.at(found, (group, slot), 1.0)
-    return found
-
-
-def _as_in_other_nodes(
-    counts: Table, prior: Table, groups: Int[np.ndarray, "cells moves"], tried: tuple[float, ...]
-) -> Table:
-    """Pseudo-counts for each group, shared as counted in the groups that are alike.
-
-    Each group takes one of the ``tried`` numbers of pseudo-counts, that under which its own counts
-    have the greatest probability (Dirichlet-multinomial) times the share of groups that take it.
-    """
-    from scipy.special import gammaln  # slow to import
-
-    action = np.zeros(len(counts), dtype=int)
-    action[groups] = np.arange(groups.shape[1])
-    numbers, shares = np.asarray(tried), np.full(len(tried), 1.0 / len(tried))
-    taken = np.full(len(counts), len(tried) - 1)
-    observed = counts.sum(axis=1) > 0
-    for _ in range(4):
-        pooled = np.zeros((groups.shape[1], counts.shape[1]))
-        np.add.at(pooled, action, counts * (numbers[taken] > 0)[:, None])
-        others = pooled[action] - counts * (numbers[taken] > 0)[:, None]
-        others = np.where(prior > 0, others, 0.0)
-        total = others.sum(axis=1, keepdims=True)
-        options = np.minimum(numbers[:, None, None], total) * others / np.maximum(total, 1e-300)
-        alpha = prior + options
-        slots = gammaln(alpha + counts) - gammaln(np.where(alpha > 0, alpha, 1.0))
-        score = np.sum(np.where(alpha > 0, slots, 0.0), axis=-1)
-        score += gammaln(alpha.sum(axis=-1)) - gammaln((alpha + counts).sum(axis=-1))
-        taken = np.argmax(score + np.log(shares)[:, None], axis=0)
-        kinds = np.bincount(taken[observed], minlength=len(tried)) + 1.0
-        shares = kinds / kinds.sum()
-    return np.asarray(options[taken, np.arange(len(counts))])
-
-
-def _most_probable(
-    prior: Table, group: Any, slot: Any, phi: Any, spread: float, sweeps: int = 100
-) -> Float[np.ndarray, "groups slots features"]:
-    """The most probable Q, by expectation maximisation over which of them each move followed."""
-    mean = prior + _counts(prior, group, slot)
-    mean /= mean.sum(axis=1, keepdims=True)
-    found = np.repeat(mean[..., None], phi.shape[1], axis=-1)
-    if phi.shape[1] == 1:
-        return found
-    for _ in range(sweeps):
-        followed = phi * found[group, slot]
-        followed /= followed.sum(axis=1, keepdims=True)
-        found = np.repeat(spread * mean[..., None], phi.shape[1], axis=-1)
-        np.add.at(found, (group, slot), followed)
-        found /= found.sum(axis=1, keepdims=True)
-    return found
-
-
-def _covariance(
-    prior: Table, group: Any, phi: Any, spread: float
-) -> Float[np.ndarray, "groups features features"]:
-    """The inverse of A: a priori Q are uncertain together, by the prior, and each by ``spread``."""
-    features = phi.shape[1]
-    before = 1.0 / prior.sum(axis=1)[:, None, None] + np.eye(features) / spread
-    information = np.linalg.inv(before)
-    np.add.at(information, group, phi[:, :, None] * phi[:, None])
-    return np.linalg.inv(information)
-
-
-def _held_out(prior: Table, group: Any, slot: Any, phi: Any, spread: float, moment: Any) -> float:
-    """Log-probability of moves at even moments given those at odd ones, and vice versa."""
-    score = 0.0
-    for half in range(2):
-        out = moment % 2 == half
-        fitted = _most_probable(prior, group[~out], slot[~out], phi[~out], spread)
-        chance = np.sum(phi[out] * fitted[group[out], slot[out]], axis=1)
-        score += float(np.sum(np.log(np.maximum(chance, 1e-12))))
-    return score
-
-
-def observed_slots(data: Transitions) -> Any:
-    """Which of its node's successors each observed move led to; raises if it is none of them."""
-    nodes = data.problem.grid
-    assert isinstance(nodes, Nodes)
+def _observed(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> Seen:
+    """The group of each move, and which successor it led to; raises if that is not listed."""
+    nodes, actions = cast(Nodes, data.problem.grid), cast(MoveSet, data.problem.actions)
     start, end = nodes.index_of(data.states), nodes.index_of(data.next_states)
+    apart = np.sum((data.actions[:, None] - np.asarray(actions.moves)) ** 2, axis=-1)
+    group = groups[start, np.argmin(apart, axis=1)]
     if nodes.successors is None:
-        return np.asarray(end)
+        return group, end
     same = nodes.successors[start] == end[:, None]
     if not same.any(axis=1).all():
         row = int(np.argmin(same.any(axis=1)))
@@ -337,12 +228,72 @@ def observed_slots(data: Transitions) -> Any:
             f"a move from {nodes.place(int(start[row]))} to {nodes.place(int(end[row]))} was "
             "observed, which is not among its successors; list it in the problem's nodes"
         )
-    return np.argmax(same, axis=1)
+    return group, np.argmax(same, axis=1)
 
 
-def _group_of(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> Any:
-    """The group of each observed move."""
-    assert isinstance(data.problem.actions, MoveSet)
-    moves = np.asarray(data.problem.actions.moves)
-    apart = np.sum((data.actions[:, None] - moves) ** 2, axis=-1)
-    return groups[data.problem.grid.index_of(data.states), np.argmin(apart, axis=1)]
+def _counts(seen: Seen, like: Table) -> Table:
+    """How often each successor of each group was observed."""
+    found = np.zeros_like(like)
+    np.add.at(found, seen, 1.0)
+    return found
+
+
+def _as_in_other_nodes(
+    counts: Float[np.ndarray, "cells moves slots"], prior: Any, tried: tuple[float, ...]
+) -> Float[np.ndarray, "cells moves slots"]:
+    """Pseudo-counts, shared as in other nodes: of the ``tried`` numbers of them the likeliest.
+
+    That is by the own counts' probability (Dirichlet-multinomial) times the share of its users.
+    """
+    from scipy.special import gammaln  # slow to import
+
+    numbers, shares = np.asarray(tried), cast(Any, np.ones(len(tried)))
+    taken = np.full(counts.shape[:2], len(tried) - 1)
+    for _ in range(4):
+        mine = counts * (numbers[taken] > 0)[..., None]
+        others = np.where(prior > 0, mine.sum(axis=0) - mine, 0.0)
+        total = np.maximum(others.sum(axis=-1, keepdims=True), 1e-9)
+        options = others * np.minimum(numbers[:, None, None, None] / total, 1.0)
+        alpha = prior + options
+        slots = gammaln(alpha + counts) - gammaln(np.where(alpha > 0, alpha, 1.0))
+        score = np.sum(np.where(alpha > 0, slots, 0.0), axis=-1)
+        score += gammaln(alpha.sum(axis=-1)) - gammaln((alpha + counts).sum(axis=-1))
+        taken = np.argmax(score + np.log(shares)[:, None, None], axis=0)
+        shares = np.bincount(taken[counts.any(axis=-1)], minlength=len(tried)) + 1.0
+    return np.asarray(np.take_along_axis(options, taken[None, ..., None], axis=0)[0])
+
+
+def _most_probable(
+    seen: Seen, prior: Table, phi: Any, spread: Any, sweeps: int = 100
+) -> Float[np.ndarray, "groups slots features"]:
+    """The most probable Q, by expectation maximisation over which of them each move followed."""
+    mean = (prior + _counts(seen, prior))[..., None]
+    mean /= mean.sum(axis=1, keepdims=True)
+    around = np.repeat(np.reshape(spread, (-1, 1, 1)) * mean, phi.shape[1], axis=-1)
+    found = np.repeat(mean, phi.shape[1], axis=-1)
+    for _ in range(sweeps if phi.shape[1] > 1 else 0):
+        followed = phi * found[seen]
+        followed /= followed.sum(axis=1, keepdims=True)
+        found = around.copy()
+        np.add.at(found, seen, followed)
+        found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def _covariance(seen: Seen, prior: Table, phi: Any, spread: Any) -> Any:
+    """The inverse of A: a priori Q are uncertain together, by the prior, and around their mean."""
+    apart = np.eye(phi.shape[1]) - 1.0 / phi.shape[1]
+    before = 1.0 / prior.sum(axis=1)[:, None, None] + apart / np.maximum(spread, 0.3)[:, None, None]
+    information = np.linalg.inv(before)
+    np.add.at(information, seen[0], phi[:, :, None] * phi[:, None])
+    return np.linalg.inv(information)
+
+
+def _held_out(seen: Seen, prior: Table, phi: Any, spread: Any, moment: Any) -> Any:
+    """Log-probability by group of moves at even moments given those at odd ones, and vice versa."""
+    score, (group, slot) = np.zeros(len(prior)), seen
+    for out in (moment % 2 == 0, moment % 2 == 1):
+        fitted = _most_probable((group[~out], slot[~out]), prior, phi[~out], spread)
+        chance = np.sum(phi[out] * fitted[group[out], slot[out]], axis=1)
+        np.add.at(score, group[out], np.log(np.maximum(chance, 1e-12)))
+    return score

@@ -1,14 +1,12 @@
 """Mirror ascent over the paths of shocks, by policies that do not know the future.
 
 A policy is a table by step, last shocks and cell. Each path has a flow and a backward sweep of its
-own. A table's entry is used on all paths that have its shocks then, so that its derivative is the
-mean over them, weighted by their probabilities and by the mass in the cell: what comes later on a
-path counts only by its probability. Planned alone, each path earns at least what it can earn under
-any such policy; the expectation of that, *perfect information*, bounds J from above.
+own. A table's entry is used on all paths that have its shocks then: its derivative is the mean over
+them, weighted by their probabilities and by the mass in the cell. Planned alone, each path earns at
+least as much; the expectation of that, *perfect information*, bounds J from above.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,79 +17,77 @@ from jaxtyping import Array, Float, Int
 
 from .._runtime import enable_compilation_cache
 from .._types import Key, Mass, Scalar, Step
-from ..constraints.lagrangian import AugmentedLagrangian
-from ..flow.backward import Choices, Sweep, Weights, backward
+from ..flow import paths as along
+from ..flow.backward import Sweep, Weights
 from ..flow.flow import Flow
-from ..flow.motions import affects
 from ..flow.moves import MoveFlow
-from ..flow.paths import (
-    PathRollouts,
-    averaged,
-    flow_under,
-    motion_under,
-    over_paths,
-    shocks_of,
-)
-from ..flow.rollout import Rollout, assemble_rollout, forward
+from ..flow.rollout import Rollout
 from ..policies.base import Profile
 from ..policies.by_shock import ByShock
 from ..policies.tables import TablePolicy
-from ..problem import Motion, Problem
+from ..problem import Motion
 from ..shocks import Path, Paths
-from ..space.measure import MeanField
-from .ascent import (
-    MirrorState,
-    StepRule,
-    ascend,
-    begin_ascent,
-    best_of,
-)
+from . import ascent
 from .certificate import is_concave
-from .planner import Actions, Plan, control_size, late_gain, note_of, outcome_of
+from .planner import Actions, Plan, control_size, late_gain, outcome_of
 
 
-class PathMoves(MoveFlow):
+class OnPath(MoveFlow):
+    """A `MoveFlow` on one path of the shocks.
+
+    Attributes:
+        cases: The flow over the moves: arrays that all shocks share, and stacked ones of each.
+        path: The path.
+    """
+
+    cases: tuple[MoveFlow, MoveFlow]
+    path: Path
+
+    def __init__(self, source: Flow, cases: tuple[MoveFlow, MoveFlow], path: Path):
+        """Use `PathMoves.on`; ``source`` is the flow of the problem with shocks."""
+        self.cases, self.path = cases, path
+        first = self.under(jnp.zeros((), jnp.int32))
+        self.flow, self.listed, self.bank = along.flow_under(source, path), first.listed, first.bank
+        self.sees_mu, self.shared, self.free = first.sees_mu, first.shared, False
+
+    def under(self, number: Int[Array, ""]) -> MoveFlow:
+        """The flow under one shock."""
+        shared, own = self.cases
+        found: MoveFlow = eqx.combine(shared, jax.tree.map(lambda leaf: leaf[number], own))
+        return found
+
+    def push(self, joint: Array, seen: Mass, step: Step, **settings: Any) -> Mass:
+        """The next distribution, under the shock of the step."""
+        return self.under(self.path[step]).push(joint, seen, step, **settings)
+
+
+class PathMoves(OnPath):
     """A `MoveFlow` over paths of the shocks; its "cells" are pairs of last shocks and a cell.
 
-    Fields of `MoveFlow` are those under the first shock.
+    Fields of `OnPath` are those of the first path.
 
     Attributes:
         source: The flow of the problem with shocks.
-        cases: The flow over the moves under the first shock.
-        differing: Arrays of it that differ from shock to shock, stacked.
-        places: Which of its arrays these are.
-        paths: The paths.
+        numbers: The paths.
+        chances: Their probabilities.
         rows: Which table each step of each path uses.
         tables: Number of tables of a step.
     """
 
     source: Flow
-    cases: MoveFlow
-    differing: tuple[Array, ...]
-    places: tuple[int, ...] = eqx.field(static=True)
     numbers: Int[Array, "paths steps_and_end"]
     chances: Float[Array, "paths"]
     rows: Int[Array, "paths steps_and_end"]
     tables: int = eqx.field(static=True)
 
     def __init__(
-        self, source: Flow, cases: MoveFlow, differing: Any, places: Any, paths: Any, tables: int
-    ):
-        """Use `of`."""
-        self.flow, self.listed, self.bank = cases.flow, cases.listed, cases.bank
-        self.sees_mu, self.shared, self.free = cases.sees_mu, cases.shared, False
-        self.source, self.cases, self.differing, self.places = source, cases, differing, places
-        (self.numbers, self.chances, self.rows), self.tables = paths, tables
-
-    @classmethod
-    def of(
-        cls,
+        self,
         flow: Flow,
         motion: Motion,
         paths: Paths,
         memory: int = 1,
         build: Callable[[Flow, Motion], MoveFlow] = MoveFlow,
-    ) -> "PathMoves":
+    ):
         """Prepares the flow; may be compiled.
 
         Args:
@@ -101,108 +97,56 @@ class PathMoves(MoveFlow):
             memory: How many of the last shocks a policy sees; 0 for none.
             build: Makes a flow over moves for a problem without shocks.
         """
-        problem, shocks = flow.problem, shocks_of(flow.problem)
+        problem, shocks = flow.problem, along.shocks_of(flow.problem)
         each: list[MoveFlow] = []
-        for number in (jnp.asarray(n, jnp.int32) for n in range(shocks.count)):
-            under = flow_under(flow, number)
-            if each and not _sees_shock(problem, motion):
+        for number in map(jnp.int32, range(shocks.count)):
+            under = along.flow_under(flow, number)
+            if each and not along.sees_shock(problem, motion):  # then kernels are the same
                 each.append(eqx.tree_at(lambda m: m.flow, each[0], under))
             else:
-                each.append(build(under, motion_under(problem, motion, number)))
-        columns = list(zip(*map(jax.tree.leaves, each), strict=True))
-        places = [i for i, row in enumerate(columns) if any(x is not row[0] for x in row)]
-        differing = tuple(jnp.stack([jnp.asarray(x) for x in columns[i]]) for i in places)
-        rows = jax.vmap(partial(shocks.history, memory=memory))(paths.numbers)
-        chances = paths.chances.astype(problem.initial.dtype)
-        parts = (paths.numbers, chances, rows)
-        return cls(flow, each[0], differing, tuple(places), parts, shocks.count**memory)
+                each.append(build(under, along.motion_under(problem, motion, number)))
+        same = jax.tree.map(lambda *x: all(leaf is x[0] for leaf in x), *each)
+        own = jax.tree.map(lambda alike, *x: None if alike else jnp.asarray(x), same, *each)
+        super().__init__(flow, (eqx.filter(each[0], same), own), paths.numbers[0])
+        self.source, self.numbers, self.tables = flow, paths.numbers, shocks.count**memory
+        self.chances = paths.chances.astype(problem.initial.dtype)
+        self.rows = jax.vmap(partial(shocks.history, memory=memory))(paths.numbers)
 
-    def under(self, number: Int[Array, ""]) -> MoveFlow:
-        """The flow under one shock."""
-        leaves, tree = jax.tree.flatten(self.cases)
-        for place, stacked in zip(self.places, self.differing, strict=True):
-            leaves[place] = stacked[number]
-        found: MoveFlow = jax.tree.unflatten(tree, leaves)
-        return found
-
-    def alone(self, path: Path) -> "PathMoves":
+    def on(self, path: Path) -> OnPath:
         """The flow of one path, whose policy knows all of it."""
-        paths = (path[None], jnp.ones_like(self.chances[:1]), jnp.zeros_like(path)[None])
-        return PathMoves(self.source, self.cases, self.differing, self.places, paths, 1)
+        return OnPath(self.source, self.cases, path)
 
     def uniform(self) -> Weights:
-        """The weights of the policy that draws uniformly from the moves."""
-        return jnp.tile(self.cases.uniform(), (1, self.tables, 1))
+        """All moves equally likely, in all tables."""
+        return jnp.tile(super().uniform(), (1, self.tables, 1))
 
     def rollout(self, weights: Weights, *, exact: bool = True) -> Rollout:
         """The expected rewards, and the distribution of last shocks and cells."""
-        return self._mean(
-            self._over_paths(lambda path, row: self._episode(self._on(weights, row), path, exact))
-        )
+        return self._mean(self._over_paths(lambda on, now: on.rollout(now, exact=exact), weights))
 
-    def sweep(
-        self,
-        weights: Weights,
-        *,
-        bound: bool = True,
-        lagrangian: AugmentedLagrangian | None = None,
-        rollout: Rollout | None = None,
-    ) -> Sweep:
-        """The episodes of all paths forwards and backwards, and the derivatives of their mean J.
-
-        The gap is that of policies that know their path.
-        """
-        bound = bound and not self.sees_mu
-
-        def one(path: Path, row: Array) -> tuple[Rollout, Array, Scalar]:
-            now = self._on(weights, row)
-            rollout = self._episode(now, path, exact=False)
-
-            def choices(inputs: Any, mass: Mass, number: Step) -> Choices:
-                moves = self.under(inputs[1])
-                return Choices(inputs[0], lambda joint, seen, _: moves.step(joint, seen, number))
-
-            problem, inputs = self.source.problem.under_shock(path), (now, path[: len(now)])
-            phi = replace(self.source.transition, trips=problem.trips)
-            found = backward(phi, problem, rollout.mass, inputs, choices, bound=bound)
-            return rollout, found.by_joint, found.gap
-
-        rollouts, by_joint, gaps = self._over_paths(one)
-        gap, mean = jnp.vdot(self.chances, gaps), self._mean(rollouts)
-        if len(self.numbers) == 1:
-            return Sweep(mean, by_joint[0], gap)
+    def sweep(self, weights: Weights, *, bound: bool = True, **settings: Any) -> Sweep:
+        """The derivatives of the mean J of all paths; the gap is that of who knows the path."""
+        each = self._over_paths(lambda on, now: on.sweep(now, bound=bound), weights)
+        gap, mean = jnp.vdot(self.chances, each.gap), self._mean(each.rollout)
+        if len(self.numbers) == 1:  # bit for bit as without shocks
+            return Sweep(mean, each.action_values[0], gap)
         # A cell that no path reaches takes the mean over the paths.
-        share = self.chances[:, None, None] * (rollouts.mass[:, :-1] + 1e-9)
-        sums = self._by_table(share[..., None] * by_joint)
+        share = self.chances[:, None, None] * (each.rollout.mass[:, :-1] + 1e-9)
+        sums = self._by_table(share[..., None] * each.action_values)
         values = sums / jnp.maximum(self._by_table(share), 1e-30)[..., None]
         return Sweep(mean, values, gap)
 
-    def _episode(self, weights: Weights, path: Path, exact: bool) -> Rollout:
-        """One path with the weights of its steps."""
-        problem = self.source.problem.under_shock(path)
-        phi = replace(self.source.transition, trips=problem.trips)
-
-        def step(mass: Mass, inputs: Any, number: Step) -> tuple[Mass, Scalar]:
-            moves, joint = self.under(inputs[1]), mass[:, None] * inputs[0]
-            after = moves.push(joint, mass, number, exact=exact)
-            return after, jnp.sum(joint * moves.rewards(mass, number))
-
-        mass, end, rewards = forward(phi, problem, (weights, path[: len(weights)]), step)
-        return assemble_rollout(phi, problem, mass, rewards, end)
-
-    def _over_paths(self, one: Callable[[Path, Array], Any]) -> Any:
-        if len(self.numbers) == 1:  # nothing to batch
-            found = one(self.numbers[0], self.rows[0])
-            return jax.tree.map(lambda leaf: leaf[None], found)
-        return jax.lax.map(lambda each: one(*each), (self.numbers, self.rows), batch_size=32)
-
-    def _on(
-        self, weights: Weights, row: Int[Array, "steps_and_end"]
-    ) -> Float[Array, "steps own_cells moves"]:
-        """The weights of a path's steps."""
+    def _over_paths(self, one: Callable[[OnPath, Weights], Any], weights: Weights) -> Any:
+        """What a function of a path's flow and of its steps' weights returns for each path."""
         steps, cells, moves = weights.shape
         split = weights.reshape(steps, self.tables, cells // self.tables, moves)
-        return split[jnp.arange(steps), row[:steps]]
+
+        def on(path: Path, row: Array) -> Any:
+            return one(self.on(path), split[jnp.arange(steps), row[:steps]])
+
+        if len(self.numbers) == 1:  # nothing to batch
+            return jax.tree.map(lambda leaf: leaf[None], on(self.numbers[0], self.rows[0]))
+        return jax.lax.map(lambda rows: on(*rows), (self.numbers, self.rows), batch_size=32)
 
     def _by_table(self, values: Float[Array, "paths steps cells ..."]) -> Array:
         """Sums over the paths of what they have in each table."""
@@ -212,33 +156,18 @@ class PathMoves(MoveFlow):
         return sums.reshape(steps, self.tables * cells, *values.shape[3:])
 
     def _mean(self, rollouts: Rollout) -> Rollout:
-        mean = averaged(rollouts, self.chances)
         mass = self._by_table(self.chances[:, None, None] * rollouts.mass)
-        return Rollout(mass=mass, rewards=mean.rewards, value=mean.value)
+        rewards, value = along.averaged((rollouts.rewards, rollouts.value), self.chances)
+        return Rollout(mass=mass, rewards=rewards, value=value)
 
     def table_profile(self, weights: Weights, action_dim: int, memory: int) -> Profile:
         """The profile by step, last shocks and cell of agents' own actions."""
         own = weights.reshape(*weights.shape[:2], -1, self.group).sum(axis=-1)
         split = own.reshape(len(own), self.tables, -1, own.shape[-1])
-        actions = self.actions[:, :: self.group, :action_dim]
-        actions = actions[:1] if self.shared else actions
+        actions = self.actions[: 1 if self.shared else None, :: self.group, :action_dim]
         every = jnp.broadcast_to(actions, (*split.shape[:2], *actions.shape))
         policy = ByShock(TablePolicy(every, split, self.flow.problem.grid), memory)
         return Profile.stacked(policy, len(own))
-
-
-def _sees_shock(problem: Problem, motion: Motion) -> bool:
-    """Whether the result of a motion may depend on the shock."""
-    grid, dtype = problem.grid, problem.initial.dtype
-    action = jnp.asarray(problem.actions.rest, dtype=dtype)
-
-    def under(number: Array) -> Any:
-        mu = MeanField(mass=problem.initial, here=problem.initial[0], grid=grid)
-        state = jnp.asarray(grid.centres[0], dtype=dtype)
-        return jnp.asarray(motion_under(problem, motion, number)(state, action, mu))
-
-    program = jax.make_jaxpr(under)(jnp.zeros((), jnp.int32)).jaxpr
-    return affects(program, program.invars[0])
 
 
 class PathPlan(eqx.Module):
@@ -256,7 +185,7 @@ class PathPlan(eqx.Module):
     """
 
     profile: Profile
-    outcomes: PathRollouts
+    outcomes: along.PathRollouts
     perfect: Float[Array, "paths"] | None
     proved: bool = eqx.field(static=True)
     outcome: str = eqx.field(static=True)
@@ -273,19 +202,9 @@ class PathPlan(eqx.Module):
             return jnp.full_like(self.value, jnp.inf)
         return jnp.vdot(self.outcomes.paths.chances.astype(self.perfect.dtype), self.perfect)
 
-    @property
-    def note(self) -> str:
-        """What is unusual, in words; empty if nothing is."""
-        return note_of(self.outcome, "sweeps")
-
     def __repr__(self) -> str:
-        kind = "proved" if self.proved else "found"
-        error = self.outcomes.standard_error
-        return (
-            f"PathPlan(J={float(self.value):.6g} +- {float(error):.2g}, perfect information="
-            f"{float(self.upper):.6g} ({kind}), paths={len(self.outcomes.paths.chances)}, "
-            f"outcome={self.outcome!r})"
-        )
+        bound = f"{float(self.upper):.6g} ({'proved' if self.proved else 'found'})"
+        return f"PathPlan({self.outcomes}, perfect information={bound}, outcome={self.outcome!r})"
 
 
 def plan_over_paths(
@@ -313,18 +232,18 @@ def plan_over_paths(
         key: Randomness of drawn paths.
     """
     enable_compilation_cache()
-    problem, shocks = flow.problem, shocks_of(flow.problem)
+    problem, shocks = flow.problem, along.shocks_of(flow.problem)
     plan_key, judge_key = jax.random.split(jax.random.key(0) if key is None else key)
     paths = shocks.paths(problem.paid_steps, key=plan_key, samples=samples)
-    moves = PathMoves.of(flow, motion, paths, memory, lambda f, m: MoveFlow(f, m, actions))
-    state, gain = ascent_over_paths(moves, sweeps)
+    moves = PathMoves(flow, motion, paths, memory, lambda f, m: MoveFlow(f, m, actions))
+    state, gain = _ascent(moves, sweeps)
     profile = moves.table_profile(state.weights, problem.actions.dim, memory)
-    outcomes = over_paths(flow, profile, motion, key=judge_key, samples=samples)
+    outcomes = along.over_paths(flow, profile, motion, key=judge_key, samples=samples)
     found, proved = None, False
     if perfect:
-        each = (jnp.asarray(n, jnp.int32) for n in range(shocks.count))
         proved = all(
-            is_concave(flow_under(flow, n), motion_under(problem, motion, n)) for n in each
+            is_concave(along.flow_under(flow, n), along.motion_under(problem, motion, n))
+            for n in map(jnp.int32, range(shocks.count))
         )
         found = _perfect(moves, outcomes.paths.numbers, sweeps, proved)
     return PathPlan(profile, outcomes, found, proved, outcome_of(gain))
@@ -340,34 +259,31 @@ def plan_for_learner(
 ) -> Plan:
     """A learner's plan over paths in its model, by policies that see the present shock.
 
-    Arguments are as of `AbstractPlanner.plan` and `PathMoves.of`.
+    Arguments are as of `AbstractPlanner.plan` and `PathMoves`.
     """
     problem, dim = flow.problem, actions.dim
-    paths = shocks_of(problem).paths(problem.paid_steps, key=key)
-    moves = PathMoves.of(flow, motion, paths, 1, build)
-    state, gain = ascent_over_paths(moves, sweeps)
+    paths = along.shocks_of(problem).paths(problem.paid_steps, key=key)
+    moves = PathMoves(flow, motion, paths, 1, build)
+    state, gain = _ascent(moves, sweeps)
     rollout = state.sweep.rollout
     sizes = jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)
     controls = jnp.einsum("hkm,kma->hka", state.weights, jnp.tile(sizes, (moves.tables, 1, 1)))
-    mass = rollout.mass.reshape(len(rollout.mass), moves.tables, -1).sum(axis=1)
     return Plan(
         profile=moves.table_profile(state.weights, dim, 1),
         memory=None,
         value=jnp.where(jnp.isfinite(state.planned), rollout.value, jnp.nan),
-        mass=mass,
+        mass=rollout.mass.reshape(len(rollout.mass), moves.tables, -1).sum(axis=1),
         control=control_size(problem, rollout.mass, controls),
         late_gain=gain,
     )
 
 
 @eqx.filter_jit
-def ascent_over_paths(
-    moves: PathMoves, sweeps: int, bound: bool = False
-) -> tuple[MirrorState, Scalar]:
+def _ascent(moves: OnPath, sweeps: int, bound: bool = False) -> tuple[ascent.MirrorState, Scalar]:
     """The last state of an ascent from uniform weights, and its `late_gain`."""
-    start = begin_ascent(moves, rule=StepRule(), bound=bound)
-    end, figures = ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
-    return best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
+    start = ascent.begin_ascent(moves, rule=ascent.StepRule(), bound=bound)
+    end, figures = ascent.ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
+    return ascent.best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
 
 
 @eqx.filter_jit
@@ -375,9 +291,8 @@ def _perfect(moves: PathMoves, numbers: Array, sweeps: int, proved: bool) -> Flo
     """What each path earns if it is planned alone: a bound, or the best that was found."""
 
     def one(path: Path) -> Scalar:
-        alone = moves.alone(path)
-        state, _ = ascent_over_paths(alone, sweeps, proved)
-        return state.upper if proved else alone.rollout(state.weights).value
+        state, _ = _ascent(moves.on(path), sweeps, proved)
+        return state.upper if proved else moves.on(path).rollout(state.weights).value
 
     found: Array = jax.lax.map(one, numbers, batch_size=16)
     return found

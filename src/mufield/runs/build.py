@@ -102,6 +102,11 @@ def resolve(config: RunConfig) -> RunConfig:
 def _known(config: RunConfig, imports: str | None) -> SystemOrProblem:
     import_named(config.imports, imports)
     known: SystemOrProblem = make(config.environment, **config.options)
+    if problem_of(known).shocks is not None:
+        raise UserError(
+            f"{config.environment!r} has shocks, which run directories do not keep; learn in "
+            "Python, by mufield.learn, or by ask and tell of a M3UCRL"
+        )
     return known
 
 

@@ -108,15 +108,11 @@ class EpisodeMetrics:
         return {name: value for name, value in row.items() if name not in absent}
 
 
-def bar_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What a progress bar shows of an episode: means over runs; of margins the least."""
-    figures = {}
-    for name in ("value", "optimistic", "best", "beta", "spread", "greedy", "reference", "margin"):
-        known = [row[name] for row in rows if row.get(name) is not None]
-        if known:
-            number = min(known) if name == "margin" else statistics.fmean(known)
-            figures["J" if name == "value" else name] = float(number)
-    return figures
+def bar_figures(row: Mapping[str, Any]) -> dict[str, float]:
+    """What a progress bar shows of an episode."""
+    names = ("value", "optimistic", "best", "beta", "spread", "greedy", "reference", "margin")
+    known = {name: float(row[name]) for name in names if row.get(name) is not None}
+    return {"J" if name == "value" else name: number for name, number in known.items()}
 
 
 def best_episode(episodes: Sequence[Earned]) -> int:

@@ -162,7 +162,7 @@ def learn(
                 watch(state, plan, episode, row)
             state = after
             times = {"plan_s": planned - began, "fit_s": fitted - ran}
-            report(done + 1, **bar_figures([row.row()]), **times)
+            report(done + 1, **bar_figures(row.row()), **times)
     return LearnResult(learner, state, tuple(rows), plan.profile, best_profile)
 
 

@@ -85,5 +85,5 @@ def learn_run(
                 if check is not None:
                     check()
                 session.step()
-                report(store.episodes, **bar_figures([store.rows[-1]]))
+                report(store.episodes, **bar_figures(store.rows[-1]))
         return store.rows

@@ -119,7 +119,8 @@ def regions_from_trips(
             "expected records with the columns origin, destination, minutes (or dropoff_time) and "
             "fare (or fare=..., of a minute); records with coordinates have `city` and `model`"
         )
-    names, codes = np.unique([*records.pickup, *records.dropoff], return_inverse=True)
+    ends = np.concatenate([records.pickup, records.dropoff])
+    names, codes = np.unique(ends, return_inverse=True)
     pair, count = tuple(codes.reshape(2, -1)), _checked(len(names))
     by_hour, pay = np.zeros((2, 24, count, count))
     trips, taken = np.zeros((2, count, count))

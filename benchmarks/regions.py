@@ -13,8 +13,7 @@
   Brooklyn alone; it was trained for 10,000 episodes by their settings.
 
 Travel times, fares and demand are unknown when learning starts; first day: vehicles serve and stay.
-Nothing was tuned on other cities than Brooklyn. Small fleets (Rome 78 vehicles, Porto 234) stay below
-97% of perfect forecast: about 94 and 96% in two episodes.
+Nothing was tuned on other cities than Brooklyn.
 
 Run ``python benchmarks/regions.py [section ...] [--rl4amod DIR] [--cities nyc_brooklyn,...]``;
 ``--cities all`` runs all that it has.

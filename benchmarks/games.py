@@ -339,7 +339,7 @@ def learned(report: Report, given: argparse.Namespace) -> None:
             def watch(
                 *row: Any, shares: Any = shares, system: Any = system, listed: Any = listed
             ) -> None:
-                gain = GAMES.exploitability(*system.reveal(), row[2].profile, listed)
+                gain = GAMES.exploitability(*system.reveal(), row[1].profile, listed)
                 shares.append((gain - last) / (first - last))  # noqa: B023 (called within the loop)
 
             learner = mf.M3UCRL(system.problem, planner=planner)

@@ -163,7 +163,7 @@ def test_a_learner_finds_the_equilibrium_of_an_unknown_motion():
         episodes=4,
         agents=10,
         progress=False,
-        watch=lambda *row: gains.append(games.exploitability(*system.reveal(), row[2].profile)),
+        watch=lambda *row: gains.append(games.exploitability(*system.reveal(), row[1].profile)),
     )
     assert gains[-1] < 0.05
     assert gains[-1] < gains[0]

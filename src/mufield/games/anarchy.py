@@ -38,7 +38,8 @@ class Anarchy:
 
         Where J is a cost, the usual ratio of costs is one more than this.
         """
-        return self.gap / abs(float(self.optimum.value))
+        best = abs(float(self.optimum.value))
+        return self.gap / best if best > 0 else float("nan")
 
     def under(self, prices: Tolls) -> Equilibrium:
         """The equilibrium in which agents pay tolls, found from the one without; J without them."""
@@ -49,8 +50,9 @@ class Anarchy:
         return replace(found, moves=moves, value=moves.rollout(found.weights).value)
 
     def closed(self, other: Equilibrium) -> float:
-        """The share of the gap that another equilibrium, such as one with tolls, wins back."""
-        return (float(other.value) - float(self.equilibrium.value)) / self.gap
+        """The share of the gap that another equilibrium wins back; 1 if there is no gap."""
+        won = float(other.value) - float(self.equilibrium.value)
+        return won / self.gap if self.gap > 0 else 1.0
 
     def __repr__(self) -> str:
         return (

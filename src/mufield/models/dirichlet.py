@@ -40,7 +40,6 @@ from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
 
 Table = Float[np.ndarray, "groups slots"]
-Seen = tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]
 
 
 def _phi(
@@ -213,7 +212,7 @@ class DirichletCounts(AbstractModelFamily):
         return groups, self.prior * members / members.sum(axis=1, keepdims=True)
 
 
-def _observed(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> Seen:
+def _observed(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> tuple[Any, Any]:
     """The group of each move, and which successor it led to; raises if that is not listed."""
     nodes, actions = cast(Nodes, data.problem.grid), cast(MoveSet, data.problem.actions)
     start, end = nodes.index_of(data.states), nodes.index_of(data.next_states)
@@ -231,7 +230,7 @@ def _observed(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> Seen
     return group, np.argmax(same, axis=1)
 
 
-def _counts(seen: Seen, like: Table) -> Table:
+def _counts(seen: Any, like: Table) -> Table:
     """How often each successor of each group was observed."""
     found = np.zeros_like(like)
     np.add.at(found, seen, 1.0)
@@ -264,7 +263,7 @@ def _as_in_other_nodes(
 
 
 def _most_probable(
-    seen: Seen, prior: Table, phi: Any, spread: Any, sweeps: int = 100
+    seen: Any, prior: Table, phi: Any, spread: Any, sweeps: int = 100
 ) -> Float[np.ndarray, "groups slots features"]:
     """The most probable Q, by expectation maximisation over which of them each move followed."""
     mean = (prior + _counts(seen, prior))[..., None]
@@ -280,7 +279,7 @@ def _most_probable(
     return found
 
 
-def _covariance(seen: Seen, prior: Table, phi: Any, spread: Any) -> Any:
+def _covariance(seen: Any, prior: Table, phi: Any, spread: Any) -> Any:
     """The inverse of A: a priori Q are uncertain together, by the prior, and around their mean."""
     apart = np.eye(phi.shape[1]) - 1.0 / phi.shape[1]
     before = 1.0 / prior.sum(axis=1)[:, None, None] + apart / np.maximum(spread, 0.3)[:, None, None]
@@ -289,7 +288,7 @@ def _covariance(seen: Seen, prior: Table, phi: Any, spread: Any) -> Any:
     return np.linalg.inv(information)
 
 
-def _held_out(seen: Seen, prior: Table, phi: Any, spread: Any, moment: Any) -> Any:
+def _held_out(seen: Any, prior: Table, phi: Any, spread: Any, moment: Any) -> Any:
     """Log-probability by group of moves at even moments given those at odd ones, and vice versa."""
     score, (group, slot) = np.zeros(len(prior)), seen
     for out in (moment % 2 == 0, moment % 2 == 1):

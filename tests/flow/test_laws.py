@@ -22,13 +22,13 @@ from mufield import (
     entropy,
     from_density,
     make,
-    move,
     point_mass,
 )
 from mufield.environments.swarm import closed_form_policy
 from mufield.flow import WindowSettings
 from mufield.flow.windows import Windows
 from mufield.policies import ActionLaw, uniform_policy
+from mufield.space.move import move
 
 pytestmark = pytest.mark.slow
 

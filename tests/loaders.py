@@ -373,6 +373,7 @@ LOADERS = {
     "io/disk.py:read_bytes": "network.policy",
     # They write, or copy, compare or execute what was read by one of those above.
     "io/sealed.py:file_digest": None,
+    "viz/film.py:animate_flow": None,
     "io/atomic.py:open_new": None,
     "io/disk.py:sync_directory": None,
     "io/disk.py:write_new": None,

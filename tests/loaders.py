@@ -190,6 +190,13 @@ class Originals:
         def policy(path):
             return read_info(path), [np.asarray(a).tolist() for a in leaves(load_policy(path))]
 
+        def zones(path):
+            records = read_trips(path)
+            try:
+                return regions_from_trips(records, start=7, vehicles=8, **clock).pay.tolist()
+            except mf.UserError as error:  # records do not know their file
+                raise mf.UserError(f"{path}: {error}") from error
+
         def exported(path):
             read = DeployedPolicy.load(path)
             return read.document, {n: a.tolist() for n, a in read.arrays.items()}
@@ -219,9 +226,7 @@ class Originals:
             "exported.safetensors": exported,
             "result.safetensors": result,
             "positions.csv": lambda path: read_positions(path, problem)[0].tolist(),
-            "zones.csv": lambda path: regions_from_trips(
-                read_trips(path), start=7, vehicles=8, **clock
-            ).pay.tolist(),
+            "zones.csv": zones,
             "scenario.json": lambda path: regions_from_scenario(path, hour=8, **clock).pay.tolist(),
             "trips.csv": lambda path: read_trips(path).pickup.tolist(),
             **{

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import Scalar
+from .._types import Margins, Scalar
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.backward import Sweep, Weights
 from ..flow.moves import MoveFlow
@@ -71,7 +71,12 @@ class MirrorState(eqx.Module):
 
     def flow_of(self, moves: MoveFlow) -> MoveFlow:
         """The flow over the state's moves: the listed ones, or those that it has found."""
-        return moves if self.free is None else self.free.of(moves)
+        return _flow_over(moves, self.free)
+
+    @property
+    def multipliers(self) -> Margins | None:
+        """The multipliers of the problem's constraints, if it has any."""
+        return None if self.lagrangian is None else self.lagrangian.multipliers
 
     @property
     def weights(self) -> Weights:
@@ -121,7 +126,7 @@ def begin_ascent(
     # A move of weight zero would never come back.
     logits = jnp.log(jnp.maximum(weights, 1e-12))
     weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
-    moves, begun = moves if free is None else free.of(moves), moves.flow.problem.begun
+    moves, begun = _flow_over(moves, free), moves.flow.problem.begun
     sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
     spread = _spread(sweep, jnp.sum(begun))
     if constraints is not None and lagrangian is None:
@@ -197,8 +202,7 @@ def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
     if free is not None:
         assert old.slopes is not None
         free = free.step(old.slopes, moves.flow.problem.actions)
-    now = moves if free is None else free.of(moves)
-    new = now.sweep(weights, bound=state.bound, lagrangian=state.lagrangian)
+    new = _flow_over(moves, free).sweep(weights, bound=state.bound, lagrangian=state.lagrangian)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.objective)  # what rounding explains
     # A comparison with NaN is false, so a step that is not finite is undone as well.
     better = new.objective >= old.objective - slack
@@ -217,7 +221,7 @@ def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
         step_size=state.step_size * factor,
         upper=_least(new.upper, state.upper),
         sweeps=state.sweeps + 1,
-        free=None if state.free is None else choose(free, state.free.back()),
+        free=None if state.free is None else choose(free, state.free.undone()),
     )
 
 
@@ -230,6 +234,10 @@ def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
     sweep = state.flow_of(moves).sweep(state.weights, lagrangian=lagrangian, **options)
     upper = _least(sweep.upper, state.upper)
     return replace(state, lagrangian=lagrangian, sweep=sweep, upper=upper)
+
+
+def _flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
+    return moves if free is None else moves.with_actions(free.actions)
 
 
 def _least(new: Scalar, old: Scalar) -> Scalar:

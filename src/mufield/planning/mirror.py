@@ -76,7 +76,7 @@ class MirrorResult(eqx.Module):
     @property
     def multipliers(self) -> Margins | None:
         """The multipliers of the constraints that `upper` was found with."""
-        return None if self.state.lagrangian is None else self.state.lagrangian.multipliers
+        return self.state.multipliers
 
     @property
     def bracket(self) -> Scalar:
@@ -212,9 +212,8 @@ class MirrorAscent(eqx.Module):
                     prove_infeasible(listed, self.sweeps, self.steps)
         upper, proof = jnp.where(concave, state.upper, jnp.inf), "moves"
         if concave and box:
-            lagrangian, profile = state.lagrangian, moves.profile(state.weights)
-            multipliers = None if lagrangian is None else lagrangian.multipliers
-            over_box = certificate(moves.flow, moves.motion, profile, None, multipliers)
+            profile = moves.profile(state.weights)
+            over_box = certificate(moves.flow, moves.motion, profile, None, state.multipliers)
             upper, proof = jnp.full_like(upper, over_box.upper), over_box.proof
         return MirrorResult(
             moves=moves,

@@ -2,7 +2,7 @@
 
 A plan over regular moves is cut to its heaviest moves in each cell and step. Then one ascent
 changes weights and moves together, by the exact derivatives of J through the flow. Moves go by
-resilient propagation: each axis of each move has a reach of its own, and only the sign of the
+resilient propagation: each axis of each move has a step of its own, and only the sign of the
 derivative of J counts. So neither the unit of the reward nor the mass of a cell matters.
 """
 
@@ -74,30 +74,26 @@ class FreeMoves(eqx.Module):
 
     Attributes:
         actions: The moves.
-        reach: How far each axis of each move goes in the next sweep.
+        step_size: How far each axis of each move goes in the next sweep.
         signs: The signs of the last derivatives; zero after a sweep that was undone.
     """
 
     actions: FreeActions
-    reach: FreeActions
+    step_size: FreeActions
     signs: FreeActions
 
     def step(self, slopes: FreeActions, box: Box | MoveSet) -> "FreeMoves":
-        """Moves uphill within the box; a reach grows while its sign stays, and else is halved."""
+        """Moves uphill within the box; a step grows while its sign stays, and else is halved."""
         signs = jnp.sign(slopes)
         agree = signs * self.signs
         factor = jnp.where(agree > 0, 1.2, jnp.where(agree < 0, 0.5, 1.0)).astype(slopes.dtype)
-        reach = self.reach * factor
-        lower, upper = (jnp.asarray(end, dtype=reach.dtype) for end in (box.lower, box.upper))
-        return FreeMoves(jnp.clip(self.actions + reach * signs, lower, upper), reach, signs)
+        step = self.step_size * factor
+        lower, upper = (jnp.asarray(end, dtype=step.dtype) for end in (box.lower, box.upper))
+        return FreeMoves(jnp.clip(self.actions + step * signs, lower, upper), step, signs)
 
-    def back(self) -> "FreeMoves":
+    def undone(self) -> "FreeMoves":
         """The same moves after a sweep that was undone: they may have gone too far."""
-        return replace(self, reach=0.5 * self.reach, signs=jnp.zeros_like(self.signs))
-
-    def of(self, moves: MoveFlow) -> MoveFlow:
-        """The flow over these moves."""
-        return moves.with_actions(self.actions)
+        return replace(self, step_size=0.5 * self.step_size, signs=jnp.zeros_like(self.signs))
 
 
 class Refinement(eqx.Module):
@@ -106,12 +102,12 @@ class Refinement(eqx.Module):
     Attributes:
         kept: Number of moves that are kept of each cell and step, the heaviest.
         sweeps: Sweeps that change weights and moves; zero to keep to the coarse moves.
-        reach: The first reach of moves, as a share of the box.
+        first_step: The first step of moves, as a share of the box.
     """
 
     kept: int = 8
     sweeps: int = 24
-    reach: float = 1 / 32
+    first_step: float = 1 / 32
 
     def pays(self, problem: Problem, points: int) -> bool:
         """Whether actions between the coarse ones may earn more, as far as can be told beforehand.
@@ -133,6 +129,6 @@ class Refinement(eqx.Module):
         weights, which = jax.lax.top_k(weights, min(self.kept, weights.shape[-1]))
         chosen = moves.actions[jnp.arange(len(moves.actions))[:, None], which]
         sizes = jnp.asarray(box.upper, chosen.dtype) - jnp.asarray(box.lower, chosen.dtype)
-        reach = jnp.broadcast_to(self.reach * sizes, chosen.shape)
-        free = FreeMoves(chosen, reach, jnp.zeros_like(chosen))
+        step_size = jnp.broadcast_to(self.first_step * sizes, chosen.shape)
+        free = FreeMoves(chosen, step_size, jnp.zeros_like(chosen))
         return free, weights / jnp.sum(weights, axis=-1, keepdims=True)

@@ -154,9 +154,7 @@ def test_a_foreign_file_is_refused_and_never_run(name, loaders, originals, tmp_p
     # An episode may be told as a log, too, and has positions.
     alike = [{"network.policy", "moves.policy"}, *({f"episode.{e}", f"log.{e}"} for e in TABLES)]
     alike += [{"positions.csv", "episode.csv"}, {"positions.csv", "log.csv"}]
-    alike += [
-        {"trips.csv", "zones.csv"}
-    ]  # records by zone are read, and refused where they are used
+    alike += [{"trips.csv", "zones.csv"}]  # both are records of trips
     others = {o: data for o, data in others.items() if {o, name} not in alike}
     for what, data in (foreign(sentinel) | others).items():
         path.write_bytes(data)

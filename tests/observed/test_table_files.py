@@ -118,8 +118,8 @@ def test_usual_dates_are_read_and_others_refused_with_those_that_are(tmp_path):
 @pytest.mark.parametrize(
     ("time", "message"),
     [
-        ("01.03.2026 08:15", "such as 7.25 nor a date and time such as 2026-03-01T08:15:00"),
-        ("1772352900", "in place of Unix seconds write dates"),
+        ("01.03.2026 08:15", "such as 7.25, a date and time such as 2026-03-01T08:15:00"),
+        ("1772352900", "or Unix seconds if zone is given"),
     ],
 )
 def test_trips_with_other_clocks_are_refused_with_those_that_are_read(tmp_path, time, message):

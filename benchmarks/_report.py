@@ -18,7 +18,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from mufield import M3UCRL, LearnResult, enable_compilation_cache, learn
+from mufield import M3UCRL, enable_compilation_cache, learn
+from mufield.learning import LearnResult
 
 # Some benchmarks use `reproduction`, which is not installed.
 sys.path.append(str(Path(__file__).parents[1]))

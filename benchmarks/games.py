@@ -134,8 +134,9 @@ def known(report: Report, given: argparse.Namespace) -> None:
             plan = mf.MirrorAscent(sweeps=300).solve(moves)
             gain = GAMES.exploitability(moves.flow, moves.motion, plan.profile, moves.actions)
             prices = GAMES.tolls(moves.flow, moves.motion, plan.profile)
-            used = np.asarray(prices.mass) > 1e-6
-            spread = float(np.ptp(np.asarray(prices.prices)[used]))
+            paid = slice(moves.flow.problem.paid_steps)  # the end may not be
+            used = np.asarray(prices.mass)[paid] > 1e-6
+            spread = float(np.ptp(np.asarray(prices.prices)[paid][used]))
             report.row(
                 f"{name}: gain, gap, tolls differ", f"{gain:.3g}, {plan.bracket:.3g}, {spread:.2g}"
             )

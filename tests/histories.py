@@ -413,8 +413,11 @@ class History:
         self._happen(names[0], run, number, None)
 
 
-def draw_histories(first, seconds):
-    """Lets histories happen for some seconds; yields the seed of each, its faults or violation."""
+def draw_histories(first, seconds, least=1):
+    """Lets histories happen for some seconds; yields the seed of each, its faults or violation.
+
+    There are at least ``least`` of them, however slow the machine is.
+    """
     end = time.monotonic() + seconds
     with surroundings():
         for seed in itertools.count(first):
@@ -422,7 +425,7 @@ def draw_histories(first, seconds):
                 yield seed, History(seed).run()
             except Violation as error:
                 yield seed, error
-            if time.monotonic() > end:
+            if time.monotonic() > end and seed - first + 1 >= least:
                 return
 
 
@@ -430,7 +433,7 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     world()
     count, faults = 0, Counter()
-    for _, found in draw_histories(int(sys.argv[1]), float(sys.argv[2])):
+    for _, found in draw_histories(int(sys.argv[1]), float(sys.argv[2]), least=21):
         if isinstance(found, Violation):
             raise found
         count, faults = count + 1, faults + found

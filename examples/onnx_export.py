@@ -259,7 +259,7 @@ def _chance(graph: Graph) -> str:
 
 
 def _network(graph: Graph, rule: Network, state: str, cells: str) -> None:
-    """The network's action, or one of its scattered actions."""
+    """The network's action."""
     offset = graph.part("bias")
     if rule.sees_mass:
         seen = graph.add("MatMul", graph.part("from_mu"), _encoded(graph, rule))
@@ -273,16 +273,6 @@ def _network(graph: Graph, rule: Network, state: str, cells: str) -> None:
         weight = graph.add("Transpose", graph.part(f"hidden.{layer}.0"), perm=[1, 0])
         x = graph.add("MatMul", graph.add("Tanh", x), weight)
         x = graph.add("Add", x, graph.part(f"hidden.{layer}.1"))
-    if rule.moves > 1:
-        axes = np.arange(graph.policy.action_dim)
-        halves = (graph.constant(axes, np.int64), graph.constant(axes + len(axes), np.int64))
-        centre, spread = (graph.add("Gather", x, half, axis=1) for half in halves)
-        share = graph.add("Mul", _chance(graph), graph.constant(rule.moves))
-        move = graph.cast(graph.add("Floor", share), np.int64)
-        move = graph.add("Min", move, graph.constant(rule.moves - 1, np.int64))  # against rounding
-        score = graph.add("Gather", graph.constant(rule.scores), move, axis=0)
-        aside = graph.add("Mul", graph.add("Softplus", spread), score)
-        x = graph.add("Add", centre, aside)
     # Squashed to the box, and clipped to it against rounding.
     lower, upper = rule.lower.astype(np.float32), rule.upper.astype(np.float32)
     low, high = graph.constant(lower), graph.constant(upper)

@@ -97,7 +97,6 @@ CASES = {
         stationary(network(ring(d), mf.policies.Pooled(1)).at(1)),
         ring(d),
     ),
-    "network that scatters": lambda d: (network(ring(d), mf.policies.Pooled(1), points=3), ring(d)),
     "own moves by step": lambda d: (stacked(own_moves(rooms(d))), rooms(d)),
     "stationary own moves": lambda d: (stationary(own_moves(ring(d), 2, ())), ring(d)),
     "table by step": lambda d: (stacked(table(rooms(d))), rooms(d)),

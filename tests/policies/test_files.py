@@ -42,9 +42,9 @@ def weights(*shape):
     return jnp.asarray(RNG.dirichlet(np.ones(shape[-1]), size=shape[:-1]))
 
 
-def network(mu, depth=2, points=1):
+def network(mu, depth=2):
     problem = walking_problem(GRID, horizon=STEPS)
-    return network_profile(problem, jax.random.key(1), width=6, depth=depth, mu=mu, points=points)
+    return network_profile(problem, jax.random.key(1), width=6, depth=depth, mu=mu)
 
 
 def deterministic(*steps):
@@ -70,7 +70,6 @@ POLICIES = {
     "network that sees blocks": network(Pooled(2), depth=3),
     "one step's network": network(Pooled(1), depth=1).at(0),
     "network that sees its own cell": network(Here()),
-    "network that scatters": network(Pooled(2), points=4),
     "own moves for each step": Profile.stacked(own_moves(STEPS), STEPS),
     "stationary network": Profile.stationary(network(Pooled(2)).at(1), 7),
     "table for each step": Profile.stacked(deterministic(STEPS), STEPS),

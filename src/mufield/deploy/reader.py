@@ -21,7 +21,6 @@ import itertools
 import json
 import math
 import os
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -444,11 +443,8 @@ class Table:
 class Network:
     """A small network of the agent's position and the encoded population, squashed to a box.
 
-    With several points it also gives a spread, and agents scatter their actions around a centre.
-
     Attributes:
         moves: Number of different actions of an agent.
-        scores: Where they are around the centre, in standard deviations.
         features: Number of inputs that describe the population.
     """
 
@@ -463,18 +459,11 @@ class Network:
         if self.sees_mass:
             self.blocks = space.blocks(*_sizes([document["mu"]["cells"]]))
         self.features = len(set(self.blocks.tolist()))
-        box, axes = document["actions"], policy.action_dim
+        box = document["actions"]
         self.lower, self.upper = (
             np.asarray(_numbers(box[side]), dtype=policy.dtype) for side in ("lower", "upper")
         )
-        (points,) = _sizes([document["points"]])
-        # Checked, because a wrong number would reserve too much memory.
-        if points > 100 or points**axes > 100_000:
-            raise ValueError(
-                f"points: expected at most 100, and 100000 moves, got {points} on {axes} axes"
-            )
-        self.moves = points**axes
-        self.scores = normal_scores(points, axes).astype(policy.dtype)
+        self.moves = 1
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the arrays at one step."""
@@ -484,21 +473,13 @@ class Network:
             "from_mu": (first, self.features),
             "bias": (first,),
         }
-        outputs = (*self.widths[1:], self.policy.action_dim * (2 if self.moves > 1 else 1))
+        outputs = (*self.widths[1:], self.policy.action_dim)
         for layer, (into, out) in enumerate(zip(self.widths, outputs, strict=True)):
             shapes |= {f"hidden.{layer}.0": (out, into), f"hidden.{layer}.1": (out,)}
         return shapes
 
     def law(self, step: int, points: np.ndarray, cells: np.ndarray, mass: Any) -> Law:
-        """All actions of each agent, equally likely."""
-        centre, deviation = self._centre_and_deviation(step, points, mass)
-        actions = self._squash(centre[:, None] + deviation[:, None] * self.scores)
-        return Law(actions, np.full(actions.shape[:2], 1 / self.moves, dtype=actions.dtype))
-
-    def _centre_and_deviation(
-        self, step: int, points: np.ndarray, mass: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The network's output before it is squashed; softplus makes deviations positive."""
+        """The action of each agent, by tanh in the box; clipped against rounding."""
         part = self.policy.slice
         offset = part("bias", step)
         if self.sees_mass:
@@ -508,23 +489,9 @@ class Network:
         for layer in range(len(self.widths)):
             weight, bias = part(f"hidden.{layer}.0", step), part(f"hidden.{layer}.1", step)
             x = np.tanh(x) @ weight.T + bias
-        if self.moves == 1:
-            return x, np.zeros_like(x)
-        centre, spread = np.split(x, 2, axis=1)
-        return centre, np.logaddexp(spread, x.dtype.type(0))
-
-    def _squash(self, raw: np.ndarray) -> np.ndarray:
-        """Maps any numbers into the box by tanh; clipped against rounding."""
-        half = raw.dtype.type(0.5)
-        actions = self.lower + (self.upper - self.lower) * half * (np.tanh(raw) + 1)
-        return np.asarray(np.clip(actions, self.lower, self.upper))
-
-
-def normal_scores(points: int, dim: int) -> np.ndarray:
-    """Quantiles of the normal distribution on each axis, scaled to unit variance; one is 0."""
-    scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])
-    scores = scores / (np.sqrt(np.mean(scores**2)) if points > 1 else 1.0)
-    return np.asarray(list(itertools.product(scores, repeat=dim)))
+        share = x.dtype.type(0.5) * (np.tanh(x) + 1)
+        actions = np.clip(self.lower + (self.upper - self.lower) * share, self.lower, self.upper)
+        return Law(actions[:, None], np.ones((len(x), 1), dtype=x.dtype))
 
 
 def unsealed(file: io.BufferedIOBase) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -100,13 +100,12 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         whole, horizon, by_step = policy.join(policy.per_step), policy.horizon, policy.per_step
     words = {kind: word for word, kind in ENCODERS.items()}
     if isinstance(whole, NetworkPolicy) and type(whole.mu) in words:
-        kind = {
+        kind: dict[str, Any] = {
             "kind": "network",
             "grid": grid_entries(whole.grid),
             "actions": {"lower": list(whole.box.lower), "upper": list(whole.box.upper)},
             "mu": {"kind": words[type(whole.mu)], **dataclasses.asdict(whole.mu)},
             "widths": [whole.bias.shape[-1], *(b.shape[-1] for _, b in whole.hidden[:-1])],
-            "points": whole.points,
         }
     elif type(whole) is TablePolicy:
         rows, moves, dim = whole.actions.shape[-3:]
@@ -197,7 +196,7 @@ def _check_shapes(policy: AbstractPolicy, found: Mapping[str, tuple[int, ...]]) 
         expected = {"actions": (rows, moves, dim), "weights": (weight_rows, moves)}
     elif isinstance(policy, NetworkPolicy):
         widths = [policy.bias.shape[-1], *(bias.shape[-1] for _, bias in policy.hidden)]
-        widths[-1] = policy.box.dim * (1 if policy.points == 1 else 2)
+        widths[-1] = policy.box.dim
         inputs = {"state": position_size(policy.grid), "mu": policy.mu.size(policy.grid)}
         expected = {f"from_{name}": (widths[0], size) for name, size in inputs.items()}
         expected["bias"] = (widths[0],)
@@ -215,8 +214,6 @@ def _table(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> TablePolicy:
 
 
 def _network(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkPolicy:
-    if not 1 <= about["points"] <= 100:  # it has that many actions on each axis
-        raise UserError(f"expected 1 to 100 points, got {about['points']}")
     layers = range(sum(name.startswith("hidden.") for name in arrays) // 2)
     hidden = tuple((arrays[f"hidden.{n}.0"], arrays[f"hidden.{n}.1"]) for n in layers)
     first = {name: arrays[name] for name in ("from_state", "from_mu", "bias")}
@@ -224,7 +221,7 @@ def _network(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkPoli
     if word not in ENCODERS:
         raise UserError(f"expected one of the encoders {sorted(ENCODERS)}, got {word!r}")
     mu, box = ENCODERS[word](**settings), Box(**about["actions"])
-    known: dict[str, Any] = {"mu": mu, "grid": read_grid(about["grid"]), "points": about["points"]}
+    known: dict[str, Any] = {"mu": mu, "grid": read_grid(about["grid"])}
     return NetworkPolicy(hidden=hidden, box=box, **first, **known)
 
 

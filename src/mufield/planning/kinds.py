@@ -77,7 +77,7 @@ def table_of(problem: Problem, actions: Box, means: Float[Array, "steps cells di
     dim, size = actions.dim, problem.actions.dim - actions.dim
 
     def table(box: Box, means: Array) -> Profile:
-        return Profile.stacked(SquashedTable(unsquash(box, means), None, box, 1), problem.horizon)
+        return Profile.stacked(SquashedTable(unsquash(box, means), box), problem.horizon)
 
     own = table(actions, means[..., :dim])
     return _joint(own, table(Box(-1.0, 1.0, dim=size), means[..., dim:])) if size else own

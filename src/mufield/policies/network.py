@@ -1,17 +1,14 @@
 """Policies by unbounded parameters, which gradient ascent changes: networks and tables.
 
-tanh maps their outputs to one or several actions in a box.
+tanh maps their outputs to actions in a box.
 """
 
-import itertools
 import math
-from statistics import NormalDist
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Action, Key, Mass, State, Step
@@ -44,87 +41,24 @@ def unsquash(
     return jnp.arctanh(jnp.clip(share, -0.97, 0.97))
 
 
-def scattered(
-    box: Box,
-    centre: Float[Array, "*cells action_dim"],
-    spread: Float[Array, "*cells action_dim"] | None,
-    points: int,
-) -> ActionLaw:
-    """Equally likely actions that stand for a normal distribution, squashed to the box.
-
-    Action number i is ``squash(centre + softplus(spread) * z_i)``, with the `normal_scores` z.
-    They are finitely many, so that Phi, the simulator and each agent share one definition. Without
-    a spread the centre is the only action.
-    """
-    if spread is None:
-        return ActionLaw.certain(squash(box, centre))
-    scores = jnp.asarray(normal_scores(points, box.dim), dtype=centre.dtype)
-    raw = centre[..., None, :] + jax.nn.softplus(spread)[..., None, :] * scores
-    actions = squash(box, raw)
-    weights = jnp.full(actions.shape[:-1], 1.0 / len(scores), dtype=actions.dtype)
-    return ActionLaw(actions=actions, weights=weights)
-
-
-def unspread(
-    box: Box,
-    centre: Float[Array, "*cells action_dim"],
-    deviation: Float[Array, "*cells action_dim"],
-) -> Float[Array, "*cells action_dim"]:
-    """The ``spread`` with which `scattered` actions have about a given standard deviation."""
-    lower, upper = box.corners(centre.dtype)
-    slope = 0.5 * (upper - lower) * (1.0 - jnp.tanh(centre) ** 2)
-    # Not so small that its gradient vanishes, not so wide that all actions are at the border.
-    wanted = jnp.clip(deviation / slope, 0.05, 3.0)
-    return jnp.log(jnp.expm1(wanted))
-
-
-def normal_scores(points: int, dim: int) -> Float[np.ndarray, "moves dim"]:
-    """Quantiles of the normal distribution, ``points`` on each axis, scaled to unit variance."""
-    if points < 2:
-        raise UserError(f"a spread needs at least two points on each axis, got {points}")
-    scores = np.asarray([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])
-    scores = scores / np.sqrt(np.mean(scores**2))
-    return np.asarray(list(itertools.product(scores, repeat=dim)))
-
-
 class SquashedTable(AbstractPolicy):
     """A table by unbounded parameters, which gradient ascent changes; `table` is the table itself.
 
-    The centre of each cell's actions is squashed to the action box by tanh. With a width, agents
-    draw actions around it: those that all do the same would stay together but for the noise.
-
     Attributes:
-        centre: Centre of each cell's actions, before they are squashed.
-        width: How far actions scatter on each axis, before `softplus`; None for a single action.
-        scatter: Number of different actions on each axis.
+        raw: The action of each cell, before it is squashed to the box by tanh.
     """
 
-    centre: Float[Array, "*steps cells action_dim"]
-    width: Float[Array, "*steps cells action_dim"] | None
+    raw: Float[Array, "*steps cells action_dim"]
     box: Box
-    scatter: int = eqx.field(static=True)
     sees_mu: ClassVar[bool] = False
     by_cell: ClassVar[bool] = True
 
-    @classmethod
-    def around(
-        cls,
-        box: Box,
-        mean: Float[Array, "steps cells action_dim"],
-        deviation: Float[Array, "steps cells action_dim"],
-        scatter: int,
-    ) -> "SquashedTable":
-        """The table whose actions have about this mean and this standard deviation."""
-        centre = unsquash(box, mean)
-        return cls(centre, unspread(box, centre, deviation) if scatter > 1 else None, box, scatter)
-
     def table(self, grid: Grid | None = None) -> TablePolicy:
         """The actions themselves."""
-        law = scattered(self.box, self.centre, self.width, self.scatter)
-        return TablePolicy(law.actions, law.weights, grid)
+        return TablePolicy.deterministic(squash(self.box, self.raw), grid)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The actions of the agent's cell, all equally likely."""
+        """The action of the agent's cell."""
         return self.table().law(state, mu)
 
     def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
@@ -137,18 +71,15 @@ class NetworkPolicy(AbstractPolicy):
 
     The first layer has separate weights for position and population, so that for all cells
     together the population's part is computed once. The output is squashed to the action box by
-    tanh. With several ``points`` the network also gives a spread, and the action is random.
+    tanh.
 
     Attributes:
         from_state: First layer's weights of the position.
         from_mu: First layer's weights of the encoded population.
         bias: First layer's bias.
-        hidden: Weights and biases of the further layers; the last gives the action, followed by
-            its spread if there are several points.
+        hidden: Weights and biases of the further layers; the last gives the action.
         mu: How the population is seen.
         grid: The space, to scale positions.
-        points: Number of different actions on each axis; 1 for a deterministic policy, more for
-            actions as in `scattered`.
     """
 
     from_state: Float[Array, "*steps width position"]
@@ -158,7 +89,6 @@ class NetworkPolicy(AbstractPolicy):
     mu: AbstractEncoder = eqx.field(static=True)
     grid: Grid = eqx.field(static=True)
     box: Box
-    points: int = eqx.field(static=True, default=1)
 
     @property
     def sees_mu(self) -> bool:
@@ -180,9 +110,8 @@ class NetworkPolicy(AbstractPolicy):
         return weight @ x + bias
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
-        """The network's action, or its scattered actions, all equally likely."""
-        centre, *spread = jnp.split(self.raw(state, mu), 1 if self.points == 1 else 2)
-        return scattered(self.box, centre, spread[0] if spread else None, self.points)
+        """The network's action."""
+        return ActionLaw.certain(squash(self.box, self.raw(state, mu)))
 
 
 def network_profile(
@@ -192,7 +121,6 @@ def network_profile(
     width: int = 32,
     depth: int = 2,
     mu: AbstractEncoder = Unseen(),
-    points: int = 1,
 ) -> Profile:
     """One network for each step, with random weights.
 
@@ -202,22 +130,20 @@ def network_profile(
         width: Units of a hidden layer.
         depth: Number of hidden layers.
         mu: How networks see the population, for example `Pooled` or `Here`.
-        points: As of `NetworkPolicy`.
     """
     if not isinstance(problem.actions, Box):
         raise UserError(
             "a network policy needs a box of continuous actions; for a finite set of moves use "
             "a TablePolicy"
         )
-    for name, value in (("width", width), ("depth", depth), ("points", points)):
+    for name, value in (("width", width), ("depth", depth)):
         whole_number(value, name)
     box, grid, dtype = problem.actions, problem.grid, problem.initial.dtype
     inputs, seen = position_size(grid), check_encoder(mu).size(grid)
-    outputs = box.dim if points == 1 else 2 * box.dim
 
     def one(key: Key) -> Any:
         keys = jax.random.split(key, depth + 2)
-        rows = (*[width] * (depth - 1), outputs)
+        rows = (*[width] * (depth - 1), box.dim)
         hidden = tuple(
             (_weights(key, n, width, 1.0, dtype), jnp.zeros((n,), dtype=dtype))
             for key, n in zip(keys[2:], rows, strict=True)
@@ -231,7 +157,7 @@ def network_profile(
         )
 
     from_state, from_mu, bias, hidden = jax.vmap(one)(jax.random.split(key, problem.horizon))
-    policy = NetworkPolicy(from_state, from_mu, bias, hidden, mu, grid, box, points)
+    policy = NetworkPolicy(from_state, from_mu, bias, hidden, mu, grid, box)
     return Profile.stacked(policy, problem.horizon)
 
 

@@ -59,6 +59,15 @@ def test_a_graph_lists_itself_first_and_then_its_neighbours():
     assert apart[0, 1] < apart[0, 2]
 
 
+def test_the_centre_of_a_star_is_drawn_in_its_middle():
+    star = mf.Nodes.from_edges([("centre", leaf) for leaf in "abcdef"])
+    away = np.linalg.norm(star.positions[1:] - star.positions[0], axis=1)
+    assert away.max() < 1.3 * away.min()
+    given = np.arange(14.0).reshape(7, 2)
+    same = mf.Nodes.from_edges([("centre", leaf) for leaf in "abcdef"], positions=given)
+    np.testing.assert_array_equal(same.positions, given)
+
+
 def test_the_flow_is_the_sum_over_nodes_actions_and_successors(crowded):
     weights = jax.random.dirichlet(jax.random.key(0), jnp.ones(3), (6, 5))
     table = mf.TablePolicy.mixing(crowded.problem.actions.moves, weights, RING)

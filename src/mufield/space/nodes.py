@@ -34,12 +34,11 @@ class Nodes(Grid):
         names: One for each node, for messages and pictures.
         successors: Numbers of the nodes that can be reached from each, -1 where there are fewer
             than in the longest list; None if every node may be reached.
-        positions: Where pictures show the nodes.
     """
 
     names: tuple[str, ...]
     successors: Int[np.ndarray, "nodes slots"] | None
-    positions: Float[np.ndarray, "nodes 2"]
+    _given_positions: Float[np.ndarray, "nodes 2"] | None
     _numbers: dict[Hashable, int]
 
     def __init__(
@@ -51,7 +50,7 @@ class Nodes(Grid):
     ):
         """Makes nodes from their number or names; successors are given by name or number.
 
-        ``positions`` are two coordinates for each node, by default on a circle.
+        ``positions`` are two coordinates for each node, for pictures; see `positions`.
         """
         whole = isinstance(nodes, int | np.integer)
         given: Any = range(whole_number(nodes, "the number of nodes")) if whole else nodes
@@ -60,15 +59,14 @@ class Nodes(Grid):
         if not count or count < len(given):
             raise UserError(f"nodes need names, each another one; got {reprlib.repr(nodes)}")
         super().__init__((-0.5,), (count - 0.5,), (count,), (False,), np.zeros(count, dtype=bool))
-        angle = 2 * np.pi * np.arange(count) / count
-        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        places = numbers(circle if positions is None else positions, "the nodes' positions")
-        if places.shape != (count, 2):
-            raise UserError(
-                f"positions must be two coordinates for each of {count} nodes, got the shape "
-                f"{places.shape}"
-            )
-        self._set(names=tuple(map(str, given)), positions=places.astype(float), _numbers=known)
+        if positions is not None:
+            positions = numbers(positions, "the nodes' positions").astype(float)
+            if positions.shape != (count, 2):
+                raise UserError(
+                    f"positions must be two coordinates for each of {count} nodes, got the shape "
+                    f"{positions.shape}"
+                )
+        self._set(names=tuple(map(str, given)), _given_positions=positions, _numbers=known)
         self._set(successors=None if successors is None else self._lists(successors))
 
     def _set(self, **fields: Any) -> None:
@@ -118,6 +116,17 @@ class Nodes(Grid):
         table = _padded(lists)
         table.setflags(write=False)
         return table
+
+    @cached_property
+    def positions(self) -> Float[np.ndarray, "nodes 2"]:
+        """Where pictures show the nodes: as given, by a spring layout, or on a circle."""
+        if self._given_positions is not None:
+            return self._given_positions
+        angle = 2 * np.pi * np.arange(self.n_cells) / self.n_cells
+        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        if self.successors is None or self.n_cells > 800:  # then springs would take minutes
+            return circle
+        return _spring_layout(circle, self.successors)
 
     @cached_property
     def _identity(self) -> tuple[object, ...]:
@@ -235,3 +244,22 @@ class Successors(AbstractNoise):
         # Probabilities that are not finite leave a position that every caller refuses.
         position = jnp.where(jnp.isfinite(sums[-1]), index.astype(state.dtype), jnp.nan)[None]
         return Move(position, jnp.zeros(1, dtype=bool), index)
+
+
+def _spring_layout(
+    place: Float[np.ndarray, "nodes 2"], successors: Int[np.ndarray, "nodes slots"]
+) -> Float[np.ndarray, "nodes 2"]:
+    """Neighbours attract and all nodes repel each other (Fruchterman and Reingold, 1991)."""
+    joined = np.zeros((len(place), len(place)), dtype=bool)
+    here, slot = np.nonzero(successors >= 0)
+    joined[here, successors[here, slot]] = True
+    joined |= joined.T
+    length = np.sqrt(4.0 / len(place))
+    for heat in np.linspace(0.3, 0.0, 100, endpoint=False):
+        apart = place[:, None] - place
+        distance = np.maximum(np.linalg.norm(apart, axis=-1), 1e-3)
+        force = length**2 / distance**2 - joined * distance / length
+        push = np.sum(apart * force[..., None], axis=1)
+        size = np.maximum(np.linalg.norm(push, axis=1, keepdims=True), 1e-9)
+        place = place + push / size * np.minimum(size, heat)
+    return np.asarray(place - place.mean(axis=0))

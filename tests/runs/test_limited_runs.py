@@ -65,7 +65,7 @@ def test_a_run_without_limits_has_no_such_column(finished, capsys):
 
 def test_pictures_and_the_page_are_drawn(run, tmp_path, capsys):
     assert cli.main(["show", str(run), "--out", str(tmp_path / "p.png")]) == 0
-    assert (tmp_path / "p-diagnostics.png").exists()
+    assert (tmp_path / "p-population.png").exists()
     assert cli.main(["show", str(run), "--out", str(tmp_path / "page.html")]) == 0
     assert LIMIT in (tmp_path / "page.html").read_text()
 

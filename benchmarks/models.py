@@ -351,7 +351,7 @@ def plan_gradient(flow: Flow, model: AbstractModel, raw: jax.Array) -> tuple[jax
         return found.mean + 0.5 * model.beta * found.epistemic
 
     def value(raw: jax.Array) -> jax.Array:
-        table = SquashedTable(raw, None, flow.problem.actions, 1)
+        table = SquashedTable(raw, flow.problem.actions)
         return flow.value(Profile.stacked(table, flow.problem.horizon), motion)
 
     return jax.value_and_grad(value)(raw)

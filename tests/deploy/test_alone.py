@@ -61,7 +61,7 @@ def test_the_reader_works_as_one_copied_file_without_mufield(place):
         f"from mufield_reader import DeployedPolicy; {DECIDE}"
     )
     assert run(code, place)[0] == "(1, 2)"
-    top = {"hashlib", "io", "itertools", "json", "math", "os", "statistics", "typing", "numpy"}
+    top = {"hashlib", "io", "itertools", "json", "math", "os", "typing", "numpy"}
     found = {
         line.split()[1]
         for line in Path(reader.__file__).read_text().splitlines()

@@ -366,8 +366,7 @@ def test_policies_by_cell_have_the_same_law_in_all_of_a_cell():
         by_cell(),
         uniform_policy(Box(-1.0, 1.0, 2).points(3, border=False)),
         TablePolicy.deterministic(table),
-        SquashedTable(table, None, plaza_problem().actions, 1),
-        SquashedTable(table, table, plaza_problem().actions, 2),
+        SquashedTable(table, plaza_problem().actions),
     )
     assert all(policy.by_cell and not policy.sees_mu for policy in policies)
     mass = point_mass(PLAZA, 0, 0)

@@ -105,7 +105,7 @@ class LinearQuadratic:
             return -(away + self.r * action[0] ** 2)
 
         problem = mf.Problem(
-            grid=grid,
+            space=grid,
             actions=mf.Box(-self.limit, self.limit),
             reward=reward,
             horizon=self.horizon,
@@ -161,7 +161,7 @@ class SystemicRisk:
             return -jnp.where(mu.step < self.horizon, running, self.c * far**2 / 2)
 
         problem = mf.Problem(
-            grid=grid,
+            space=grid,
             actions=mf.Box(-self.limit, self.limit),
             reward=reward,
             horizon=self.horizon,

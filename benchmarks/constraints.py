@@ -111,7 +111,7 @@ def infeasible(report: Report, options: argparse.Namespace) -> None:
     grid = rooms.problem.grid
     motion = rooms.reveal()[1]
     problem = mufield.Problem(
-        grid=grid,
+        space=grid,
         actions=rooms.problem.actions,
         reward=rooms.problem.reward,
         horizon=20,

@@ -412,7 +412,7 @@ def dispatcher(system: mf.SimulatedSystem, size: int, plan: Any) -> Replan:
     later = worths(plan.moves, plan.weights)
     later = jnp.concatenate([later, jnp.zeros((WINDOW, later.shape[1]), dtype=later.dtype)])
     window = mf.Problem(
-        grid=whole.grid,
+        space=whole.grid,
         actions=whole.actions,
         reward=UntilTheEnd(whole.reward, later[0], WINDOW),
         horizon=WINDOW,
@@ -906,7 +906,7 @@ def wide(side: int) -> mf.SimulatedSystem:
     demand = 0.6 * rng.dirichlet(np.full(grid.n_cells, 0.3), size=12)
     passengers = mf.fleet.Passengers(grid, demand)
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=mf.fleet.Earnings(passengers),
         horizon=12,

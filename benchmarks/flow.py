@@ -273,7 +273,7 @@ def scaled_rooms(shape: tuple[int, int], horizon: int) -> Problem:
         walls[middle[0], along] = walls[across, middle[1]] = False
     grid = Grid.box(0.0, np.array(shape, dtype=float), shape, walls=walls)
     return Problem(
-        grid=grid,
+        space=grid,
         actions=mufield.Box(-1.0, 1.0, dim=2),
         reward=avoid_crowds,
         horizon=horizon,

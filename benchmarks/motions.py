@@ -380,7 +380,7 @@ def looking(name: str) -> mufield.SimulatedSystem:
 
     start = mufield.point_mass(grid, 2, 2) if grid is plane else None
     problem = mufield.Problem(
-        grid=grid,
+        space=grid,
         actions=mufield.Box(-1.0, 1.0, dim=grid.dim),
         initial=mufield.from_density(grid, lambda s: jnp.exp(-0.125 * (s[0] - 5) ** 2))
         if start is None

@@ -51,7 +51,7 @@ def linear_quadratic() -> mf.SimulatedSystem:
         return -(0.5 * (state[0] - mean) ** 2 + 1.2 * mean**2 + action[0] ** 2) / 2
 
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0, dim=1),
         initial=mf.from_density(grid, lambda s: jnp.exp(-0.5 * ((s[0] + 1.3) / 0.7) ** 2)),
         reward=reward,
@@ -74,7 +74,7 @@ def capped(*, limit: bool = True) -> mf.SimulatedSystem:
         return state + 0.8 * action + swirl
 
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0, dim=2),
         initial=mf.point_mass(grid, 1, 3),
         reward=lambda s, a, mu: -mf.log_mass(mu.here),
@@ -99,7 +99,7 @@ def ice() -> mf.SimulatedSystem:
         return jnp.where(state[0] >= 8, 1.0, jnp.where(state[0] >= 4, -0.3, 0.0))
 
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0, dim=1),
         initial=mf.from_density(grid, lambda s: (s[0] < 4).astype(s.dtype)),
         reward=reward,

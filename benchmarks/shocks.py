@@ -107,7 +107,7 @@ def linear_quadratic(
         return -(q * (state[0] - middle) ** 2 + c * middle**2 + r * action[0] ** 2)
 
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.2, 1.2, dim=1),
         initial=mf.from_density(grid, lambda s: jnp.exp(-0.5 * ((s[0] - mean) / deviation) ** 2)),
         reward=reward,

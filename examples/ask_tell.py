@@ -15,7 +15,7 @@ import mufield as mf
 ROBOTS, TRACKED, STEPS = 2_000, 10, 10
 grid = mf.Grid.box((0.0, 0.0), (4.0, 4.0), (8, 8))
 problem = mf.Problem(
-    grid=grid,
+    space=grid,
     actions=mf.Box(-1.0, 1.0, dim=2),
     reward=lambda state, action, mu: -mf.log_mass(mu.here) - 0.5 * jnp.sum(action**2),
     horizon=STEPS,

@@ -19,7 +19,7 @@ grid = mf.Grid.from_map(
 )
 door = (3, 1)
 problem = mf.Problem(
-    grid=grid,
+    space=grid,
     actions=mf.Box(-1.0, 1.0, dim=2),
     reward=lambda state, action, mu: -mf.log_mass(mu.here),  # spread out
     horizon=12,

@@ -43,7 +43,7 @@ def town(path: Path) -> mf.Problem:
         print("note:", note)
     passengers = mf.fleet.Passengers(city.grid, trips.demand_per_vehicle(LOAD))
     return mf.Problem(
-        grid=city,
+        space=city,
         horizon=STEPS,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=mf.fleet.Earnings(passengers, pay=1.0, cost=0.05),

@@ -30,7 +30,7 @@ def reward(state, action, mu):  # go right, avoid crowds, save effort
 
 
 problem = mf.Problem(
-    grid=grid,
+    space=grid,
     actions=mf.Box(-1.0, 1.0, dim=2),
     reward=reward,
     horizon=12,

@@ -20,7 +20,7 @@ def random_walls(shape, share, seed):
 def walking_problem(grid, *, noise=0.25, horizon=5, max_move=1.0, initial=None, **options):
     """Agents that walk as they act and avoid crowds."""
     return Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0, dim=grid.dim),
         reward=options.pop("reward", avoid_crowds),
         horizon=horizon,

@@ -14,7 +14,7 @@ N = GRID.n_cells
 
 def problem(*constraints, horizon=3):
     return mf.Problem(
-        grid=GRID,
+        space=GRID,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=lambda state, action, mu: -mf.log_mass(mu.here),
         horizon=horizon,

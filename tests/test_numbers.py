@@ -247,7 +247,7 @@ def too_few(state, action):
 def test_habits_of_numpy_are_answered_with_the_remedy(function, remedy):
     with pytest.raises(UserError, match=remedy) as caught:
         Problem(
-            grid=SMALL,
+            space=SMALL,
             actions=Box(-1.0, 1.0, dim=2),
             reward=function,
             horizon=2,

@@ -35,7 +35,7 @@ def walk(state, action, mu):
 
 def problem(**changes):
     arguments = {
-        "grid": GRID,
+        "space": GRID,
         "actions": Box(-1.0, 1.0, dim=2),
         "reward": crowd,
         "horizon": 3,
@@ -54,7 +54,7 @@ def test_what_users_print_fits_on_a_screen():
         "8 of them free": GRID,
         "reward=<function crowd>": given,
         "name='north'": given,
-        "Flow(transition=Windows, problem=Problem(": system.reveal()[0],
+        "Flow(landing=Tables, problem=Problem(": system.reveal()[0],
         "Profile.stationary(TablePolicy(": as_profile(random_policy(given), 3),
         "_motion=<function walk>": system,
         "agents=9": FiniteSystem.of(system, 9),
@@ -174,7 +174,7 @@ def test_moves_that_are_no_numbers_are_refused_with_an_example():
 def far_off(size):
     """Cells of this size, 4,507,000 m from the origin, where 32 bits resolve half a metre."""
     grid = Grid.box(4_507_000.0, 4_507_000.0 + 12 * size, 12)
-    line = {"grid": grid, "actions": Box(-1.0, 1.0), "initial": point_mass(grid, 1)}
+    line = {"space": grid, "actions": Box(-1.0, 1.0), "initial": point_mass(grid, 1)}
     return problem(**line, noise=0.2 * size, max_move=size)
 
 

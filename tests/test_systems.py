@@ -292,11 +292,10 @@ class LateStart(AbstractPolicy):
         return ActionLaw(actions=action[None], weights=jnp.ones(1))
 
 
-@pytest.mark.parametrize("within_cells", [False, True])
-def test_policies_that_look_at_the_clock_act_alike_for_all(within_cells):
+def test_policies_that_look_at_the_clock_act_alike_for_all():
     grid = Grid.box(0.0, 8.0, 8)
     problem = walking_problem(grid, horizon=4, noise=1e-3, initial=point_mass(grid, 1))
-    system = SimulatedSystem(problem, walk, within_cells=within_cells)
+    system = SimulatedSystem(problem, walk)
     places = [1, 1, 1, 2, 3]
     by_step = system.evaluate(lambda state, mu, step: jnp.where(step >= 2, 1.0, 0.0) * jnp.ones(1))
     assert np.argmax(by_step.mass, axis=1).tolist() == places

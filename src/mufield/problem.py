@@ -70,8 +70,7 @@ class Problem(eqx.Module):
     def __init__(
         self,
         *,
-        grid: Grid | AbstractMap | None = None,
-        space: Grid | AbstractMap | None = None,
+        space: Grid | AbstractMap,
         actions: Box | MoveSet | Any,
         reward: Reward | None,
         horizon: int | None,
@@ -88,8 +87,7 @@ class Problem(eqx.Module):
         """Checks and builds a problem.
 
         Args:
-            grid: The space; of a city, its map, and then files may hold longitude and latitude.
-            space: The same by another name, which reads better for `Nodes`.
+            space: A grid, nodes, or the map of a city; files may then hold longitude and latitude.
             actions: What agents can do; on nodes a `MoveSet`, or the number or the names of moves.
             reward: The reward of one agent, ``(state, action, mu) -> number``; None to hide it.
             horizon: Number of moves in an episode. None, with a discount below 1: as many as leave
@@ -109,11 +107,8 @@ class Problem(eqx.Module):
             trips: Known transitions that are no moves: who is taken at a step, and where to.
             shocks: Public random events, which motion, reward and trips read as ``mu.shock``.
         """
-        if (grid is None) == (space is None):
-            raise UserError("a problem has one space: give grid=... or space=..., not both")
-        given = space if grid is None else grid
-        self.city = None if given is None or isinstance(given, Grid) else given
-        self.grid = grid = check_grid(getattr(given, "grid", given))
+        self.city = None if isinstance(space, Grid) else space
+        self.grid = grid = check_grid(getattr(space, "grid", space))
         self.discount = number(discount, "the discount", 0.0, 1.0)
         self.stationary = horizon is None
         if horizon is None:

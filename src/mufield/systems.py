@@ -85,7 +85,6 @@ class SimulatedSystem(AbstractSimulation):
         motion: Motion,
         reward: Reward | None = None,
         *,
-        within_cells: bool = False,
         shocks: Shocks | None = None,
     ):
         """Checks the motion by evaluating it once, then builds the system.
@@ -95,14 +94,13 @@ class SimulatedSystem(AbstractSimulation):
             motion: The true law of motion of one agent, ``(state, action, mu) -> next state``; on
                 nodes, ``(node, action, mu) -> probabilities`` of its successors.
             reward: The true reward, if the problem hides it.
-            within_cells: As of [`Flow`][].
             shocks: The true shocks, if their probabilities are unknown to the problem.
         """
         motion = check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
         true = with_true_shocks(with_true_reward(problem, reward), shocks)
-        self._flow = Flow(true, within_cells=within_cells)
+        self._flow = Flow(true)
 
     def reveal(self) -> tuple[Flow, Motion]:
         """The flow with the true reward, and the true motion, to evaluate learners and for tests.
@@ -133,10 +131,6 @@ class SimulatedSystem(AbstractSimulation):
         problem, flow = self.problem.under_shock(path), flow_under(self._flow, path)
         motion = motion_under(self.problem, self._motion, path)
         return with_fields(self, problem=problem, _flow=flow, _motion=motion)
-
-    def within_cells(self) -> "SimulatedSystem":
-        """The same system, whose flow follows where in their cells agents stand; see [`Flow`][]."""
-        return with_fields(self, _flow=Flow(self._flow.problem, within_cells=True))
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents.

@@ -180,7 +180,7 @@ def test_mistakes_in_the_construction_are_named():
 def test_a_reward_that_is_not_finite_is_reported():
     grid = Grid.box(0.0, 2.0, 2)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0),
         reward=lambda state, action, mu: 1.0 / (action[0] - 1.0),
         horizon=2,

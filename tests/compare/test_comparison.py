@@ -311,7 +311,7 @@ def own_games(monkeypatch):
 
     def game(name, motion, reward):
         problem = Problem(
-            grid=grid,
+            space=grid,
             actions=MoveSet([[-1.0], [0.0], [1.0]]),
             reward=reward,
             horizon=2,

@@ -34,7 +34,7 @@ def line(dtype="float64"):
 
 def problem(grid, actions, dtype):
     made = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=actions,
         reward=lambda state, action, mu: -mf.log_mass(mu.here),
         horizon=HORIZON,

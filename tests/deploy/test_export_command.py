@@ -27,7 +27,7 @@ import mufield as mf
 def tiny_fleet(horizon: int = 2):
     grid = mf.Grid.box(0.0, 3.0, 3)
     return mf.Problem(
-        grid=grid, actions=mf.Box(-1.0, 1.0), reward=lambda s, a, mu: -mf.log_mass(mu.here),
+        space=grid, actions=mf.Box(-1.0, 1.0), reward=lambda s, a, mu: -mf.log_mass(mu.here),
         horizon=horizon, initial=mf.point_mass(grid, 0), noise=0.2, max_move=1.0,
     )
 """

@@ -14,7 +14,7 @@ GRID = mf.Grid.box(0.0, (1.5, 2.0), (3, 4))
 RNG = np.random.default_rng(0)
 PASSENGERS = mf.fleet.Passengers(GRID, 0.5 * RNG.dirichlet(np.ones(12), size=4))
 PROBLEM = mf.Problem(
-    grid=GRID,
+    space=GRID,
     horizon=4,
     actions=mf.Box(-1.0, 1.0, dim=2),
     reward=mf.fleet.Earnings(PASSENGERS),
@@ -52,7 +52,7 @@ def test_a_run_plans_for_the_size_of_its_fleet():
     assert for_population(plain, 10) is plain  # without passengers there is nothing to change
     limited = PROBLEM.replace(
         constraints=mf.Problem(
-            grid=GRID,
+            space=GRID,
             horizon=4,
             actions=PROBLEM.actions,
             reward=PROBLEM.reward,

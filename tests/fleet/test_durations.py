@@ -29,7 +29,7 @@ def walk(state, action, mu):
 def problem_with(durations=LASTS, demand=DEMAND, matrix=MATRIX):
     passengers = mf.fleet.Passengers(GRID, demand)
     return mf.Problem(
-        grid=GRID,
+        space=GRID,
         horizon=HORIZON,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=mf.fleet.Earnings(passengers),

@@ -44,7 +44,7 @@ def fleet(seed, motion=quick, horizon=3, load=0.7, cost=0.05, sparse=False):
     if sparse:
         matrix = np.eye(n)[rng.permutation(n)]
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=mf.fleet.Earnings(
             passengers, pay=rng.uniform(0.5, 2.0, size=(horizon, n)), cost=cost
@@ -97,7 +97,7 @@ def test_the_rest_of_a_day_is_bounded_by_its_own_hours(motion):
     def problem(steps):
         passengers = mf.fleet.Passengers(grid, demand[steps])
         return mf.Problem(
-            grid=grid,
+            space=grid,
             actions=mf.Box(-1.0, 1.0, dim=2),
             reward=mf.fleet.Earnings(passengers, pay=pay[steps], cost=0.05),
             horizon=len(demand[steps]),
@@ -171,7 +171,7 @@ def test_the_optimum_of_a_tiny_fleet_is_known():
     grid = mf.Grid.box(0.0, (2.0, 1.0), (2, 1))
     passengers = mf.fleet.Passengers(grid, [[0.5, 0.5], [0.0, 1.0]])
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=mf.fleet.Earnings(passengers, pay=[[1.0, 1.0], [3.0, 3.0]], cost=0.1),
         horizon=2,

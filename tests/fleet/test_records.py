@@ -56,7 +56,7 @@ def test_trips_become_a_problem(tmp_path):
     smooth = records.model(CITY, start=7.0, steps=6)
     assert (smooth.matrix > 0).all()
     problem = mf.Problem(
-        grid=CITY,
+        space=CITY,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=lambda state, action, mu: 0.0,
         horizon=6,

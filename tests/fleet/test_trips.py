@@ -50,7 +50,7 @@ def served(state, action, mu):
 
 def problem_with(trips, reward=served):
     return mf.Problem(
-        grid=GRID,
+        space=GRID,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=reward,
         horizon=4,

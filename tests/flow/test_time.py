@@ -42,7 +42,7 @@ def near_demand(state, action, mu):
 
 def problem_with(reward=near_demand, **options):
     return mf.Problem(
-        grid=GRID,
+        space=GRID,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=reward,
         horizon=4,

@@ -59,7 +59,7 @@ def truth(state, action, mu):
 def problem_with(reward, **options):
     grid = Grid.box(0.0, 6.0, 6)
     return Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0),
         reward=reward,
         horizon=4,
@@ -201,7 +201,7 @@ def test_contradictions_are_named(build, message):
 def test_a_family_that_fits_motions_only_is_refused():
     grid = Grid.box(0.0, 4.0, (2, 2))
     plane = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0, dim=2),
         reward=None,
         horizon=2,

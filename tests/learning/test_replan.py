@@ -241,7 +241,7 @@ def test_limits_hold_in_the_rest_of_a_day():
     grid = mf.Grid.box(0.0, 6.0, 6)
     base = corridor().problem
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=base.actions,
         reward=lambda state, action, mu: state[0],
         horizon=4,

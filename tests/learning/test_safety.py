@@ -22,7 +22,7 @@ CAP = 0.06
 
 def system(*constraints):
     problem = mf.Problem(
-        grid=GRID,
+        space=GRID,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=lambda state, action, mu: -mf.log_mass(mu.here),
         horizon=5,

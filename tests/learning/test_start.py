@@ -43,7 +43,7 @@ def test_a_plan_from_today_is_for_today():
 def test_files_say_who_was_carried(tmp_path):
     grid = mf.Grid.box(0.0, 6.0, 6)
     problem = mf.Problem(
-        grid=grid,
+        space=grid,
         actions=mf.Box(-1.0, 1.0),
         reward=lambda state, action, mu: state[0],
         horizon=3,

@@ -42,7 +42,7 @@ def test_corners_of_the_box_become_corners_of_the_unit_cube():
 
 def test_finite_sets_of_moves_are_scaled_to_their_range():
     problem = Problem(
-        grid=LINE,
+        space=LINE,
         actions=MoveSet([[-2.0], [0.0], [6.0]]),
         reward=lambda state, action, mu: 0.0 * mu.here,
         horizon=2,

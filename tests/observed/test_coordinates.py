@@ -30,7 +30,7 @@ def town():
     city = mf.fleet.CityMap.of_traffic(*there.T, cell=500, turn=29)
     assert city.grid.n_cells == grid.n_cells
     problem = mf.Problem(
-        grid=plain,
+        space=plain,
         actions=mf.Box(-1.0, 1.0, dim=2),
         reward=lambda state, action, mu: state[1],
         horizon=STEPS,

@@ -248,7 +248,7 @@ def test_without_pyarrow_the_remedy_is_named(tmp_path, asked, rows, monkeypatch)
 def test_the_last_step_is_paid_only_where_the_problem_pays_it(tmp_path):
     grid = Grid.box(0.0, 1.0, 4, periodic=True)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0),
         reward=lambda s, a, mu: s[0] - a[0] ** 2,
         horizon=2,

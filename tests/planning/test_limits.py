@@ -30,7 +30,7 @@ def walk(state, action, mu):
 def flow_with(*constraints, horizon=5):
     return mf.Flow(
         mf.Problem(
-            grid=GRID,
+            space=GRID,
             actions=mf.Box(-1.0, 1.0, dim=2),
             reward=reward,
             horizon=horizon,

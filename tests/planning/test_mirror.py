@@ -110,7 +110,7 @@ def earning(reward, grid, actions, horizon=2):
 
     return Flow(
         Problem(
-            grid=grid,
+            space=grid,
             actions=Box(-1.0, 1.0, dim=grid.dim),
             reward=reward,
             horizon=horizon,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import walk, walking_problem
 
-from mufield import Box, Flow, GradientPlanner, Grid, Hallucinated, Table
+from mufield import Box, Grid, Hallucinated
 from mufield.flow.motion_table import MotionTable, tabulated
 from mufield.flow.motions import AbstractJointMotion
 from mufield.space.measure import mean_field_at
@@ -76,19 +76,3 @@ def test_a_table_moves_agents_from_where_they_stand():
     state, action = jnp.array([0.9, 0.2]), jnp.array([0.3, -0.6])
     mu = mean_field_at(GRID, PROBLEM.initial, state)
     np.testing.assert_allclose(quick(state, action, mu), walk(state, action, mu), atol=1e-12)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_plans_by_tables_are_right_where_agents_stand_anywhere_in_their_cells():
-    problem = walking_problem(Grid.box(0.0, 6.0, 6), horizon=4, noise=0.1, pay_end=True)
-    flow, actions = Flow(problem, within_cells=True), problem.actions
-    quick = tabulated(problem, walk, actions)
-    profile = Table().random(problem, actions, jax.random.key(1))
-    found, wanted = (flow.rollout(profile, motion) for motion in (quick, walk))
-    np.testing.assert_allclose(found.mass, wanted.mass, atol=1e-9)
-    planner = GradientPlanner(Table(), steps=20, table_steps=4, sweeps=10, points=3)
-    memory = planner.first_memory(flow, actions, jax.random.key(0))
-    plan = planner.plan(flow, walk, actions, jax.random.key(0), memory)
-    assert float(plan.value) == pytest.approx(float(flow.value(plan.profile, walk)), rel=1e-9)
-    assert float(plan.value) >= float(flow.value(memory, walk))

@@ -65,7 +65,7 @@ def quadratic_flow(numbers, unit=1.0, shift=0.0):
 
 def earning_flow(reward, bounds=(-1.5, 1.5)):
     problem = Problem(
-        grid=LINE,
+        space=LINE,
         actions=Box(*bounds),
         reward=reward,
         horizon=3,
@@ -189,7 +189,7 @@ def entropy_and_effort(state, action, mu):
 SMALL = Grid.from_map("...\n.#.\n...")
 SMALL_FLOW = Flow(
     Problem(
-        grid=SMALL,
+        space=SMALL,
         actions=Box(-1.0, 1.0, 2),
         reward=entropy_and_effort,
         horizon=3,

@@ -40,7 +40,7 @@ class Units:
         start = np.exp(-2.0 * (grid.centres[:, 0] / self.length + 0.8) ** 2)
         limit = mf.constraints.mass_at_most(grid, lambda s: s[0] > self.length, 0.2)
         problem = mf.Problem(
-            grid=grid,
+            space=grid,
             actions=mf.Box(-1.5 * self.length, 1.5 * self.length),
             reward=reward,
             horizon=self.first + STEPS,

@@ -78,7 +78,7 @@ def test_a_line_has_actions_too(tmp_path, corridor):
 def test_of_a_space_of_three_dimensions_only_the_figures_are_shown(tmp_path, monkeypatch):
     grid = Grid.from_map(["..\n.#", "..\n##"])
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0, dim=3),
         reward=lambda state, action, mu: state[0],
         horizon=2,

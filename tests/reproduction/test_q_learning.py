@@ -52,7 +52,7 @@ def corridor(options, *, reward=avoid_crowds, motion=walk):
     """Three cells of length one half in a row; the moves are left, stay, right."""
     grid = Grid.from_map("...", cell_size=HALF)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=MoveSet(np.array([[-1.0], [0.0], [1.0]]) * HALF, options),
         reward=reward,
         horizon=2,
@@ -152,7 +152,7 @@ def test_the_compiled_loop_is_the_plain_one(actions, noise, pay_end, spread):
 
 def with_initial(problem, initial):
     return Problem(
-        grid=problem.grid,
+        space=problem.grid,
         actions=problem.actions,
         reward=problem.reward,
         horizon=problem.horizon,

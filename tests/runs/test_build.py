@@ -19,7 +19,7 @@ from mufield import Box, Grid, Problem, log_mass, register, uniform
 def fleet(*, horizon: int = 3):
     grid = Grid.box(0.0, 4.0, 4)
     return Problem(
-        grid=grid, actions=Box(-1.0, 1.0), horizon=horizon, initial=uniform(grid), noise=0.2,
+        space=grid, actions=Box(-1.0, 1.0), horizon=horizon, initial=uniform(grid), noise=0.2,
         reward=lambda state, action, mu: -log_mass(mu.here), max_move=1.0,
     )
 """

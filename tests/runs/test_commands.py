@@ -31,7 +31,7 @@ def spread(state, action, mu):
 def lorries(*, horizon: int = 3):
     grid = Grid.box(0.0, 4.0, 4)
     return Problem(
-        grid=grid, actions=Box(-1.0, 1.0), horizon=horizon, initial=uniform(grid), noise=0.2,
+        space=grid, actions=Box(-1.0, 1.0), horizon=horizon, initial=uniform(grid), noise=0.2,
         reward=spread, max_move=1.0,
     )
 """

@@ -144,7 +144,7 @@ def test_rewards_beyond_all_numbers_are_refused_in_a_sentence(setup, tmp_path):
 def test_a_paid_end_must_be_told_too(setup, rows, tmp_path):
     known = setup.problem
     problem = Problem(
-        grid=known.grid,
+        space=known.grid,
         actions=known.actions,
         reward=None,
         horizon=known.horizon,

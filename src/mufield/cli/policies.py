@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(OfPolicy):
-    """Play a policy with N agents whose mu is their own histogram, and in the limit of many.
+    """Play a policy with N agents whose mu is their own histogram, and in the flow of its plan.
 
-    The `loss` is what the limit of many agents earns more. Plans take the flow of the paper, in
-    which agents stand at the centres of cells: its loss is the grid's share of the gap between plan
-    and agents, the loss of N agents is that of finite N. The limit is computed by a flow that
-    follows where in their cells agents stand; without noise there is none, and the plan's stands
-    for it.
+    The `loss` is what the flow earns more. In the flow agents stand at the centres of their cells:
+    the part of the loss that stays as N grows is the grid's, the rest that of finite N.
     Of a run, the policy that all data make best is played. Where the system has
     constraints, `satisfied` is the share of episodes in which the agents satisfy all of them after
     every move, and `margin` the mean of the least margin, as a share of the limit.
@@ -78,13 +75,7 @@ class Evaluate(OfPolicy):
             figures = {"value": value, "loss": rows[0]["value"] - value, "exploitability": gain}
             rows.append(rows[0] | {"by": "equilibrium"} | figures)
         named = [row | {"population": _name(row)} for row in rows]
-        shown: list[Table | str] = [_table(named)]
-        if rows[1]["population"] is None:
-            shown.append(
-                "The loss of the plan's flow is the grid's share of the gap between plan and "
-                "agents; the other losses are those of finite N."
-            )
-        return Answer(rows, shown)
+        return Answer(rows, [_table(named)])
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -100,7 +91,6 @@ def _selfish(system: "SimulatedSystem", profile: "Profile") -> tuple[float, floa
     from ..games import MirrorDescent, exploitability
 
     flow, motion = system.reveal()
-    flow = flow.centred
     listed = coarse_moves(flow.problem.actions)
     gain = exploitability(flow, motion, profile, listed)
     found = MirrorDescent(300).solve(MoveFlow(flow, motion, listed))
@@ -110,10 +100,8 @@ def _selfish(system: "SimulatedSystem", profile: "Profile") -> tuple[float, floa
 def _name(row: dict[str, Any]) -> str:
     if row["by"] == "equilibrium":
         return "each agent for itself"
-    if row["by"] == "cell centres":
-        return "as planned: all at their cells' centres"
     size = row["population"]
-    return "limit of many agents" if size is None else f"{size:,} agents"
+    return "many, as planned" if size is None else f"{size:,} agents"
 
 
 @dataclass(frozen=True, kw_only=True)

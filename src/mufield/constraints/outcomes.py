@@ -231,7 +231,6 @@ def _transition(
     flow: Flow, model: Float[Array, "*steps cells moves window"]
 ) -> tuple[AbstractPhi, Callable[[Step], Any]]:
     """The transition in one model, and the displacements that it needs at a step."""
-    trips = flow.problem.trips
     if model.ndim == 4:
-        return replace(flow.windows, trips=trips), lambda step: model[step]
-    return replace(flow.windows.with_kernels(model[None, :, None]), trips=trips), lambda step: None
+        return flow.phi, lambda step: model[step]
+    return flow.phi.with_kernels(model[None, :, None]), lambda step: None

@@ -316,7 +316,7 @@ class DeployedPolicy:
         if self.map is None:
             raise ValueError(
                 "the policy's file has no map, so it knows no coordinates; build the problem with "
-                "grid=CityMap(...) and export it again"
+                "space=CityMap(...) and export it again"
             )
         return self.map
 

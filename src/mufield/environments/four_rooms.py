@@ -80,7 +80,7 @@ def four_rooms(
         doors = ((5, 2), (5, 8), (2, 5), (8, 5))
         limits = [constraints.cells_at_most(grid, door_cap, doors, name="agents in a door")]
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=boxes[action_box],
         reward=avoid_crowds,
         horizon=horizon,
@@ -127,7 +127,7 @@ def discrete_rooms(
     """
     grid = Grid.from_map(drawing)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=MoveSet(MOVES, option_table(actions)),
         reward=avoid_crowds,
         horizon=horizon,

@@ -159,7 +159,7 @@ def spreading(
     else:
         grid = Grid.from_map(FOUR_ROOMS if place == "rooms" else HALL)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0, dim=2),
         reward=_like_region if place == "torus" else avoid_crowds,
         horizon=horizon,
@@ -186,7 +186,7 @@ def city(*, noise_std: float = 0.25, horizon: int = 16) -> SimulatedSystem:
     grid = Grid.from_map(CITY)
     near_depot = np.max(np.abs(grid.centres - np.array([2.5, 3.5])), axis=1) < 1.5
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0, dim=2),
         reward=_meet_demand(),
         horizon=horizon,
@@ -236,7 +236,7 @@ def walkway(*, horizon: int = 18, noise_std: float = 0.15) -> SimulatedSystem:
     """
     grid = Grid.box(0.0, 24.0, 24)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-1.0, 1.0),
         reward=_walkway_reward,
         horizon=horizon,

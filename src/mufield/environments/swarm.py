@@ -84,7 +84,7 @@ def swarm(
         least = spread * math.log(cells)
         limits = [entropy_at_least(grid, least, name="entropy of the swarm")]
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-action_limit, action_limit),
         reward=_reward(effort) if reward == "known" else None,
         horizon=horizon,

@@ -16,7 +16,6 @@ from ..learning.optimism import Greedy
 from ..learning.state import LearnerState, Use
 from ..policies.base import Profile
 from ..problem import Problem
-from ..space.move import GaussianNoise
 from ..systems import SimulatedSystem
 from .system import FiniteSystem
 
@@ -30,24 +29,19 @@ def play_populations(
     level: float = 0.95,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Plays a policy in flows and with populations of some sizes; one row for each.
+    """Plays a policy in the flow and with populations of some sizes; one row for each.
 
-    The first rows are those of flows, the limit of many agents last among them. The ``loss`` of a
-    row is what that limit earns more; ``low`` and ``high`` are a confidence interval of J.
+    The ``loss`` of a row is what the flow, the first row, earns more; ``low`` and ``high`` are a
+    confidence interval of J.
     """
-    noise, constraints = system.problem.noise, system.problem.constraints
-    flows = {"within cells" if noise.centred else "cell centres": system.evaluate(profile)}
-    if isinstance(noise, GaussianNoise) and all(noise.std):
-        flows["within cells"] = system.within_cells().evaluate(profile)
-    limit = float([*flows.values()][-1].value)
-    rows: list[dict[str, Any]] = []
-    for by, flow in flows.items():
-        row = dict.fromkeys(("population", "low", "high")) | {"by": by}
-        row |= {"value": float(flow.value), "loss": limit - float(flow.value)}
-        if constraints is not None:
-            # Plans satisfy constraints up to a thousandth of the limit.
-            row |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance=1e-3)
-        rows.append(row)
+    flow = system.evaluate(profile)
+    limit = float(flow.value)
+    first: dict[str, Any] = {"population": None, "low": None, "high": None, "by": "flow"}
+    first |= {"value": limit, "loss": 0.0}
+    if system.problem.constraints is not None:
+        # Plans satisfy constraints up to a thousandth of the limit.
+        first |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance=1e-3)
+    rows = [first]
     with progress_bar("evaluating", len(sizes), shown=True) as report:
         for number, size in enumerate(sizes, start=1):
             key = jax.random.fold_in(jax.random.key(seed), number)

@@ -76,7 +76,7 @@ class FiniteSystem(AbstractSimulation):
 
     As N grows, J tends to a limit. If agents are ``centred``, as always in the discrete rooms,
     that is the J of the flow. Otherwise it differs by an error of discretisation, for the flow
-    moves the mass of a cell from its centre; a flow with ``within_cells=True`` is close to it.
+    moves the mass of a cell from its centre; on a finer grid the error is smaller.
 
     Attributes:
         problem: What the learner may know.

@@ -149,7 +149,7 @@ def manhattan(
     usual = float(np.sum(rates * fares) / rates.sum()) if reward == "fares" else 1.0
     traffic = Traffic(float(start), 0.2 if day == "weekday" else 0.0, float(congestion))
     problem = Problem(
-        grid=table.city,
+        space=table.city,
         actions=Box(-1.0, 1.0, dim=2),
         reward=Earnings(passengers, fares if reward == "fares" else 1.0, cost * usual),
         horizon=horizon,

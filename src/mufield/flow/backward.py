@@ -105,7 +105,7 @@ def backward(
     """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
 
     Args:
-        phi: The transition, whose population is the distribution.
+        phi: The transition.
         problem: The problem.
         mass: The distributions of the episode.
         inputs: What is given to ``choices`` for each step, stacked.

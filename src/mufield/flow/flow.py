@@ -19,7 +19,7 @@ from ..space.measure import at_all_cells
 from ..space.nodes import Nodes
 from .checks import real_motion
 from .landings import build_noiseless, build_successors, build_tables
-from .phi import AbstractPhi, displacements, integrated_reward
+from .phi import displacements, integrated_reward
 from .rollout import PolicyCheck, Rollout, rollout
 from .traces import open_cells
 from .windows import AbstractLanding, Windows
@@ -56,76 +56,47 @@ class Flow(eqx.Module):
     Building one prepares the tables for walls and borders; keep it and use it many times.
 
     Attributes:
-        transition: The transition of agents that no trip takes; it knows the problem's space, noise
+        windows: The transition of agents that no trip takes; it knows the problem's space, noise
             and farthest moves, so that problems that differ in the rest can share it.
     """
 
     problem: Problem
-    transition: AbstractPhi
+    windows: Windows
 
     def __init__(
         self,
         problem: Problem,
         *,
-        within_cells: bool = False,
         settings: WindowSettings | None = None,
-        transition: AbstractPhi | None = None,
+        windows: Windows | None = None,
     ):
         """Prepares the flow.
 
         Args:
             problem: The problem.
-            within_cells: Whether `rollout` follows where in their cells agents stand, so that J is
-                close to what many agents earn (`benchmarks/population.py`). By default mass leaves
-                from the centres of cells, as in the paper, and as mirror ascent and certificates
-                need it.
             settings: How windows are built.
-            transition: The transition of another flow, to be shared.
+            windows: Those of another flow, to be shared; then settings do not matter.
         """
         self.problem = problem
-        if settings is not None and (within_cells or transition is not None):
-            raise UserError("settings are for windows from cell centres that are to be built")
-        if transition is None:
-            build = _build_within if within_cells and not problem.noise.centred else _build_windows
-            transition = build(problem, settings or WindowSettings())
-        self.transition = transition
+        self.windows = windows or _build_windows(problem, settings or WindowSettings())
 
     def __repr__(self) -> str:
-        return f"Flow(transition={type(self.transition).__name__}, problem={self.problem!r})"
+        return f"Flow(landing={type(self.windows.landing).__name__}, problem={self.problem!r})"
 
     @property
-    def phi(self) -> AbstractPhi:
-        """The transition of the problem."""
-        self._check_path()
-        return replace(self.transition, trips=self.problem.trips)
-
-    @property
-    def windows(self) -> Windows:
-        """The transition without trips, if mass leaves from the centres of cells; else raises."""
-        if not isinstance(self.transition, Windows):
-            raise UserError(
-                "single steps, mirror ascent and certificates are of the flow in which mass leaves "
-                "from the centres of cells, got one with within_cells=True; give flow.centred"
-            )
-        self._check_path()
-        return self.transition
-
-    def _check_path(self) -> None:
+    def phi(self) -> Windows:
+        """The transition of the problem; raises if that needs a path of shocks."""
         if self.problem.shocks is not None:
             raise UserError(
                 "the problem has shocks, so that this needs a path of them; J over the paths is "
                 "mufield.flow.over_paths(flow, policy, motion), plans are made by "
                 "mufield.planning.plan_over_paths(flow, motion)"
             )
-
-    @property
-    def centred(self) -> "Flow":
-        """The flow of the same problem in which mass leaves from the centres of cells."""
-        return self if self.transition.centred else Flow(self.problem)
+        return replace(self.windows, trips=self.problem.trips)
 
     def of_problem(self, problem: Problem) -> "Flow":
         """The flow of a problem with the same space, noise and farthest moves."""
-        return Flow(problem, transition=self.transition)
+        return Flow(problem, windows=self.windows)
 
     def from_step(self, step: int, mass: Any) -> "Flow":
         """The flow of the rest of an episode; see `Problem.from_step`."""
@@ -135,8 +106,7 @@ class Flow(eqx.Module):
         """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``."""
         lifted = real_motion(self.problem, motion)
         moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
-        phi = replace(self.windows, trips=self.problem.trips)
-        return phi.push(mass[:, None] * law.weights, moved, mass, step)
+        return self.phi.push(mass[:, None] * law.weights, moved, mass, step)
 
     def rewards(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each of its moves."""
@@ -171,13 +141,13 @@ class Flow(eqx.Module):
 
 
 def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
-    """The transition of a problem's grid, noise and farthest moves from the centres of cells."""
+    """The transition of a problem's space, noise and farthest moves."""
     grid, dtype = problem.grid, problem.initial.dtype
     landing: AbstractLanding
     std = jnp.asarray(problem.noise_std, dtype=dtype)
     if isinstance(grid, Nodes):
         return Windows(landing=build_successors(grid), noise_std=std, grid=grid, trips=None)
-    reach = _reach(problem, settings.deviations, start=0.0)
+    reach = _reach(problem, settings.deviations)
     noiseless = not any(problem.noise_std)
     stencil = settings.stencil
     if stencil is None:
@@ -198,30 +168,13 @@ def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
     return Windows(landing=landing, noise_std=std, grid=grid, trips=None)
 
 
-def _build_within(problem: Problem, settings: WindowSettings) -> AbstractPhi:
-    """The transition of agents who stand anywhere in their cells."""
-    from .within import build_within
-
-    if not all(problem.noise_std):
-        raise UserError(
-            f"within_cells=True needs noise on every axis, got {problem.noise}; give a small one, "
-            "such as a tenth of a cell"
-        )
-    reach = _reach(problem, 3.0, start=0.5)
-    _check_size(problem, reach, settings, stencil=False)
-    return build_within(problem.grid, reach, problem.noise_std, problem.initial.dtype.name)
-
-
-def _reach(problem: Problem, deviations: float, start: float) -> tuple[int, ...]:
-    """Cells to each side that the farthest move and some deviations of the noise can touch.
-
-    Agents stand up to ``start`` cells from the centres of their own.
-    """
+def _reach(problem: Problem, deviations: float) -> tuple[int, ...]:
+    """Cells to each side that the farthest move and some deviations of the noise can touch."""
     reach = []
     for axis, size in enumerate(problem.grid.cell_size):
         cells = (problem.max_move[axis] + deviations * problem.noise_std[axis]) / size
         # The centre is half a cell from the cell's edge; the rest is slack for rounding.
-        needed = max(1, math.ceil(cells + start - 0.5 - 1e-9))
+        needed = max(1, math.ceil(cells - 0.5 - 1e-9))
         if not problem.grid.periodic[axis]:
             needed = min(needed, max(1, problem.grid.shape[axis] - 1))
         reach.append(needed)

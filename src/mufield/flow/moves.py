@@ -75,7 +75,7 @@ class MoveFlow(eqx.Module):
             bank_bytes: Memory that kernels may take.
             interpolate: Whether to compute kernels between which the own cell's mass decides.
         """
-        problem, windows = flow.problem, flow.windows
+        problem, windows = flow.problem, replace(flow.phi, trips=None)
         self.free = actions is None and isinstance(problem.actions, Box)
         if actions is None:
             actions = coarse_moves(problem.actions)
@@ -163,10 +163,9 @@ class MoveFlow(eqx.Module):
 
     def phi(self, *, exact: bool = False) -> AbstractPhi:
         """The transition that `push` uses; if ``exact``, no interpolation."""
-        found: AbstractPhi = self.flow.windows
-        if self.bank is not None and not (exact and self.bank.interpolates):
-            found = self.bank
-        return replace(found, trips=self.flow.problem.trips)
+        if self.bank is None or (exact and self.bank.interpolates):
+            return self.flow.phi
+        return replace(self.bank, trips=self.flow.problem.trips)
 
     def push(
         self,
@@ -208,8 +207,7 @@ class MoveFlow(eqx.Module):
         def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, Scalar]:
             return self.step(mass[:, None] * now, mass, number, exact=exact)
 
-        mass, end, rewards = forward(phi, problem, weights, step)
-        return assemble_rollout(phi, problem, mass, rewards, end)
+        return assemble_rollout(problem, *forward(phi, problem, weights, step))
 
     def sweep(
         self,

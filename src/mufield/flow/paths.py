@@ -66,7 +66,7 @@ def shocks_of(problem: Problem) -> Shocks:
 
 def flow_under(flow: Flow, number: Array) -> Flow:
     """The flow of the problem on a path, or under one shock that stays."""
-    return Flow(flow.problem.under_shock(number), transition=flow.transition)
+    return flow.of_problem(flow.problem.under_shock(number))
 
 
 def motion_under(problem: Problem, motion: Motion, number: Array) -> Motion:

@@ -1,4 +1,4 @@
-"""One scan forwards over an episode, r-hat and J (lemma DistMDP), and one backwards."""
+"""One scan forwards over an episode: the distributions, r-hat and J (lemma DistMDP)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
-from .phi import AbstractPhi, Departure
+from .phi import AbstractPhi, Displacements, displacements, integrated_reward
 
 
 class Rollout(eqx.Module):
@@ -48,16 +48,18 @@ class PolicyCheck(eqx.Module):
     farthest: Float[Array, "*steps figures"]
 
     @classmethod
-    def of(cls, problem: Problem, mass: Mass, leaving: Departure) -> "PolicyCheck":
+    def of(
+        cls, problem: Problem, mass: Mass, law: ActionLaw, targets: Displacements
+    ) -> "PolicyCheck":
         """The figures of one step."""
-        law, cells = leaving.law, jnp.arange(len(mass))[:, None]
+        cells = jnp.arange(len(mass))[:, None]
         used = (law.weights != 0) & (mass[:, None] > 0)
         total = jnp.where(mass > 0, jnp.sum(law.weights, axis=1), 1.0)
         return cls(
             allowed=jnp.all(problem.allowed(law.actions, cells) | ~used),
             weight_error=jnp.max(jnp.abs(total - 1.0)),
             lowest_weight=jnp.min(law.weights),
-            farthest=problem.grid.extremes(leaving.displacement, used),
+            farthest=problem.grid.extremes(targets, used),
         )
 
 
@@ -65,43 +67,42 @@ def forward(
     phi: AbstractPhi,
     problem: Problem,
     inputs: Any,
-    step: Callable[[Any, Any, Step], tuple[Any, Any]],
+    step: Callable[[Mass, Any, Step], tuple[Mass, Any]],
     *,
     start: Mass | None = None,
-) -> tuple[_types.Masses, Any, Any]:
-    """The population along an episode: the one scan forwards.
+) -> tuple[_types.Masses, Any]:
+    """The distributions along an episode: the one scan forwards.
 
     Args:
         phi: The transition.
-        problem: The problem; steps before its first one leave the population as it is.
+        problem: The problem; steps before its first one leave mu as it is.
         inputs: What is given to each step, stacked.
-        step: From the population, the step's input and number to the next population, and whatever
-            is to be kept of the step.
-        start: Where the population starts; by default the problem's initial distribution.
+        step: From the distribution, the step's input and number to the next distribution, and
+            whatever is to be kept of the step.
+        start: The first distribution; by default the problem's initial one.
 
     Returns:
-        The distributions mu_0, ..., mu_H; the last population; what was kept, stacked.
+        The distributions mu_0, ..., mu_H; what was kept, stacked.
     """
 
     def one(carry: Any, rows: tuple[Any, Array]) -> tuple[Any, tuple[Mass, Any]]:
         after, kept = if_begun(problem, rows[1], lambda now: advance(now, *rows), carry)
-        return after, (phi.mass(carry[0]), kept)
+        return after, (carry[0], kept)
 
     def advance(carry: Any, row: Any, number: Step) -> tuple[Any, Any]:
-        population, away = carry
-        after, kept = step(population, row, number)
+        mass, away = carry
+        after, kept = step(mass, row, number)
         if away is not None:
-            mass = phi.mass(population)
-            after = phi.add(after, away[0])
+            after = after + away[0]
             away = shifted(away) + phi.later(mass, mass, number)
         return (after, away), kept
 
-    begin = phi.start(problem.initial if start is None else start), under_way(problem)
+    begin = problem.initial if start is None else start, under_way(problem)
     kept_bytes = phi.residual_size * problem.horizon * problem.initial.dtype.itemsize
     # Gradients compute steps again where keeping what all of them need would take 256 MB.
     scanned = jax.checkpoint(one) if kept_bytes > 1 << 28 else one
     (end, _), (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
-    return jnp.concatenate([before, phi.mass(end)[None]]), end, kept
+    return jnp.concatenate([before, end[None]]), kept
 
 
 def under_way(problem: Problem) -> Float[Array, "stages cells"] | None:
@@ -156,7 +157,7 @@ def rollout(
     law = jax.eval_shape(lambda: profile.at(0).at_cells(phi.grid, problem.initial, 0))
     problem.check_action(law.actions.shape[2:])  # before motions are asked for such actions
     stepwise = profile.per_step is not None and not profile.sees_mu
-    if stepwise and phi.centred and not profile.by_cell:
+    if stepwise and not profile.by_cell:
         # Laws of networks that do not see mu are computed for all steps at once, which is faster.
         at: Any = jax.vmap(
             lambda part, h: profile.join(part).at_cells(phi.grid, problem.initial, h)
@@ -164,24 +165,21 @@ def rollout(
         laws = at(profile.per_step, problem.steps)
         profile = Profile.stacked(TablePolicy(laws.actions, laws.weights), problem.horizon)
 
-    def step(population: Any, part: Any, number: Step) -> tuple[Any, Any]:
-        mass = phi.mass(population)
-        leaving = phi.depart(population, profile.join(part), motion, number)
-        after = phi.push(mass[:, None] * leaving.law.weights, leaving.targets, mass, number)
-        earned = phi.earn(population, leaving.law, leaving.targets, problem.reward, number)
-        return after, (earned, PolicyCheck.of(problem, mass, leaving))
+    def step(mass: Mass, part: Any, number: Step) -> tuple[Mass, Any]:
+        law = profile.join(part).at_cells(phi.grid, mass, number)
+        targets = displacements(phi.grid, mass, motion, law.actions, number)
+        after = phi.push(mass[:, None] * law.weights, targets, mass, number)
+        earned = integrated_reward(phi.grid, mass, law, problem.reward, number)
+        return after, (earned, PolicyCheck.of(problem, mass, law, targets))
 
-    mass, end, (rewards, checks) = forward(phi, problem, profile.per_step, step)
-    return assemble_rollout(phi, problem, mass, rewards, end), checks
+    mass, (rewards, checks) = forward(phi, problem, profile.per_step, step)
+    return assemble_rollout(problem, mass, rewards), checks
 
 
-def assemble_rollout(
-    phi: AbstractPhi, problem: Problem, mass: _types.Masses, rewards: Array, end: Any
-) -> Rollout:
-    """An episode from its distributions, the rewards of its moves and its last population."""
+def assemble_rollout(problem: Problem, mass: _types.Masses, rewards: Array) -> Rollout:
+    """An episode from its distributions and the rewards of its moves."""
     if problem.pay_end:
-        paid = phi.earn(end, rest_law(problem), None, problem.reward, problem.horizon)
-        rewards = jnp.append(rewards, paid)
+        rewards = jnp.append(rewards, end_reward(problem, mass[-1]))
     return Rollout(mass=mass, rewards=rewards, value=jnp.sum(rewards))
 
 

@@ -30,9 +30,6 @@ FAR = 1e6
 LINES = 1 << 16
 """Lines that one compiled call traces: as many as fit into a core's cache."""
 
-INSIDE = 0.4995
-"""How far from the centre agents may stand, in cells: rounding must not put them into another."""
-
 
 class Traces(NamedTuple):
     """Where the mass in the windows of some cells, the sources, comes to rest.
@@ -44,8 +41,7 @@ class Traces(NamedTuple):
         pairs: The split pairs: number of the source times the window's size plus the offset's.
         split_landings: Numbers of the offsets at which a split pair's mass may land, right-aligned;
             before them -1.
-        shares: As `Tables.split_shares`, before the subcells by place of the start if there are
-            several.
+        shares: As `Tables.split_shares`.
     """
 
     sources: Int[np.ndarray, "sources dim"]
@@ -53,7 +49,7 @@ class Traces(NamedTuple):
     landing: Int[np.ndarray, "sources window"]
     pairs: Int[np.ndarray, "pairs"]
     split_landings: Int[np.ndarray, "pairs landings"]
-    shares: Float[np.ndarray, "pairs landings_but_last *parts"]
+    shares: Float[np.ndarray, "pairs landings_but_last *subcells"]
 
     @property
     def reach(self) -> tuple[int, ...]:
@@ -66,7 +62,6 @@ def trace_windows(
     reach: tuple[int, ...],
     subcells: int,
     cells: Int[np.ndarray, "sources"],
-    starts: int = 1,
     *,
     done: Share,
 ) -> Traces:
@@ -80,8 +75,6 @@ def trace_windows(
         reach: Number of cells that windows extend to each side.
         subcells: Subcells of a split target on each axis.
         cells: The sources.
-        starts: Places on each axis of a source from which lines start: its middle, or several from
-            edge to edge. Then shares have an axis for each axis's places before the subcells'.
         done: Takes the share that is done, now and then.
     """
     n, dim, sources = len(cells), grid.dim, grid.free_cells[cells]
@@ -96,14 +89,14 @@ def trace_windows(
     kinds: list[tuple[list[int], Float[np.ndarray, "landings subcells"]]] = []
     # Larger boxes take longer, and hold more patterns of walls.
     effort = np.cumsum(np.prod(np.abs(offsets) + 1, axis=1))
-    begin, end = _line_ends(dim, subcells, starts)
-    at_once = max(1, LINES // (len(begin) * end.shape[1] * end.shape[2]))
+    points = _points(dim, subcells)
+    at_once = max(1, LINES // (points.shape[0] * points.shape[1]))
     groups = _wall_groups(grid, reach, sources, offsets)
     while some := list(itertools.islice(groups, at_once)):
         done(float(effort[some[-1][0]] / effort[-1]))
-        first = sources[[alike[0] for _, alike in some]][:, None, None, None]
-        aimed = first + offsets[[offset for offset, _ in some]][:, None, None, None]
-        rests = _trace(grid, first + begin, aimed + end)
+        first = sources[[alike[0] for _, alike in some]][:, None, None]
+        aimed = first + offsets[[offset for offset, _ in some]][:, None, None]
+        rests = _trace(grid, first + 0.5, aimed + points)
         numbers = np.ravel_multi_index(tuple(np.moveaxis(rests + reach, -1, 0)), window_shape)
         for (offset, alike), landed in zip(some, numbers, strict=True):
             possible = np.unique(landed)
@@ -121,13 +114,12 @@ def trace_windows(
     pairs, kind_of = pairs[order], kind_of[order]
     most = max((len(codes) for codes, _ in kinds), default=2)
     kind_codes = np.full((max(1, len(kinds)), most), -1)
-    parts = ((starts,) * dim if starts > 1 else ()) + (subcells,) * dim
-    kind_shares = np.zeros((max(1, len(kinds)), most, math.prod(parts)))
+    kind_shares = np.zeros((max(1, len(kinds)), most, subcells**dim))
     for i, (codes, shares) in enumerate(kinds):
         # Aligned to the right, because the last landing gets what the others leave.
         kind_codes[i, most - len(codes) :] = codes
         kind_shares[i, most - len(codes) :] = shares
-    split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *parts)
+    split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *(subcells,) * dim)
     return Traces(sources, offsets, landing, pairs, kind_codes[kind_of], split_shares)
 
 
@@ -174,27 +166,23 @@ def _wall_groups(
             yield o, cells_alike
 
 
-def _line_ends(
-    dim: int, subcells: int, starts: int
-) -> tuple[Float[np.ndarray, "places 1 1 dim"], Float[np.ndarray, "1 subcells points dim"]]:
-    """Where lines start in their cell, and where they end in a target that is cut into subcells."""
-    ticks = (np.linspace(-INSIDE, INSIDE, starts) if starts > 1 else np.zeros(1)) + 0.5
-    places = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1)
+def _points(dim: int, subcells: int) -> Float[np.ndarray, "subcells points dim"]:
+    """Where lines end in a target that is cut into subcells."""
     # In three dimensions the average over the orders of crossing makes up for fewer points.
     samples = 2 if dim < 3 else 1
     ticks = (np.arange(subcells * samples) + 0.5) / (subcells * samples)
     points = np.stack(np.meshgrid(*(ticks,) * dim, indexing="ij"), axis=-1)
     points = points.reshape(*(subcells, samples) * dim, dim)
     points = points.transpose(*range(0, 2 * dim, 2), *range(1, 2 * dim, 2), 2 * dim)
-    return places.reshape(-1, 1, 1, dim), points.reshape(1, subcells**dim, samples**dim, dim)
+    return points.reshape(subcells**dim, samples**dim, dim)
 
 
 def _trace(
     grid: Grid,
-    starts: Float[np.ndarray, "groups places 1 1 dim"],
-    ends: Float[np.ndarray, "groups 1 subcells points dim"],
-) -> Int[np.ndarray, "groups parts lines dim"]:
-    """The offsets at which lines come to rest; parts are pairs of a place and a subcell."""
+    starts: Float[np.ndarray, "groups 1 1 dim"],
+    ends: Float[np.ndarray, "groups subcells points dim"],
+) -> Int[np.ndarray, "groups subcells lines dim"]:
+    """The offsets at which lines come to rest."""
     lines = np.broadcast_arrays(starts, ends)
     shape, dim = lines[0].shape, grid.dim
     flat = [x.reshape(-1, dim) for x in lines]
@@ -205,8 +193,8 @@ def _trace(
     orders = device_array(list(itertools.permutations(range(dim))), np.int32)
     rests = np.asarray(_compiled_trace(grid, orders, start, end))[:, :count]
     # Every order in which a corner may be crossed counts like one more line.
-    by_order = np.moveaxis(rests.reshape(-1, *shape), 0, 3)
-    return by_order.reshape(shape[0], shape[1] * shape[2], -1, dim)
+    by_order = np.moveaxis(rests.reshape(-1, *shape), 0, 2)
+    return by_order.reshape(*shape[:2], -1, dim)
 
 
 @eqx.filter_jit

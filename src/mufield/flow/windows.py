@@ -20,7 +20,7 @@ from .._types import Mass, Scalar, Step
 from ..interfaces import AbstractTrips
 from ..space.grid import Grid
 from .motions import crowd_coordinate
-from .phi import AbstractPhi, Joint
+from .phi import AbstractPhi, Displacements, Joint
 from .traces import FAR
 
 SourceMass = Float[Array, "sources moves"]
@@ -78,10 +78,9 @@ class Windows(AbstractPhi):
         tables: int = sum(x.size for x in jax.tree.leaves(self.landing))
         return tables + 12 * self.grid.n_cells
 
-    def move(
-        self, joint: Joint, targets: Float[Array, "cells moves dim"], seen: Mass, step: Step
-    ) -> Mass:
+    def move(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Mass:
         """See `AbstractPhi`."""
+        assert targets is not None
         targets, std = self._in_cells(targets), self._in_cells(self.noise_std.astype(joint.dtype))
         moves, most = joint.shape[1], 64
         if moves <= most:
@@ -101,9 +100,7 @@ class Windows(AbstractPhi):
         parts = (chunks(joint), chunks(targets))
         return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(joint[:, 0]), parts)[0]
 
-    def kernel(
-        self, displacement: Float[Array, "cells moves dim"]
-    ) -> Float[Array, "cells moves window"]:
+    def kernel(self, displacement: Displacements) -> Float[Array, "cells moves window"]:
         """Probability of coming to rest at each offset of the window, for moves of each cell."""
         std = self._in_cells(self.noise_std.astype(displacement.dtype))
         by_move = jnp.swapaxes(self._in_cells(displacement), 0, 1)
@@ -141,7 +138,7 @@ class KernelBank(AbstractPhi):
         """Whether kernels are mixed by the mass of the agent's cell."""
         return self.kernels.shape[2] > 1
 
-    def move(self, joint: Joint, targets: None, seen: Mass, step: Step) -> Mass:
+    def move(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Mass:
         """See `AbstractPhi`."""
         steps, cells, knots, moves, window = self.kernels.shape
         now = step if steps > 1 else 0

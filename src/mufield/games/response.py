@@ -180,6 +180,5 @@ def _with_followers(
     start = jnp.stack([followers.share, 1.0 - followers.share])[:, None] * problem.initial
     laws = jnp.stack([followers.weights, weights], axis=1)
     end, (before, rewards) = jax.lax.scan(one, start, (laws, problem.steps))
-    last = jnp.sum(end, axis=0)
-    mass = jnp.concatenate([before, last[None]])
-    return assemble_rollout(moves.phi(exact=exact), problem, mass, rewards, last)
+    mass = jnp.concatenate([before, jnp.sum(end, axis=0)[None]])
+    return assemble_rollout(problem, mass, rewards)

@@ -160,7 +160,7 @@ def _located(
     if city is None:
         raise UserError(
             f"{table.path}: the columns {pair[0]} and {pair[1]} need a map, and the problem has "
-            f"none; give {name}_0, ..., or build the problem with grid=CityMap(...)"
+            f"none; give {name}_0, ..., or build the problem with space=CityMap(...)"
         )
     if f"{name}_0" in table.columns:
         raise UserError(

@@ -171,7 +171,7 @@ class BPTT(eqx.Module):
         """
         constraints = flow.problem.constraints
         if constraints is not None and lagrangian is None:
-            moves = regular_moves(flow.centred, motion, flow.problem.actions)
+            moves = regular_moves(flow, motion, flow.problem.actions)
             lagrangian = MirrorAscent(bound=False).init(moves).lagrangian
         state = self.init(starts, lagrangian)
         history = np.zeros((0, len(starts)))

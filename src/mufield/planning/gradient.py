@@ -69,7 +69,7 @@ def plan(
     keys = jax.random.split(jax.random.key(0) if key is None else key, starts)
     profiles, lagrangian = [kind.random(problem, actions, each) for each in keys], None
     if not random:
-        moves = regular_moves(flow.centred, motion, actions, points=9)
+        moves = regular_moves(flow, motion, actions, points=9)
         table, lagrangian = table_start(flow, actions, moves, sweeps=100)
         steps = (Table.steps, 500)
         profiles = _fitted(kind, flow, motion, table, lagrangian, profiles, *steps)
@@ -127,7 +127,7 @@ class GradientPlanner(AbstractPlanner):
     ) -> Plan:
         """Ascends from the last plan and from a new start; keeps the better."""
         box, kind = box_of(actions), self.policy
-        moves = regular_moves(flow.centred, motion, box, points=self.points)
+        moves = regular_moves(flow, motion, box, points=self.points)
         exact, motion = motion, tabulated(flow.problem, motion, box)
         table, lagrangian = table_start(flow, box, moves, sweeps=self.sweeps, least=least)
         # Before data the model is symmetric, so that the gradient at rest is zero.

@@ -64,7 +64,7 @@ def reward(state, action, mu):
 def theory_ring():
     grid = Grid.box(0.0, 1.0, CELLS, periodic=True)
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=MoveSet(np.array(MOVES)[:, None]),
         reward=reward,
         horizon=3,

@@ -26,7 +26,7 @@ def flow_on(grid, horizon, noise, width):
     """A flow that starts in the middle; its own reward does not matter."""
     centre = np.mean([grid.lower, grid.upper])
     problem = Problem(
-        grid=grid,
+        space=grid,
         actions=Box(-100.0, 100.0),
         reward=lambda state, action, mu: 0.0 * state[0],
         horizon=horizon,

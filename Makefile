@@ -91,7 +91,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 	grep -v '^rich==' constraints.txt > $(PEERS)/constraints.txt
 	$(PEERS)/bin/python -m pip install --quiet mfglib==0.3.0 open_spiel bench-mfg-suite==0.1.3 \
 	  'stable-baselines3>=2.9' \
-	  -e '.[gymnasium]' -c $(PEERS)/constraints.txt
+	  -e . -c $(PEERS)/constraints.txt
 	@touch $@
 
 clean:  ## Remove the environments, caches and build products

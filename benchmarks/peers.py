@@ -380,7 +380,7 @@ class Clock:
 
 
 def coarse(system: SimulatedSystem) -> Any:
-    from mufield.adapters.lifted import LiftedEnv
+    from _lifted import LiftedEnv
 
     return LiftedEnv(system, policy="coarse", resolution=RESOLUTION)
 

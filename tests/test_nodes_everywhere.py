@@ -74,7 +74,7 @@ def test_evaluation_plays_nodes(system):
 
 def test_adapters_play_nodes(system):
     pytest.importorskip("pettingzoo")
-    from mufield.adapters.lifted import LiftedEnv
+    from benchmarks._lifted import LiftedEnv
     from mufield.adapters.parallel import PopulationEnv
 
     lifted = LiftedEnv(system)

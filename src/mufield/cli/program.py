@@ -137,8 +137,7 @@ def _explain(error: Exception) -> str | None:
     extras = {
         "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
         "parquet": ("pyarrow",),
-        "gymnasium": ("gymnasium",),
-        "pettingzoo": ("pettingzoo",),
+        "pettingzoo": ("pettingzoo", "gymnasium"),
         "ray": ("ray", "grpc"),
     }
     for extra, packages in extras.items():

@@ -1,40 +1,34 @@
 """The mean-field problem as a Gymnasium environment whose state is the whole population.
 
 The lifted decision process of lemma DistMDP: the state is mu, the action a policy for all agents,
-the next state Phi(mu, pi) and the reward r-hat(mu, pi). Nothing in it is random.
+the next state Phi(mu, pi) and the reward r-hat(mu, pi). Nothing in it is random. On it the
+algorithms of Stable-Baselines3 are compared with ours (`peers.py`).
 """
 
 import math
 from typing import Any
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from jaxtyping import Array, ArrayLike, Float
 from scipy import ndimage
 
-from .._types import Mass, Scalar, Step
-from ..actions import Box, MoveSet
-from ..checks import whole_number
-from ..episode import AbstractSystem
-from ..errors import UserError
-from ..flow.flow import Flow
-from ..flow.rollout import end_reward
-from ..policies.base import Profile
-from ..policies.tables import TablePolicy
-from ..problem import Motion, Problem
-from ..space.grid import Grid
-from .shared import as_simulated, compile_with
-
-try:
-    import gymnasium
-    from gymnasium import spaces
-except ImportError as error:
-    raise ImportError(
-        "mufield.adapters.lifted needs Gymnasium; install it with pip install 'mufield[gymnasium]'"
-    ) from error
-
+from mufield._types import Mass, Scalar, Step
+from mufield.actions import Box, MoveSet
+from mufield.adapters.shared import as_simulated, compile_with
+from mufield.checks import whole_number
+from mufield.episode import AbstractSystem
+from mufield.errors import UserError
+from mufield.flow.flow import Flow
+from mufield.flow.rollout import end_reward
+from mufield.policies.base import Profile
+from mufield.policies.tables import TablePolicy
+from mufield.problem import Motion, Problem
+from mufield.space.grid import Grid
 
 Numbers = Float[np.ndarray, "..."]
 
@@ -157,7 +151,7 @@ def _advance(
     motion: Motion,
     code: "PolicyCode",
     mass: Mass,
-    numbers: Float[Array, "size"],
+    numbers: Float[Array, "..."],
     step: Step,
 ) -> tuple[Mass, Scalar]:
     """Phi and r-hat of one step."""

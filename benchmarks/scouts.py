@@ -27,6 +27,7 @@ import argparse
 import sys
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +36,7 @@ from _report import Report, learn_many, names_of, options_of, run_sections
 import mufield as mf
 
 SUITE = ("rooms-wind", "rooms-turned", "rooms-crowded", "hall-vortex", "hall-lane", "torus-vortex")
-SYSTEMS = (*SUITE, "city", "walkway", "lq", "capped", "ice")
+SYSTEMS = (*SUITE, "city", "manhattan", "walkway", "lq", "capped", "ice")
 
 
 def mean_of(mu: mf.MeanField) -> jax.Array:
@@ -119,8 +120,8 @@ def ends(system: mf.SimulatedSystem, sweeps: int) -> tuple[float, float]:
     actions = system.problem.actions
     still = jnp.asarray(actions.rest)
     rest = float(system.evaluate(lambda state, mu, step: still).value)
-    moves = mf.MoveFlow(flow, motion, actions.points(17 if actions.dim == 1 else 9))
-    found = mf.MirrorAscent(sweeps).solve(moves)
+    planner = mf.MirrorPlanner(sweeps=sweeps)  # as learners plan
+    found = eqx.filter_jit(planner.plan)(flow, motion, actions, jax.random.key(0), None)
     right = jnp.asarray(actions.points(3)[-1])  # mirror ascent does not find the way over the ice
     known = [system.evaluate(each).value for each in (found.profile, lambda state, mu, step: right)]
     return rest, float(max(known))

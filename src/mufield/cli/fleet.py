@@ -23,7 +23,8 @@ class Ask(OfRun):
     """
 
     out: Path | None = None
-    """File to copy the policy to; it is in the run's directory in any case."""
+    """File to copy the policy to; it is in the run's directory in any case. With scouts, the policy
+    of the tracked agents lies beside it, as NAME-scouts.policy."""
 
     start: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Where the agents are now, .csv or .parquet, with the columns state_0, state_1, ... (on a
@@ -59,14 +60,20 @@ class Ask(OfRun):
             else:
                 plan = session.ask(now)
             asked, value = session.asked(), float(plan.value)
-            path = session.store.policy_path(asked.episode)
+            record = session.store.last_plan(asked.episode)
+            files = {"file": record.policy()}
+            if plan.scouts is not None:
+                files["scouts"] = record.policy("scouts")
             if self.out is not None:
-                write_bytes(self.out, path.read_bytes())
+                for who, path in files.items():
+                    end = "" if who == "file" else f"-{who}"
+                    files[who] = self.out.with_stem(self.out.stem + end)
+                    write_bytes(files[who], path.read_bytes())
         return Answer(
             {
                 "episode": asked.episode,
                 **({"from_step": asked.changes[-1][0]} if asked.changes else {}),
-                "file": str(self.out or path),
+                **{who: str(path) for who, path in files.items()},
                 "run": asked.run,
                 "policy": asked.policy_at(math.inf),
                 "optimistic": None if math.isnan(value) else value,

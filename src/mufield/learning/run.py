@@ -13,6 +13,7 @@ import numpy as np
 
 from .._progress import progress_bar, stage
 from .._runtime import enable_compilation_cache
+from .._types import Key
 from ..checks import is_a, whole_number
 from ..episode import AbstractSystem, Episode
 from ..errors import UserError
@@ -141,9 +142,7 @@ def learn(
             began = time.perf_counter()
             plan = learner.ask(state)
             planned = time.perf_counter()
-            # Systems need not know of scouts unless a learner sends some.
-            scouts = {} if plan.scouts is None else {"scouts": plan.scouts}
-            episode = system.run(plan.profile, state.key_for(Use.RUN), agents=agents, **scouts)
+            episode = run_plan(system, plan, state.key_for(Use.RUN), agents)
             ran = time.perf_counter()
             after = learner.tell(state, episode, plan)
             fitted = time.perf_counter()
@@ -177,12 +176,23 @@ def _checked(system: AbstractSystem, learner: M3UCRL | None, episodes: int) -> M
     learner = M3UCRL(system.problem) if learner is None else learner
     example = "mufield.M3UCRL(system.problem, mufield.GaussianProcess())"
     is_a(learner, M3UCRL, "the learner", f"make one, such as {example}, or leave it out")
+    check_scouts(system, learner)
+    return learner
+
+
+def check_scouts(system: AbstractSystem, learner: M3UCRL) -> None:
+    """Raises if the learner sends scouts and the system cannot run them."""
     if learner.scouts is not None and "scouts" not in signature(system.run).parameters:
         raise UserError(
             f"the learner sends scouts, but {type(system).__name__}.run takes no argument scouts, "
             "the policy of the tracked agents; add it, or leave out the learner's scouts"
         )
-    return learner
+
+
+def run_plan(system: AbstractSystem, plan: Plan, key: Key, agents: int) -> Episode:
+    """Runs an episode of a plan; systems need not know of scouts unless a plan has some."""
+    scouts = {} if plan.scouts is None else {"scouts": plan.scouts}
+    return system.run(plan.profile, key, agents=agents, **scouts)
 
 
 def run_greedy_plan(

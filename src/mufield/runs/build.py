@@ -15,6 +15,7 @@ from ..fleet.fluid import for_fleet
 from ..fleet.passengers import Passengers
 from ..learning.m3ucrl import M3UCRL
 from ..learning.optimism import AbstractOptimism, Bonus, Greedy, Hallucinated, Thompson
+from ..learning.run import check_scouts
 from ..learning.safety import ModelSamples
 from ..models.base import AbstractModelFamily
 from ..models.dirichlet import DirichletCounts
@@ -27,7 +28,7 @@ from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
-from .config import RunConfig
+from .config import OptimismName, RunConfig
 from .surroundings import check_precision
 from .trust import import_named, import_users
 
@@ -70,12 +71,16 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
         for_population(problem, config.population),
         family,
         _planner(config),
-        optimism=_optimism(config),
+        optimism=_optimism(config, config.optimism),
+        scouts=_optimism(config, config.scouts),
         random_first=config.first == "random",
         reward_family=rewards,
         pessimism=_pessimism(config, problem),
     )
-    return Setup(config, problem, known if isinstance(known, AbstractSystem) else None, learner)
+    system = known if isinstance(known, AbstractSystem) else None
+    if system is not None:
+        check_scouts(system, learner)
+    return Setup(config, problem, system, learner)
 
 
 def build_problem(config: RunConfig, imports: str | None = None) -> Problem:
@@ -93,6 +98,7 @@ def resolve(config: RunConfig) -> RunConfig:
     own = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     return dataclasses.replace(
         config,
+        optimism=config.optimism or ("greedy" if config.scouts else "hallucinated"),
         options=_plain(own | config.options),
         model_options=_settings(_family(config)),
         planner_options=_settings(getattr(planner, "policy", None)) | _settings(planner),
@@ -163,14 +169,16 @@ def _planner(config: RunConfig) -> AbstractPlanner:
     return _make(GradientPlanner, options, what, policy=_make(kind, own, what))
 
 
-def _optimism(config: RunConfig) -> AbstractOptimism:
+def _optimism(config: RunConfig, name: OptimismName | None) -> AbstractOptimism | None:
     optimism: dict[str, type[AbstractOptimism]] = {
         "hallucinated": Hallucinated,
         "bonus": Bonus,
         "thompson": Thompson,
         "greedy": Greedy,
     }
-    kind = optimism[config.optimism]
+    if name is None:
+        return None
+    kind = optimism[name]
     scaled = config.scale is not None and issubclass(kind, Hallucinated | Bonus)
     return kind(config.scale) if scaled else kind()
 

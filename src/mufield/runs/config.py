@@ -42,7 +42,9 @@ class RunConfig:
         model_options: Settings of the model, such as beta=3,mu=local.
         planner: Randomised policies by mirror ascent, or deterministic networks or tables.
         planner_options: Settings of the planner, such as sweeps=60.
-        optimism: Kind of optimism.
+        optimism: Kind of optimism of the population: by default hallucinated; with scouts, greedy.
+        scouts: Kind of optimism of the tracked agents' own policy, by which they explore without
+            constraints; by default they follow the population's policy.
         scale: Share of the model's band that plans use, or the bonus's weight; by default what one
             move would teach, or two thirds.
         first: Plan the first episode under the model's prior, or run a random policy.
@@ -74,7 +76,8 @@ class RunConfig:
     model_options: dict[str, Any] = field(default_factory=dict)
     planner: PlannerName = "mirror"
     planner_options: dict[str, Any] = field(default_factory=dict)
-    optimism: OptimismName = "hallucinated"
+    optimism: OptimismName | None = None
+    scouts: OptimismName | None = None
     scale: float | None = None
     first: FirstName = "prior"
     pessimism: PessimismName = "samples"
@@ -98,8 +101,9 @@ class RunConfig:
         """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
         del document["judge"]  # it changes nothing that is learned
-        if self.population is None:
-            del document["population"]
+        for name in ("population", "scouts"):
+            if document[name] is None:
+                del document[name]
         return short_digest(json.dumps(document, sort_keys=True))
 
     def document(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ policies/0001.policy       the policy of episode 1, ready to deploy
 plans/0001.safetensors     what the planner expected of it, and what it starts from next
 episodes/0001.safetensors  what was observed, and the episode's row of the metrics
 logs/0001.safetensors      transitions that belong to no episode, if there are any
+policies/0001-scouts.policy  that of its tracked agents, if they are scouts
 policies/0001-0002.policy  the policy of episode 1 as it was changed for the second time
 plans/0001-0002.safetensors  from which step on, and what the planner expected then
 metrics.jsonl     one row for each episode, the same whenever the run is repeated
@@ -16,7 +17,7 @@ best_episode.policy   a copy of the policy of the best episode so far
 best.policy       the policy that all data make best, and cautious.policy: once they were asked for
 ```
 
-The first eight are the run; a plan, an episode or a log is part of it once its file is there. The
+The first nine are the run; a plan, an episode or a log is part of it once its file is there. The
 metrics and the copies are derived from them, and written again where they differ.
 """
 
@@ -95,10 +96,10 @@ class Record:
         """Digest of the arrays."""
         return digest("", self.arrays)
 
-    @property
-    def policy(self) -> Path:
-        """The file of a plan's policy, for all steps of the episode."""
-        return self.path.parent.with_name("policies") / f"{self.path.stem}.policy"
+    def policy(self, who: str = "policy") -> Path:
+        """The file of a plan's ``"policy"``, or that of its ``"scouts"``, for all steps."""
+        name = self.path.stem + ("" if who == "policy" else f"-{who}")
+        return self.path.parent.with_name("policies") / f"{name}.policy"
 
 
 def read_record(path: Path, kind: str, **more: type) -> Record:

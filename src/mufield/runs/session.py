@@ -28,7 +28,7 @@ from ..io.sealed import digest
 from ..learning.best import BestPlan
 from ..learning.diagnostics import GreedyRun, measure
 from ..learning.metrics import EpisodeMetrics
-from ..learning.run import run_greedy_plan
+from ..learning.run import run_greedy_plan, run_plan
 from ..learning.state import LearnerState, PlanError, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
@@ -235,7 +235,7 @@ class Session:
             with self._timed("judge"):
                 greedy = run_greedy_plan(system, self.setup.learner, self.state)
         with self._timed("run"):
-            episode = system.run(plan.profile, key, agents=self.store.config.agents)
+            episode = run_plan(system, plan, key, self.store.config.agents)
             return self.tell(episode, greedy=greedy)
 
     def _check_new(self, episode: Episode, source: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ class RunStore(RunFiles):
         document, arrays = plain(plan.profile)
         policy = digest(json.dumps(document, sort_keys=True), arrays)
         leads = digest("", {"mass": np.asarray(plan.mass)})
-        # By what the plan is: what it knew, its policy, and where that leads.
+        # By what the plan is: what it knew, its policy, and where that leads; scouts follow.
         about = {"id": short_digest(self.data_id(number), policy, leads)}
         leaves = tree_flatten_with_path(eqx.filter(plan.memory, eqx.is_array))[0]
         memory = {_memory_name(path): leaf for path, leaf in leaves}
@@ -118,14 +118,17 @@ class RunStore(RunFiles):
         more: dict[str, Any],
         memory: dict[str, Any],
     ) -> None:
-        """Writes a policy, then the file that makes it count; both say what it is ``about``."""
+        """Writes policies, then the file that makes them count, with what they are ``about``."""
         about = {"run": self.config.identity, "episode": self.episodes + 1, **about}
-        policy = Record(path, about, {}).policy
-        save_policy(policy, plan.profile, info=about)
+        told: dict[str, Any] = {"note": plan.note}
+        for who, profile in (("policy", plan.profile), ("scouts", plan.scouts)):
+            if profile is not None:
+                file = Record(path, about, {}).policy(who)
+                save_policy(file, profile, info=about)
+                told[f"{who}_sha256"] = file_digest(file)
         figures = {name: getattr(plan, name) for name in LAYOUT.planned}
         if plan.least is not None:
             figures["least"] = plan.least
-        told = {"note": plan.note, "policy_sha256": file_digest(policy)}
         write_sealed(path, about | more | told, figures | memory, kind=LAYOUT.plan)
 
     def read_plan(self, number: int, memory: Any) -> Plan:
@@ -137,12 +140,16 @@ class RunStore(RunFiles):
         first = self.read_plan_file(number)
         plans = [first, *self.replans(number)]
         profile = [_read_policy(each) for each in plans][-1]
+        scouts = (
+            _read_policy(plans[-1], "scouts") if "scouts_sha256" in plans[-1].document else None
+        )
         names = (*LAYOUT.planned, "least")
         rest = {name: array for name, array in first.arrays.items() if name not in names}
         figures: dict[str, Any]
         figures = {n: jnp.asarray(array) for n, array in plans[-1].arrays.items() if n in names}
         filled = _fill(memory, rest, first.path)
-        return Plan(profile=profile, memory=filled, note=plans[-1]["note"], **figures)
+        note = plans[-1]["note"]
+        return Plan(profile=profile, memory=filled, note=note, scouts=scouts, **figures)
 
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
@@ -243,18 +250,19 @@ def check_vacant(directory: Path) -> None:
         )
 
 
-def _policy_bytes(plan: Record) -> bytes:
+def _policy_bytes(plan: Record, who: str = "policy") -> bytes:
     """The file of a plan's policy; raises if it is not the one that was planned."""
-    check_file(plan.policy)
-    data = disk.read_bytes(plan.policy)
-    if hashlib.sha256(data).hexdigest() != plan["policy_sha256"]:
-        raise unusable(plan.policy, "it is not the policy that was planned")
+    path = plan.policy(who)
+    check_file(path)
+    data = disk.read_bytes(path)
+    if hashlib.sha256(data).hexdigest() != plan[f"{who}_sha256"]:
+        raise unusable(path, "it is not the policy that was planned")
     return data
 
 
-def _read_policy(plan: Record) -> Profile:
-    _policy_bytes(plan)
-    profile = load_policy(plan.policy)
+def _read_policy(plan: Record, who: str = "policy") -> Profile:
+    _policy_bytes(plan, who)
+    profile = load_policy(plan.policy(who))
     assert isinstance(profile, Profile)
     return profile
 

@@ -165,7 +165,7 @@ def single(report: Report, options: argparse.Namespace) -> None:
     """The section ``single``: a shock with one value."""
     grid = mf.Grid.box((0, 0), (12, 12), (12, 12))
     settings: dict[str, Any] = {
-        "grid": grid,
+        "space": grid,
         "actions": mf.Box(-1.0, 1.0, dim=2),
         "initial": mf.point_mass(grid, 2, 2),
         "reward": lambda s, a, mu: -mf.log_mass(mu.here) - 0.1 * a @ a,
@@ -215,7 +215,7 @@ def taxis() -> tuple[mf.Flow, Any]:
     stays = 0.7 * np.eye(3) + 0.1
     shocks = mf.Shocks([[1, 1], [2, 0.5], [0.5, 2]], [0.6, 0.2, 0.2], stays, moves=False)
     trips = mf.fleet.Trips(chance, fleet.matrix)
-    known = {"grid": problem.grid, "actions": problem.actions, "initial": problem.initial}
+    known = {"space": problem.grid, "actions": problem.actions, "initial": problem.initial}
     moved = {"horizon": 6, "noise": problem.noise.std, "max_move": problem.max_move}
     changed = mf.Problem(**known, **moved, reward=reward, trips=trips, shocks=shocks)
     return mf.Flow(changed), motion

@@ -27,7 +27,7 @@ def taxis(**changes):
         return jnp.minimum(0.9, 0.5 * here / jnp.maximum(mu.here, 1e-9))
 
     options = {
-        "grid": grid,
+        "space": grid,
         "actions": mf.Box(-1.0, 1.0),
         "reward": lambda state, action, mu: (
             served(state, mu) * (1 + mu.step) - 0.1 * action[0] ** 2

@@ -19,7 +19,7 @@ from scipy import ndimage
 
 from mufield._types import Mass, Scalar, Step
 from mufield.actions import Box, MoveSet
-from mufield.adapters.shared import as_simulated, compile_with
+from mufield.adapters.parallel import as_simulated, compile_with
 from mufield.checks import whole_number
 from mufield.episode import AbstractSystem
 from mufield.errors import UserError

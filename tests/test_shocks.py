@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mufield as mf
-from mufield.adapters.shared import as_simulated
+from mufield.adapters.parallel import as_simulated
 from mufield.finite.system import FiniteSystem
 from mufield.flow import over_paths
 from mufield.flow.paths import sees_shock

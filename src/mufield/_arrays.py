@@ -1,8 +1,10 @@
-"""Arrays from NumPy, without a compiled program for each shape."""
+"""Arrays from NumPy, and maps over arrays, without more compiled code than needed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -15,3 +17,21 @@ def device_array(values: Any, dtype: Any = float) -> Array:
     """
     array: Array = jax.device_put(np.asarray(values, dtype=dtype))
     return array
+
+
+def map_in_parts(function: Callable[[Any], Any], values: Any, most: int) -> Any:
+    """``function`` of each entry along the first axis, at most so many of them at once.
+
+    All parts are equally long, with repeated entries at the end: `jax.lax.map` compiles the
+    function a second time for a remainder.
+    """
+    length = len(jax.tree.leaves(values)[0])
+    parts = max(1, -(-length // most))
+    size = -(-length // parts)
+
+    def parted(leaf: Array) -> Array:
+        repeated = jnp.broadcast_to(leaf[-1:], (parts * size - length, *leaf.shape[1:]))
+        return jnp.concatenate([leaf, repeated]).reshape(parts, size, *leaf.shape[1:])
+
+    found = jax.lax.map(jax.vmap(function), jax.tree.map(parted, values))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:length], found)

@@ -13,9 +13,9 @@ from platformdirs import user_cache_path
 def enable_compilation_cache() -> Path | None:
     """Keep compiled programs on disk, so that later starts need not compile them again.
 
-    `learn`, `plan` and all commands call this; JAX is not imported for it. The cache lies in the
-    user's cache directory, or in the one that ``MUFIELD_COMPILATION_CACHE`` names; ``off`` is none.
-    A cache that the user configured in JAX is left alone. A directory that cannot be written is no
+    `make`, `learn`, `plan` and all commands call this; JAX is not imported for it. The cache lies
+    in the user's cache directory, or in the one that ``MUFIELD_COMPILATION_CACHE`` names; ``off``
+    is none. A cache that the user configured in JAX is left alone. An unwritable directory is no
     error, only a slower start; then, and if JAX's configuration is left alone, None is returned.
     """
     directory, (chosen, enabled) = _cache_directory(), _jax_settings()

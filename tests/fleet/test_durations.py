@@ -8,7 +8,7 @@ from fleet import rows_of, write
 from scipy import sparse, stats
 
 import mufield as mf
-from mufield.adapters.shared import as_simulated
+from mufield.adapters.parallel import as_simulated
 from mufield.finite.system import FiniteSystem
 from mufield.io.checks import Asked
 from mufield.io.episode import read_episode

@@ -101,20 +101,6 @@ def test_what_was_asked_for_once_is_trusted_until_it_changes(code, monkeypatch):
         import_named(str(code))
 
 
-def test_modules_are_not_imported_to_see_whether_they_may_be(tmp_path, monkeypatch):
-    (tmp_path / "sent_package").mkdir()
-    (tmp_path / "sent_package" / "__init__.py").write_text(CODE)
-    (tmp_path / "sent_package" / "inner.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match="have not asked"):
-        import_named("sent_package.inner")
-    assert not (tmp_path / "sent_package" / "executed").exists()
-    import_users("sent_package.inner")
-    assert (tmp_path / "sent_package" / "executed").exists()
-    with pytest.raises(UserError, match="no such module"):
-        import_named("nothing_of_the_kind")
-
-
 def test_bytecode_beside_the_file_is_ignored(code):
     evil = code.with_name("evil.py")
     evil.write_text(CODE.replace("executed", "replaced"))
@@ -126,62 +112,9 @@ def test_bytecode_beside_the_file_is_ignored(code):
     assert not code.with_name("replaced").exists()
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package of the user's, of which `env` was asked for; each module notes that it ran."""
-    top = tmp_path / "goodpkg"
-    top.mkdir()
-    (top / "__init__.py").write_text("ran = []\n")
-    for name in ("helper", "other"):
-        (top / f"{name}.py").write_text(f"from . import ran\nran.append({name!r})\n")
-    (top / "env.py").write_text("from . import ran, helper\nran.append('env')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import_users("goodpkg.env")
-    yield top
-    leave()
-
-
-def leave():
-    """As another process would: nothing of the package is imported yet; returns what ran."""
-    found = sys.modules.get("goodpkg")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "goodpkg"]:
-        del sys.modules[name]
-    return getattr(found, "ran", [])
-
-
-def test_a_module_that_was_asked_for_is_trusted(package):
-    assert leave() == ["helper", "env"]
-    import_named("goodpkg.env")
-    assert leave() == ["helper", "env"]
-
-
-@pytest.mark.parametrize("edited", ["env", "__init__"])
-def test_an_edited_module_of_a_package_is_not_executed(package, edited):
-    leave()
-    path = package / f"{edited}.py"
-    path.write_text(path.read_text() + "ran.append('evil')\n")
-    with pytest.raises(UserError, match=rf"have not asked to execute .*{edited}\.py as it is now"):
-        import_named("goodpkg.env")
-    assert "evil" not in leave()
-
-
-def test_another_module_of_a_package_is_refused_before_anything_runs(package):
-    leave()
-    with pytest.raises(UserError, match=r"goodpkg.other, and you have not asked"):
-        import_named("goodpkg.other")
-    assert "goodpkg" not in sys.modules
-
-
-def test_bytecode_of_a_package_is_ignored(package):
-    leave()
-    evil = package / "evil.py"
-    evil.write_text("from . import ran\nran.append('evil')\n")
-    cached = py_compile.compile(str(evil), invalidation_mode=py_compile.PycInvalidationMode(2))
-    for name in ("env", "__init__"):
-        place = package / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.pyc"
-        place.write_bytes(Path(cached).read_bytes())
-    import_named("goodpkg.env")
-    assert leave() == ["helper", "env"]
+def test_only_files_are_imported():
+    with pytest.raises(UserError, match=r"expected a file \.py"):
+        import_users("json")
 
 
 def test_the_file_may_import_those_beside_it(code):

@@ -5,9 +5,11 @@ of the agents themselves. As their number grows, the average over agents of the 
 tends to J of the mean-field problem, up to the size of the cells.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +18,13 @@ from jaxtyping import Array, Float, Int
 from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..actions import Box
 from ..checks import whole_number
+from ..environments.registry import make_system
 from ..episode import AbstractSystem
 from ..errors import UserError
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from ..space.measure import histogram, mean_field_at
-from ..systems import agent_step
-from .shared import as_simulated, compile_with
+from ..systems import SimulatedSystem, agent_step
 
 try:
     from gymnasium import spaces
@@ -246,3 +248,41 @@ def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "
 def _reward(problem: Problem, state: State, action: Action, mass: Mass, step: Step) -> Scalar:
     mu = mean_field_at(problem.grid, mass, state, step)
     return jnp.asarray(problem.reward(state, action, mu))
+
+
+def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> SimulatedSystem:
+    """The given system, or the registered system of that name built with the options."""
+    if isinstance(system, str):
+        system = make_system(system, **options)
+    elif options:
+        names = ", ".join(sorted(options))
+        raise UserError(f"the options {names} are for systems given by name; pass its name")
+    if not isinstance(system, SimulatedSystem):
+        kind = type(system).__name__
+        raise UserError(f"expected a SimulatedSystem, or the name of one, got a {kind}")
+    if system.problem.shocks is not None:
+        raise UserError(
+            "adapters know no shocks; give the system on one path of them, system.on_path(path)"
+        )
+    if system.problem.trips is not None and system.problem.trips.stages:
+        raise UserError(
+            "adapters know no agents under way; build the system with trips of one step each"
+        )
+    return system
+
+
+def compile_with(function: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
+    """Compiles ``function(*fixed, *arguments)`` as a function of the arguments, all arrays.
+
+    The fixed arguments are flattened only once; `equinox.filter_jit` would do so at every call,
+    which takes longer than a step of a small system.
+    """
+    arrays, rest = eqx.partition(fixed, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+
+    @jax.jit
+    def run(leaves: list[Any], *arguments: Any) -> Any:
+        whole = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+        return function(*whole, *arguments)
+
+    return partial(run, leaves)

@@ -1,5 +1,6 @@
 """Everything that commands print: results, notes, and signs that they are at work."""
 
+import itertools
 import json
 import sys
 import time
@@ -19,13 +20,9 @@ def printable(text: str) -> str:
     Control characters, marks that turn the direction of writing, and bytes that are no UTF-8 are
     written as in JSON, so that JSON stays the same.
     """
-    orders = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F))
-    return text.translate(
-        {
-            each: f"\\u{each:04x}"
-            for each in (*orders, *range(0x2066, 0x206A), *range(0xD800, 0xE000))
-        }
-    )
+    orders = (range(9), range(11, 32), range(127, 160), range(0x202A, 0x202F))
+    every = itertools.chain(*orders, range(0x2066, 0x206A), range(0xD800, 0xE000))
+    return text.translate({each: f"\\u{each:04x}" for each in every})
 
 
 class ExitCode(IntEnum):
@@ -63,19 +60,13 @@ class Table:
 
         console = Console(width=None if sys.stdout.isatty() else self.piped_width)
         keys = self.columns or {name: name for name in self.rows[0]}
-        cells = [
-            {
-                head: printable(_cell(row.get(key))).replace("\n", "\\n")
-                for head, key in keys.items()
-            }
-            for row in self.rows
-        ]
         table = RichTable(box=None, pad_edge=False)
         for name in keys:
             side = "left" if name in self.texts else "right"
             table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-        for row in cells:
-            table.add_row(*(escape(row[name]) for name in keys))  # brackets are no markup
+        for row in self.rows:
+            cells = (printable(_cell(row.get(key))).replace("\n", "\\n") for key in keys.values())
+            table.add_row(*map(escape, cells))  # brackets are no markup
         with console.capture() as text:  # printed by rich, a closed pipe would go unnoticed
             console.print(table, highlight=False)
         print(text.get(), end="")

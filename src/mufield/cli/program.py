@@ -31,10 +31,7 @@ from .train import Configured, New, Train
 
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
-    for kind in (
-        *(List, Train, Runs, Show, Watch, Export, Evaluate, Compare),
-        *(New, Ask, Tell),
-    )
+    for kind in (*(List, Train, Runs, Show, Watch, Export, Evaluate, Compare), *(New, Ask, Tell))
 }
 """All commands by name, in the order of the help."""
 

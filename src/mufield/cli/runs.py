@@ -22,7 +22,7 @@ class List(Command):
     """List the environments."""
 
     imports: ImportFlag = None
-    """Python file or module to import first, which registers your own environments."""
+    """Python file to import first, which registers your own environments."""
 
     def __call__(self) -> Answer:
         from ..environments.registry import catalogue
@@ -40,10 +40,7 @@ class Runs(Command):
     With --json also all settings, and when they began.
     """
 
-    directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = (
-        Path("."),
-        Path("runs"),
-    )
+    directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("."), Path("runs"))
     """Directories to look in and below."""
 
     def __call__(self) -> Answer:

@@ -99,7 +99,7 @@ class OfPolicy(Command):
     for, but whose episode was not told yet."""
 
     imports: ImportFlag = None
-    """Python file or module to import first, which registers your own environment; also for a run
+    """Python file to import first, which registers your own environment; also for a run
     whose file you have not asked for yet, as it is now, on this computer."""
 
     def load(self) -> PolicySource:

@@ -87,16 +87,14 @@ settings may also stand in a file, which flags override:
 
     def run_config(self) -> RunConfig:
         """Checks the configuration, and sets JAX to its number format."""
-        values = {each.name: getattr(self, each.name) for each in fields(RunConfig)}
-        # A flag replaces single options of a file, not all of them.
-        for name, value in self.settings(self.config, self.out).items():
-            if isinstance(value, dict) and isinstance(values.get(name), dict):
-                values[name] = value | values[name]
+        flags = {each.name: getattr(self, each.name) for each in fields(RunConfig)}
         if not self.environment:
             raise UserError(
                 "expected the name of an environment, got none; `mufield list` shows them"
             )
-        config = parse_config(values, "the command line")
+        config = parse_config(
+            _over(self.settings(self.config, self.out), flags), "the command line"
+        )
         from ..runs.surroundings import set_precision
 
         set_precision(config.precision)
@@ -123,10 +121,7 @@ class Train(Configured):
         """The settings of a run that has begun; then those of a file."""
         begun = dict(read_settings(out / "config.json")) if _holds_run(out) and out else {}
         begun.pop("imports", None)  # it is executed only if the user asked for that
-        for name, value in super().settings(config, out).items():
-            options = isinstance(value, dict) and isinstance(begun.get(name), dict)
-            begun[name] = begun[name] | value if options else value
-        return begun
+        return _over(begun, super().settings(config, out))
 
     def __call__(self) -> Answer:
         if self.print_config:
@@ -150,13 +145,7 @@ class Train(Configured):
                     done = RunFiles(run).episodes
                 else:
                     setup = new_run(run, config, simulated=True)
-            rows = learn_run(
-                run,
-                config.episodes,
-                setup=setup,
-                imports=self.imports,
-                check=check,
-            )
+            rows = learn_run(run, config.episodes, setup=setup, imports=self.imports, check=check)
         if len(rows) == done:
             print_notes([f"complete already, with {done} episodes; --episodes N goes on to N"])
         return metrics_answer(rows, run)
@@ -173,6 +162,14 @@ class New(Configured):
 
         setup = new_run(run, config)
         return Answer({"run": setup.config.identity, "directory": str(run)})
+
+
+def _over(settings: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    """Settings with newer ones, which replace single options of a table, not all of them."""
+    both = [
+        n for n, v in newer.items() if isinstance(v, dict) and isinstance(settings.get(n), dict)
+    ]
+    return settings | newer | {name: settings[name] | newer[name] for name in both}
 
 
 def _holds_run(directory: Path | None) -> bool:

@@ -53,7 +53,7 @@ class ComparisonConfig:
     moves on each axis, count for known, too."""
 
     imports: str | None = None
-    """Python file or module to import first, which registers your own system."""
+    """Python file to import first, which registers your own system."""
 
     def __post_init__(self) -> None:
         if self.contenders == ("usual",):

@@ -287,13 +287,7 @@ class DeployedPolicy:
         return points
 
     def destinations(
-        self,
-        longitude: Any,
-        latitude: Any,
-        mass: Any = None,
-        *,
-        step: Step = None,
-        rng: Any = None,
+        self, longitude: Any, latitude: Any, mass: Any = None, *, step: Step = None, rng: Any = None
     ) -> np.ndarray:
         """Where to drive: longitude and latitude for each vehicle, (agents, 2).
 

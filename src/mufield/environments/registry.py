@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._runtime import enable_compilation_cache
 from ..checks import is_a
 from ..errors import UserError
 
@@ -166,6 +167,7 @@ def make(name: str, **options: Any) -> Any:
     from ..episode import AbstractSystem
     from ..problem import Problem
 
+    enable_compilation_cache()
     entry = find(name)
     entry.check(options)
     try:

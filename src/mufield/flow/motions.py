@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float
 
+from .._arrays import map_in_parts
 from .._types import Action, Mass, Scalar, State, Step, Target
 from ..interfaces import AbstractLifted
 from ..problem import Motion, Problem
@@ -180,7 +181,7 @@ def predictions(
     def in_all_cells(actions: Float[Array, "cells action_dim"]) -> Any:
         return jax.vmap(one)(centres, mass, actions)
 
-    found = jax.lax.map(in_all_cells, jnp.swapaxes(actions, 0, 1), batch_size=at_once)
+    found = map_in_parts(in_all_cells, jnp.swapaxes(actions, 0, 1), at_once)
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), found)
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._arrays import map_in_parts
 from .._types import Mass, Scalar, Step
 from ..interfaces import AbstractTrips
 from ..space.grid import Grid
@@ -104,7 +105,7 @@ class Windows(AbstractPhi):
         """Probability of coming to rest at each offset of the window, for moves of each cell."""
         std = self._in_cells(self.noise_std.astype(displacement.dtype))
         by_move = jnp.swapaxes(self._in_cells(displacement), 0, 1)
-        found = jax.lax.map(lambda move: self.landing.kernel(move, std), by_move, batch_size=64)
+        found = map_in_parts(lambda move: self.landing.kernel(move, std), by_move, 64)
         return jnp.swapaxes(found, 0, 1)
 
     def with_kernels(self, kernels: Float[Array, "steps cells knots moves window"]) -> "KernelBank":

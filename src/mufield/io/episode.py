@@ -57,7 +57,7 @@ def read_episode(
     checks.check_answer(table, asked)
     place = checks.places_of(moves)
     tracked = moves.chosen(agents)
-    start, end, done = moves.positions("state"), moves.positions("next"), moves.numbers("action")
+    start, end, done = moves.positions("state"), moves.positions("next"), moves.actions()
     check_actions(table.where, problem, done)
     own = np.flatnonzero(~moves.carried)
 

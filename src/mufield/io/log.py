@@ -99,7 +99,7 @@ def read_log(
         shown = column if moves.gives_next else column.replace("next_", "state_")
         return table.where(int(start[row]), shown)
 
-    actions = moves.numbers("action", start)
+    actions = moves.actions(start)
     check_actions(where, problem, actions)
     check_moves(where, problem, places[start], ends)
     if mass_path is None:

@@ -73,15 +73,13 @@ class ObservedMoves:
         """Whether rows say where moves ended."""
         return "next_0" in self.table.columns
 
-    def numbers(self, name: str, rows: Rows | None = None) -> np.ndarray:
-        """The columns of ``"state"``, ``"action"`` or ``"next"``: all rows, or some."""
-        columns = [self.table.numbers(column, rows) for column in self._names(name)]
-        return np.stack(columns, axis=-1).astype(self.problem.initial.dtype)
+    def actions(self, rows: Rows | None = None) -> np.ndarray:
+        """What agents did: all rows, or some."""
+        return _numbers(self.table, self.problem, self._names("action"), rows)
 
     def positions(self, name: str) -> Points:
         """The columns of ``"state"`` or ``"next"``; raises if one is in a wall or off the grid."""
-        points, columns = self.numbers(name), self._names(name)
-        return checked_positions(self.table.where, self.problem.grid, points, columns)
+        return _positions(self.table, self.problem, name)
 
     def chosen(self, agents: Sequence[str]) -> Int[np.ndarray, "chosen"]:
         """Numbers of the agents to learn from; by default all."""
@@ -121,12 +119,23 @@ def by_number(name: str) -> tuple[bool, int, str]:
 
 def read_positions(path: Path, problem: Problem) -> tuple[Mass, tuple[str, ...]]:
     """The distribution of agents whose positions a file has, one row for each, and notes."""
-    (table, notes), grid = _with_positions(read_table(path), problem), problem.grid
-    columns = [f"state_{i}" for i in range(grid.dim)]
+    table, notes = _with_positions(read_table(path), problem)
+    places = _positions(table, problem, "state")
+    return histogram(problem.grid, places).astype(problem.initial.dtype), notes
+
+
+def _numbers(
+    table: Table, problem: Problem, columns: Sequence[str], rows: Rows | None = None
+) -> np.ndarray:
     table.require(columns)
-    points = np.stack([table.numbers(column) for column in columns], axis=-1)
-    places = checked_positions(table.where, grid, points, columns)
-    return histogram(grid, places).astype(problem.initial.dtype), notes
+    found = [table.numbers(column, rows) for column in columns]
+    return np.stack(found, axis=-1).astype(problem.initial.dtype)
+
+
+def _positions(table: Table, problem: Problem, name: str) -> Points:
+    columns = [f"{name}_{axis}" for axis in range(problem.grid.dim)]
+    points = _numbers(table, problem, columns)
+    return checked_positions(table.where, problem.grid, points, columns)
 
 
 def _with_positions(table: Table, problem: Problem) -> tuple[Table, tuple[str, ...]]:
@@ -185,13 +194,11 @@ def read_mass(
     """
     last, table, grid = problem.horizon, read_table(path), problem.grid
     places = "mass" not in table.columns and {"longitude", "state_0"} & table.columns.keys()
-    columns = [*cell_columns(grid), "mass"]
     if places:
         table, left_out = _with_positions(table, problem)
-        columns = [f"state_{axis}" for axis in range(grid.dim)]
         if notes is not None:
             notes += left_out
-    table.require(["step", *columns])
+    table.require(["step", *([] if places else [*cell_columns(grid), "mass"])])
     steps, names = table.integers("step"), [f"step {step}" for step in range(last + 1)]
     if steps.min() != 0 or steps.max() != last or len(np.unique(steps)) != last + 1:
         raise UserError(
@@ -201,9 +208,7 @@ def read_mass(
         )
     if not places:
         return distributions(table, problem, steps, names)
-    points = np.stack([table.numbers(column) for column in columns], axis=-1)
-    settled = checked_positions(table.where, grid, points, columns)
-    agents = np.bincount(steps)
+    settled, agents = _positions(table, problem, "state"), np.bincount(steps)
     shares = agents / (agents.max() if _some_under_way(problem) else agents)
     found = [histogram(grid, settled[steps == step]) for step in range(last + 1)]
     return np.asarray(np.stack(found) * shares[:, None])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..checks import distribution
+from ..checks import distribution, fail_where, numbers
 from ..errors import UserError
 from ..models.data import Transitions
 from ..problem import Problem
@@ -72,9 +72,9 @@ def as_transitions(
             )
         paid = _matrix("earned", np.reshape(earned, (-1, 1)), 1, count)[:, 0].astype(dtype)
     given = np.zeros(count) if step is None else step
-    numbers = _matrix("step", np.reshape(given, (-1, 1)), 1, count)[:, 0]
+    counted = _matrix("step", np.reshape(given, (-1, 1)), 1, count)[:, 0]
     remedy = "leave step out if rows are not of such episodes"
-    steps = _whole_numbers("step", "a whole number", numbers, problem.horizon, remedy)
+    steps = _whole_numbers("step", "a whole number", counted, problem.horizon, remedy)
     masses, moments = _distributions(problem, start, mass, moment)
     return Transitions(
         problem=problem,
@@ -136,12 +136,13 @@ def checked_positions(where: Where, grid: Grid, points: Points, columns: list[st
 def check_actions(where: Where, problem: Problem, actions: np.ndarray) -> None:
     """Raises if an action is outside the problem's set."""
     outside = ~np.asarray(problem.actions.contains(jnp.asarray(actions)))
-    if outside.any():
-        row = int(np.argmax(outside))
-        raise UserError(
-            f"{where(row, 'action_0')}: the action {tuple(map(float, actions[row]))} is "
-            f"outside {problem.actions.describe()}; check the units"
-        )
+    known = problem.actions.describe()
+    fail_where(
+        outside,
+        lambda i: f"{where(i[0], 'action_0')}: the action {actions[i].tolist()} is outside {known}",
+        "check the units",
+        _no_place,
+    )
 
 
 def check_moves(where: Where, problem: Problem, start: Points, end: Points) -> None:
@@ -179,9 +180,8 @@ def _distributions(
     if mass is None:
         if moment is None:
             raise UserError(
-                "nothing says how the population was spread when the rows were seen; give mass, "
-                "its distributions, or moment, the time of each row, to take the agents of one "
-                "time for the population, or mass='unknown' to assume an even spread"
+                "nothing says how the population was spread when the rows were seen; give mass, or "
+                "moment, to take the agents of one time for it, or mass='unknown' for an even one"
             )
         times, index = np.unique(np.asarray(moment), return_inverse=True)
         index = np.reshape(index, -1).astype(np.int64)
@@ -202,36 +202,30 @@ def _distributions(
 
 
 def _whole_numbers(
-    name: str, expected: str, numbers: np.ndarray, end: int, remedy: str
+    name: str, expected: str, given: np.ndarray, end: int, remedy: str
 ) -> Int[np.ndarray, "points"]:
     """The numbers as integers; raises if one of them is not among 0, ..., end - 1."""
-    odd = ~((numbers >= 0) & (numbers < end) & (numbers == np.floor(numbers)))
-    if odd.any():
-        row = int(np.argmax(odd))
-        raise UserError(
-            f"row {row} of {name} must be {expected} from 0 to {end - 1}, got {numbers[row]:g}; "
-            f"{remedy}"
-        )
-    return np.asarray(numbers, dtype=np.int64)
+    odd = ~((given >= 0) & (given < end) & (given == np.floor(given)))
+    must = f"must be {expected} from 0 to {end - 1}"
+    fail_where(odd, lambda i: f"row {i[0]} of {name} {must}, got {given[i]:g}", remedy, _no_place)
+    return np.asarray(given, dtype=np.int64)
 
 
 def _matrix(name: str, values: Any, width: int, count: int | None = None) -> Points:
     """Finite numbers, one line for each row; raises and names the row otherwise."""
-    try:
-        array = np.asarray(values, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name} must be numbers: {error}") from error
-    if array.ndim != 2 or array.shape[1] != width or (count is not None and len(array) != count):
-        rows = "rows" if count is None else count
-        raise UserError(f"{name} must have the shape ({rows}, {width}), got {array.shape}")
-    finite = np.isfinite(array).all(axis=1)
-    if not finite.all():
+    array = numbers(values, name).astype(float)
+    if array.ndim != 2 or array.shape[1] != width or count not in (None, len(array)):
         raise UserError(
-            f"row {int(np.argmin(finite))} of {name} holds NaN or infinity; leave it out or repair "
-            "it"
+            f"{name} must have the shape ({count or 'rows'}, {width}), got {array.shape}"
         )
+    bad, remedy = ~np.isfinite(array), "leave it out or repair it"
+    fail_where(bad, lambda i: f"row {i[0]} of {name} holds NaN or infinity", remedy, _no_place)
     return array
 
 
 def _row_of(name: str) -> Where:
     return lambda row, column: f"row {row} of {name}"
+
+
+def _no_place(index: tuple[int, ...]) -> str:
+    return ""  # the message says where

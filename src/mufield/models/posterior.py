@@ -257,6 +257,8 @@ def covariances(
         rows = 1 if len(points) == 1 else buffer_size(len(points))
         return device_array(np.pad(points, ((0, rows - len(points)), (0, 0))))
 
+    if not len(xs):  # nothing need be compiled for it
+        return np.zeros(len(xs) if ys is None else (len(xs), len(ys)))
     with jax.enable_x64(True):
         found = _evaluated(kernel, padded(xs), None if ys is None else padded(ys))
     table = np.asarray(found)[: len(xs)] if ys is None else np.asarray(found)[: len(xs), : len(ys)]

@@ -280,11 +280,25 @@ def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorSt
 
     A sweep is undone where J falls, but J of a sweep may be approximate.
     """
-    best = with_true_flow(moves, end)
-    for other in others:
-        upper = _least(other.upper, end.upper)
-        state = replace(other, lagrangian=end.lagrangian, upper=upper, sweeps=end.sweeps)
-        state = with_true_flow(moves, state)
+    like_end = (
+        replace(each, lagrangian=end.lagrangian, upper=_least(each.upper, end.upper))
+        for each in others
+    )
+    states = stacked(end, *(replace(each, sweeps=end.sweeps) for each in like_end))
+    # One after the other by a map, in which the flow is compiled once.
+    best, *rest = unstacked(jax.lax.map(partial(with_true_flow, moves), states))
+    for state in rest:
         better = is_better(moves.flow.problem, state, best)
         best = jax.tree.map(partial(jnp.where, better), state, best)
     return best
+
+
+def stacked(*trees: Any) -> Any:
+    """Trees of one structure as one tree, whose arrays have one more axis, the first."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def unstacked(tree: Any) -> list[Any]:
+    """The trees that `stacked` put together."""
+    count = len(jax.tree.leaves(tree)[0])
+    return [jax.tree.map(lambda leaf: leaf[i], tree) for i in range(count)]  # noqa: B023

@@ -7,9 +7,11 @@ to it.
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -31,6 +33,8 @@ from .ascent import (
     best_of,
     interpolates,
     is_better,
+    stacked,
+    unstacked,
     with_true_flow,
 )
 from .certificate import certificate, is_concave
@@ -236,13 +240,14 @@ class MirrorAscent(eqx.Module):
         Returns the best state, with its flow by the motion itself, and `late_gain`. With
         constraints, for which J may fall, the last state, and None.
         """
-        start = self.init(moves)
-        if start.lagrangian is not None:
-            state = constrained_ascent(moves, start, self.sweeps, least)
+        if moves.flow.problem.constraints is not None:
+            state = constrained_ascent(moves, self.init(moves), self.sweeps, least)
             return with_true_flow(moves, state), None
+        # One after the other by a map, in which a sweep is compiled once.
+        begin = partial(begin_ascent, moves, rule=self.steps, bound=self.bound)
+        start, rest = unstacked(jax.lax.map(begin, stacked(moves.uniform(), rest_weights(moves))))
         end, figures = self.step(moves, start, self.sweeps)
-        state = best_of(moves, end, start, self._rest(moves, start))
-        return state, late_gain(start.value, figures[:, 0])
+        return best_of(moves, end, start, rest), late_gain(start.value, figures[:, 0])
 
     def refine(
         self, moves: MoveFlow, motion: Motion, state: MirrorState

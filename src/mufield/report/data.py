@@ -25,6 +25,7 @@ from ..runs.layout import (
     read_seconds,
     read_versions,
 )
+from ..runs.overview import short_names
 from .flows import Scene, that_fit
 
 Stamp = tuple[int, int, int]
@@ -181,11 +182,8 @@ def make_readers(directories: Sequence[Path], imports: str | None = None) -> lis
     """One reader for each directory, under names that tell them apart."""
     if not directories:
         raise UserError("expected the directory of at least one run, got none")
-    names = [directory.resolve().name for directory in directories]
-    return [
-        RunReader(directory, name if names.count(name) == 1 else str(directory), imports)
-        for directory, name in zip(directories, names, strict=True)
-    ]
+    named = zip(directories, short_names(directories), strict=True)
+    return [RunReader(directory, name, imports) for directory, name in named]
 
 
 def snapshot(readers: Sequence[RunReader], *, live: bool = True) -> dict[str, Any]:

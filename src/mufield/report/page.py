@@ -16,15 +16,7 @@ def build_page(document: dict[str, Any]) -> str:
     """The page for what `collect` or `snapshot` of `mufield.report.data` returned."""
     style = _asset("page.css").replace("{{colours}}", _colours())
     # Joined into one script in this order, because later ones use earlier ones.
-    scripts = (
-        "tools.js",
-        "chart.js",
-        "flow.js",
-        "field.js",
-        "views.js",
-        "player.js",
-        "page.js",
-    )
+    scripts = ("tools.js", "chart.js", "flow.js", "field.js", "views.js", "player.js", "page.js")
     script = "\n".join(_asset(name) for name in scripts)
     names = ", ".join(run["name"] for run in document["runs"])
     names = names.encode("utf-8", "replace").decode()  # a file name may be no UTF-8

@@ -209,10 +209,7 @@ def _make(kind: type[T], options: dict[str, Any], what: str, **fixed: Any) -> T:
 
 
 def _checked(
-    kind: type[Any],
-    options: dict[str, Any],
-    what: str,
-    fixed: Mapping[str, Any] | None = None,
+    kind: type[Any], options: dict[str, Any], what: str, fixed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Plain settings as values of the dataclass's types; raises for unknown names and values."""
     fixed = fixed or {}

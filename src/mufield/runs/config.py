@@ -31,7 +31,7 @@ class RunConfig:
         environment: Name of a system or problem; `mufield list` shows them, --import brings your
             own.
         options: Options of the environment, such as horizon=10.
-        imports: Python file or module to import first, which registers your own system or problem.
+        imports: Python file to import first, which registers your own system or problem.
         seed: Seed of all randomness.
         agents: Number of agents that a simulator tracks in each episode.
         episodes: Number of episodes that the run is to have; more may follow.
@@ -168,7 +168,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         text = disk.read_bytes(path).decode()
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         # Also refuses numbers that are not finite, and those that no computer holds.
-        json.dumps(_usual(document), allow_nan=False)
+        json.loads(json.dumps(document, allow_nan=False), parse_int=_whole)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(
             f"{path} is not {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}; correct it"
@@ -178,15 +178,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     return _without_tables(document, path)
 
 
-def _usual(value: Any) -> Any:
-    """The same settings; raises if there is a whole number that is too large for a computer's."""
-    if isinstance(value, dict):
-        return {str(name): _usual(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_usual(each) for each in value]
-    if isinstance(value, int) and abs(value) >= 2**63:
+def _whole(text: str) -> int:
+    if abs(number := int(text)) >= 2**63:
         raise ValueError("a number is too large")
-    return value
+    return number
 
 
 def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:

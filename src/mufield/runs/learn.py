@@ -23,7 +23,7 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
     """
     check_vacant(directory)  # first, because building takes seconds
     full = resolve(config)
-    if full.imports is not None and full.imports.endswith(".py"):
+    if full.imports is not None:
         # So that the run can be resumed from anywhere.
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
     setup = build(full)

@@ -6,7 +6,7 @@ run is opened.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,13 @@ def _is_run(names: set[str], directory: Path) -> bool:
     return names.issuperset(LAYOUT.parts) and any(
         any((directory / part).iterdir()) for part in LAYOUT.parts
     )
+
+
+def short_names(directories: Sequence[Path]) -> list[str]:
+    """The names of directories, or the whole paths of those that share a name."""
+    names = [directory.resolve().name for directory in directories]
+    pairs = zip(names, directories, strict=True)
+    return [name if names.count(name) == 1 else str(path) for name, path in pairs]
 
 
 def summarise(directory: Path) -> dict[str, Any]:

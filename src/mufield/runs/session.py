@@ -29,11 +29,12 @@ from ..learning.best import BestPlan
 from ..learning.diagnostics import GreedyRun, measure
 from ..learning.metrics import EpisodeMetrics
 from ..learning.run import run_greedy_plan, run_plan
-from ..learning.state import LearnerState, PlanError, Use
+from ..learning.state import LearnerState, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from .build import Setup, build, build_problem, for_population
 from .history import history_of, observed_arrays, to_episode, to_transitions
+from .layout import Record
 from .store import RunStore
 
 
@@ -88,14 +89,8 @@ class Session:
         if self._plan is None:
             if not self.store.asked:
                 state = self.state
-                try:
-                    with self._timed("plan"):
-                        plan = self.setup.learner.ask(state, initial=initial)
-                except PlanError as error:
-                    raise UserError(
-                        f"the run {self.store.directory} cannot plan episode {self.episode}: "
-                        f"{error}"
-                    ) from error
+                with self._timed("plan"):
+                    plan = self.setup.learner.ask(state, initial=initial)
                 self.store.write_plan(plan)
             # From disk even if it was just made, to go on as after an interruption.
             self._plan = self._read_plan(self.episode)
@@ -200,7 +195,8 @@ class Session:
         asked = self.asked()
         self.data.append(episode)  # raises if it does not fit the problem
         if not repeated:
-            self._check_new(episode, source or {})
+            content = digest("", observed_arrays(episode))
+            check_new("episode", content, source or {}, self.store.records)
         config, plan = self.store.config, self.ask()
         if asked.changes:  # the last plan expected what the rest of the day earns, not the whole
             anew = ", ".join(str(step) for step, _ in asked.changes)
@@ -238,15 +234,6 @@ class Session:
             episode = run_plan(system, plan, key, self.store.config.agents)
             return self.tell(episode, greedy=greedy)
 
-    def _check_new(self, episode: Episode, source: dict[str, Any]) -> None:
-        content, file = digest("", observed_arrays(episode)), source.get("sha256")
-        for number, record in enumerate(self.store.records, start=1):
-            if record.content == content or (file and file == record["source"].get("sha256")):
-                raise UserError(
-                    f"this episode was told already, as episode {number}; tell the one that the "
-                    "last policy gave, or pass --repeated if the system really did the same again"
-                )
-
     def _read_plan(self, number: int) -> Plan:
         return self.store.read_plan(number, self._memory)
 
@@ -254,6 +241,17 @@ class Session:
     def _memory(self) -> Any:
         """The shapes of the planner's memory."""
         return eqx.filter_eval_shape(self.setup.learner.first_memory, jax.random.key(0))
+
+
+def check_new(what: str, content: str, source: dict[str, Any], earlier: Sequence[Record]) -> None:
+    """Raises if an episode or a log equals an earlier one, or is of the same file."""
+    file = source.get("sha256")
+    for number, record in enumerate(earlier, start=1):
+        if record.content == content or (file and file == record["source"].get("sha256")):
+            raise UserError(
+                f"this {what} was told already, as {what} {number}; tell another, or pass "
+                "--repeated if the same really happened twice"
+            )
 
 
 @contextmanager

@@ -274,26 +274,16 @@ def _memory_name(path: Any) -> str:
 
 def _fill(template: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
     """Puts a file's arrays into a planner's memory; raises unless all have a place there."""
-    left = dict(arrays)
-
-    def one(place: Any, leaf: Any) -> Any:
-        name = _memory_name(place)
-        if name not in left:
-            raise unusable(path, f"it lacks {name}")
-        array = left.pop(name)
-        if (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
-            raise unusable(
-                path,
-                f"{name} should be {leaf.dtype} of the shape {leaf.shape}, but is {array.dtype} "
-                f"of the shape {array.shape}",
-            )
-        return jnp.asarray(array)
-
-    def is_slot(leaf: Any) -> bool:
-        return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
-
-    slots, rest = eqx.partition(template, is_slot)
-    filled = eqx.combine(tree_map_with_path(one, slots), rest)
-    if left:
-        raise unusable(path, f"it holds {next(iter(left))}, which this planner does not know")
-    return filled
+    kinds = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
+    slots, rest = eqx.partition(template, lambda leaf: isinstance(leaf, kinds))
+    wanted = {
+        _memory_name(place): (leaf.shape, leaf.dtype)
+        for place, leaf in tree_flatten_with_path(slots)[0]
+    }
+    found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            what = f"expected {name} of {wanted.get(name)}, got {found.get(name)}"
+            raise unusable(path, f"{what}: the memory of another planner")
+    filled = tree_map_with_path(lambda place, _: jnp.asarray(arrays[_memory_name(place)]), slots)
+    return eqx.combine(filled, rest)

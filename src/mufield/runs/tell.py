@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError
 from ..io.episode import read_episode
 from ..io.log import read_log
 from ..io.sealed import digest, file_digest
 from ..learning.metrics import EpisodeMetrics
 from .history import logged_arrays
 from .layout import Record
-from .session import Session
+from .session import Session, check_new
 
 
 def tell_episode(
@@ -47,14 +46,8 @@ def tell_log(
     """
     log = read_log(path, session.setup.problem, mass_path=mass_path, agents=agents)
     source = {"file": path.name, "sha256": file_digest(path), "notes": list(log.notes)}
-    content = digest("", logged_arrays(log.data))
-    for number, earlier in enumerate(session.store.logs, start=1):
-        same = content == earlier.content or source["sha256"] == earlier["source"].get("sha256")
-        if same and not repeated:
-            raise UserError(
-                f"{path} was told already, as log {number}; tell another, or pass --repeated "
-                "if the same really happened twice"
-            )
+    if not repeated:
+        check_new("log", digest("", logged_arrays(log.data)), source, session.store.logs)
     record = session.store.write_log(log.data, source)
     if record["since"] == session.episode:
         session.reread()

@@ -179,9 +179,7 @@ def field_figure(
     length = len(flows[0].masses)
     if not steps or any(not 0 <= step < length for step in steps):
         raise UserError(f"steps must be between 0 and {length - 1}, got {list(steps)}")
-    titles = [f"h = {step}" for step in steps] if titles is None else titles
-    if len(titles) != len(steps):
-        raise UserError(f"expected a title for each of {len(steps)} steps, got {len(titles)}")
+    titles = titles_of(steps, titles)
     width, height = panel_size(grid)
     figure = Figure(figsize=(width * len(steps), height * len(flows)), layout="compressed")
     panels = figure.subplots(len(flows), len(steps), squeeze=False)
@@ -192,6 +190,14 @@ def field_figure(
             look["title"] = f"{flow.title}, {title}" if flow.title else title
             draw_field(axes, grid, flow.masses[step], **look)
     return figure
+
+
+def titles_of(steps: Sequence[int], titles: Sequence[str] | None) -> Sequence[str]:
+    """The titles of steps; by default their numbers."""
+    titles = [f"h = {step}" for step in steps] if titles is None else titles
+    if len(titles) != len(steps):
+        raise UserError(f"expected a title for each of {len(steps)} steps, got {len(titles)}")
+    return titles
 
 
 def panel_size(grid: Grid) -> tuple[float, float]:

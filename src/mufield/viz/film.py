@@ -25,6 +25,7 @@ from .fields import (
     longest_arrow,
     norm_of,
     panel_size,
+    titles_of,
 )
 
 Progress = Callable[[int, int], None]
@@ -69,10 +70,7 @@ def animate_flow(
     if not frames_per_second > 0:
         raise UserError(f"frames_per_second must be positive, got {frames_per_second}")
     flows = as_flows(grid, masses, arrows)
-    length = len(flows[0].masses)
-    titles = [f"h = {step}" for step in range(length)] if titles is None else titles
-    if len(titles) != length:
-        raise UserError(f"expected a title for each of {length} frames, got {len(titles)}")
+    titles = titles_of(range(len(flows[0].masses)), titles)
     writer: Any = _Ffmpeg if path.suffix.lower() == ".mp4" and _Ffmpeg.bin_path() else PillowWriter
     path = path if writer is _Ffmpeg else path.with_suffix(".gif")
     # The index at the start of a film lets browsers play before they have all of it.

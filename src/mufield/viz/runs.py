@@ -18,6 +18,7 @@ from ..io.policies import load_policy
 from ..learning.metrics import interval_of
 from ..problem import Problem
 from ..runs.files import RunFiles
+from ..runs.overview import short_names
 from .cells import Labels
 from .curves import Curve, curve_figure
 from .fields import NamedFlow, field_figure
@@ -29,10 +30,10 @@ def learning_figure(runs: Sequence[RunFiles]) -> Figure:
 
     A single run is drawn beside what its optimistic plans expected.
     """
-    curves: dict[str, Curve] = {}
+    curves, names = dict[str, Curve](), short_names([run.directory for run in runs])
     columns = {"value": "realised", "optimistic": "expected by the optimistic plan"}
     columns |= {"greedy": "realised without optimism"}
-    for place, (called, run) in enumerate(_named(runs)):
+    for place, (called, run) in enumerate(zip(names, runs, strict=True)):
         for index, (column, name) in enumerate(columns.items()):
             values = _column(run, column)
             if not np.isfinite(values).any() or (len(runs) > 1 and column == "optimistic"):
@@ -82,16 +83,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
     )
     figure.axes[0].set(xscale="log", **({} if curves else {"xlim": (1.0, 10.0)}))
     return figure
-
-
-def _named(runs: Sequence[RunFiles]) -> list[tuple[str, RunFiles]]:
-    """Runs with the names of their directories, or the whole paths of those that share a name."""
-    names = [run.directory.resolve().name for run in runs]
-    unique = (names.count(name) == 1 for name in names)
-    return [
-        (name if alone else str(run.directory), run)
-        for name, alone, run in zip(names, unique, runs, strict=True)
-    ]
 
 
 def _column(run: RunFiles, name: str) -> Float[np.ndarray, "episodes"]:

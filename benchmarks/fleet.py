@@ -389,7 +389,8 @@ def worths(moves: mf.MoveFlow, weights: Any) -> Any:
         def step(mass: Any, inputs: Any) -> Any:
             now, here, number = inputs
             mass = mass + here
-            return moves.step(mass[:, None] * now, mass, number)
+            arrivals, paid = moves.step(mass[:, None] * now, mass, number)
+            return arrivals[0], paid
 
         return jnp.sum(jax.lax.scan(step, problem.initial, (weights, more, problem.steps))[1])
 

@@ -125,15 +125,11 @@ class AbstractTrips(eqx.Module):
         return self.away.shape[0]
 
     @abstractmethod
-    def land(self, taken: Mass, step: Step) -> Mass:
-        """Where agents land whose trips take one step, of those taken in each cell."""
+    def ends(self, taken: Mass, step: Step) -> Float[Array, "stages_and_one cells"]:
+        """Where agents arrive that were taken in each cell: one step later, and so on."""
 
     @abstractmethod
-    def later(self, taken: Mass, step: Step) -> Float[Array, "stages cells"]:
-        """Where the others land, two steps later and so on."""
-
-    @abstractmethod
-    def worth(self, values: Float[Array, "stages cells"], step: Step) -> Float[Array, "cells"]:
+    def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
         """Expected value of being taken in each cell; ``values`` are those of where trips end."""
 
     @abstractmethod

@@ -211,6 +211,14 @@ class Problem(eqx.Module):
         """Standard deviation of the Gaussian noise on each axis; zero for other noise."""
         return self.noise.std if isinstance(self.noise, GaussianNoise) else (0.0,) * self.grid.dim
 
+    @property
+    def start(self) -> Float[Array, "stages_and_one cells"]:
+        """The initial distribution, then agents whose trips have begun, by when they arrive."""
+        begin = self.initial[None]
+        if self.trips is None:
+            return begin
+        return jnp.concatenate([begin, self.trips.away.astype(begin.dtype)])
+
     def allowed(self, actions: Any, cells: Any) -> Any:
         """Which actions agents of these cells can take."""
         return self.actions.contains(actions, cells)

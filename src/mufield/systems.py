@@ -16,7 +16,7 @@ from .errors import UserError
 from .flow.checks import check_motion, check_moves, check_rollout
 from .flow.flow import Flow
 from .flow.paths import flow_under, motion_under, over_paths, shocks_of
-from .flow.rollout import Rollout, if_begun, under_way
+from .flow.rollout import Rollout, if_begun
 from .interfaces import with_fields
 from .policies.base import AbstractPolicy, Profile, checked_profile
 from .policies.by_shock import profile_on_path
@@ -260,7 +260,7 @@ def _track(
     start = problem.draw_starts(start_key, agents), jnp.zeros(agents, dtype=jnp.int32)
     (last, _), paths = jax.lax.scan(begun, start, inputs)
     states, actions, stopped, carried, free = (jnp.swapaxes(path, 0, 1) for path in paths)
-    whole = problem.first is None and under_way(problem) is None
+    whole = problem.first is None and len(problem.start) == 1
     return Episode(
         states=states,
         actions=actions,

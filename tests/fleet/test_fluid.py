@@ -193,7 +193,7 @@ def test_the_optimum_of_a_tiny_fleet_is_known():
 def test_a_sparse_matrix_of_trips_gives_the_same_programme():
     sparse = fleet(4, crowded, sparse=True)
     cells = jnp.arange(sparse.problem.grid.n_cells)
-    dense = jax.vmap(lambda cell: sparse.problem.trips.land(1.0 * (cells == cell), 0))(cells)
+    dense = jax.vmap(lambda cell: sparse.problem.trips.ends(1.0 * (cells == cell), 0)[0])(cells)
     trips = mf.fleet.Trips(sparse.problem.trips.chance, dense)
     other = mf.SimulatedSystem(eqx.tree_at(lambda p: p.trips, sparse.problem, trips), crowded)
     few, many = (mf.fleet.fluid_plan(moves_of(each)) for each in (sparse, other))

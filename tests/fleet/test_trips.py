@@ -76,7 +76,7 @@ def test_who_is_taken_lands_by_the_matrix_and_the_others_move():
     law = mf.as_profile(policy, 4).at(0).at_cells(GRID, found.mass[0], 0)
     moved = displacements(GRID, found.mass[0], walk, law.actions, 0)
     staying = (found.mass[0] - taken)[:, None] * law.weights
-    rest = plain.phi.push(staying, moved, found.mass[0], 0)
+    rest = plain.phi.push(staying, moved, found.mass[0], 0)[0]
     np.testing.assert_allclose(found.mass[1], rest + taken @ MATRIX, atol=1e-12)
     np.testing.assert_allclose(found.mass.sum(axis=1), 1.0, atol=1e-9)
     assert float(found.rewards[0]) == pytest.approx(

@@ -148,7 +148,7 @@ def test_models_that_look_at_the_step_lead_where_their_moves_do(bold):
     )
     np.testing.assert_allclose(found[1], alike[1], atol=1e-6)
     assert float(jnp.max(jnp.abs(found[2] - alike[2]))) > 1e-3
-    still = FLOW.windows.push(found[1][:, None], jnp.zeros_like(moved[:, :1]), found[1], 1)
+    still = FLOW.windows.push(found[1][:, None], jnp.zeros_like(moved[:, :1]), found[1], 1)[0]
     np.testing.assert_allclose(found[2], still, atol=1e-6)
 
 

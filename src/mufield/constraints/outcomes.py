@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from .._types import Margins, Mass, Masses, Step
 from ..flow.backward import Weights
 from ..flow.flow import Flow
-from ..flow.phi import AbstractPhi
+from ..flow.phi import AbstractPhi, Arrivals
 from ..flow.rollout import arriving, forward
 from ..policies.tables import TablePolicy
 
@@ -106,7 +106,7 @@ class Outcomes(eqx.Module):
             # How the episode ended is not known; each model knows how its last move would end.
             phi, targets = _transition(self.flow, model)
             last = problem.horizon - 1
-            end = phi.push(mass[-1][:, None] * weights[-1], targets(last), mass[-1], last)
+            end = phi.push(mass[-1][:, None] * weights[-1], targets(last), mass[-1], last)[0]
             end = end + arriving(phi, problem, mass)
             was = problem.margins(jnp.concatenate([mass, end[None]]))
             return jnp.where(jnp.isfinite(was), expected - was, 0.0)
@@ -221,7 +221,7 @@ def episode(
     """The population's distributions in one model, from the problem's start or another."""
     phi, targets = _transition(flow, model)
 
-    def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, None]:
+    def step(mass: Mass, now: Array, number: Step) -> tuple[Arrivals, None]:
         return phi.push(mass[:, None] * now, targets(number), mass, number), None
 
     return forward(phi, flow.problem, weights, step, start=start)[0]

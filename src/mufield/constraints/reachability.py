@@ -23,7 +23,6 @@ from jaxtyping import Array, Float
 from .._types import Mass, Step
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
-from ..flow.rollout import under_way
 from .constraint import Constraints, Linear
 from .lagrangian import InfeasibleError
 
@@ -77,9 +76,7 @@ def greatest(moves: MoveFlow, linear: Linear, masses: int = 8) -> Float[np.ndarr
         sizes += np.geomspace(0.1 / problem.grid.n_cells, 1.0, masses - 1).tolist()
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
     first, trips = problem.first_step, problem.trips
-    begin = problem.initial[None]
-    if (away := under_way(problem)) is not None:
-        begin = jnp.concatenate([begin, away])
+    begin = problem.start
     bounds = []
     for capped in (False,) if trips is None else (False, True):
         # By move, by step from the present one on (agents under way arrive later), and by cell.
@@ -135,7 +132,9 @@ def expected_values(
     """
     dtype = moves.actions.dtype
     # The landed mass is linear in the joint mass of cells and moves, so its derivative is exact.
-    move = partial(moves.push, seen=seen.astype(dtype), step=step, exact=True, trips=False)
+    phi, seen = moves.phi(exact=True), seen.astype(dtype)
+    targets = moves.targets(phi, seen, step)
+    move = partial(phi.move, targets=targets, seen=seen, step=step)
     _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
     found = jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)
     return jnp.asarray(found)

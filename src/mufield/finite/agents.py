@@ -12,7 +12,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
 from .._types import CellIndex, Key, Mass, Scalar
 from ..flow.checks import check_moves
-from ..flow.rollout import under_way
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, place_agents
@@ -110,14 +109,12 @@ def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
     """Draws a block of agents from the initial distribution."""
     problem = rules.problem
     key = jax.random.fold_in(key, number)
-    begins = problem.initial[None]
-    if (away := under_way(problem)) is not None:
-        begins = jnp.concatenate([begins, away])
+    begins = problem.start
     mass = jnp.sum(begins, axis=0)
     placed = place_agents(problem.grid, mass, key, size, centred=rules.centred)
     first = jnp.asarray(0 if problem.first is None else problem.first, dtype=jnp.int32)
     until = jnp.full(size, first)
-    if away is not None:
+    if len(begins) > 1:
         chances = jnp.cumsum(begins, axis=0)[:, placed.cell] / mass[placed.cell]
         draws = jax.random.uniform(jax.random.fold_in(key, 1), (size,))
         until += jnp.sum(chances[:-1] <= draws, axis=0, dtype=jnp.int32)
@@ -194,7 +191,7 @@ def _advance(
         ride = jax.vmap(partial(_after_trip, step))
         crowd, carried, lasts = ride(block.cell, crowd, uniforms)
         until = step.number + lasts
-    if under_way(problem) is not None:
+    if len(problem.start) > 1:
         where = (block.position, block.cell, block.until)
         position, cell, until = jax.tree.map(
             partial(jnp.where, free), (crowd.position, crowd.cell, until), where
@@ -235,8 +232,7 @@ def _block(
     now: Int[Array, ""],
 ) -> Block:
     """The agents at a step, and how many are where."""
-    trips, cells = rules.problem.trips, rules.problem.grid.n_cells
-    rows = 1 + (0 if trips is None else trips.stages)
+    rows, cells = rules.problem.start.shape
     row = jnp.clip(until - now, 0, rows - 1)
     counts = jnp.zeros((rows, cells), dtype=jnp.int32).at[row, cell].add(1)
     return Block(position, cell, until, counts)

@@ -19,7 +19,7 @@ from ..episode import Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
 from ..flow.paths import motion_under
-from ..flow.rollout import end_reward, under_way
+from ..flow.rollout import end_reward
 from ..interfaces import with_fields
 from ..policies.base import Profile, checked_profile
 from ..policies.by_shock import profile_on_path
@@ -138,7 +138,7 @@ class FiniteSystem(AbstractSimulation):
         arrays = Moves(*(stacked(steps) for steps in zip(*course.tracked, strict=True)))._asdict()
         if waiting:
             arrays["present"] &= self.problem.begun
-        elif under_way(self.problem) is None:
+        elif len(self.problem.start) == 1:
             arrays["present"] = None
         if self.problem.trips is None:
             arrays["carried"] = None

@@ -115,14 +115,9 @@ class Trips(AbstractTrips):
         """See `Passengers.served`; None for another chance."""
         return self.chance.served(mass) if isinstance(self.chance, Passengers) else None
 
-    def land(self, taken: Mass, step: Step) -> Mass:
-        """Where agents are one step later that were taken in each cell, if their trips end then."""
-        return self._landed(taken, step, 1)
-
-    def later(self, taken: Mass, step: Step) -> Float[Array, "stages cells"]:
-        """Where the others arrive, two steps later and so on."""
-        rows = [self._landed(taken, step, after) for after in range(2, 2 + self.stages)]
-        return jnp.stack(rows) if rows else jnp.zeros((0, len(taken)), dtype=taken.dtype)
+    def ends(self, taken: Mass, step: Step) -> Float[Array, "stages_and_one cells"]:
+        """Where agents arrive that were taken in each cell: one step later, and so on."""
+        return jnp.stack([self._landed(taken, step, 1 + more) for more in range(1 + self.stages)])
 
     def _landed(self, taken: Mass, step: Step, after: int) -> Mass:
         """Where agents arrive whose trips take ``after`` steps."""
@@ -147,10 +142,6 @@ class Trips(AbstractTrips):
         """
         found: Mass = jax.vjp(lambda taken: self.ends(taken, step), values[0])[1](values)[0]
         return found
-
-    def ends(self, taken: Mass, step: Step) -> Float[Array, "stages_and_one cells"]:
-        """Where all arrive, one step later and so on: `land` and `later`."""
-        return jnp.concatenate([self.land(taken, step)[None], self.later(taken, step)])
 
     def most(self, step: Step) -> Mass:
         """The greatest mass that can be taken in each cell: with `Passengers`, their number."""

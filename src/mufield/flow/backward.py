@@ -12,8 +12,8 @@ from .. import _types
 from .._types import Mass, Scalar, Step
 from ..constraints.lagrangian import Penalty
 from ..problem import Problem
-from .phi import AbstractPhi
-from .rollout import Rollout, end_rewards, if_begun, under_way
+from .phi import Arrivals
+from .rollout import Rollout, end_rewards, if_begun
 
 Weights = Float[Array, "steps cells moves"]
 
@@ -57,19 +57,19 @@ class Choices(eqx.Module):
     Attributes:
         weights: Probability of each choice.
         step: A function of the joint mass of cells and choices, of the distribution that motion
-            and reward see, and of ``actions``; returns the next distribution and the integrated
-            reward.
+            and reward see, and of ``actions``; returns where agents arrive (see
+            `AbstractPhi.push`) and the integrated reward.
         usable: Which choices the best response may use; all of them if it is None.
         actions: The actions, if derivatives by them are wanted.
-        best: The values of a best response that may use more than these choices, from those of the
-            next step.
+        best: The values of a best response that may use more than these choices, from those of
+            where agents arrive.
     """
 
     weights: Float[Array, "cells choices"]
-    step: Callable[[Array, Mass, Array | None], tuple[Mass, Scalar]]
+    step: Callable[[Array, Mass, Array | None], tuple[Arrivals, Scalar]]
     usable: Bool[Array, "cells choices"] | None = None
     actions: Float[Array, "cells choices action_dim"] | None = None
-    best: Callable[[Mass], Mass] | None = None
+    best: Callable[[Arrivals], Mass] | None = None
 
 
 class Derivatives(NamedTuple):
@@ -92,7 +92,6 @@ class Derivatives(NamedTuple):
 
 
 def backward(
-    phi: AbstractPhi,
     problem: Problem,
     mass: _types.Masses,
     inputs: Any,
@@ -105,7 +104,6 @@ def backward(
     """The derivatives of J by the joint mass of cells and choices: the one scan backwards.
 
     Args:
-        phi: The transition.
         problem: The problem.
         mass: The distributions of the episode.
         inputs: What is given to ``choices`` for each step, stacked.
@@ -126,13 +124,8 @@ def backward(
         values, best = carry
         options = choices(row, now, number)
 
-        def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Any, Scalar]:
-            seen = jax.lax.stop_gradient(seen) if own else seen
-            after, reward = options.step(joint, seen, actions)
-            if away is None:
-                return after[None], reward
-            later = phi.later(jnp.sum(joint, axis=1), seen, number)
-            return jnp.concatenate([after[None], later]), reward
+        def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Arrivals, Scalar]:
+            return options.step(joint, jax.lax.stop_gradient(seen) if own else seen, actions)
 
         # mu matters twice: as the joint mass that moves, and as what motion and reward see.
         joint = now[:, None] * options.weights
@@ -148,7 +141,7 @@ def backward(
                 best_by_choice = jnp.where(options.usable, best_by_choice, -jnp.inf)
             most = jnp.max(best_by_choice, axis=1)
             if options.best is not None:
-                most = jnp.maximum(most, options.best(best[0]) + riding(best, now, number))
+                most = jnp.maximum(most, options.best(best))
             best = before(best, most + by_mu)
         return (values, best), (by_choice, by_action, best_by_choice, by_mu)
 
@@ -156,22 +149,13 @@ def backward(
         """Values of cells by step from the present one on; agents under way arrive later."""
         return jnp.concatenate([now[None], values[:-1]])
 
-    def riding(best: Array, now: Mass, number: Step) -> Mass | float:
-        """What trips that last longer than a step are worth to an agent, whatever its action."""
-        if away is None:
-            return 0.0
-        return jax.vjp(lambda taken: phi.later(taken, now, number), now)[1](best[1:])[0]
-
-    away = under_way(problem)
     last = by_last = jnp.zeros_like(problem.initial)
     if problem.pay_end:
         last, pull_end = jax.vjp(lambda end: end_rewards(problem, end), mass[-1])
         by_last = jnp.zeros_like(last) if own else pull_end(mass[-1])[0]
     if slopes is not None:
         slopes, by_last = slopes[:-1], by_last + slopes[-1]
-    start = problem.initial[None]
-    if away is not None:
-        start = jnp.concatenate([start, away])
+    start = problem.start
     ends = jnp.zeros_like(start).at[0].set(last + by_last)
     (values, best), (by_joint, by_actions, best_by_joint, by_mu) = jax.lax.scan(
         one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True

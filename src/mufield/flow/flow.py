@@ -103,10 +103,13 @@ class Flow(eqx.Module):
         return self.of_problem(self.problem.from_step(step, mass))
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
-        """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``."""
+        """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``.
+
+        Without those whose trips take longer.
+        """
         lifted = real_motion(self.problem, motion)
         moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
-        return self.phi.push(mass[:, None] * law.weights, moved, mass, step)
+        return self.phi.push(mass[:, None] * law.weights, moved, mass, step)[0]
 
     def rewards(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each of its moves."""

@@ -24,7 +24,7 @@ from .checks import real_motion
 from .flow import Flow
 from .motion_table import ListedMotion, MotionTable, tabulated
 from .motions import AbstractJointMotion, dependence, trips_see_mu
-from .phi import AbstractPhi
+from .phi import AbstractPhi, Arrivals, Displacements
 from .rollout import Rollout, assemble_rollout, forward
 from .windows import KernelBank, Windows
 
@@ -162,30 +162,18 @@ class MoveFlow(eqx.Module):
         return Profile.stationary(profile.at(0), problem.horizon) if problem.stationary else profile
 
     def phi(self, *, exact: bool = False) -> AbstractPhi:
-        """The transition that `push` uses; if ``exact``, no interpolation."""
+        """The transition of `step`; if ``exact``, without interpolation."""
         if self.bank is None or (exact and self.bank.interpolates):
             return self.flow.phi
         return replace(self.bank, trips=self.flow.problem.trips)
 
-    def push(
-        self,
-        joint: Float[Array, "cells moves"],
-        seen: Mass,
-        step: Step,
-        *,
-        exact: bool = False,
-        trips: bool = True,
-        actions: Array | None = None,
-    ) -> Mass:
-        """The next distribution, from the joint mass of cells and moves; motions see ``seen``.
-
-        Unless ``exact``, interpolated kernels are used; without ``trips`` nobody is taken. Where
-        there are no kernels, other ``actions`` may stand in for the moves.
-        """
-        phi, targets = self.phi(exact=exact), None
-        if isinstance(phi, Windows):
-            targets = self.listed.displacements(phi.grid, seen, step, actions)
-        return (phi.push if trips else phi.move)(joint, targets, seen, step)
+    def targets(
+        self, phi: AbstractPhi, seen: Mass, step: Step, actions: Array | None = None
+    ) -> Displacements | None:
+        """Where the moves lead, or other ``actions``; None if ``phi`` has kernels of the moves."""
+        if not isinstance(phi, Windows):
+            return None
+        return self.listed.displacements(phi.grid, seen, step, actions)
 
     def rewards(
         self, mass: Mass, step: Step, actions: Array | None = None
@@ -204,7 +192,7 @@ class MoveFlow(eqx.Module):
         """
         problem, phi = self.flow.problem, self.phi(exact=exact)
 
-        def step(mass: Mass, now: Array, number: Step) -> tuple[Mass, Scalar]:
+        def step(mass: Mass, now: Array, number: Step) -> tuple[Arrivals, Scalar]:
             return self.step(mass[:, None] * now, mass, number, exact=exact)
 
         return assemble_rollout(problem, *forward(phi, problem, weights, step))
@@ -229,7 +217,7 @@ class MoveFlow(eqx.Module):
         rollout = self.rollout(weights, exact=False) if rollout is None else rollout
 
         def choices(row: Any, mass: Mass, number: Step) -> Choices:
-            def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Mass, Scalar]:
+            def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Arrivals, Scalar]:
                 return self.step(joint, seen, number, actions)
 
             return Choices(row[0], step, actions=row[1])
@@ -238,9 +226,7 @@ class MoveFlow(eqx.Module):
         penalty = None if lagrangian is None else lagrangian(rollout.mass)
         slopes = None if penalty is None else penalty.slopes
         rows = (weights, self.actions if self.listed.per_step and self.bank is None else None)
-        found = backward(
-            self.phi(), problem, rollout.mass, rows, choices, bound=bound, slopes=slopes
-        )
+        found = backward(problem, rollout.mass, rows, choices, bound=bound, slopes=slopes)
         action_values = found.by_joint
         if problem.stationary:
             # One policy for all steps: of their derivatives by its weights, the sum over the steps,
@@ -252,9 +238,14 @@ class MoveFlow(eqx.Module):
 
     def step(
         self, joint: Array, seen: Mass, step: Step, actions: Any = None, *, exact: bool = False
-    ) -> tuple[Mass, Scalar]:
-        """The next distribution, as of `push`, and what this one earns."""
-        after = self.push(joint, seen, step, exact=exact, actions=actions)
+    ) -> tuple[Arrivals, Scalar]:
+        """Where agents arrive, from the joint mass of cells and moves, and what this one earns.
+
+        Motions and rewards see ``seen``. Unless ``exact``, interpolated kernels are used. Where
+        there are no kernels, other ``actions`` may stand in for the moves.
+        """
+        phi = self.phi(exact=exact)
+        after = phi.push(joint, self.targets(phi, seen, step, actions), seen, step)
         return after, jnp.sum(joint * self.rewards(seen, step, actions))
 
 

@@ -37,6 +37,9 @@ Joint = Float[Array, "cells moves"]
 Displacements = Float[Array, "cells moves _"]
 """Displacement of each move, without noise and walls; on nodes, probabilities of successors."""
 
+Arrivals = Float[Array, "stages_and_one cells"]
+"""Mass by when it arrives, from the next step on. More than one row if trips take several steps."""
+
 
 class AbstractPhi(eqx.Module):
     """The transition of the population's distribution."""
@@ -61,27 +64,20 @@ class AbstractPhi(eqx.Module):
             step: Number of the step.
         """
 
-    def push(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Mass:
-        r"""The next distribution: $M((1 - p)\, J) + P^\top (p\, J)$ for joint mass J.
+    def push(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Arrivals:
+        r"""Where agents arrive in the next step: $M((1 - p)\, J) + P^\top (p\, J)$; and later.
 
-        M is `move`; p is the chance of a trip and P the matrix of destinations, of trips that take
-        one step; `later` has the others. Without trips it is `move` alone.
+        M is `move`, J the joint mass, p the chance of a trip and P the matrix of destinations of
+        trips that take one step; further rows are for longer trips. Without trips there is one row.
         """
         if self.trips is None:
-            return self.move(joint, targets, seen, step)
-        taken = joint * self._chances(seen, step)[:, None]
+            return self.move(joint, targets, seen, step)[None]
+        taken = joint * self.chances(seen, step)[:, None]
         moved = self.move(joint - taken, targets, seen, step)
-        return moved + self.trips.land(jnp.sum(taken, axis=1), step)
+        return self.trips.ends(jnp.sum(taken, axis=1), step).at[0].add(moved)
 
-    def later(self, leaving: Mass, seen: Mass, step: Step) -> Float[Array, "stages cells"]:
-        """Agents of each cell whose trips take longer, by when they arrive: after two steps, ...
-
-        ``leaving`` is the mass of each cell, of which `push` moves the others.
-        """
-        assert self.trips is not None
-        return self.trips.later(leaving * self._chances(seen, step), step)
-
-    def _chances(self, seen: Mass, step: Step) -> Mass:
+    def chances(self, seen: Mass, step: Step) -> Mass:
+        """The chance of a trip in each cell."""
         assert self.trips is not None
         chance = self.trips.chances(self.grid, seen, step)
         # A chance that is no probability would make negative mass: it ends in NaN, which every

@@ -14,7 +14,7 @@ from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
-from .phi import AbstractPhi, Displacements, displacements, integrated_reward
+from .phi import AbstractPhi, Arrivals, Displacements, displacements, integrated_reward
 
 
 class Rollout(eqx.Module):
@@ -67,7 +67,7 @@ def forward(
     phi: AbstractPhi,
     problem: Problem,
     inputs: Any,
-    step: Callable[[Mass, Any, Step], tuple[Mass, Any]],
+    step: Callable[[Mass, Any, Step], tuple[Arrivals, Any]],
     *,
     start: Mass | None = None,
 ) -> tuple[_types.Masses, Any]:
@@ -77,44 +77,36 @@ def forward(
         phi: The transition.
         problem: The problem; steps before its first one leave mu as it is.
         inputs: What is given to each step, stacked.
-        step: From the distribution, the step's input and number to the next distribution, and
-            whatever is to be kept of the step.
+        step: From the distribution, the step's input and number to where agents arrive (see
+            `AbstractPhi.push`), and whatever is to be kept of the step.
         start: The first distribution; by default the problem's initial one.
 
     Returns:
         The distributions mu_0, ..., mu_H; what was kept, stacked.
     """
 
-    def one(carry: Any, rows: tuple[Any, Array]) -> tuple[Any, tuple[Mass, Any]]:
-        after, kept = if_begun(problem, rows[1], lambda now: advance(now, *rows), carry)
-        return after, (carry[0], kept)
+    def one(now: Arrivals, rows: tuple[Any, Array]) -> tuple[Arrivals, tuple[Mass, Any]]:
+        after, kept = if_begun(problem, rows[1], lambda now: advance(now, *rows), now)
+        return after, (now[0], kept)
 
-    def advance(carry: Any, row: Any, number: Step) -> tuple[Any, Any]:
-        mass, away = carry
-        after, kept = step(mass, row, number)
-        if away is not None:
-            after = after + away[0]
-            away = shifted(away) + phi.later(mass, mass, number)
-        return (after, away), kept
+    def advance(now: Arrivals, row: Any, number: Step) -> tuple[Arrivals, Any]:
+        arrivals, kept = step(now[0], row, number)
+        return one_step_later(now, arrivals), kept
 
-    begin = problem.initial if start is None else start, under_way(problem)
+    begin = problem.start if start is None else problem.start.at[0].set(start)
     kept_bytes = phi.residual_size * problem.horizon * problem.initial.dtype.itemsize
     # Gradients compute steps again where keeping what all of them need would take 256 MB.
     scanned = jax.checkpoint(one) if kept_bytes > 1 << 28 else one
-    (end, _), (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
-    return jnp.concatenate([before, end[None]]), kept
+    end, (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
+    return jnp.concatenate([before, end[:1]]), kept
 
 
-def under_way(problem: Problem) -> Float[Array, "stages cells"] | None:
-    """Agents whose trips have begun, by when they arrive; None if all trips take one step."""
-    if problem.trips is None or problem.trips.stages == 0:
-        return None
-    return problem.trips.away.astype(problem.initial.dtype)
+def one_step_later(now: Arrivals, arrivals: Arrivals) -> Arrivals:
+    """The population after a step; the first row are the agents that are free.
 
-
-def shifted(away: Float[Array, "stages cells"]) -> Float[Array, "stages cells"]:
-    """Agents under way one step later, when those of the first row have arrived."""
-    return jnp.concatenate([away[1:], jnp.zeros_like(away[:1])])
+    To those who left for somewhere come those who were under way before.
+    """
+    return arrivals if len(now) == 1 else arrivals.at[:-1].add(now[1:])
 
 
 def if_begun(
@@ -136,17 +128,18 @@ def if_begun(
 
 def arriving(phi: AbstractPhi, problem: Problem, mass: Float[Array, "steps cells"]) -> Any:
     """Agents whose trips of several steps end after the last move, given mu before each."""
-    away = under_way(problem)
-    if away is None:
+    trips = problem.trips
+    if trips is None or trips.stages == 0:
         return 0.0
 
-    def one(away: Array, row: tuple[Mass, Step]) -> tuple[Array, Mass]:
-        def advance(away: Array) -> tuple[Array, Mass]:
-            return shifted(away) + phi.later(row[0], row[0], row[1]), away[0]
+    def one(now: Arrivals, row: tuple[Mass, Step]) -> tuple[Arrivals, Mass]:
+        def advance(now: Arrivals) -> tuple[Arrivals, Mass]:
+            taken = row[0] * phi.chances(*row)
+            return one_step_later(now, trips.ends(taken, row[1])), now[1]
 
-        return if_begun(problem, row[1], advance, away)
+        return if_begun(problem, row[1], advance, now)
 
-    return jax.lax.scan(one, away, (mass, problem.steps))[1][-1]
+    return jax.lax.scan(one, problem.start, (mass, problem.steps))[1][-1]
 
 
 def rollout(
@@ -165,7 +158,7 @@ def rollout(
         laws = at(profile.per_step, problem.steps)
         profile = Profile.stacked(TablePolicy(laws.actions, laws.weights), problem.horizon)
 
-    def step(mass: Mass, part: Any, number: Step) -> tuple[Mass, Any]:
+    def step(mass: Mass, part: Any, number: Step) -> tuple[Arrivals, Any]:
         law = profile.join(part).at_cells(phi.grid, mass, number)
         targets = displacements(phi.grid, mass, motion, law.actions, number)
         after = phi.push(mass[:, None] * law.weights, targets, mass, number)

@@ -23,7 +23,8 @@ from ..errors import UserError
 from ..flow.backward import Choices, Weights, backward
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
-from ..flow.rollout import Rollout, assemble_rollout, if_begun, under_way
+from ..flow.phi import Arrivals
+from ..flow.rollout import Rollout, assemble_rollout, if_begun
 from ..planning.box import BoxSearch
 from ..planning.certificate import plan_derivatives
 from ..policies.base import Profile, checked_profile
@@ -136,13 +137,12 @@ def respond(
         rollout = _with_followers(moves, weights, followers, exact)
 
     def choices(row: Array, mass: Mass, number: Step) -> Choices:
-        def step(joint: Array, seen: Mass, _: Array | None) -> tuple[Mass, Scalar]:
+        def step(joint: Array, seen: Mass, _: Array | None) -> tuple[Arrivals, Scalar]:
             return moves.step(joint, seen, number, exact=exact)
 
         return Choices(row, step, usable(moves))
 
-    phi, problem = moves.phi(exact=exact), moves.flow.problem
-    found = backward(phi, problem, rollout.mass, weights, choices, own=True)
+    found = backward(moves.flow.problem, rollout.mass, weights, choices, own=True)
     assert found.best is not None
     return Response(rollout, found.by_joint, found.best, found.gap)
 
@@ -160,7 +160,7 @@ def _with_followers(
 ) -> Rollout:
     """The population of two groups, who move by their own policies and see the mass of both."""
     problem = moves.flow.problem
-    if under_way(problem) is not None:
+    if len(problem.start) > 1:
         raise UserError(
             "a share that follows the plan is not supported where trips take several steps; give "
             "trips of one step"
@@ -172,7 +172,7 @@ def _with_followers(
         def advance(parts: Array) -> tuple[Array, Scalar]:
             step = partial(moves.step, seen=mass, step=row[1], exact=exact)
             after, paid = jax.vmap(step)(parts[..., None] * row[0])
-            return after, jnp.sum(paid)
+            return after[:, 0], jnp.sum(paid)
 
         after, paid = if_begun(problem, row[1], advance, parts)
         return after, (mass, paid)

@@ -28,7 +28,7 @@ from .._types import Action, Mass, Scalar, State, Step
 from ..actions import Box
 from ..flow.flow import Flow
 from ..flow.motions import degree_in_action
-from ..flow.phi import displacements
+from ..flow.phi import Arrivals, displacements
 from ..policies.base import ActionLaw
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, at_all_cells
@@ -63,8 +63,8 @@ class BoxSearch(eqx.Module):
         self.points, self.kept = {1: 64, 2: 32}.get(dim, 10), 8 << dim
         self.proves = _has_proof(flow.problem, motion)
 
-    def best(self, values: Mass, mass: Mass, step: Step) -> Mass:
-        """The most that an action is worth in each cell, if cells are worth ``values`` next."""
+    def best(self, values: Arrivals, mass: Mass, step: Step) -> Mass:
+        """The most that an action is worth in each cell, from ``values`` of where agents arrive."""
         box, dtype = self.flow.problem.actions, mass.dtype
         assert isinstance(box, Box)
         lower, upper = (jnp.asarray(end, dtype=dtype) for end in (box.lower, box.upper))
@@ -72,7 +72,7 @@ class BoxSearch(eqx.Module):
         middles = box.points(self.points, border=False).astype(dtype)
         middles = jnp.broadcast_to(middles, (len(mass), *middles.shape))
         corners = jnp.asarray([*itertools.product((-0.5, 0.5), repeat=box.dim)], dtype=dtype)
-        third, found = self._third(values, mass, step), jnp.full_like(mass, -jnp.inf)
+        third, found = self._third(values[0], mass, step), jnp.full_like(mass, -jnp.inf)
         settled = found
         for level in range(self.levels + 1):
             worth, slopes = self._values(middles, values, mass, step)
@@ -96,12 +96,12 @@ class BoxSearch(eqx.Module):
         return settled if self.proves else found
 
     def _values(
-        self, actions: Float[Array, "cells actions dim"], values: Mass, mass: Mass, step: Step
+        self, actions: Float[Array, "cells actions dim"], values: Arrivals, mass: Mass, step: Step
     ) -> tuple[Float[Array, "cells actions"], Float[Array, "cells actions dim"]]:
         """Q of each action, and its derivative by the action."""
         problem, phi = self.flow.problem, self.flow.phi
 
-        def outcome(joint: Array, actions: Array) -> tuple[Mass, Scalar]:
+        def outcome(joint: Array, actions: Array) -> tuple[Arrivals, Scalar]:
             moved = displacements(problem.grid, mass, self.motion, actions, step)
             paid = self.flow.rewards(mass, ActionLaw(actions, joint), step)
             return phi.push(joint, moved, mass, step), jnp.sum(joint * paid)
@@ -113,7 +113,7 @@ class BoxSearch(eqx.Module):
         return found
 
     def _curvature(
-        self, actions: Float[Array, "cells actions dim"], values: Mass, mass: Mass, step: Step
+        self, actions: Float[Array, "cells actions dim"], values: Arrivals, mass: Mass, step: Step
     ) -> Float[Array, "cells actions dim dim"]:
         """Second derivatives of Q by the action, as far as they can raise it: entries' bounds."""
 

@@ -25,7 +25,7 @@ from ..flow.backward import Choices, Derivatives, backward
 from ..flow.flow import Flow
 from ..flow.motions import dependence, trips_see_mu
 from ..flow.moves import MoveFlow
-from ..flow.phi import displacements
+from ..flow.phi import Arrivals, displacements
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..problem import Motion, Problem
 from .box import BoxSearch
@@ -245,7 +245,7 @@ def plan_derivatives(
         law = profile.join(part).at_cells(problem.grid, mass, number)
         own = law.weights.shape[1]
 
-        def step(joint: Array, seen: Mass, _: Array | None) -> tuple[Mass, Scalar]:
+        def step(joint: Array, seen: Mass, _: Array | None) -> tuple[Arrivals, Scalar]:
             moved = displacements(problem.grid, seen, motion, law.actions, number)
             landed = phi.push(joint[:, :own], moved, seen, number)
             paid = jnp.sum(joint[:, :own] * flow.rewards(seen, law, number))
@@ -262,4 +262,4 @@ def plan_derivatives(
         usable = jnp.concatenate([law.weights > 0, jnp.ones_like(unused, dtype=bool)], axis=1)
         return Choices(jnp.concatenate([law.weights, unused], axis=1), step, usable)
 
-    return backward(phi, problem, mass, profile.per_step, choices, **settings)
+    return backward(problem, mass, profile.per_step, choices, **settings)

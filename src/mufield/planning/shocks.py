@@ -21,6 +21,7 @@ from ..flow import paths as along
 from ..flow.backward import Sweep, Weights
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
+from ..flow.phi import Arrivals
 from ..flow.rollout import Rollout
 from ..policies.base import Profile
 from ..policies.by_shock import ByShock
@@ -56,9 +57,11 @@ class OnPath(MoveFlow):
         found: MoveFlow = eqx.combine(shared, jax.tree.map(lambda leaf: leaf[number], own))
         return found
 
-    def push(self, joint: Array, seen: Mass, step: Step, **settings: Any) -> Mass:
-        """The next distribution, under the shock of the step."""
-        return self.under(self.path[step]).push(joint, seen, step, **settings)
+    def step(
+        self, joint: Array, seen: Mass, step: Step, actions: Any = None, *, exact: bool = False
+    ) -> tuple[Arrivals, Scalar]:
+        """As of `MoveFlow`, under the shock of the step."""
+        return self.under(self.path[step]).step(joint, seen, step, actions, exact=exact)
 
 
 class PathMoves(OnPath):

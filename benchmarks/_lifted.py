@@ -156,7 +156,8 @@ def _advance(
 ) -> tuple[Mass, Scalar]:
     """Phi and r-hat of one step."""
     law = code.policy(numbers).at_cells(flow.problem.grid, mass, step)
-    return flow.step(mass, law, motion, step), flow.reward(mass, law, step)
+    paid = flow.rewards(mass, law, step)
+    return flow.step(mass, law, motion, step), jnp.sum(mass[:, None] * law.weights * paid)
 
 
 class PolicyCode(eqx.Module):

@@ -11,13 +11,17 @@ from typing import Any, NoReturn, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ._arrays import device_array
 from ._types import Action, CellIndex, Mass, Masses, Scalar, State, Step, Target
-from .errors import UserError
+from .checks import finite
+from .errors import UserError, in_words
 from .space.grid import Grid
-from .space.measure import MeanField
+from .space.measure import MeanField, at_all_cells
 from .space.move import Move
+from .space.nodes import Nodes
 
 T = TypeVar("T", bound=eqx.Module)
 
@@ -82,6 +86,50 @@ def long_enough(discount: float) -> int:
     if discount == 1:
         raise UserError("without a horizon the discount must be below 1; give discount=0.95")
     return max(1, math.ceil(math.log(1e-3) / math.log(discount))) if discount > 0 else 1
+
+
+# Compiled once for the module, so that equal problems share the program.
+_at_all_cells = eqx.filter_jit(at_all_cells)
+
+
+def check_function(
+    grid: Grid,
+    mass: Mass,
+    actions: Float[Array, "*cells actions action_dim"],
+    function: Callable[..., Any],
+    name: str,
+    shape: tuple[int, ...],
+) -> Float[np.ndarray, "cells actions *shape"]:
+    """Evaluates a user's function ``(state, action, mu)`` of one agent in every cell.
+
+    Raises an error that calls it ``name`` if a result has not the right ``shape`` or is not finite.
+    """
+    tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
+    nodes = isinstance(grid, Nodes)
+    try:
+        values = np.asarray(_at_all_cells(grid, mass, function, device_array(tried, mass.dtype)))
+        values = values.astype(float, casting="same_kind")  # complex numbers are refused
+    except Exception as error:
+        arguments = "the number of a node, the number of an action"
+        if not nodes:
+            of = f"of shape {(grid.dim,)}, an action of shape {tried.shape[2:]}"
+            arguments = f"a state {of}"
+        raise UserError(
+            f"{name} could not be evaluated for {arguments} and mu: "
+            f"{in_words(error, '(state, action, mu)')}"
+        ) from error
+    if values.shape[2:] != shape:
+        raise UserError(
+            f"{name} must return the shape {shape} for one agent, got {values.shape[2:]}; write it "
+            "for a single agent, mufield batches it"
+        )
+
+    def place(index: tuple[int, ...]) -> str:
+        where = grid.place(index[0]) if nodes else f"the state {grid.centres[index[0]]}"
+        return f"for {where}, the action {tried[index[:2]]} and the initial distribution"
+
+    finite(values, name, "in logarithms of mu, mufield.log_mass is finite in empty cells", place)
+    return values
 
 
 def within_max_move(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:

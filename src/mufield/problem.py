@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._arrays import device_array
 from ._types import Key, Margins, Mass, Masses, States
 from .actions import Box, MoveSet
-from .checks import PerAxis, finite, is_a, number, whole_number
+from .checks import PerAxis, is_a, number, whole_number
 from .constraints.constraint import Constraints
-from .errors import UserError, in_words
+from .errors import UserError
 from .interfaces import (
     AbstractLifted,
     AbstractMap,
     AbstractTrips,
     Discounted,
     HiddenReward,
+    check_function,
     long_enough,
     with_fields,
 )
@@ -28,7 +28,7 @@ from .interfaces import Motions as Motions
 from .interfaces import Reward as Reward
 from .shocks import Shocks, UnderShock
 from .space.grid import Grid
-from .space.measure import at_all_cells, check_grid, check_mass, sample
+from .space.measure import check_grid, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise, check_rounding, farthest_moves
 from .space.nodes import NodeFunction, Nodes, Successors
 
@@ -158,7 +158,7 @@ class Problem(eqx.Module):
             if case.trips is not None:
                 case.trips.check(grid, self.initial, self.horizon)
             if reward is not None:
-                check_function(case, case.reward, "the reward", ())
+                case.check_function(case.reward, "the reward")
 
     def under_shock(self, number: Int[Array, "*steps"]) -> "Problem":
         """The problem without shocks that it is on a path, or if one shock stays for ever."""
@@ -175,6 +175,15 @@ class Problem(eqx.Module):
         """`under_shock` for each value of the shocks; without shocks, the problem itself."""
         count = 1 if self.shocks is None else self.shocks.count
         return [self.under_shock(jnp.asarray(number, jnp.int32)) for number in range(count)]
+
+    def check_function(
+        self, function: Callable[..., Any], name: str, shape: Any = (), actions: Any = None
+    ) -> Float[np.ndarray, "cells actions *shape"]:
+        """See `mufield.interfaces.check_function`; by default with rest, on nodes all actions."""
+        if actions is None:
+            rest, nodes = jnp.asarray([self.actions.rest]), self.grid.n_cells
+            actions = self.actions.by_cell(nodes) if self.on_nodes else rest
+        return check_function(self.grid, self.initial, actions, function, name, shape)
 
     def lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user's motion as a function of states and actions; on grids it is one already."""
@@ -285,55 +294,3 @@ class Problem(eqx.Module):
     def replace(self, **fields: Any) -> "Problem":
         """The problem with other values of some fields, which are not checked; may be compiled."""
         return with_fields(self, **fields)
-
-
-# Compiled once for the module, so that equal problems share the program.
-_at_all_cells = eqx.filter_jit(at_all_cells)
-
-
-def check_function(
-    problem: Problem,
-    function: Callable[..., Any],
-    name: str,
-    shape: tuple[int, ...],
-    actions: Float[Array, "*cells actions action_dim"] | None = None,
-) -> Float[np.ndarray, "cells actions *shape"]:
-    """Evaluates a user's function ``(state, action, mu)`` of one agent in every cell.
-
-    Raises an error that calls it ``name`` if a result has not the right ``shape`` or is not
-    finite. By default only the action nearest to zero is tried, on nodes all of them.
-    """
-    grid, mass = problem.grid, problem.initial
-    if actions is None:
-        rest = jnp.asarray([problem.actions.rest])
-        actions = problem.actions.by_cell(grid.n_cells) if problem.on_nodes else rest
-    tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
-    everywhere = device_array(tried, mass.dtype)
-    try:
-        values = np.asarray(_at_all_cells(grid, mass, function, everywhere))
-        values = values.astype(float, casting="same_kind")  # complex numbers are refused
-    except Exception as error:
-        raise UserError(
-            f"{name} could not be evaluated for {_arguments(problem)} and mu: "
-            f"{in_words(error, '(state, action, mu)')}"
-        ) from error
-    if values.shape[2:] != shape:
-        raise UserError(
-            f"{name} must return the shape {shape} for one agent, got {values.shape[2:]}; write it "
-            "for a single agent, mufield batches it"
-        )
-
-    def place(index: tuple[int, ...]) -> str:
-        action = tried[index[:2]]
-        where = grid.place(index[0]) if problem.on_nodes else f"the state {grid.centres[index[0]]}"
-        return f"for {where}, the action {action} and the initial distribution"
-
-    finite(values, name, "in logarithms of mu, mufield.log_mass is finite in empty cells", place)
-    return values
-
-
-def _arguments(problem: Problem) -> str:
-    """What a user's function gets before mu, in words."""
-    if problem.on_nodes:
-        return "the number of a node, the number of an action"
-    return f"a state of shape {(problem.grid.dim,)}, an action of shape {(problem.actions.dim,)}"

@@ -20,7 +20,7 @@ from .flow.rollout import Rollout, if_begun
 from .interfaces import with_fields
 from .policies.base import AbstractPolicy, Profile, checked_profile
 from .policies.by_shock import profile_on_path
-from .problem import Motion, Problem, Reward, check_function
+from .problem import Motion, Problem, Reward
 from .shocks import Path, Shocks
 from .space.measure import MeanField, mean_field_at
 from .space.move import Move
@@ -182,7 +182,7 @@ def with_true_reward(problem: Problem, reward: Reward | None) -> Problem:
     if reward is None:
         return problem
     reward = problem.rewarding(reward)
-    check_function(problem, reward, "the reward", ())
+    problem.check_function(reward, "the reward")
     return problem.replace(reward=reward)
 
 

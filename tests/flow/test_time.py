@@ -69,7 +69,7 @@ def test_the_flow_takes_each_step_by_its_own_motion_and_reward():
     for step in range(4):
         law = as_profile(policy, 4).at(step).at_cells(GRID, mass, step)
         still = problem_with(lambda s, a, mu, h=step: near_demand(s, a, replace(mu, step=h)))
-        earned += float(mf.Flow(still).reward(mass, law))
+        earned += float(jnp.sum(mass[:, None] * law.weights * mf.Flow(still).rewards(mass, law)))
         mass = flow.step(mass, law, lambda s, a, mu, h=step: s + PACE[h] * a)
     np.testing.assert_allclose(found.mass[-1], mass, atol=1e-12)
     last = jnp.vdot(mass, DEMAND[4] - 0.1 * mf.log_mass(mass))

@@ -7,19 +7,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float
 
 from .._types import Mass, Masses
-from ..checks import MASS_TOLERANCE, distribution, fail_where
+from ..checks import distribution, fail_where
 from ..errors import UserError
 from ..interfaces import AbstractLifted
-from ..policies.base import Profile
-from ..problem import Motion, Problem, check_function
+from ..policies.base import AbstractPolicy, ActionLaw, Profile
+from ..problem import Motion, Problem
 from ..shocks import UnderShock
-from ..space.measure import MeanField, at_all_cells, mean_field_at
+from ..space.measure import at_all_cells, mean_field_at
 from ..space.nodes import Nodes
-from .motions import dependence
-from .rollout import PolicyCheck, Rollout
+from .motions import dependence, program_of
+from .phi import Displacements, displacements
+from .rollout import Misuse, Rollout
 
 
 def real_motion(problem: Problem, motion: Motion) -> Motion:
@@ -27,16 +28,10 @@ def real_motion(problem: Problem, motion: Motion) -> Motion:
 
     Looks at types alone, so it costs little and may be called inside a compiled function.
     """
-    lifted, grid, dtype = problem.lifted(motion), problem.grid, problem.initial.dtype
+    lifted = problem.lifted(motion)
     if isinstance(motion, AbstractLifted):
         return lifted
-
-    def one() -> jax.Array:
-        mu = MeanField(problem.initial, problem.initial[0], grid, problem.steps[0])
-        state, action = (jnp.asarray(x, dtype) for x in (grid.centres[0], problem.actions.rest))
-        return jnp.asarray(lifted(state, action, mu))
-
-    found = eqx.filter_eval_shape(one).dtype
+    found = program_of(problem, lifted).outvars[0].aval.dtype
     if jnp.issubdtype(found, jnp.complexfloating):
         raise UserError(
             f"the motion must return real numbers, got complex ones ({found}); take their real part"
@@ -56,13 +51,13 @@ def check_motion(problem: Problem, motion: Motion) -> Motion:
             check_motion(case, UnderShock(motion, problem.shocks.values, jnp.asarray(number)))
         return motion
     if isinstance(grid, Nodes):
-        moves = problem.actions.by_cell(grid.n_cells)
-        check_function(problem, motion, "the motion", (grid.slots,), moves)
+        problem.check_function(motion, "the motion", (grid.slots,))
         seen = dependence(problem, motion).step
         for step in range(problem.horizon if seen else 1):
             check_probabilities(problem, motion, problem.initial, step)
         return motion
-    targets = check_function(problem, motion, "the motion", (grid.dim,), problem.actions.points(3))
+    tried = problem.actions.points(3)
+    targets = problem.check_function(motion, "the motion", (grid.dim,), tried)
     moved = np.abs(grid.displacement(grid.centres[:, None], targets))
     check_farthest(problem, moved.max(axis=(0, 1)))
     return motion
@@ -103,41 +98,48 @@ def check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None
 
 
 def check_rollout(
-    problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, check: PolicyCheck
+    problem: Problem,
+    motion: Motion,
+    profile: Profile,
+    rollout: Rollout,
+    misused: Bool[Array, "steps"],
 ) -> None:
-    """Raises if an action was not allowed, a result not finite or a move beyond ``max_move``."""
-    allowed = np.asarray(check.allowed) | (np.arange(problem.horizon) < problem.first_step)
-    if not allowed.all():
-        step = int(np.argmin(allowed))
-        mass = rollout.mass[step]
-        law = profile.at(step).at_cells(problem.grid, mass, step)
-        used = (law.weights != 0) & (mass[:, None] > 0)
-        cells = np.arange(len(mass))[:, None]
-        outside = np.argwhere(~np.asarray(problem.allowed(law.actions, cells) | ~used))
-        cell, choice = (int(i) for i in outside[0])
-        where = problem.grid.place(cell)
-        raise _outside_actions(problem, law.actions[cell, choice], step, where, profile.by_cell)
+    """Raises if a result is not finite, or at the first step with a `Misuse`."""
+    begun = np.arange(problem.horizon) >= problem.first_step
+    wrong = [int(step) for step in np.flatnonzero(np.asarray(misused) & begun)[:1]]
+    for step in wrong:
+        policy, number = profile.at(step), jnp.asarray(step, dtype=jnp.int32)
+        law, targets, found = _misuse(problem, motion, policy, rollout.mass[step], number)
+        for cell, choice in np.argwhere(found.actions)[:1].tolist():
+            where, action = problem.grid.place(cell), law.actions[cell, choice]
+            raise _outside_actions(problem, action, step, where, profile.by_cell)
     if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
         why = diagnose(problem, motion, rollout.mass) or (
             "the motion or the reward returned NaN or infinity, or rewards too large to be added "
             "up, for a state, action or distribution that the policy led to"
         )
         raise UserError(f"the episode is not finite: {why}")
-    error = float(np.asarray(check.weight_error).max())
-    lowest = float(np.asarray(check.lowest_weight).min())
-    if not (error <= MASS_TOLERANCE and lowest >= 0):
-        raise UserError(
-            "the weights of a randomised policy must be non-negative and sum to 1 in every cell; "
-            f"the sums are off by up to {error:.3g}, the lowest weight is {lowest:.3g}; "
-            "normalise them"
-        )
-    farthest = np.asarray(check.farthest).max(axis=0)
-    if isinstance(problem.grid, Nodes):
-        if not (farthest <= MASS_TOLERANCE).all():
-            for step in range(problem.first_step, problem.horizon):
-                check_probabilities(problem, motion, rollout.mass[step], step)
-    else:
-        check_farthest(problem, farthest)
+    for step in wrong:
+        for cell in np.flatnonzero(found.weights)[:1].tolist():
+            weights = np.asarray(law.weights[cell])
+            raise UserError(
+                "the weights of a randomised policy must be non-negative and sum to 1 in every "
+                f"cell; at step {step} in the {problem.grid.place(cell)} they sum to "
+                f"{weights.sum():.6g} and the lowest is {weights.min():.3g}; normalise them"
+            )
+        if isinstance(problem.grid, Nodes):
+            check_probabilities(problem, motion, rollout.mass[step], step)
+        else:
+            check_farthest(problem, np.abs(targets[np.asarray(found.targets)]).max(axis=0))
+
+
+@eqx.filter_jit
+def _misuse(
+    problem: Problem, motion: Motion, policy: AbstractPolicy, mass: Mass, step: Array
+) -> tuple[ActionLaw, Displacements, Misuse]:
+    law = policy.at_cells(problem.grid, mass, step)
+    targets = displacements(problem.grid, mass, motion, law.actions, step)
+    return law, targets, Misuse.of(problem, mass, law, targets)
 
 
 def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _types
 from .._types import Mass, Scalar, Step
@@ -19,8 +19,8 @@ from ..space.measure import at_all_cells
 from ..space.nodes import Nodes
 from .checks import real_motion
 from .landings import build_noiseless, build_successors, build_tables
-from .phi import displacements, integrated_reward
-from .rollout import PolicyCheck, Rollout, rollout
+from .phi import displacements
+from .rollout import Rollout, rollout
 from .traces import open_cells
 from .windows import AbstractLanding, Windows
 
@@ -115,10 +115,6 @@ class Flow(eqx.Module):
         """Reward of one agent in each cell and for each of its moves."""
         return at_all_cells(self.problem.grid, mass, self.problem.reward, law.actions, step)
 
-    def reward(self, mass: Mass, law: ActionLaw, step: Step = 0) -> Scalar:
-        """The integrated reward r-hat(mu, pi) (eq. integratedReward)."""
-        return integrated_reward(self.problem.grid, mass, law, self.problem.reward, step)
-
     def rollout(self, policy: Any, motion: Motion) -> Rollout:
         """The flow of an episode under a policy profile and a motion.
 
@@ -128,8 +124,8 @@ class Flow(eqx.Module):
         """
         return self.inspect(policy, motion)[0]
 
-    def inspect(self, policy: Any, motion: Motion) -> tuple[Rollout, PolicyCheck]:
-        """`rollout`, and the figures by which the policy and the motion can be checked."""
+    def inspect(self, policy: Any, motion: Motion) -> tuple[Rollout, Bool[Array, "steps"]]:
+        """`rollout`, and at which steps policy and motion did what they must not."""
         return rollout(self.phi, self.problem, policy, real_motion(self.problem, motion))
 
     def value(self, policy: Any, motion: Motion) -> Scalar:

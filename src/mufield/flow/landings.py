@@ -9,7 +9,7 @@ import itertools
 import math
 import string
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import equinox as eqx
 import jax
@@ -177,25 +177,8 @@ class Noiseless(AbstractLanding):
     grid: Grid = eqx.field(static=True)
     reach: tuple[int, ...] = eqx.field(static=True)
 
-    def __call__(self, joint: SourceMass, targets: Targets, std: Std) -> Mass:
-        """See `AbstractLanding`."""
-        chosen = self._offsets(targets)[..., None] == jnp.arange(math.prod(self.window))
-        return self.arrive(jnp.einsum("km,kme->ke", joint, chosen.astype(joint.dtype)))
-
     def kernel(self, targets: Float[Array, "sources dim"], std: Std) -> WindowMass:
         """See `AbstractLanding`."""
-        offsets = self._offsets(targets[:, None])[:, 0]
-        return jax.nn.one_hot(offsets, math.prod(self.window), dtype=targets.dtype)
-
-    def arrive(self, landed: WindowMass) -> Mass:
-        """See `AbstractLanding`."""
-        mass = self.arrival(landed.reshape(-1))
-        if self.neighbours is None or self.weights is None:
-            return mass
-        return self.neighbours((mass[:, None] * self.weights.astype(mass.dtype)).reshape(-1))
-
-    def _offsets(self, targets: Targets) -> Int[Array, "sources moves"]:
-        """Number of the window offset at which each move ends."""
         reach = jnp.asarray(self.reach, dtype=jnp.int32)
         centres = jnp.asarray(self.grid.free_cells, dtype=targets.dtype) + 0.5
 
@@ -204,7 +187,15 @@ class Noiseless(AbstractLanding):
             place = jnp.clip(path.cell - path.start, -reach, reach) + reach
             return jnp.ravel_multi_index(tuple(place), self.window, mode="clip")
 
-        return jax.vmap(lambda c, ds: jax.vmap(partial(offset, c))(ds))(centres, targets)
+        offsets = jax.vmap(offset)(centres, targets)
+        return jax.nn.one_hot(offsets, math.prod(self.window), dtype=targets.dtype)
+
+    def arrive(self, landed: WindowMass) -> Mass:
+        """See `AbstractLanding`."""
+        mass = self.arrival(landed.reshape(-1))
+        if self.neighbours is None or self.weights is None:
+            return mass
+        return self.neighbours((mass[:, None] * self.weights.astype(mass.dtype)).reshape(-1))
 
 
 @lru_cache(maxsize=32)
@@ -241,14 +232,8 @@ class ToSuccessors(AbstractLanding):
         """Number of successors."""
         return self.reach
 
-    def __call__(
-        self, joint: SourceMass, targets: Float[Array, "sources moves slots"], std: Std
-    ) -> Mass:
-        """See `AbstractLanding`; targets are probabilities."""
-        return self.arrive(jnp.einsum("km,kme->ke", joint, targets))
-
     def kernel(self, targets: Float[Array, "sources slots"], std: Std) -> WindowMass:
-        """See `AbstractLanding`; the probabilities themselves."""
+        """See `AbstractLanding`; targets are probabilities."""
         return targets
 
     def arrive(self, landed: WindowMass) -> Mass:

@@ -44,11 +44,11 @@ def dependence(problem: Problem, function: Callable[..., Any]) -> Dependence:
     The answer may say too much, for example for ``0 * mu.mass``, but never too little. It consists
     of plain booleans, also inside a compiled function.
     """
-    program = _program(problem, problem.lifted(function))
+    program = program_of(problem, problem.lifted(function))
     return Dependence(*(affects(program, variable) for variable in program.invars[2:]))
 
 
-def _program(problem: Problem, function: Callable[..., Any]) -> Any:
+def program_of(problem: Problem, function: Callable[..., Any]) -> Any:
     """The jaxpr of a function: of action, state, mass, the mass of the agent's cell, and step."""
     grid, mass = problem.grid, problem.initial
     state = jnp.asarray(grid.centres[0], dtype=mass.dtype)
@@ -84,7 +84,7 @@ def degree_in_action(problem: Problem, function: Callable[..., Any]) -> float:
     Zero if it ignores the action, infinite if it is not seen to be a polynomial. The answer may be
     too high, but never too low: for all states and distributions, at every step.
     """
-    return max(_degrees(_program(problem, function), [1.0, 0.0, 0.0, 0.0, 0.0]))
+    return max(_degrees(program_of(problem, function), [1.0, 0.0, 0.0, 0.0, 0.0]))
 
 
 def _degrees(program: Any, inputs: list[float]) -> list[float]:

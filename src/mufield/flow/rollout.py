@@ -1,7 +1,7 @@
 """One scan forwards over an episode: the distributions, r-hat and J (lemma DistMDP)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _types
 from .._types import Mass, Scalar, Step
+from ..checks import MASS_TOLERANCE
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
@@ -31,36 +32,35 @@ class Rollout(eqx.Module):
     value: Scalar
 
 
-class PolicyCheck(eqx.Module):
-    """What a policy and a motion did at each step, to be checked afterwards.
+class Misuse(NamedTuple):
+    """What of a step is not as it must be: a policy's actions and weights, a motion's results.
+
+    What nobody does, and what is done in cells where nobody is, does not count.
 
     Attributes:
-        allowed: Whether all actions with weight, in cells with mass, are in the action space.
-        weight_error: Largest difference from one of the sum of a cell's weights, where it has mass.
-        lowest_weight: The lowest weight, which must not be negative.
-        farthest: The longest displacement on each axis that agents aimed at; on nodes, how wrong
-            probabilities were, as `mufield.Nodes.extremes` has it.
+        actions: Actions that are not in the action space.
+        weights: Cells whose weights are negative or do not sum to one.
+        targets: Results of the motion beyond ``max_move``, or on nodes no probabilities.
     """
 
-    allowed: Bool[Array, "*steps"]
-    weight_error: Float[Array, "*steps"]
-    lowest_weight: Float[Array, "*steps"]
-    farthest: Float[Array, "*steps figures"]
+    actions: Bool[Array, "cells moves"]
+    weights: Bool[Array, "cells"]
+    targets: Bool[Array, "cells moves"]
 
     @classmethod
-    def of(
-        cls, problem: Problem, mass: Mass, law: ActionLaw, targets: Displacements
-    ) -> "PolicyCheck":
-        """The figures of one step."""
-        cells = jnp.arange(len(mass))[:, None]
+    def of(cls, problem: Problem, mass: Mass, law: ActionLaw, targets: Displacements) -> "Misuse":
+        """What is wrong at one step."""
         used = (law.weights != 0) & (mass[:, None] > 0)
-        total = jnp.where(mass > 0, jnp.sum(law.weights, axis=1), 1.0)
-        return cls(
-            allowed=jnp.all(problem.allowed(law.actions, cells) | ~used),
-            weight_error=jnp.max(jnp.abs(total - 1.0)),
-            lowest_weight=jnp.min(law.weights),
-            farthest=problem.grid.extremes(targets, used),
-        )
+        fits = problem.allowed(law.actions, jnp.arange(len(mass))[:, None])
+        even = jnp.abs(jnp.sum(law.weights, axis=1) - 1.0) <= MASS_TOLERANCE
+        even = (even | ~(mass > 0)) & jnp.all(law.weights >= 0, axis=1)
+        possible = problem.grid.possible(targets, problem.max_move)
+        return cls(used & ~fits, ~even, used & ~possible)
+
+    @property
+    def any(self) -> Bool[Array, ""]:
+        """Whether anything is wrong."""
+        return jnp.any(self.actions) | jnp.any(self.weights) | jnp.any(self.targets)
 
 
 def forward(
@@ -144,8 +144,8 @@ def arriving(phi: AbstractPhi, problem: Problem, mass: Float[Array, "steps cells
 
 def rollout(
     phi: AbstractPhi, problem: Problem, policy: Any, motion: Motion
-) -> tuple[Rollout, PolicyCheck]:
-    """The flow of an episode under a policy profile and a motion, and what to check of it."""
+) -> tuple[Rollout, Bool[Array, "steps"]]:
+    """The flow of an episode under a policy profile and a motion, and steps with any `Misuse`."""
     profile = checked_profile(policy, problem)
     law = jax.eval_shape(lambda: profile.at(0).at_cells(phi.grid, problem.initial, 0))
     problem.check_action(law.actions.shape[2:])  # before motions are asked for such actions
@@ -163,10 +163,10 @@ def rollout(
         targets = displacements(phi.grid, mass, motion, law.actions, number)
         after = phi.push(mass[:, None] * law.weights, targets, mass, number)
         earned = integrated_reward(phi.grid, mass, law, problem.reward, number)
-        return after, (earned, PolicyCheck.of(problem, mass, law, targets))
+        return after, (earned, Misuse.of(problem, mass, law, targets).any)
 
-    mass, (rewards, checks) = forward(phi, problem, profile.per_step, step)
-    return assemble_rollout(problem, mass, rewards), checks
+    mass, (rewards, misused) = forward(phi, problem, profile.per_step, step)
+    return assemble_rollout(problem, mass, rewards), misused
 
 
 def assemble_rollout(problem: Problem, mass: _types.Masses, rewards: Array) -> Rollout:

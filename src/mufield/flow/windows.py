@@ -27,8 +27,8 @@ from .traces import FAR
 SourceMass = Float[Array, "sources moves"]
 """Joint mass of some cells, from which windows start, and their moves."""
 
-Targets = Float[Array, "sources moves dim"]
-"""How far each of those moves aims, in cells."""
+Targets = Float[Array, "sources moves _"]
+"""How far each of those moves aims, in cells; on nodes, probabilities of successors."""
 
 Std = Float[Array, "dim"]
 """Standard deviation of the noise, in cells."""
@@ -38,7 +38,10 @@ WindowMass = Float[Array, "sources window"]
 
 
 class AbstractLanding(eqx.Module):
-    """Where mass comes to rest that leaves the centres of cells; linear in the joint mass."""
+    """Where mass comes to rest that leaves the centres of cells; linear in the joint mass.
+
+    `Tables` and the stencil have quicker ways to do all at once than by the kernels.
+    """
 
     reach: eqx.AbstractVar[tuple[int, ...]]
     """Number of cells that windows extend to each side, on each axis."""
@@ -48,12 +51,13 @@ class AbstractLanding(eqx.Module):
         """Cells of the window on each axis."""
         return tuple(2 * r + 1 for r in self.reach)
 
-    @abstractmethod
     def __call__(self, joint: SourceMass, targets: Targets, std: Std) -> Mass:
         """The next distribution, if each move displaces its mass by its target and the noise."""
+        kernels = jax.vmap(self.kernel, in_axes=(1, None), out_axes=1)(targets, std)
+        return self.arrive(jnp.einsum("km,kme->ke", joint, kernels))
 
     @abstractmethod
-    def kernel(self, targets: Float[Array, "sources dim"], std: Std) -> WindowMass:
+    def kernel(self, targets: Float[Array, "sources _"], std: Std) -> WindowMass:
         """Probability of coming to rest at each offset of the window, for one move."""
 
     @abstractmethod

@@ -224,11 +224,12 @@ class Grid:
         """What Phi and noise need of a motion's results: displacements from where agents stand."""
         return self.displacement(start, ends)
 
-    def extremes(
-        self, targets: Float[Array, "cells moves dim"], used: Bool[Array, "cells moves"]
-    ) -> Float[Array, "dim"]:
-        """The longest displacement on each axis, of moves that are used; for checks."""
-        return jnp.max(jnp.abs(targets), axis=(0, 1), where=used[..., None], initial=0.0)
+    def possible(
+        self, targets: Float[Array, "*moves dim"], max_move: tuple[float, ...]
+    ) -> Bool[Array, "*moves"]:
+        """Which `targets` are no farther than ``max_move``, up to rounding."""
+        farthest = np.asarray(max_move, dtype=targets.dtype) * (1 + 1e-4)
+        return jnp.all(jnp.abs(targets) <= farthest, axis=-1)
 
     def controls(self, points: int) -> Float[np.ndarray, "controls dim"]:
         """Values of the hallucinated control eta in [-1, 1]^p, ``points`` on each axis.

@@ -9,10 +9,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._types import State
-from ..checks import numbers, whole_number
+from ..checks import MASS_TOLERANCE, numbers, whole_number
 from ..errors import UserError
 from .grid import Grid
 from .move import AbstractNoise, Move
@@ -178,19 +178,16 @@ class Nodes(Grid):
         """Hallucinated controls: 0 for the mean, i for more probability of successor i - 1."""
         return np.arange(self.slots + 1, dtype=float)[:, None]
 
-    def extremes(
-        self, targets: Float[Array, "cells moves slots"], used: Any
-    ) -> Float[Array, "figures"]:
-        """How wrong probabilities are: sums off by, below zero by, successors that do not exist."""
-        missing = jnp.zeros_like(targets)
+    def possible(
+        self, targets: Float[Array, "nodes moves slots"], max_move: tuple[float, ...]
+    ) -> Bool[Array, "nodes moves"]:
+        """Which `targets` are probabilities of successors that exist."""
+        sums = jnp.abs(jnp.sum(targets, axis=-1) - 1.0) <= MASS_TOLERANCE
+        fine = targets >= -MASS_TOLERANCE
         if self.successors is not None:
-            missing = jnp.where(jnp.asarray(self.successors)[:, None] < 0, jnp.abs(targets), 0.0)
-        wrong = (
-            jnp.abs(jnp.sum(targets, axis=-1) - 1.0),
-            jnp.max(-targets, axis=-1),
-            jnp.max(missing, axis=-1),
-        )
-        return jnp.stack([jnp.max(jnp.where(used, each, 0.0)) for each in wrong])
+            exists = jnp.asarray(self.successors)[:, None] >= 0
+            fine = fine & (exists | (targets <= MASS_TOLERANCE))
+        return sums & jnp.all(fine, axis=-1)
 
 
 def _padded(lists: Sequence[Sequence[int]]) -> Int[np.ndarray, "nodes slots"]:

@@ -62,20 +62,6 @@ def test_nothing_is_found_where_the_motion_looks_at_nothing():
     assert model.finding == ""
 
 
-def test_the_prior_ignores_mu_and_has_the_shape_of_the_first_fit():
-    """So the first plan and the second one are one compiled program."""
-    prior = GaussianProcess().fit(Transitions.empty(PROBLEM), KEY)
-    fitted = GaussianProcess().fit(moves(ahead).first(20), KEY)
-    assert {type(each) for each in fitted.features.mu.inputs} == {Here}
-    shapes = [jax.eval_shape(lambda model: model, each) for each in (prior, fitted)]
-    assert shapes[0] == shapes[1]
-    state, masses = jnp.asarray(PROBLEM.grid.centres[0]), jnp.eye(PROBLEM.grid.n_cells)[:2]
-    crowds = [mean_field_at(PROBLEM.grid, mass, state) for mass in masses]
-    alone, crowded = (prior.predict(state, jnp.ones(1), mu) for mu in crowds)
-    np.testing.assert_array_equal(alone.epistemic, crowded.epistemic)
-    assert prior.finding == ""
-
-
 def test_the_evidence_is_the_log_likelihood_up_to_a_constant():
     rows = Rows.of(FeatureMap(PROBLEM, Here()), moves(ahead))
     kernel = jax.tree.map(np.asarray, Structured()(FeatureMap(PROBLEM, Here())))

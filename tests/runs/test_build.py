@@ -78,7 +78,7 @@ def test_words_stand_for_objects_and_come_back_with_all_settings(setting, writte
         ({"planner_options": {"size": 1}, "planner": "network"}, "has no option size; it .*width"),
         ({"planner_options": {"policy": "table"}, "planner": "network"}, "no option policy"),
         ({"environment": "nowhere"}, "no system is named 'nowhere'"),
-        ({"imports": "no_such_module"}, "no such module"),
+        ({"imports": "no_such_module"}, r"expected a file \.py"),
         ({"precision": "float32"}, "computes in float32, but JAX is set to float64"),
     ],
 )

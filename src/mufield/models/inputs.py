@@ -52,11 +52,9 @@ class Search:
         The others see one input each. Other arguments are as of `most_likely`; features of ``rows``
         have all inputs.
         """
-        if not rows.observed.any():
-            # Nothing is known of mu: its part has no variance. It is there all the same, so that
-            # the first plan and the next ones are one compiled program.
-            found = most_likely(Sum(parts[0], _silent(parts[1])), noise, rows, limits, key)
-            return FoundInputs((1,), found.kernel, found.noise, (0.0,))
+        if not rows.observed.any():  # plans are faster without mu, and nothing is known of it
+            found = most_likely(parts[0], noise, rows, limits, key)
+            return FoundInputs((), found.kernel, found.noise, ())
         chosen = [1]
         while True:
             kernel = reduce(Sum, [parts[0], *(parts[i] for i in chosen)])
@@ -105,16 +103,6 @@ class FoundInputs(NamedTuple):
     kernel: AbstractKernel
     noise: Float[np.ndarray, "dim"]
     evidence: tuple[float, ...]
-
-
-def _silent(kernel: AbstractKernel) -> AbstractKernel:
-    """The kernel without any variance."""
-
-    def one(path: Any, leaf: Any) -> Any:
-        return 0.0 * leaf if str(path[-1]) in (".variance", ".bias") else leaf
-
-    found: AbstractKernel = jax.tree_util.tree_map_with_path(one, kernel)
-    return found
 
 
 def _summands(kernel: AbstractKernel, count: int) -> list[AbstractKernel]:

@@ -1,7 +1,4 @@
-"""Training by Q-learning, with a curve: as a job, and as a contender of comparisons.
-
-``python -m mufield compare discrete-rooms --import reproduction.q_training --contenders u2mfqlfh``
-"""
+"""Training by Q-learning, with a curve: as a job, and as a contender of comparisons."""
 
 import hashlib
 import time

@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -234,7 +235,7 @@ def test_it_is_a_contender_of_comparisons(monkeypatch):
         ("u2mfqlfh",),
         seeds=(0,),
         options={"horizon": 4, "drawing": ROOMS},
-        imports="reproduction.q_training",
+        imports=str(Path(q_training.__file__).with_name("contender.py")),
     )
     (found,) = compare(config, progress=False).results
     assert found.transitions == (2000, 4000)

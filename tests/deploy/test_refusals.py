@@ -50,7 +50,7 @@ def test_the_reader_refuses_what_is_no_distribution():
     cells = policy.space.n_cells
     for mass, message in (
         (None, f"share in each of {cells} free cells, got none"),
-        (good.mass[:-1], rf"each of the {cells} free cells, got the shape \({cells - 1},\)"),
+        (good.mass[:-1], rf"expected masses of {cells} free cells, got \({cells - 1},\)"),
         (good.mass * 0.9, "sums to 1, got 0.9"),
         (good.mass - good.mass[0] - 1e-3, "of 0 or more"),
         (np.full(cells, np.nan), "finite"),

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from fleet import rows_of, write
+from night import NIGHT
 from test_crash import outcome
 
 from mufield import Greedy, Problem, UserError, random_policy
@@ -32,6 +33,7 @@ CONFIG = RunConfig(
     model_options={"members": 2, "width": 4, "steps": 3},
     reward_options={"members": 3},
     planner_options={"points": 3, "sweeps": 2},
+    judge=NIGHT,  # by day in test_policy_command.py
     precision="float64",
 )
 

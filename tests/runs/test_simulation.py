@@ -36,7 +36,7 @@ def test_no_history_loses_what_was_acknowledged():
 
     In a process of their own, because checks of types would make them six times as slow.
     """
-    first, seconds = (int(time.time()) * 1000, 3600) if NIGHT else (0, 8)
+    first, seconds = (int(time.time()) * 1000, 3600) if NIGHT else (0, 3)
     command = [sys.executable, histories.__file__, str(first), str(seconds)]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr  # names the seed

@@ -30,10 +30,8 @@ try:
     from gymnasium import spaces
     from pettingzoo import ParallelEnv
 except ImportError as error:
-    raise ImportError(
-        "mufield.adapters.parallel needs PettingZoo; install it with "
-        "pip install 'mufield[pettingzoo]'"
-    ) from error
+    remedy = "install it with pip install 'mufield[pettingzoo]'"
+    raise ImportError(f"mufield.adapters.parallel needs PettingZoo; {remedy}") from error
 
 Numbers = Float[np.ndarray, "..."]
 
@@ -213,9 +211,8 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         whole = choice.dtype.kind in "iu" and choice.shape == (len(self.agents),)
         if not whole or choice.min() < 0 or choice.max() >= options:
             raise UserError(
-                f"each action must be a whole number from 0 to {options - 1}, the number of an "
-                f"option; got {choice.min()} to {choice.max()} of the type {choice.dtype} and the "
-                f"shape {choice.shape[1:]}"
+                f"each action must be a whole number from 0 to {options - 1}, got {choice.min()} "
+                f"to {choice.max()} of the type {choice.dtype} and the shape {choice.shape[1:]}"
             )
         return TablePolicy.mixing(known.moves, known.options[choice][:, None])
 

@@ -56,8 +56,7 @@ class Evaluate(OfPolicy):
             raise UserError(
                 f"{source.environment} is a real system, which cannot be played here; `mufield "
                 f"evaluate {shlex.quote(str(self.policy))} SIMULATOR --import FILE` plays the "
-                "policy with N agents there, and `mufield export` says what the learned model "
-                "expects of it"
+                "policy there, and `mufield export` says what the model expects of it"
             )
         from ..finite.populations import play_populations
 

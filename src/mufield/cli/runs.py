@@ -91,10 +91,8 @@ class Show(OfRuns):
 
     def _one(self, what: str) -> Path:
         if len(self.runs) != 1:
-            raise UserError(
-                f"expected one run to show the {what} of, got {len(self.runs)}; name one, or "
-                "compare several with --out page.html"
-            )
+            remedy = "name one, or compare several with --out page.html"
+            raise UserError(f"expected one run for the {what}, got {len(self.runs)}; {remedy}")
         return self.runs[0]
 
     def _page(self, out: Path) -> list[Path]:

@@ -115,10 +115,8 @@ class OfPolicy(Command):
             named = run.config.imports
             path, identity = _of_run(run, self.episode, self.imports)
         if not environment:
-            raise UserError(
-                f"{path} does not say where it is to be played; name the environment after it, "
-                "`mufield list` shows them"
-            )
+            remedy = "name the environment after it, `mufield list` shows them"
+            raise UserError(f"{path} does not say where it is to be played; {remedy}")
         from ..environments.registry import make
         from ..io.policies import load_policy, read_info, read_precision
         from ..io.sealed import file_digest

@@ -64,10 +64,8 @@ class ComparisonConfig:
         _check_list("contender", self.contenders)
         _check_list("seed", self.seeds)
         if min(self.episodes, self.agents) < 1 or min(self.seeds) < 0:
-            raise UserError(
-                "expected 1 or more episodes and agents and no negative seed, got "
-                f"{self.episodes}, {self.agents} and {min(self.seeds)}; correct it"
-            )
+            got = f"{self.episodes}, {self.agents} and {min(self.seeds)}"
+            raise UserError(f"expected 1 or more episodes and agents, no negative seed, got {got}")
 
     def document(self) -> dict[str, Any]:
         """The configuration as JSON."""

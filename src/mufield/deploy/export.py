@@ -132,16 +132,12 @@ def _map(problem: Problem) -> dict[str, Any]:
 
 def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
     if not isinstance(policy, TablePolicy | NetworkPolicy):
-        raise UserError(
-            f"readers know tables and networks, got a {type(policy).__name__}; write its actions "
-            "into a TablePolicy"
-        )
+        kind = type(policy).__name__
+        raise UserError(f"readers know tables and networks, got a {kind}; make it a TablePolicy")
     seen = policy.mu if isinstance(policy, NetworkPolicy) else Unseen()
     if not isinstance(seen, Unseen | Pooled):
-        raise UserError(
-            "expected a network that sees mu as Unseen or Pooled, got "
-            f"{type(seen).__name__}; write its actions into a TablePolicy"
-        )
+        kind = type(seen).__name__
+        raise UserError(f"expected a network that sees mu as Unseen or Pooled, got {kind}")
     if isinstance(policy, TablePolicy):
         inside = np.asarray(problem.actions.contains(jnp.asarray(policy.actions)))
         if not inside.all():

@@ -153,10 +153,8 @@ class Map:
         """Positions in kilometres, (agents, 2)."""
         where = [_real(longitude, "longitude"), _real(latitude, "latitude")]
         if where[0].ndim != 1 or where[0].shape != where[1].shape:
-            raise ValueError(
-                "expected as many longitudes as latitudes, got the shapes "
-                f"{where[0].shape} and {where[1].shape}"
-            )
+            shapes = f"{where[0].shape} and {where[1].shape}"
+            raise ValueError(f"expected as many longitudes as latitudes, got the shapes {shapes}")
         for name, values, most in zip(("longitude", "latitude"), where, (180, 89), strict=True):
             wrong = ~(np.abs(values) <= most)
             if wrong.any():
@@ -362,9 +360,8 @@ class DeployedPolicy:
             row = int(np.argmin(cells))
             raise ValueError(
                 f"states, row {row}: expected a position in a free cell of the box from "
-                f"{space.lower} to {space.upper}, got {points[row].tolist()}, in a wall or "
-                f"outside ({int((cells < 0).sum())} of {len(cells)}); check the units and the "
-                "order of the axes"
+                f"{space.lower} to {space.upper}, got {points[row].tolist()}, in a wall or outside "
+                f"({int((cells < 0).sum())} of {len(cells)}); check the units and the axes"
             )
         return points, cells
 
@@ -379,10 +376,7 @@ class DeployedPolicy:
             return None
         values = _real(mass, "mass")
         if values.shape != (space.n_cells,):
-            raise ValueError(
-                f"expected a mass for each of the {space.n_cells} free cells, got the shape "
-                f"{values.shape}"
-            )
+            raise ValueError(f"expected masses of {space.n_cells} free cells, got {values.shape}")
         values = values.astype(self.dtype)
         if not np.isfinite(values).all() or values.min() < 0:
             raise ValueError("mass: expected finite numbers of 0 or more, got others")
@@ -516,17 +510,11 @@ def unsealed(file: io.BufferedIOBase) -> tuple[dict[str, Any], dict[str, np.ndar
         arrays[name] = arrays[name].astype(dtype.newbyteorder("="))
         used += end - begin
     if entry["sha256"] != seal.hexdigest() or used != len(data):
-        raise ValueError(
-            "expected contents that match the file's checksum, got others: it was damaged or "
-            "changed by hand"
-        )
+        raise ValueError("its contents do not match its checksum: it was damaged or changed")
     document = json.loads(entry["document"])
     (version,) = _sizes([document["version"]])
     if version > DeployedPolicy.version:
-        raise ValueError(
-            f"it has version {version} of the format, and this reader knows up to "
-            f"{DeployedPolicy.version}: use the reader of the mufield that wrote it"
-        )
+        raise ValueError(f"version {version} of the format: use the reader that came with it")
     return document, arrays
 
 

@@ -68,10 +68,8 @@ def check_own(directory: Path, *parts: str) -> None:
         for name in inner:
             path = Path(place, name)
             if path.is_symlink():
-                raise UserError(
-                    f"cannot write to {directory}: {path} is a symbolic link, which may lead "
-                    "anywhere; put the directory itself in its place"
-                )
+                what = f"{path} is a symbolic link; put the directory itself in its place"
+                raise UserError(f"cannot write to {directory}: {what}")
 
 
 def write_changed(path: Path, data: bytes) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _types
-from .._types import Action, Scalar, State
+from .._types import Action, Mass, Scalar, State
 from ..episode import Episode
 from ..flow.phi import integrated_reward
 from ..flow.rollout import end_reward
@@ -156,12 +156,10 @@ def integrated_rewards(
 ) -> Float[Array, "paid_steps"]:
     """r-hat(mu_h, pi_h) (eq. integratedReward) of observed distributions under a known policy."""
     grid, laws = problem.grid, profile.laws(problem.grid, mass[:-1])
-
-    def one(now: tuple[Any, ...]) -> Scalar:
-        before, law, number = now
-        return integrated_reward(grid, before, law, problem.reward, number)
-
-    rewards = jax.lax.map(one, (mass[:-1], laws, problem.steps))
+    rewards = jax.lax.map(
+        lambda now: integrated_reward(grid, now[0], now[1], problem.reward, now[2]),
+        (mass[:-1], laws, problem.steps),
+    )
     return jnp.append(rewards, end_reward(problem, mass[-1])) if problem.pay_end else rewards
 
 
@@ -176,16 +174,12 @@ def mean_rewards(
     """
     rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
     resting = jnp.broadcast_to(rest, (len(actions), 1, len(rest)))
-    inputs = (places, jnp.concatenate([actions, resting], axis=1), counted)
+    done = jnp.concatenate([actions, resting], axis=1)
 
-    def step(_: None, now: Any) -> tuple[None, Scalar]:
-        number, mass, states, done, counts = now
-
-        def one(state: State, action: Action) -> Scalar:
-            return problem.reward(state, action, mean_field_at(problem.grid, mass, state, number))
-
-        return None, jnp.mean(jax.vmap(one)(states, done), where=counts)
+    def one(state: State, action: Action, mass: Mass, step: Array) -> Scalar:
+        return problem.reward(state, action, mean_field_at(problem.grid, mass, state, step))
 
     numbers = jnp.arange(problem.horizon + 1, dtype=jnp.int32)
-    by_step = (numbers, mass, *(jnp.swapaxes(values, 0, 1) for values in inputs))
-    return jax.lax.scan(step, None, by_step)[1][: problem.paid_steps]
+    of_agents = jax.vmap(jax.vmap(one), in_axes=(0, 0, None, None))
+    paid = of_agents(places, done, mass, numbers)
+    return jnp.mean(paid, axis=0, where=counted)[: problem.paid_steps]

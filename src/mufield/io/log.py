@@ -74,10 +74,8 @@ def read_log(
     table, agent, notes = moves.table, moves.agent, list(moves.notes)
     clocks = [name for name in ("time", "step") if name in table.columns]
     if not clocks:
-        raise UserError(
-            f"{table.path}: expected a column time or step, got {', '.join(table.columns)}; say "
-            "when each row was seen"
-        )
+        got = ", ".join(table.columns)
+        raise UserError(f"{table.path}: expected a column time or step, got {got}; add one")
     groups = [name for name in ("run", "episode") if name in table.columns]
     times = _times(table, [*groups, clocks[0]])
     # By time, then by agent, so that the order of the rows does not matter.

@@ -51,17 +51,13 @@ class ObservedMoves:
         for name in ("state", "next", "action"):
             size = len(self._names(name))
             if f"{name}_{size}" in columns:
-                raise UserError(
-                    f"{path}: expected {size} columns {name}_0, ..., got {name}_{size} as well; "
-                    "tell data of this problem only"
-                )
+                what = f"expected {size} columns {name}_0, ..., got {name}_{size} as well"
+                raise UserError(f"{path}: {what}; tell data of this problem only")
         paid = ["reward", *(["end_reward"] if episode and problem.pay_end else [])]
         missing = [column for column in paid if column not in columns]
         if problem.hides_reward and missing:
-            raise UserError(
-                f"{path}: the column {missing[0]} is missing; the problem hides its reward, so the "
-                "file must say what agents were paid"
-            )
+            why = "the problem hides its reward, so say what agents were paid"
+            raise UserError(f"{path}: the column {missing[0]} is missing; {why}")
         labels = self.table.labels("agent")
         self.who = sorted(set(labels), key=by_number)
         number = {name: i for i, name in enumerate(self.who)}
@@ -100,14 +96,11 @@ class ObservedMoves:
     def _trips(self) -> Bool[np.ndarray, "rows"]:
         table, trips = self.table, self.problem.trips
         if trips is not None and "carried" not in table.columns:
-            raise UserError(
-                f"{table.path}: expected a column carried, with 1 where a trip carried the agent "
-                "off and 0 where it moved by itself, because the problem has trips; got none"
-            )
+            what = "expected a column carried, 1 where a trip carried the agent off, else 0"
+            raise UserError(f"{table.path}: {what}, as the problem has trips; got none")
         if trips is None and "carried" in table.columns:
-            raise UserError(
-                f"{table.path}: a column carried, but the problem has no trips; leave it out"
-            )
+            what = "a column carried, but the problem has no trips; leave it out"
+            raise UserError(f"{table.path}: {what}")
         return np.zeros(len(table), dtype=bool) if trips is None else table.flags("carried")
 
 
@@ -151,10 +144,8 @@ def _with_positions(table: Table, problem: Problem) -> tuple[Table, tuple[str, .
         columns |= {f"{name}_{axis}": places[:, axis].tolist() for axis in range(2)}
     kept = np.flatnonzero(near)
     if len(kept) == 0:
-        raise UserError(
-            f"{table.path}: none of {len(table):,} rows is on the map or near it; check the order "
-            "of longitude and latitude"
-        )
+        what = f"none of {len(table):,} rows is on the map or near it"
+        raise UserError(f"{table.path}: {what}; check the order of longitude and latitude")
     names = {f"{name}_{axis}": pair[axis] for name, pair in given.items() for axis in range(2)}
     found, left = replace(table, columns=columns, shown=names), len(table) - len(kept)
     note = f"{left:,} of {len(table):,} rows were left out, because they are not on the map"

@@ -55,8 +55,7 @@ def save_policy(
         wanted: Any = jax.tree.structure(policy)
         if jax.tree.structure(back) != wanted:
             raise UserError(
-                "expected a policy whose parts fit each other, got one that would be read back "
-                "differently; build it with mufield's own functions"
+                "its parts do not fit each other; build it with mufield's own functions"
             )
         _as_json(about)
     write_sealed(Path(path), document | about, arrays, kind="policy")

@@ -66,10 +66,7 @@ def as_transitions(
     paid = None
     if problem.hides_reward:
         if earned is None:
-            raise UserError(
-                "the problem's reward is hidden, but the rows do not say what agents were paid; "
-                "give earned, one number for each row"
-            )
+            raise UserError("the problem's reward is hidden; give earned, a number for each row")
         paid = _matrix("earned", np.reshape(earned, (-1, 1)), 1, count)[:, 0].astype(dtype)
     given = np.zeros(count) if step is None else step
     counted = _matrix("step", np.reshape(given, (-1, 1)), 1, count)[:, 0]

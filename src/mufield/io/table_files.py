@@ -27,15 +27,12 @@ def read_table(path: Path) -> Table:
         return _read_csv(path)
     if suffix in (".parquet", ".pq"):
         return _read_parquet(path)
-    raise UserError(
-        f"expected a .csv, .csv.gz or .parquet file, got {path}; write it as one of them"
-    )
+    raise UserError(f"expected a file .csv, .csv.gz or .parquet, got {path}; write one of them")
 
 
 def _opened(path: Path) -> io.TextIOWrapper:
-    if path.suffix.lower() == ".gz":
-        return io.TextIOWrapper(gzip.GzipFile(path), newline="", encoding="utf-8-sig")
-    return path.open(newline="", encoding="utf-8-sig")
+    file = gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
+    return io.TextIOWrapper(file, newline="", encoding="utf-8-sig")
 
 
 def _lines(path: Path, file: io.TextIOWrapper) -> Iterator[str]:
@@ -95,10 +92,8 @@ def _read_parquet(path: Path) -> Table:
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
-        raise ImportError(
-            "Parquet files need pyarrow; install it with: pip install 'mufield[parquet]', or "
-            "write the episode as CSV"
-        ) from error
+        remedy = "install it with: pip install 'mufield[parquet]', or write CSV"
+        raise ImportError(f"Parquet files need pyarrow; {remedy}") from error
     try:
         with parquet.ParquetFile(path) as file:
             known, rows = file.schema_arrow, file.metadata.num_rows

@@ -64,11 +64,8 @@ class Table:
         wanted = list(names)
         missing = [name for name in wanted if name not in self.columns]
         if missing:
-            raise UserError(
-                f"{self.path}: expected the columns {', '.join(wanted)}, but "
-                f"{', '.join(missing)} is missing among {', '.join(self.columns)}; "
-                "rename or add them"
-            )
+            what = f"{', '.join(missing)} is missing among {', '.join(self.columns)}; add it"
+            raise UserError(f"{self.path}: expected the columns {', '.join(wanted)}, but {what}")
         if len(self) == 0:
             raise UserError(f"{self.path}: expected at least one row, got none; check the file")
 

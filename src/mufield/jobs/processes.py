@@ -112,10 +112,7 @@ def make_pool(on: str = "local", workers: int | None = None, cores: int = 1) -> 
         raise UserError(f"expected at least one worker on {on}, got 0; leave out --workers")
     host, _, port = on.removeprefix("ray://").rpartition(":")
     if on != "ray" and not (host and port.isdecimal()):
-        raise UserError(
-            f"jobs can be computed on local, ray, ray://HOST:PORT or HOST:PORT, got {on!r}; "
-            "name one of these"
-        )
+        raise UserError(f"expected local, ray, ray://HOST:PORT or HOST:PORT, got {on!r}")
     from .cluster import RayWorkers
 
     return RayWorkers(None if on == "ray" else on, workers, cores)

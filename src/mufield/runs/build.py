@@ -39,6 +39,8 @@ WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
     "prior": {"structured": Structured, "control affine": ControlAffine, "additive": Additive},
     "beta": {"theory": TheoryBeta},
+    "model": {"gp": GaussianProcess, "ensemble": DeepEnsemble, "counts": DirichletCounts},
+    "optimism": {k.__name__.lower(): k for k in (Hallucinated, Bonus, Thompson, Greedy)},
 }
 """Settings whose values are objects in Python. In a configuration a word stands for an object with
 its defaults, a table for one with other settings: ``mu = {name = "pooled", cells = 6}``."""
@@ -132,13 +134,9 @@ def problem_of(known: SystemOrProblem) -> Problem:
 
 
 def _family(config: RunConfig) -> AbstractModelFamily:
-    models: dict[str, type[AbstractModelFamily]] = {
-        "gp": GaussianProcess,
-        "ensemble": DeepEnsemble,
-        "counts": DirichletCounts,
-    }
     assert config.model is not None  # `resolve` has chosen one
-    return _make(models[config.model], config.model_options, f"the model {config.model!r}")
+    kind: type[AbstractModelFamily] = WORDS["model"][config.model]
+    return _make(kind, config.model_options, f"the model {config.model!r}")
 
 
 def _reward_family(
@@ -170,15 +168,9 @@ def _planner(config: RunConfig) -> AbstractPlanner:
 
 
 def _optimism(config: RunConfig, name: OptimismName | None) -> AbstractOptimism | None:
-    optimism: dict[str, type[AbstractOptimism]] = {
-        "hallucinated": Hallucinated,
-        "bonus": Bonus,
-        "thompson": Thompson,
-        "greedy": Greedy,
-    }
     if name is None:
         return None
-    kind = optimism[name]
+    kind: type[AbstractOptimism] = WORDS["optimism"][name]
     scaled = config.scale is not None and issubclass(kind, Hallucinated | Bonus)
     return kind(config.scale) if scaled else kind()
 
@@ -187,10 +179,7 @@ def _pessimism(config: RunConfig, problem: Problem) -> ModelSamples | None:
     if problem.constraints is not None:
         return ModelSamples(draws=0) if config.pessimism == "none" else ModelSamples()
     if config.pessimism != "samples":
-        raise UserError(
-            f"{config.environment!r} has no constraints, so there is nothing to be "
-            "pessimistic about; leave out pessimism"
-        )
+        raise UserError(f"{config.environment!r} has no constraints; leave out pessimism")
     return None
 
 

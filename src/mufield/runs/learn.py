@@ -28,10 +28,9 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
     setup = build(full)
     if simulated and setup.system is None:
+        begin = f"mufield new {config.environment} --out {directory}"
         raise UserError(
-            f"{config.environment!r} is a problem without a simulator, which cannot be trained "
-            f"here; begin with `mufield new {config.environment} --out {directory}`, then ask and "
-            "tell"
+            f"{config.environment!r} has no simulator; begin with `{begin}`, then ask and tell"
         )
     RunStore.create(directory, setup.config, import_users(full.imports))
     return setup
@@ -49,8 +48,7 @@ def check_settings(directory: Path, config: RunConfig, imports: str | None = Non
         if name not in ("imports", "episodes") and wanted[name] != value:
             raise UserError(
                 f"{directory} holds a run with other settings: {name} is {value!r} there, got "
-                f"{wanted[name]!r}; leave the setting out to go on with the run, or choose another "
-                "directory"
+                f"{wanted[name]!r}; leave it out to go on, or choose another directory"
             )
 
 

@@ -138,8 +138,8 @@ class Session:
         if found is None:
             if not len(self.data) and not self.store.logs:
                 raise UserError(
-                    f"the run {self.store.directory} has no data yet that could make a policy the "
-                    "best; tell it an episode first, `mufield ask` plans one, or a log"
+                    f"the run {self.store.directory} has no data yet; tell it an episode first, "
+                    "`mufield ask` plans one, or a log"
                 )
             best_run: tuple[Profile, float | None] | None = None
             if self.store.episodes:
@@ -205,10 +205,8 @@ class Session:
         known: Any = {"earlier": self.store.earned, "reference": config.reference}
         metrics = measure(self.state, plan, episode, greedy=greedy, notes=notes, **known)
         if not math.isfinite(metrics.value):
-            raise UserError(
-                f"expected rewards whose sum is a number, got J = {metrics.value}; tell them in "
-                "larger units"
-            )
+            what = f"expected rewards whose sum is a number, got J = {metrics.value}"
+            raise UserError(f"{what}; tell them in larger units")
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self.reread()
         return metrics

@@ -244,10 +244,8 @@ def check_vacant(directory: Path) -> None:
     others = [name for name in found if not name.endswith(".tmp")]
     others += [part for part in LAYOUT.parts if disk.names(directory / part)]
     if others:
-        raise UserError(
-            f"expected a new or empty directory for the run, but {directory} holds {others[0]}; "
-            "choose another"
-        )
+        what = f"{directory} holds {others[0]}"
+        raise UserError(f"expected a new or empty directory for the run, but {what}")
 
 
 def _policy_bytes(plan: Record, who: str = "policy") -> bytes:

@@ -77,10 +77,7 @@ def draw_arrows(
 ) -> None:
     """Draws the mean actions of cells with mass; one of size ``unit`` is as long as a cell."""
     if arrows.shape != (grid.n_cells, 2):
-        raise UserError(
-            f"arrows must have the shape {(grid.n_cells, 2)}, one for each free cell, "
-            f"got {arrows.shape}"
-        )
+        raise UserError(f"arrows must have the shape {(grid.n_cells, 2)}, got {arrows.shape}")
     lengths = np.linalg.norm(arrows, axis=1)
     unit = unit or float(lengths.max())
     # Arrows along a panel of normal width; finer grids show those of some cells only.

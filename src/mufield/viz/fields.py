@@ -60,10 +60,7 @@ def as_flows(
     for flow in named:
         shape = np.shape(flow.masses)
         if len(shape) != 2 or shape[0] == 0 or shape[1] != grid.n_cells:
-            raise UserError(
-                "masses must have the shape (steps, cells) with at least one step and "
-                f"{grid.n_cells} free cells, got {shape}"
-            )
+            raise UserError(f"expected masses (steps, {grid.n_cells} free cells), got {shape}")
     if any(len(first.masses) != len(second.masses) for first, second in pairwise(named)):
         lengths = {flow.title: len(flow.masses) for flow in named}
         raise UserError(f"flows in one picture share their steps, but their lengths are {lengths}")
@@ -113,10 +110,7 @@ def draw_field(
             "walls=grid.walls[:, :, k]) with plane.from_array(grid.to_array(mass)[:, :, k])"
         )
     if values.shape != (grid.n_cells,):
-        raise UserError(
-            f"mass must have one entry for each of the {grid.n_cells} free cells, "
-            f"got the shape {values.shape}"
-        )
+        raise UserError(f"expected masses of {grid.n_cells} free cells, got {values.shape}")
     norm = norm or norm_of(grid, float(values.max()))
     if arrows is not None and grid.dim == 1:
         raise UserError("arrows are drawn on grids of 2 dimensions only; leave them out")

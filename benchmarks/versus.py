@@ -21,7 +21,7 @@ MOST = 1.05
 """Greatest ratio of this tree's time to the other's."""
 
 START = """
-import sys, time
+import inspect, sys, time
 import jax, jax.numpy as jnp, numpy as np, equinox as eqx
 import mufield as mf
 
@@ -56,7 +56,8 @@ least(lambda: [jax.block_until_ready(value(raw)) for _ in range(50)], 7)
     "a million cells": """
 grid = mf.Grid.box(0.0, 1000.0, (1000, 1000))
 start = jnp.full(grid.n_cells, 1e-6)
-problem = mf.Problem(space=grid, actions=mf.Box(-1.0, 1.0, 2), horizon=3, noise=0.25, max_move=1.0,
+space = {"space" if "space" in inspect.signature(mf.Problem).parameters else "grid": grid}
+problem = mf.Problem(**space, actions=mf.Box(-1.0, 1.0, 2), horizon=3, noise=0.25, max_move=1.0,
     initial=start, reward=lambda s, a, mu: -mu.here)
 flow = mf.Flow(problem)
 value = jax.jit(jax.value_and_grad(lambda k: flow.value(

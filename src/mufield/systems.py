@@ -99,8 +99,7 @@ class SimulatedSystem(AbstractSimulation):
         motion = check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
-        true = with_true_shocks(with_true_reward(problem, reward), shocks)
-        self._flow = Flow(true)
+        self._flow = Flow(true_problem(problem, reward, shocks))
 
     def reveal(self) -> tuple[Flow, Motion]:
         """The flow with the true reward, and the true motion, to evaluate learners and for tests.
@@ -145,8 +144,22 @@ class SimulatedSystem(AbstractSimulation):
         return rollout
 
 
-def with_true_shocks(problem: Problem, shocks: Shocks | None) -> Problem:
-    """The problem with the true probabilities of its shocks; raises if there are two or none."""
+def true_problem(problem: Problem, reward: Reward | None, shocks: Shocks | None) -> Problem:
+    """The problem with what it hides: its reward, or the probabilities of its shocks.
+
+    Raises if something is given that it does not hide, or the other way round.
+    """
+    if problem.hides_reward == (reward is None):
+        raise UserError(
+            "the problem hides its reward, so the system needs the true one: pass reward=..."
+            if reward is None
+            else "the problem's reward is known; leave out the system's, or hide the problem's "
+            "with reward=None"
+        )
+    if reward is not None:
+        reward = problem.rewarding(reward)
+        problem.check_function(reward, "the reward")
+        problem = problem.replace(reward=reward)
     if problem.shocks is None or problem.shocks.known:
         if shocks is not None:
             raise UserError("the problem has no unknown shocks; leave out those of the system")
@@ -165,25 +178,6 @@ def draw_path(problem: Problem, key: Key) -> Path:
 
 
 _draw_path = eqx.filter_jit(Shocks.draw)
-
-
-def with_true_reward(problem: Problem, reward: Reward | None) -> Problem:
-    """The problem with its true reward, which is ``reward`` if the problem hides it.
-
-    Raises if there are two rewards or none.
-    """
-    if problem.hides_reward == (reward is None):
-        raise UserError(
-            "the problem hides its reward, so the system needs the true one: pass reward=..."
-            if reward is None
-            else "the problem's reward is known; leave out the system's, or hide the problem's "
-            "with reward=None"
-        )
-    if reward is None:
-        return problem
-    reward = problem.rewarding(reward)
-    problem.check_function(reward, "the reward")
-    return problem.replace(reward=reward)
 
 
 @eqx.filter_jit

@@ -96,9 +96,9 @@ def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
     weights, _ = weights_of(problem, own, random)
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
     sure = problem.margins(episode(flow, found[0].models[0], weights))
-    np.testing.assert_allclose(found[0].least(weights), sure, atol=1e-5)
-    assert float(jnp.min(found[1].least(weights) - sure)) < -1e-4
-    assert float(jnp.max(found[1].least(weights) - sure)) <= 1e-6
+    np.testing.assert_allclose(found[0].planned(weights), sure, atol=1e-5)
+    assert float(jnp.min(found[1].planned(weights) - sure)) < -1e-4
+    assert float(jnp.max(found[1].planned(weights) - sure)) <= 1e-6
 
 
 def test_weights_on_moves_are_those_of_the_nearest_actions():
@@ -156,10 +156,10 @@ def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):
     still = jnp.zeros_like(bold.weights).at[..., 4].set(1.0)
     outcomes = sampled(MOVES.bank.kernels[0, :, 0])
     found = outcomes.mixed(bold.weights, still)
-    assert float(jnp.min(outcomes.least(bold.weights))) < 0
+    assert float(jnp.min(outcomes.planned(bold.weights))) < 0
     assert 0 < float(found.share) < 1
     assert float(jnp.min(found.margins)) >= 0
-    np.testing.assert_allclose(found.margins, outcomes.least(found.weights), atol=1e-6)
+    np.testing.assert_allclose(found.margins, outcomes.planned(found.weights), atol=1e-6)
     again = outcomes.mixed(found.weights, still)
     assert float(again.share) == 1.0
     # What was run and kept the limit is a better company than rest.
@@ -299,7 +299,7 @@ def test_margins_during_the_ascent_are_of_the_moves_that_each_node_has():
     samples = Outcomes(flow, moves, listed.bank.kernels[0, :, 0][None], None)
 
     def least(weights):
-        margins = samples.least(weights)
+        margins = samples.planned(weights)
         planned = problem.margins(
             regular_moves(flow, motion, problem.actions).rollout(weights).mass
         )

@@ -37,11 +37,11 @@ class ConstraintRule(eqx.Module):
         growth: Factor on rho at an update where the relative violation is above a threshold.
         threshold_decay: Factor on that threshold at every update; it begins at 1.
         threshold_floor: Its least value.
-        reference: rho is divided by the greatest violation so far, clipped to [least, reference],
+        reference: rho is divided by the greatest violation so far, from `reference_floor` to this,
             relative to this: constraints that can be violated only slightly get a larger rho. The
             entropy can miss 95% of its greatest value by a twentieth at most, where doors can be
             overcrowded many times.
-        least: See `reference`.
+        reference_floor: See `reference`.
         polish_sweeps: Number of polishing sweeps.
         polish_share: Share of a learner's sweeps that polish.
         polish_weight: Factor on rho in them.
@@ -55,7 +55,7 @@ class ConstraintRule(eqx.Module):
     threshold_decay: float = 0.65
     threshold_floor: float = 0.008
     reference: float = 0.6
-    least: float = 0.03
+    reference_floor: float = 0.03
     polish_sweeps: int = 20
     polish_share: float = 0.25
     polish_weight: float = 10.0
@@ -140,7 +140,7 @@ class AugmentedLagrangian(eqx.Module):
     def violation_scale(self) -> Scalar:
         """A large violation of these constraints, as a share of them."""
         rule = self.rule
-        found = jnp.clip(self.greatest, rule.least, rule.reference) / rule.reference
+        found = jnp.clip(self.greatest, rule.reference_floor, rule.reference) / rule.reference
         return jnp.where(self.greatest > 0, found, 1.0)
 
     def merit(self, value: Scalar, penalty: Penalty) -> Scalar:
@@ -148,23 +148,16 @@ class AugmentedLagrangian(eqx.Module):
         violations = jnp.maximum(-penalty.slack, 0.0)
         return value - (2 * jnp.max(penalty.multipliers) + self.weight) * jnp.sum(violations)
 
-    def __call__(self, mass: Masses) -> Penalty:
-        """What the augmented Lagrangian adds to J of an episode."""
-        return self._penalty(mass, augmented=True)
-
-    def linear(self, mass: Masses) -> Penalty:
-        """What the plain Lagrangian adds, with the multipliers as they are."""
-        return self._penalty(mass, augmented=False)
-
-    def _penalty(self, mass: Masses, augmented: bool) -> Penalty:
+    def __call__(self, mass: Masses, *, augmented: bool = True) -> Penalty:
+        """What it adds to J of an episode; or the plain Lagrangian, with the multipliers as are."""
         rho = self.weight / self.violation_scale
 
-        def one(after: Mass, held: Array, lam: Array, least: Array) -> tuple[Scalar, Any]:
+        def one(after: Mass, held: Array, lam: Array, margin: Array) -> tuple[Scalar, Any]:
             raw = self.constraints(after)
             if not augmented:
                 new = jnp.where(held, lam, 0.0)
                 return jnp.vdot(new, raw), (raw, new)
-            new = jnp.where(held, jnp.maximum(lam - rho * (raw - least), 0.0), 0.0)
+            new = jnp.where(held, jnp.maximum(lam - rho * (raw - margin), 0.0), 0.0)
             paid = jnp.sum(jnp.where(held, lam**2, 0.0) - new**2) / (2 * rho)
             return paid, (raw, new)
 

@@ -80,7 +80,7 @@ class Outcomes(eqx.Module):
         relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up
             to this factor more, after the first episode; otherwise no plan would ever be run.
         trials: Shares of a plan that are tried in a mixture with a safe policy.
-        reach: Each trial is at this share of the predicted boundary.
+        boundary_share: Each trial is at this share of the predicted boundary.
     """
 
     flow: Flow
@@ -90,7 +90,7 @@ class Outcomes(eqx.Module):
     displacements: Callable[[Array, Step], Array] | None = None
     relaxation: float = eqx.field(static=True, default=1.5)
     trials: int = eqx.field(static=True, default=3)
-    reach: float = eqx.field(static=True, default=0.95)
+    boundary_share: float = eqx.field(static=True, default=0.95)
 
     def after(self, mass: Masses, actions: Array, weights: Weights) -> "Outcomes":
         """The outcomes, corrected by the models' errors on an episode.
@@ -126,27 +126,27 @@ class Outcomes(eqx.Module):
         """The population under the mean model."""
         return episode(self.flow, self.models[0], weights)
 
-    def least(self, weights: Weights) -> Margins:
-        """The least margins of the models that plans are made for."""
-        return self._worst(weights, 1 + len(self.models) // 2)
+    def planned(self, weights: Weights) -> Margins:
+        """The least margins in the models that plans are made for."""
+        return self._worst(weights, self.models[: 1 + len(self.models) // 2])
 
     def checked(self, weights: Weights) -> Margins:
-        """The least margins of all models."""
-        return self._worst(weights, len(self.models))
+        """The least margins in all models."""
+        return self._worst(weights, self.models)
 
     def checked_table(self, table: TablePolicy) -> Margins:
         """The same of a table with actions of its own for each step and cell."""
-        return self._worst(table.weights, len(self.models), self._models_at(table.actions))
+        return self._worst(table.weights, self._models_at(table.actions))
 
-    def _worst(self, weights: Weights, count: int, models: Array | None = None) -> Margins:
+    def _worst(self, weights: Weights, models: Array) -> Margins:
         def one(model: Array) -> Margins:
             return self.flow.problem.margins(episode(self.flow, model, weights))
 
-        found = jax.lax.map(one, (self.models if models is None else models)[:count])
+        found = jax.lax.map(one, models)
         least = jnp.min(found, axis=0)
         if self.errors is None:
             return least
-        return jnp.maximum(least, jnp.min(found - self.errors[:count], axis=0))
+        return jnp.maximum(least, jnp.min(found - self.errors[: len(found)], axis=0))
 
     def mixed(
         self,
@@ -194,8 +194,8 @@ class Outcomes(eqx.Module):
                 # Constraints are concave, so that less than the straight line between is on the
                 # safe side; a little less than that, because samples differ in who is who.
                 ratio = (margins - allowed) / (margins - violated)
-                reach = jnp.where(violated < allowed, ratio, 1.0)
-                share = low + (high - low) * self.reach * jnp.clip(jnp.min(reach), 0.0, 1.0)
+                crossing = jnp.clip(jnp.min(jnp.where(violated < allowed, ratio, 1.0)), 0.0, 1.0)
+                share = low + (high - low) * self.boundary_share * crossing
                 found = self.checked(mixture(share))
                 better = jnp.min(found) >= allowed
                 yes, no = (share, found, high, violated), (low, margins, share, found)

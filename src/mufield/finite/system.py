@@ -29,8 +29,7 @@ from ..systems import (
     AbstractSimulation,
     SimulatedSystem,
     draw_path,
-    with_true_reward,
-    with_true_shocks,
+    true_problem,
 )
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
@@ -107,7 +106,7 @@ class FiniteSystem(AbstractSimulation):
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
-        self._true_problem = with_true_shocks(with_true_reward(problem, reward), shocks)
+        self._true_problem = true_problem(problem, reward, shocks)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":

@@ -143,16 +143,15 @@ class MoveFlow(eqx.Module):
         shape = (self.flow.problem.horizon, *self.actions.shape[-3:-1])
         return jnp.full(shape, 1.0 / shape[-1], dtype=self.actions.dtype)
 
-    def profile(self, weights: Weights) -> Profile:
-        """The policy profile with these weights; of a stationary problem that of its first step."""
-        return self._profile(self.actions, weights)
+    def profile(self, weights: Weights, own_axes: int | None = None) -> Profile:
+        """The policy profile with these weights; of a stationary problem that of its first step.
 
-    def own_profile(self, weights: Weights, action_dim: int) -> Profile:
-        """The profile of agents' own actions, whatever the control; weights are of groups."""
-        return self._profile(self.actions[:, :: self.group, :action_dim], weights)
-
-    def _profile(self, actions: Array, weights: Weights) -> Profile:
-        problem = self.flow.problem
+        With ``own_axes``, the axes of agents' own actions, weights are of groups, and the profile
+        is of these actions without controls.
+        """
+        problem, actions = self.flow.problem, self.actions
+        if own_axes is not None:
+            actions = actions[..., :: self.group, :own_axes]
         if self.shared:
             table = TablePolicy.mixing(actions[0], weights, problem.grid)
         else:

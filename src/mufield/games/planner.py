@@ -53,7 +53,7 @@ class EquilibriumPlanner(AbstractPlanner):
         own = weights.reshape(*weights.shape[:2], -1, moves.group).sum(axis=-1)
         mass = response.rollout.mass
         return Plan(
-            profile=moves.own_profile(own, actions.dim),
+            profile=moves.profile(own, actions.dim),
             memory=None,
             value=response.rollout.value,
             mass=mass,

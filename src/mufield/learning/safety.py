@@ -117,7 +117,7 @@ class Safety(eqx.Module):
                 outcomes = outcomes.after(mass, run.actions, run.weights)
             else:
                 outcomes = outcomes.after(mass, moves, last)
-        found = plan(outcomes.least)
+        found = plan(outcomes.planned)
         planned, rounded = weights_of(problem, moves, found.profile, found.mass[:-1])
         safe, _ = weights_of(problem, moves, self.policy)
         mixture = outcomes.mixed(planned, safe, last, rounded)

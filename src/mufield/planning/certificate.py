@@ -223,7 +223,7 @@ def _certify(
     """
     flow = others.flow
     rollout = flow.rollout(profile, others.motion)
-    penalty = None if lagrangian is None else lagrangian.linear(rollout.mass)
+    penalty = None if lagrangian is None else lagrangian(rollout.mass, augmented=False)
     slopes = None if penalty is None else penalty.slopes
     gap = plan_derivatives(others, profile, rollout.mass, slopes=slopes).gap
     if penalty is None:

@@ -75,7 +75,7 @@ class MirrorPlanner(AbstractPlanner):
         state, gain = ascent.ascend(moves, least)
         weights = own_weights(moves, state)
         coarse = Plan(
-            profile=moves.own_profile(weights, dim),
+            profile=moves.profile(weights, dim),
             memory=None,
             value=jnp.where(jnp.isfinite(state.planned), state.value, jnp.nan),
             mass=state.sweep.rollout.mass,

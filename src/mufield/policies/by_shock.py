@@ -17,17 +17,10 @@ from ..space.measure import MeanField
 from .base import AbstractPolicy, ActionLaw, Profile
 
 
-class ByShock(AbstractPolicy):
-    """One policy for each shock, or for each sequence of the last shocks.
+class _AroundPolicy(AbstractPolicy):
+    """What holds of the policy inside holds of the policy around it."""
 
-    Attributes:
-        policy: The policies: each array has an axis for them, after that of the steps.
-        memory: How many of the last shocks are seen: 1 for the present one. Their numbers are the
-            digits of the policy's number, that of the present one is the last.
-    """
-
-    policy: AbstractPolicy
-    memory: int = eqx.field(static=True, default=1)
+    policy: eqx.AbstractVar[AbstractPolicy]
 
     @property
     def sees_mu(self) -> bool:
@@ -40,8 +33,21 @@ class ByShock(AbstractPolicy):
         return self.policy.by_cell
 
     def check(self, grid: Grid, actions: Box | MoveSet) -> None:
-        """Raises if the policies were made for another space or other actions."""
+        """Raises if the policy was made for another space or other actions."""
         self.policy.check(grid, actions)
+
+
+class ByShock(_AroundPolicy):
+    """One policy for each shock, or for each sequence of the last shocks.
+
+    Attributes:
+        policy: The policies: each array has an axis for them, after that of the steps.
+        memory: How many of the last shocks are seen: 1 for the present one. Their numbers are the
+            digits of the policy's number, that of the present one is the last.
+    """
+
+    policy: AbstractPolicy
+    memory: int = eqx.field(static=True, default=1)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """Raises: `profile_on_path` chooses the policies of the shocks first."""
@@ -55,23 +61,12 @@ class ByShock(AbstractPolicy):
         return self.law(mass, None)  # type: ignore[arg-type]
 
 
-class _OnPath(AbstractPolicy):
+class _OnPath(_AroundPolicy):
     """A policy that reads ``mu.shock``, or none of it, on a path."""
 
     policy: AbstractPolicy
     values: Array | None = None
     path: Path | None = None
-
-    @property
-    def sees_mu(self) -> bool:
-        return self.policy.sees_mu
-
-    @property
-    def by_cell(self) -> bool:
-        return self.policy.by_cell
-
-    def check(self, grid: Grid, actions: Box | MoveSet) -> None:
-        self.policy.check(grid, actions)
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         assert self.values is not None

@@ -39,7 +39,6 @@ from mufield.runs.overview import summarise
 from mufield.runs.session import Session
 from mufield.runs.store import RunStore
 from mufield.runs.surroundings import changes_since
-from mufield.runs.tell import tell_log
 
 SECONDS = 10
 """What a loader may take at most; one that waits for a pipe would take for ever."""
@@ -142,7 +141,7 @@ class Originals:
         past = setup.system.run(mf.random_policy(setup.problem), jax.random.key(0), agents=2)
         with RunStore.writing(self.run) as store:
             session = Session(store, setup)
-            tell_log(session, fleet.write(self.place / "past.csv", fleet.rows_of(past)))
+            session.tell_log(fleet.write(self.place / "past.csv", fleet.rows_of(past)))
             session.step()
             session.ask()
             session.replan(mf.uniform(setup.problem.grid), 1)

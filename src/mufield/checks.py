@@ -31,10 +31,7 @@ def _at_index(index: tuple[int, ...]) -> str:
 
 
 def fail_where(
-    bad: Any,
-    message: Callable[[tuple[int, ...]], str],
-    remedy: str = "",
-    place: Place = _at_index,
+    bad: Any, message: Callable[[tuple[int, ...]], str], remedy: str = "", place: Place = _at_index
 ) -> None:
     """Raises if any entry is bad; ``message`` is for the index of the first."""
     if np.any(bad):

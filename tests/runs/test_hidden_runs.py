@@ -21,7 +21,6 @@ from mufield.runs.files import RunFiles
 from mufield.runs.learn import learn_run, new_run
 from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
-from mufield.runs.tell import tell_episode
 
 pytestmark = pytest.mark.slow
 
@@ -123,9 +122,9 @@ def test_a_file_without_rewards_is_refused_and_changes_nothing(setup, rows, tmp_
     with open_run(tmp_path / "run", setup) as session:
         session.ask()
         with pytest.raises(ValueError, match=r"e.csv: the column reward is missing; the problem"):
-            tell_episode(session, write(tmp_path / "e.csv", bare))
+            session.tell_file(write(tmp_path / "e.csv", bare))
         assert session.store.episodes == 0
-        tell_episode(session, write(tmp_path / "e.csv", rows), agents=["1", "3"])
+        session.tell_file(write(tmp_path / "e.csv", rows), agents=["1", "3"])
         earned = session.store.records[0].arrays["earned"]
         assert session.data.earned.tolist() == earned.reshape(-1).tolist()
         by_agent = [[row["reward"] for row in rows if row["agent"] == i] for i in (1, 3)]

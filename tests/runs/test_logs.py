@@ -16,7 +16,6 @@ from mufield.runs.files import RunFiles
 from mufield.runs.history import history_of
 from mufield.runs.learn import learn_run
 from mufield.runs.session import open_run
-from mufield.runs.tell import tell_log
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +30,7 @@ def log_files(small, tmp_path_factory):
 
 def tell(directory, small, path, **more):
     with open_run(directory, small) as session:
-        return tell_log(session, path, **more)
+        return session.tell_log(path, **more)
 
 
 def learn(directory, small, log_files):

@@ -127,10 +127,8 @@ class Tell(OfRun):
             "repeated": self.repeated,
         }
         with self.session("checking") as session:
-            from ..runs.tell import tell_episode, tell_log
-
             if self.log is not None:
-                told = tell_log(session, self.log, **given)
+                told = session.tell_log(self.log, **given)
                 return Answer(
                     {
                         "log": len(session.store.logs),
@@ -141,6 +139,6 @@ class Tell(OfRun):
                     }
                 )
             assert self.file is not None
-            tell_episode(session, self.file, **given)
+            session.tell_file(self.file, **given)
             rows = session.store.rows
         return replace(metrics_answer(rows, self.run), document=rows[-1])

@@ -237,12 +237,8 @@ def contender(name: str) -> Callable[[OwnFunction], OwnFunction]:
     return register
 
 
-def enter(names: Sequence[str]) -> list[Contender]:
-    """The contenders of these names, which may name a family of models: ``m3ucrl:ensemble``."""
-    return [_enter(name) for name in names]
-
-
-def _enter(name: str) -> Contender:
+def enter(name: str) -> Contender:
+    """The contender of a name, which may name a family of models: ``m3ucrl:ensemble``."""
     own, _, family = name.partition(":")
     if own not in CONTENDERS:
         raise UserError(f"no contender is named {own!r}; there are {', '.join(CONTENDERS)}")

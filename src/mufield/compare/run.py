@@ -38,7 +38,7 @@ def compare(
         with tempfile.TemporaryDirectory() as kept_for_now:
             return compare(config, Path(kept_for_now), pool=pool, progress=progress, say=say)
     store, arena = JobStore(directory), Arena(config)
-    jobs = [(each, each.jobs(arena)) for each in enter(config.contenders)]
+    jobs = [(each, each.jobs(arena)) for each in map(enter, config.contenders)]
     wanted = [job for _, own in jobs for job in own]
     with store.writing():
         ended = compute_missing(wanted, store, pool or SameProcess(), progress=progress, say=say)

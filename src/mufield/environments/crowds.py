@@ -31,10 +31,7 @@ def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False)
             and the uniform policy then earns its 27.21585.
     """
     ring = np.arange(places)
-    nodes = Nodes(
-        places,
-        successors=np.stack([(ring + d) % places for d in range(-2, 3)], axis=1),
-    )
+    nodes = Nodes(places, successors=np.stack([(ring + d) % places for d in range(-2, 3)], axis=1))
     table = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]]) / 3
 
     near = 1 - np.abs(ring - places // 2) / (places // 2)

@@ -66,11 +66,7 @@ def margin_figures(margins: Any, tolerance: float = 1e-6) -> dict[str, float]:
 
 
 def with_chance(
-    plan: BestPlan,
-    problem: Problem,
-    learner: M3UCRL,
-    state: LearnerState,
-    size: int,
+    plan: BestPlan, problem: Problem, learner: M3UCRL, state: LearnerState, size: int
 ) -> BestPlan:
     r"""The plan with what ``size`` agents can expect of one episode in place of the limit.
 

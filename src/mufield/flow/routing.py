@@ -32,11 +32,7 @@ class Ellpack(eqx.Module):
 
     @classmethod
     def build(
-        cls,
-        owners: Int[np.ndarray, "links"],
-        members: Int[np.ndarray, "links"],
-        n: int,
-        pad: int,
+        cls, owners: Int[np.ndarray, "links"], members: Int[np.ndarray, "links"], n: int, pad: int
     ) -> "Ellpack":
         """Lists the members of ``n`` owners; short rows are filled with ``pad``."""
         if np.any(owners[1:] < owners[:-1]):

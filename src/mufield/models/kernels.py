@@ -250,6 +250,7 @@ class Additive(AbstractPrior):
         return Sum(kernel, Select(Linear(1.0, 1.0), of_mu)) if of_mu else kernel
 
 
+@jax.jit  # traced once, not for each part of each kernel
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
     most_unrolled = 16
     if x.shape[0] > most_unrolled:

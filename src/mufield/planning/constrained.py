@@ -17,10 +17,7 @@ from .planner import LeastMargins
 
 
 def constrained_ascent(
-    moves: MoveFlow,
-    state: MirrorState,
-    sweeps: int,
-    least: LeastMargins | None,
+    moves: MoveFlow, state: MirrorState, sweeps: int, least: LeastMargins | None
 ) -> MirrorState:
     """An ascent of so many sweeps that ends inside the constraints; may be compiled.
 

@@ -161,12 +161,7 @@ class GradientPlanner(AbstractPlanner):
 
 
 def table_start(
-    flow: Flow,
-    actions: Box,
-    moves: MoveFlow,
-    *,
-    sweeps: int,
-    least: LeastMargins | None = None,
+    flow: Flow, actions: Box, moves: MoveFlow, *, sweeps: int, least: LeastMargins | None = None
 ) -> tuple[Profile, AugmentedLagrangian | None]:
     """A table of the mean actions that mirror ascent finds, and the multipliers of constraints."""
     state, _ = MirrorAscent(sweeps, bound=False).ascend(moves, least)

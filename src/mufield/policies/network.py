@@ -115,12 +115,7 @@ class NetworkPolicy(AbstractPolicy):
 
 
 def network_profile(
-    problem: Problem,
-    key: Key,
-    *,
-    width: int = 32,
-    depth: int = 2,
-    mu: AbstractEncoder = Unseen(),
+    problem: Problem, key: Key, *, width: int = 32, depth: int = 2, mu: AbstractEncoder = Unseen()
 ) -> Profile:
     """One network for each step, with random weights.
 

@@ -74,9 +74,7 @@ class RunReader:
 
     def document(self) -> dict[str, Any]:
         """The run without its flows."""
-        found: dict[str, Any] = {"name": self.name, "directory": str(self.directory)}
-        found |= {"config": None, "versions": {}, "rows": [], "moves": [], "stamps": []}
-        found |= {"seconds": {}, "planned": False, "message": "", "told": False, "agents": None}
+        found = {"name": self.name, "directory": str(self.directory), **blank()}
         try:
             config = self._config()
             if config is None:
@@ -176,6 +174,13 @@ class RunReader:
                 return _line(error)
             self._read[number] = before
         return ""
+
+
+def blank(message: str = "") -> dict[str, Any]:
+    """What the page shows of a run of which nothing can be read, and why."""
+    found: dict[str, Any] = {"config": None, "versions": {}, "rows": [], "moves": [], "stamps": []}
+    found |= {"seconds": {}, "planned": False, "told": False, "agents": None}
+    return found | {"message": message}
 
 
 def make_readers(directories: Sequence[Path], imports: str | None = None) -> list[RunReader]:

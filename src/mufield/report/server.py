@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import UserError
-from .data import RunReader, make_readers, snapshot, to_json
+from .data import RunReader, blank, make_readers, snapshot, to_json
 from .page import build_page
 
 
@@ -97,9 +97,7 @@ def _unreadable(run: dict[str, Any], error: Exception) -> dict[str, Any]:
     try:
         to_json(run)
     except ValueError:
-        bare: dict[str, Any] = {"config": None, "versions": {}, "seconds": {}, "rows": []}
-        bare |= {"moves": [], "stamps": [], "message": f"The figures cannot be shown: {error}"}
-        return run | bare
+        return run | blank(f"The figures cannot be shown: {error}")
     return run
 
 

@@ -24,7 +24,9 @@ from ..errors import UserError
 from ..finite.populations import with_chance
 from ..io import disk
 from ..io.checks import Asked
-from ..io.sealed import digest
+from ..io.episode import read_episode
+from ..io.log import read_log
+from ..io.sealed import digest, file_digest
 from ..learning.best import BestPlan
 from ..learning.diagnostics import GreedyRun, measure
 from ..learning.metrics import EpisodeMetrics
@@ -33,7 +35,7 @@ from ..learning.state import LearnerState, Use
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from .build import Setup, build, build_problem, for_population
-from .history import history_of, observed_arrays, to_episode, to_transitions
+from .history import history_of, logged_arrays, observed_arrays, to_episode, to_transitions
 from .layout import Record
 from .store import RunStore
 
@@ -210,6 +212,28 @@ class Session:
         self.store.write_episode(episode, metrics, source or {"from": "simulator"})
         self.reread()
         return metrics
+
+    def tell_file(self, path: Path, *, repeated: bool = False, **given: Any) -> EpisodeMetrics:
+        """Tells an episode from a file; ``given`` is as of `read_episode`."""
+        notes: list[str] = []
+        episode = read_episode(path, self.asked(), notes=notes, **given)
+        source = {"file": path.name, "sha256": file_digest(path)}
+        return self.tell(episode, source=source, repeated=repeated, notes=notes)
+
+    def tell_log(self, path: Path, *, repeated: bool = False, **given: Any) -> Record:
+        """Tells transitions that belong to no episode from a file; ``given`` is as of `read_log`.
+
+        Raises, and changes nothing, if they cannot be right. Plans know them from the next on; one
+        that was asked for already stays as it is.
+        """
+        log = read_log(path, self.setup.problem, **given)
+        source = {"file": path.name, "sha256": file_digest(path), "notes": list(log.notes)}
+        if not repeated:
+            check_new("log", digest("", logged_arrays(log.data)), source, self.store.logs)
+        record = self.store.write_log(log.data, source)
+        if record["since"] == self.episode:
+            self.reread()
+        return record
 
     def reread(self) -> None:
         """Reads the data again, after more were written; the plan is forgotten."""

@@ -414,18 +414,18 @@ class History:
 
 
 def draw_histories(first, seconds, least=1):
-    """Lets histories happen for some seconds; yields the seed of each, its faults or violation.
+    """Lets histories happen for some processor seconds; yields each seed, and faults or violation.
 
     There are at least ``least`` of them, however slow the machine is.
     """
-    end = time.monotonic() + seconds
+    end = time.process_time() + seconds
     with surroundings():
         for seed in itertools.count(first):
             try:
                 yield seed, History(seed).run()
             except Violation as error:
                 yield seed, error
-            if time.monotonic() > end and seed - first + 1 >= least:
+            if time.process_time() > end and seed - first + 1 >= least:
                 return
 
 

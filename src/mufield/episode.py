@@ -64,6 +64,14 @@ class Episode(eqx.Module):
                 "an episode records the shock of each step, Episode(shocks=...), if and only if "
                 "the problem has shocks"
             )
+        if self.shocks is not None and problem.shocks is not None:
+            shocks, count = np.asarray(self.shocks), problem.shocks.count
+            known = shocks.dtype.kind in "iu" and shocks.shape == (steps,)
+            if not known or shocks.min() < 0 or shocks.max() >= count:
+                raise UserError(
+                    f"the episode's shocks must be {steps} whole numbers from 0 to {count - 1}, "
+                    f"got {self.shocks}"
+                )
         if problem.hides_reward and self.earned is None:
             raise UserError(
                 "the problem's reward is hidden, but the episode does not say what agents were "

@@ -34,14 +34,18 @@ class Ask(OfRun):
     step: Annotated[int | None, tyro.conf.arg(metavar="H")] = None
     """Number of the step that comes next in the episode, from 0; needs --start."""
 
+    shock: int | None = None
+    """With --step: the number of the present shock, if the problem has shocks, from 0."""
+
     options: dict[str, Any] = field(default_factory=dict)
     """With --step: options of the environment that are others for the rest of this episode, such as
     load=0.9 after vehicles were lost."""
 
     def __call__(self) -> Answer:
-        if self.step is None and self.options:
+        if self.step is None and (self.options or self.shock is not None):
             raise UserError(
-                "--options are for the rest of an episode; name its next step with --step"
+                "--options and --shock are for the rest of an episode; name its next step with "
+                "--step"
             )
         if self.step is not None and self.start is None:
             raise UserError(
@@ -56,7 +60,7 @@ class Ask(OfRun):
                 now, notes = read_positions(self.start, session.setup.problem)
                 print_notes(notes)
             if now is not None and self.step is not None:
-                plan = session.replan(now, self.step, self.options)
+                plan = session.replan(now, self.step, self.options, self.shock)
             else:
                 plan = session.ask(now)
             asked, value = session.asked(), float(plan.value)
@@ -94,6 +98,7 @@ class Tell(OfRun):
     carried (1 where a trip carried it off; not optional if the problem has trips);
     reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
     (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
+    shock (the number of its step's shock, from 0; not optional if the problem has shocks);
     run, episode and policy (as `mufield ask` prints them; compared). Agents may join, leave or miss
     rows."""
 

@@ -77,9 +77,9 @@ def with_chance(
     """
     episodes, level = 16, 0.95
     key = state.key_for(Use.DRAW)
-    forecast = Forecast(
-        learner.flow.of_problem(problem), state.model, state.reward_model, key[None]
-    )
+    problem = state.as_known(problem)
+    flow = learner.flow.of_problem(problem)
+    forecast = Forecast(flow, state.model, state.reward_model, key[None])
     flow, motion = forecast.imagine(Greedy(), key)
     hidden = flow.problem.reward if problem.hides_reward else None
     system = FiniteSystem(problem, motion, agents=size, reward=hidden)

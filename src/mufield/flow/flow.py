@@ -7,12 +7,13 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .. import _types
 from .._types import Mass, Scalar, Step
 from ..errors import UserError
 from ..policies.base import ActionLaw, checked_profile
+from ..policies.by_shock import profile_on_path
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
@@ -133,10 +134,13 @@ class Flow(eqx.Module):
         return self.rollout(policy, motion).value
 
     def mean_actions(
-        self, policy: Any, mass: _types.Masses
+        self, policy: Any, mass: _types.Masses, shocks: Int[Array, "steps"] | None = None
     ) -> Float[Array, "steps cells action_dim"]:
-        """Average action in every cell at each step, given the distributions of an episode."""
-        return checked_profile(policy, self.problem).laws(self.problem.grid, mass[:-1]).mean()
+        """Average action in every cell at each step, given an episode's distributions, shocks."""
+        profile = checked_profile(policy, self.problem)
+        if shocks is not None:
+            profile = profile_on_path(profile, self.problem.shocks, shocks)
+        return profile.laws(self.problem.grid, mass[:-1]).mean()
 
 
 def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:

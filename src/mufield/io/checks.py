@@ -82,6 +82,24 @@ def places_of(moves: ObservedMoves) -> Int[np.ndarray, "rows"]:
     return np.asarray(place)
 
 
+def shocks_of(moves: ObservedMoves) -> Int[np.ndarray, "steps"] | None:
+    """The number of the shock at each step, if the problem has shocks; raises unless it is told."""
+    table, shocks = moves.table, moves.problem.shocks
+    if shocks is None:
+        return None
+    table.require(["shock"])
+    step, given = table.integers("step"), table.integers("shock")
+    outside = (given < 0) | (given >= shocks.count)
+    table.refuse(outside, "shock", f"0 to {shocks.count - 1}", "count the shock's values from 0")
+    found = np.full(moves.problem.horizon, -1)
+    found[step] = given
+    remedy = "everybody sees the same shock"
+    table.refuse(given != found[step], "shock", "one number in all rows of a step", remedy)
+    if found.min() < 0:
+        raise UserError(f"{table.path}: no row says the shock of step {found.argmin()}; add one")
+    return found
+
+
 def check_present(
     table: Table, present: Bool[np.ndarray, "agents steps"], *, every_step: bool
 ) -> None:

@@ -27,6 +27,7 @@ from ..episode import Episode
 from ..flow.phi import integrated_reward
 from ..flow.rollout import end_reward
 from ..policies.base import Profile
+from ..policies.by_shock import profile_on_path
 from ..problem import Problem
 from ..space.measure import histogram, mean_field_at
 from . import checks
@@ -50,12 +51,15 @@ def read_episode(
     what can hardly be.
     """
     problem, notes = asked.problem, [] if notes is None else notes
-    grid, dtype = problem.grid, problem.initial.dtype
+    grid, dtype, profile = problem.grid, problem.initial.dtype, asked.profile
     moves = ObservedMoves(path, problem, episode=True)
     notes += moves.notes  # rows that were left out count as not seen
     table, who = moves.table, moves.who
     checks.check_answer(table, asked)
-    place = checks.places_of(moves)
+    place, shocks = checks.places_of(moves), checks.shocks_of(moves)
+    if shocks is not None:
+        profile = profile_on_path(profile, problem.shocks, jnp.asarray(shocks))
+        problem = problem.under_shock(jnp.append(shocks, shocks[-1]))
     tracked = moves.chosen(agents)
     start, end, done = moves.positions("state"), moves.positions("next"), moves.actions()
     check_actions(table.where, problem, done)
@@ -107,7 +111,7 @@ def read_episode(
             at_end = by_agent(table.numbers("end_reward"), 0.0)[:, -1:]
             rewards = jnp.append(rewards, jnp.asarray(_mean(at_end, present[:, -1:]), dtype=dtype))
     elif integrated:
-        rewards = integrated_rewards(problem, asked.profile, mass)
+        rewards = integrated_rewards(problem, profile, mass)
     else:
         counted = jnp.asarray(np.concatenate([present, present[:, -1:]], axis=1))
         inputs = (jnp.asarray(places), jnp.asarray(actions), counted)
@@ -127,6 +131,8 @@ def read_episode(
     if problem.trips is not None:
         observed["carried"] = by_agent(moves.carried, False)
     of_tracked = {name: jnp.asarray(array[tracked]) for name, array in observed.items()}
+    if shocks is not None:
+        of_tracked["shocks"] = jnp.asarray(shocks, jnp.int32)
     return Episode(mass=mass, rewards=rewards, **of_tracked)
 
 

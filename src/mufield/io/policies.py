@@ -23,9 +23,10 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
 from ..actions import Box
-from ..checks import distribution, finite
+from ..checks import distribution, finite, whole_number
 from ..errors import UserError
 from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
+from ..policies.by_shock import ByShock
 from ..policies.encoders import ENCODERS, position_size
 from ..policies.network import NetworkPolicy
 from ..policies.tables import TablePolicy
@@ -98,6 +99,9 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if isinstance(policy, Profile):
         whole, horizon, by_step = policy.join(policy.per_step), policy.horizon, policy.per_step
     words = {kind: word for word, kind in ENCODERS.items()}
+    leaves, memory = _leaves(whole), None
+    if isinstance(whole, ByShock):
+        memory, whole = whole.memory, whole.policy
     if isinstance(whole, NetworkPolicy) and type(whole.mu) in words:
         kind: dict[str, Any] = {
             "kind": "network",
@@ -126,7 +130,8 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             f"registered with @mf.policies.saved_as, got {type(whole).__name__}; code is never "
             "stored: register the class, or write what it does into a TablePolicy"
         )
-    arrays = {name: np.asarray(leaf, order="C") for name, leaf in _leaves(whole).items()}
+    kind |= {} if memory is None else {"shocks_seen": memory}
+    arrays = {name: np.asarray(leaf, order="C") for name, leaf in leaves.items()}
     return {"policy": kind, "horizon": horizon, "stacked": list(_leaves(by_step))}, arrays
 
 
@@ -162,8 +167,15 @@ def _build(
         raise UserError(f"expected {horizon} slices of arrays that differ from step to step")
     makers = {"table": _table, "network": _network, "own": _own}
     first = {name: each[0] if name in stacked else each for name, each in converted.items()}
+    seen = about.get("shocks_seen")
+    if seen is not None:
+        parts = {each.shape[0] for each in first.values()}
+        if not 0 <= whole_number(seen, "shocks_seen", 0) <= 64 or len(parts) != 1:
+            raise UserError(f"expected a policy for each of the last shocks, got {parts} of {seen}")
+        first = {name.removeprefix("policy."): each[0] for name, each in first.items()}
     one = makers[about["kind"]](about, first)  # constructors check the shapes of one step
     _check_shapes(one, {name: each.shape for name, each in first.items()})
+    one = one if seen is None else ByShock(one, seen)
     policy = tree_map_with_path(lambda path, _: converted[leaf_name(path)], one)
     profile: Profile | AbstractPolicy = policy
     if horizon is not None:
@@ -174,8 +186,9 @@ def _build(
         if array.dtype.name not in ("float32", "float64"):
             raise UserError(f"{name}: expected float32 or float64, got {array.dtype.name}")
         finite(array, name, "train the policy anew")
-    if isinstance(policy, TablePolicy):
-        distribution(arrays["weights"], "weights", "normalise the weights of each cell")
+    if about["kind"] == "table":
+        found = arrays["weights" if seen is None else "policy.weights"]
+        distribution(found, "weights", "normalise the weights of each cell")
     for name, found in plain(profile)[0].items():  # as text, in which true is not 1
         texts = [json.dumps(each, sort_keys=True) for each in (found, document[name])]
         if texts[0] != texts[1]:

@@ -54,6 +54,8 @@ def as_transitions(
         step: The number of each row's step, for models that look at ``mu.step``; by default 0.
         earned: What agents were paid (rows), if the problem's reward is hidden.
     """
+    if problem.shocks is not None:
+        raise UserError("rows of a log do not say the shocks of the problem; tell whole episodes")
     grid, dtype = problem.grid, problem.initial.dtype
     start = _matrix("states", states, grid.dim)
     count, columns = len(start), [""] * grid.dim

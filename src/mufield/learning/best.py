@@ -5,7 +5,8 @@ make most likely, and evaluates policies in models that are drawn from the poste
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -17,12 +18,13 @@ from jaxtyping import Key as KeyArray
 from .._progress import stage
 from .._types import Key, Scalar
 from ..checks import whole_number
-from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow
+from ..flow.paths import over_paths, shocks_of
 from ..models.base import AbstractModel
 from ..policies.base import Profile
+from ..policies.by_shock import ByShock
 from ..policies.tables import TablePolicy
 from ..problem import Motion
 from .optimism import AbstractOptimism, Greedy, Thompson, draw_width
@@ -85,17 +87,15 @@ def best_policy(
         cautious: Whether to choose by the lower end instead of by what is expected.
         best_run: The policy of the best episode, and the J that it earned. In small populations
             chance is a part of that J. It is None if the episode did not begin as the problem says;
-            then J is that of the model.
+            then, and with shocks, J is that of the model.
         draws: Number of models to draw for the interval; see `BestPlan`. With 19 it is one of 95%.
     """
     whole_number(draws, "the number of drawn models")
-    if learner.problem.shocks is not None:
-        raise UserError(
-            "the choice of the best policy does not know shocks yet; take "
-            "learner.greedy_plan(state).profile"
-        )
     keys = jax.random.split(state.key_for(Use.DRAW), draws)
-    forecast = Forecast(learner.flow, state.model, state.reward_model, keys)
+    flow = learner.flow.of_problem(state.as_known(learner.problem))
+    forecast = Forecast(flow, state.model, state.reward_model, keys)
+    if best_run is not None and flow.problem.shocks is not None:
+        best_run = (best_run[0], None)  # what it earned is a matter of its path
     with stage("choosing a cautious policy" if cautious else "choosing a policy"):
         plan = learner.greedy_plan(state)
         policies = [(plan.profile, plan.note or "planned under the model's mean")]
@@ -151,6 +151,7 @@ def _shared_moves(profile: Profile) -> Float[Array, "moves action_dim"] | None:
     Then their kernel need be computed only once for all steps, which is many times faster.
     """
     policy = profile.join(profile.per_step)
+    policy = policy.policy if isinstance(policy, ByShock) else policy
     if not isinstance(policy, TablePolicy):
         return None
     moves = np.asarray(policy.actions).reshape(-1, *policy.actions.shape[-2:])
@@ -161,7 +162,9 @@ def _shared_moves(profile: Profile) -> Float[Array, "moves action_dim"] | None:
 def _value(
     flow: Flow, motion: Motion, profile: Profile, moves: Float[Array, "moves dim"] | None
 ) -> Scalar:
-    """J of a policy."""
+    """J of a policy; with shocks its expectation over their paths."""
+    if flow.problem.shocks is not None:
+        return _value_over_paths(flow, motion, profile, moves)
     if moves is None:
         return flow.rollout(profile, motion).value
     policy = profile.join(profile.per_step)
@@ -169,6 +172,22 @@ def _value(
     shape = (profile.horizon, flow.problem.grid.n_cells, len(moves))
     weights = jnp.broadcast_to(jnp.ones(()) if len(moves) == 1 else policy.weights, shape)
     return MoveFlow(flow, motion, moves, interpolate=False).rollout(weights).value
+
+
+def _value_over_paths(
+    flow: Flow, motion: Motion, profile: Profile, moves: Float[Array, "moves dim"] | None
+) -> Scalar:
+    """The expectation of J over paths of the shocks, the same ones for all motions."""
+    from ..planning.shocks import PathMoves  # not needed without shocks
+
+    policy, samples = profile.join(profile.per_step), 64
+    if moves is None or not isinstance(policy, ByShock):
+        return over_paths(flow, profile, motion, samples=samples).value
+    tables: Any = policy.policy
+    paths = shocks_of(flow.problem).paths(flow.problem.paid_steps, samples=samples)
+    build = partial(MoveFlow, actions=moves, interpolate=False)
+    weights = tables.weights.reshape(profile.horizon, -1, len(moves))
+    return PathMoves(flow, motion, paths, policy.memory, build).rollout(weights).value
 
 
 @eqx.filter_jit
@@ -188,7 +207,9 @@ def _gains(forecast: Forecast, profile: Profile, moves: Array | None) -> Float[A
     def value(draw: tuple[Key, Scalar]) -> Scalar:
         key, scale = draw
         flow, motion = forecast.imagine(Thompson(scale), key)
-        return _value(flow, tabulated(flow.problem, motion, listed), profile, moves)
+        if flow.problem.shocks is None:
+            motion = tabulated(flow.problem, motion, listed)
+        return _value(flow, motion, profile, moves)
 
     # The last draw has no distance from the mean, so that all are one compiled program.
     keys = jnp.concatenate([forecast.keys, forecast.keys[:1]])

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._types import Key
 from ..checks import is_a
@@ -45,10 +44,7 @@ def plan_in_models(
     on the last episode correct the margins. The policy ``fallback``, by default the last one, is
     run if no finite plan is found.
     """
-    if problem.shocks is not None and not problem.shocks.known:
-        seen = np.asarray(state.data.shocks).reshape(-1, problem.horizon)
-        counts = problem.shocks.counted(seen)
-        problem = problem.replace(shocks=problem.shocks.learned(counts))
+    problem = state.as_known(problem)
     key = state.key_for(use)
     if problem.first is not None:
         key = jax.random.fold_in(key, problem.first)

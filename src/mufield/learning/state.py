@@ -89,6 +89,14 @@ class LearnerState(eqx.Module):
             last = np.asarray(self.last_mass)[np.asarray(problem.begun)]
         return jnp.asarray(last.mean(axis=0), dtype=problem.initial.dtype)
 
+    def as_known(self, problem: Problem) -> Problem:
+        """The problem with the mean probabilities of its shocks, if these are unknown."""
+        shocks = problem.shocks
+        if shocks is None or shocks.known:
+            return problem
+        seen = np.asarray(self.data.shocks).reshape(-1, problem.horizon)
+        return problem.replace(shocks=shocks.learned(shocks.counted(seen)))
+
     def key_for(self, use: Use) -> Key:
         """The key of the next episode for one use."""
         return key_after(self.key, self.episode, use)

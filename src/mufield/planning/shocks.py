@@ -67,9 +67,7 @@ class OnPath(MoveFlow):
 class PathMoves(OnPath):
     """A `MoveFlow` over paths of the shocks; its "cells" are pairs of last shocks and a cell.
 
-    Fields of `OnPath` are those of the first path.
-
-    Attributes:
+    Attributes, besides those of the first path:
         source: The flow of the problem with shocks.
         numbers: The paths.
         chances: Their probabilities.
@@ -91,14 +89,10 @@ class PathMoves(OnPath):
         memory: int = 1,
         build: Callable[[Flow, Motion], MoveFlow] = MoveFlow,
     ):
-        """Prepares the flow; may be compiled.
+        """Prepares the flow of a problem with shocks; may be compiled.
 
-        Args:
-            flow: The flow of a problem with shocks.
-            motion: The law of motion.
-            paths: The paths.
-            memory: How many of the last shocks a policy sees; 0 for none.
-            build: Makes a flow over moves for a problem without shocks.
+        Policies see the last ``memory`` shocks. ``build`` makes a flow over moves for a problem
+        without shocks.
         """
         problem, shocks = flow.problem, along.shocks_of(flow.problem)
         each: list[MoveFlow] = []
@@ -119,20 +113,28 @@ class PathMoves(OnPath):
         """The flow of one path, whose policy knows all of it."""
         return OnPath(self.source, self.cases, path)
 
+    @property
+    def single(self) -> MoveFlow | None:
+        """The flow under the only value of the shocks; None if there are more."""
+        count = along.shocks_of(self.source.problem).count
+        return self.under(jnp.zeros((), jnp.int32)) if count == 1 else None
+
     def uniform(self) -> Weights:
         """All moves equally likely, in all tables."""
         return jnp.tile(super().uniform(), (1, self.tables, 1))
 
     def rollout(self, weights: Weights, *, exact: bool = True) -> Rollout:
         """The expected rewards, and the distribution of last shocks and cells."""
+        if self.single is not None:
+            return self.single.rollout(weights, exact=exact)
         return self._mean(self._over_paths(lambda on, now: on.rollout(now, exact=exact), weights))
 
     def sweep(self, weights: Weights, *, bound: bool = True, **settings: Any) -> Sweep:
         """The derivatives of the mean J of all paths; the gap is that of who knows the path."""
+        if self.single is not None:
+            return self.single.sweep(weights, bound=bound, **settings)
         each = self._over_paths(lambda on, now: on.sweep(now, bound=bound), weights)
         gap, mean = jnp.vdot(self.chances, each.gap), self._mean(each.rollout)
-        if len(self.numbers) == 1:  # bit for bit as without shocks
-            return Sweep(mean, each.action_values[0], gap)
         # A cell that no path reaches takes the mean over the paths.
         share = self.chances[:, None, None] * (each.rollout.mass[:, :-1] + 1e-9)
         sums = self._by_table(share[..., None] * each.action_values)
@@ -140,15 +142,13 @@ class PathMoves(OnPath):
         return Sweep(mean, values, gap)
 
     def _over_paths(self, one: Callable[[OnPath, Weights], Any], weights: Weights) -> Any:
-        """What a function of a path's flow and of its steps' weights returns for each path."""
+        """What a function of each path's flow and of its steps' weights returns."""
         steps, cells, moves = weights.shape
         split = weights.reshape(steps, self.tables, cells // self.tables, moves)
 
         def on(path: Path, row: Array) -> Any:
             return one(self.on(path), split[jnp.arange(steps), row[:steps]])
 
-        if len(self.numbers) == 1:  # nothing to batch
-            return jax.tree.map(lambda leaf: leaf[None], on(self.numbers[0], self.rows[0]))
         return jax.lax.map(lambda rows: on(*rows), (self.numbers, self.rows), batch_size=32)
 
     def _by_table(self, values: Float[Array, "paths steps cells ..."]) -> Array:
@@ -165,12 +165,13 @@ class PathMoves(OnPath):
 
     def table_profile(self, weights: Weights, action_dim: int, memory: int) -> Profile:
         """The profile by step, last shocks and cell of agents' own actions."""
-        own = weights.reshape(*weights.shape[:2], -1, self.group).sum(axis=-1)
-        split = own.reshape(len(own), self.tables, -1, own.shape[-1])
+        steps, cells, moves = weights.shape
+        own = weights.reshape(steps, self.tables, cells // self.tables, moves // self.group, -1)
+        split = own.sum(axis=-1)
         actions = self.actions[: 1 if self.shared else None, :: self.group, :action_dim]
         every = jnp.broadcast_to(actions, (*split.shape[:2], *actions.shape))
         policy = ByShock(TablePolicy(every, split, self.flow.problem.grid), memory)
-        return Profile.stacked(policy, len(own))
+        return Profile.stacked(policy, steps)
 
 
 class PathPlan(eqx.Module):
@@ -242,13 +243,11 @@ def plan_over_paths(
     state, gain = _ascent(moves, sweeps)
     profile = moves.table_profile(state.weights, problem.actions.dim, memory)
     outcomes = along.over_paths(flow, profile, motion, key=judge_key, samples=samples)
-    found, proved = None, False
-    if perfect:
-        proved = all(
-            is_concave(along.flow_under(flow, n), along.motion_under(problem, motion, n))
-            for n in map(jnp.int32, range(shocks.count))
-        )
-        found = _perfect(moves, outcomes.paths.numbers, sweeps, proved)
+    proved = perfect and all(
+        is_concave(along.flow_under(flow, n), along.motion_under(problem, motion, n))
+        for n in map(jnp.int32, range(shocks.count))
+    )
+    found = _perfect(moves, outcomes.paths.numbers, sweeps, proved) if perfect else None
     return PathPlan(profile, outcomes, found, proved, outcome_of(gain))
 
 

@@ -83,6 +83,12 @@ def profile_on_path(profile: Profile, shocks: Shocks | None, path: Path) -> Prof
         part = None if profile.per_step is None else _OnPath(profile.per_step)
         return replace(profile, per_step=part, shared=_OnPath(policy, shocks.values, path))
     rows, steps = shocks.history(path, policy.memory), jnp.arange(profile.horizon)
+    parts = {leaf.shape[1] for leaf in jax.tree.leaves(profile.per_step)}
+    if parts != {shocks.count**policy.memory}:
+        raise UserError(
+            f"the policy needs a part for each of {shocks.count**policy.memory} cases of the last "
+            f"shocks at each step, got {sorted(parts)}; take the problem that it was planned for"
+        )
 
     def chosen(leaf: Array) -> Array:
         return leaf[steps, rows[: profile.horizon]]

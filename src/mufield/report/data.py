@@ -136,11 +136,12 @@ class RunReader:
 
     def _compute(self, path: Path, episode: int) -> dict[str, Any]:
         scene = self.scene()
-        masses = np.asarray(read_record(path, LAYOUT.episode).arrays["mass"], dtype=float)
+        arrays = read_record(path, LAYOUT.episode).arrays
+        masses = np.asarray(arrays["mass"], dtype=float)
         if masses.shape != (scene.problem.horizon + 1, scene.problem.grid.n_cells):
             raise UserError(f"The distributions of {path.name} are those of another space.")
         policy = policy_path(self.directory, episode)
-        return {"space": scene.document(), **scene.episode(masses, policy)}
+        return {"space": scene.document(), **scene.episode(masses, policy, arrays.get("shocks"))}
 
     def _config(self) -> RunConfig | None:
         return read_config(self.directory) if (self.directory / LAYOUT.config).exists() else None

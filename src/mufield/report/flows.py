@@ -54,8 +54,10 @@ class Scene:
             "arrows": self.has_arrows,
         }
 
-    def episode(self, masses: Masses, policy: Path) -> dict[str, Any]:
-        """The flow of one episode, for the page."""
+    def episode(
+        self, masses: Masses, policy: Path, shocks: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """The flow of one episode, for the page; ``shocks`` are the numbers of its shocks."""
         found: dict[str, Any] = {"mass": encode_masses(masses)}
         # Arrows have full length from this share of the farthest action on, or else the mean
         # actions of a random policy, mere rounding errors, would be drawn as long arrows.
@@ -63,7 +65,7 @@ class Scene:
         if self.has_arrows:
             space, dtype = self.problem.actions, self.problem.initial.dtype
             profile, mass = load_policy(policy, dtype=dtype.name), jnp.asarray(masses, dtype=dtype)
-            actions = np.asarray(_mean_actions(self._flow, profile, mass), dtype=float)
+            actions = np.asarray(_mean_actions(self._flow, profile, mass, shocks), dtype=float)
             farthest = max(abs(a) for a in (*space.lower, *space.upper))
             longest = float(np.linalg.norm(actions, axis=-1).max(initial=0.0))
             found["actions"] = encode_actions(actions)
@@ -79,10 +81,10 @@ class Scene:
 
 @eqx.filter_jit
 def _mean_actions(
-    flow: Flow, policy: Any, mass: _types.Masses
+    flow: Flow, policy: Any, mass: _types.Masses, shocks: Any
 ) -> Float[Array, "steps cells action_dim"]:
     """Compiled once for all episodes of a run."""
-    return flow.mean_actions(policy, mass)
+    return flow.mean_actions(policy, mass, shocks)
 
 
 def encode_masses(masses: Float[np.ndarray, "steps cells"]) -> dict[str, Any]:

@@ -109,13 +109,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 def _known(config: RunConfig, imports: str | None) -> SystemOrProblem:
     import_named(config.imports, imports)
-    known: SystemOrProblem = make(config.environment, **config.options)
-    if problem_of(known).shocks is not None:
-        raise UserError(
-            f"{config.environment!r} has shocks, which run directories do not keep; learn in "
-            "Python, by mufield.learn, or by ask and tell of a M3UCRL"
-        )
-    return known
+    return make(config.environment, **config.options)
 
 
 def for_population(problem: Problem, size: int | None, *, seen: int = -1) -> Problem:

@@ -118,18 +118,26 @@ class RunFiles:
             step, mass = record["step"], record.arrays["mass"]
             if not 0 <= step < len(mass):
                 raise unusable(path, f"it has no step {step}")
-            name = self.replan_id(number, found, step, mass, record["options"])
+            given = record["options"], record.document.get("shock")
+            name = self.replan_id(number, found, step, mass, *given)
             self._check_owner(record, id=name)
             found.append(record)
         return found
 
     def replan_id(
-        self, number: int, before: list[Record], step: int, mass: np.ndarray, options: Any
+        self,
+        number: int,
+        before: list[Record],
+        step: int,
+        mass: np.ndarray,
+        options: Any,
+        shock: int | None = None,
     ) -> str:
         """Names a changed plan: by what it changes, when, from where, and for what problem."""
         start = digest("", {"start": np.asarray(mass[step])})
+        given = options if shock is None else [options, shock]
         last = before[-1]["id"] if before else self.plan_id(number)
-        return short_digest(last, str(step), start, json.dumps(options, sort_keys=True))
+        return short_digest(last, str(step), start, json.dumps(given, sort_keys=True))
 
     def policy_id(self, number: int) -> str:
         """Names the policy that an episode was ended with."""

@@ -105,18 +105,32 @@ class Session:
             )
         return self._plan
 
-    def replan(self, mass: Mass, step: int, options: dict[str, Any] | None = None) -> Plan:
+    def replan(
+        self,
+        mass: Mass,
+        step: int,
+        options: dict[str, Any] | None = None,
+        shock: int | None = None,
+    ) -> Plan:
         """Plans the rest of the next episode anew, from a step on, in place of the last plan.
 
         If that was made for the same step, place and options, it is read from disk. ``mass`` is
         where the population was observed to be, ``options`` are those of the environment that are
-        others for the rest of this episode, such as the demand.
+        others for the rest of this episode, such as the demand; ``shock`` is the number of the
+        present shock, if the problem has shocks.
         """
+        if (shock is None) == (self.setup.problem.shocks is not None):
+            raise UserError(
+                "the problem has shocks, so the rest of an episode needs that of now: add --shock N"
+                if shock is None
+                else "the problem has no shocks; leave out the number of the present one"
+            )
         asked, given = self.asked(), options or {}
         for last in self.store.replans(asked.episode)[-1:]:
             start = np.asarray(self.ask().mass[last["step"]])
             same = float(np.max(np.abs(start - np.asarray(mass)))) <= MASS_TOLERANCE
-            if last["step"] == step and same and last["options"] == given:
+            known = last["options"], last.document.get("shock")
+            if last["step"] == step and same and known == (given, shock):
                 return self.ask()
         problem, config = None, self.store.config
         if given:
@@ -125,8 +139,9 @@ class Session:
             problem = for_population(problem or self.setup.problem, config.population, seen=step)
         state, plan = self.state, self.ask()
         with self._timed("replan"):
-            fresh = self.setup.learner.replan(state, plan, mass, step, problem=problem)
-        self.store.write_replan(fresh, step, given)
+            now: Any = {"problem": problem, "shock": shock}
+            fresh = self.setup.learner.replan(state, plan, mass, step, **now)
+        self.store.write_replan(fresh, step, given, shock)
         self._plan = None
         return self.ask()
 

@@ -101,13 +101,15 @@ class RunStore(RunFiles):
         path, more = self.path("plans", number), {"data": self.data_id(number)}
         self._write_planned(path, plan, about, more, memory)
 
-    def write_replan(self, plan: Plan, step: int, options: dict[str, Any]) -> None:
+    def write_replan(
+        self, plan: Plan, step: int, options: dict[str, Any], shock: int | None
+    ) -> None:
         """Writes the next episode's plan as it was changed at a step."""
         number = self.episodes + 1
         before = self.replans(number)
         path = part_path(self.directory, "plans", number, len(before) + 1)
-        name = self.replan_id(number, before, step, np.asarray(plan.mass), options)
-        about, more = {"id": name, "step": step}, {"options": options}
+        name = self.replan_id(number, before, step, np.asarray(plan.mass), options, shock)
+        about, more = {"id": name, "step": step}, {"options": options, "shock": shock}
         self._write_planned(path, plan, about, more, {})
 
     def _write_planned(
@@ -140,9 +142,8 @@ class RunStore(RunFiles):
         first = self.read_plan_file(number)
         plans = [first, *self.replans(number)]
         profile = [_read_policy(each) for each in plans][-1]
-        scouts = (
-            _read_policy(plans[-1], "scouts") if "scouts_sha256" in plans[-1].document else None
-        )
+        sent = "scouts_sha256" in plans[-1].document
+        scouts = _read_policy(plans[-1], "scouts") if sent else None
         names = (*LAYOUT.planned, "least")
         rest = {name: array for name, array in first.arrays.items() if name not in names}
         figures: dict[str, Any]

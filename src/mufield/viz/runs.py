@@ -18,6 +18,7 @@ from ..io.policies import load_policy
 from ..learning.metrics import interval_of
 from ..problem import Problem
 from ..runs.files import RunFiles
+from ..runs.history import to_episode
 from ..runs.overview import short_names
 from .cells import Labels
 from .curves import Curve, curve_figure
@@ -96,7 +97,8 @@ def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:
     masses, arrows = jnp.asarray(record.arrays["mass"]), None
     if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
         policy = load_policy(run.policy_path(episode))
-        arrows = np.asarray(Flow(problem).mean_actions(policy, masses))
+        shocks = to_episode(record).shocks
+        arrows = np.asarray(Flow(problem).mean_actions(policy, masses, shocks))
     title = f"{run.config.environment}, episode {episode}, J = {record['metrics']['value']:.4g}"
     return NamedFlow(title, masses, arrows)
 

@@ -1,5 +1,7 @@
 """Shocks: laws of J over paths, plans that do not know the future, systems and learners."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -163,7 +165,7 @@ def test_what_knows_no_shocks_refuses_them():
         system_of({"environment": "betting", "options": {}})
     plan = plan_over_paths(mf.Flow(betting()), go, sweeps=2, perfect=False)
     with pytest.raises(mf.UserError, match="ByShock"):
-        export_policy(plan.profile, betting(), "unused")
+        export_policy(plan.profile, betting(), Path("unused"))
 
 
 def windy(node, action, mu):

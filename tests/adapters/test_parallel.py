@@ -6,7 +6,7 @@ import pytest
 from helpers import walk, walking_problem
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from mufield import Grid, SimulatedSystem, from_density, histogram, make, random_policy
+from mufield import Grid, SimulatedSystem, UserError, from_density, histogram, make, random_policy
 from mufield.adapters.parallel import PopulationEnv
 from mufield.policies import TablePolicy
 from mufield.space.measure import mean_field_at
@@ -99,6 +99,15 @@ def test_many_agents_earn_what_the_mean_field_does_in_a_corridor(pay_end):
     mean = play(env, lambda seen: 0.5 - seen[:1]).sum(axis=0).mean()
     value = float(system.evaluate(lambda state, mu, step: 0.5 - state / 3.0).value)
     assert mean == pytest.approx(value, abs=0.06)
+
+
+def test_scouts_are_known_by_their_names_and_count_as_the_others_do():
+    env, plain = (PopulationEnv("swarm", agents=5, scouts=n, horizon=3, cells=20) for n in (2, 0))
+    assert env.possible_agents == ["scout_0", "scout_1", "agent_2", "agent_3", "agent_4"]
+    one, two = (play(each, lambda seen: np.zeros(1, np.float32)) for each in (env, plain))
+    np.testing.assert_array_equal(one, two)
+    with pytest.raises(UserError, match="can be scouts, got 6"):
+        PopulationEnv("swarm", agents=5, scouts=6)
 
 
 def test_an_option_is_a_distribution_over_moves():

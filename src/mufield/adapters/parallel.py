@@ -57,6 +57,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         system: str | AbstractSystem,
         *,
         agents: int = 100,
+        scouts: int = 0,
         observe: str = "mu",
         **options: Any,
     ):
@@ -65,11 +66,15 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         Args:
             system: A simulated system, or the name of a registered one.
             agents: Number of agents.
+            scouts: How many of them are scouts, to follow another policy: they are called
+                ``scout_0``, ``scout_1``, ... and count in mu as the others do.
             observe: What agents see of mu: ``"mu"`` is the mass of every free cell, ``"local"``
                 that of the agent's own, ``"position"`` nothing.
             **options: Options of a system that is given by name.
         """
         agents = whole_number(agents, "agents")
+        if whole_number(scouts, "scouts", 0) > agents:
+            raise UserError(f"at most all of the {agents} agents can be scouts, got {scouts}")
         if observe not in ("mu", "local", "position"):
             raise UserError(f"observe must be 'mu', 'local' or 'position', got {observe!r}")
         self.system = as_simulated(system, options)
@@ -85,7 +90,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         grid = self._problem.grid
         seen = {"mu": grid.n_cells, "local": 1, "position": 0}[observe]
         observations = spaces.Box(0.0, 1.0, (grid.dim + seen + 1,), np.float32)
-        self.possible_agents = [f"agent_{i}" for i in range(agents)]
+        self.possible_agents = [f"{'scout' if i < scouts else 'agent'}_{i}" for i in range(agents)]
         self.observation_spaces = dict.fromkeys(self.possible_agents, observations)
         # One object for each agent, because libraries seed them one by one.
         self.action_spaces = {name: self._actions() for name in self.possible_agents}

@@ -203,7 +203,7 @@ def swarm_learner(system: mufield.SimulatedSystem, motion: str) -> M3UCRL:
     )
     planner = GradientPlanner(Table(), steps=60)
     optimism = Hallucinated(SWARM_SCALE)
-    return M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
+    return M3UCRL(system.problem, family, planner, optimism=optimism, random_first=1.0)
 
 
 def learned(
@@ -212,7 +212,7 @@ def learned(
     """M3-UCRL with the models of the paper's swarm figures."""
     family = GaussianProcess(prior=mufield.models.ControlAffine())
     optimism = Hallucinated(SWARM_SCALE)
-    learner = M3UCRL(system.problem, family, planner, optimism=optimism, random_first=True)
+    learner = M3UCRL(system.problem, family, planner, optimism=optimism, random_first=1.0)
     return learn_many(system, learner, seeds=[0], episodes=episodes, reference=reference)[0]
 
 

@@ -118,6 +118,12 @@ class Figures:
         start = self.rest if self.name in SIGNED else 0.0
         return (np.asarray(self.value) - start) / (self.reference - start)
 
+    @property
+    def early(self) -> np.ndarray:
+        """Shares of the way from agents at rest to the reference in the first three episodes."""
+        way = (np.asarray(self.value) - self.rest) / (self.reference - self.rest)
+        return way[:, :3].mean(axis=0)
+
     def end(self, last: int) -> np.ndarray:
         """Mean of the last episodes of each seed."""
         return self.share[:, -last:].mean(axis=1)
@@ -298,6 +304,8 @@ def suite(bench: Bench, setting: Setting, last: int) -> list[Figures]:
         )
         curve = " ".join(f"{100 * share:.1f}" for share in found.share.mean(axis=0))
         bench.report.row(f"{setting.section}, {name}: % by episode", curve)
+        early = " ".join(f"{100 * share:.1f}" for share in found.early)
+        bench.report.row(f"{setting.section}, {name}: % of the way from rest, first three", early)
         results.append(found)
     return results
 
@@ -327,6 +335,9 @@ def ten(report: Report, options: argparse.Namespace) -> None:
     if bench.options.quick:
         return
     claim_ends(bench, results, 3)
+    first = min(results, key=lambda found: float(found.early.min()))
+    name = f"ten: least way from rest in the first three episodes ({first.name})"
+    report.claim(name, float(first.early.min()), 0.0, side="at least")
     claim_coverage(bench, results, INSIDE)
     widest = max(results, key=lambda found: found.greatest_width)
     name = f"ten: greatest half-width / error ({widest.name})"

@@ -28,6 +28,7 @@ from mufield import (
     make,
     random_policy,
 )
+from mufield.errors import UserError
 from mufield.learning.diagnostics import measure
 from mufield.learning.m3ucrl import M3UCRL
 from mufield.learning.run import learn
@@ -98,7 +99,7 @@ def test_optimism_never_expects_less_than_the_mean_does():
 
 
 def test_with_a_perfect_model_the_plan_earns_what_it_expects():
-    learner = M3UCRL(corridor().problem, SureFamily(spread=0.0), MIRROR)
+    learner = M3UCRL(corridor().problem, SureFamily(spread=0.0), MIRROR, random_first=0.0)
     plan = learner.ask(learner.init(KEY))
     found = corridor().evaluate(plan.profile)
     assert float(plan.value) == pytest.approx(float(found.value), rel=1e-9)
@@ -137,12 +138,23 @@ def test_learning_ends_near_the_best_plan():
 
 
 def test_the_first_episode_can_be_random(learner):
-    shy = M3UCRL(corridor().problem, SureFamily(), MIRROR, random_first=True)
+    shy = M3UCRL(corridor().problem, SureFamily(), MIRROR, random_first=1.0)
     state = shy.init(KEY)
     plan, episode, after = one_episode(shy, state)
     assert plan.note == "the uniform random policy"
     assert measure(state, plan, episode).optimistic is None
     assert shy.ask(after).note == ""
+
+
+def test_a_share_of_the_first_moves_is_random_until_there_are_data(learner):
+    pure = M3UCRL(corridor().problem, FAMILY, MIRROR, random_first=0.0)
+    (plan, _, after), (planned, _, _) = (one_episode(m, m.init(KEY)) for m in (learner, pure))
+    weights = planned.profile.per_step.weights
+    expected = 0.97 * weights + 0.03 / weights.shape[-1]
+    np.testing.assert_allclose(plan.profile.per_step.weights, expected, atol=1e-12)
+    assert eqx.tree_equal(learner.ask(after), pure.ask(after))
+    with pytest.raises(UserError, match="random_first must be one finite number from 0 to 1"):
+        M3UCRL(corridor().problem, random_first=1.5)
 
 
 def test_restoring_fits_the_same_model(learner):

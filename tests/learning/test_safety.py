@@ -205,7 +205,7 @@ def test_pessimism_needs_limits():
     with pytest.raises(mf.UserError, match="no constraints"):
         mf.M3UCRL(system().problem, pessimism=ModelSamples())
     with pytest.raises(mf.UserError, match="safe policy"):
-        mf.M3UCRL(CAPPED.problem, random_first=True)
+        mf.M3UCRL(CAPPED.problem, random_first=1.0)
     with pytest.raises(mf.UserError, match="of at least 0, got -1"):
         ModelSamples(draws=-1)
 

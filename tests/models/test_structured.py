@@ -77,8 +77,8 @@ def test_the_left_part_of_the_kernel_does_not_need_the_features_of_mu():
     assert isinstance(whole, Sum)
     x, y = jax.random.normal(KEY, (2, seen.size))
     short = [v[: unseen.size] for v in (x, y)]
-    assert float(whole.left(x, y)) == pytest.approx(float(own(*short)), rel=1e-12)
-    crowd = whole.right(x.at[-1].set(0.0), x.at[-1].set(100.0))
+    assert float(whole.terms[0](x, y)) == pytest.approx(float(own(*short)), rel=1e-12)
+    crowd = whole.terms[1](x.at[-1].set(0.0), x.at[-1].set(100.0))
     assert float(crowd) == pytest.approx(0.0, abs=1e-12)
 
 

@@ -232,6 +232,46 @@ def test_the_bound_over_the_box_is_above_all_policies():
     assert poor.gap < 1.2 * fine.gap
 
 
+class Affine(eqx.Module):
+    """s + A a + drift."""
+
+    matrix: jax.Array
+    drift: jax.Array
+
+    def __call__(self, state, action, mu):
+        return state + self.matrix @ action + self.drift
+
+
+class Mixed(eqx.Module):
+    """Random rewards by cell, of the own crowd, of effort and of direction; concave in mu."""
+
+    by_cell: jax.Array
+    crowd: jax.Array
+    effort: jax.Array
+
+    def __call__(self, state, action, mu):
+        away = action - 0.5 * self.by_cell[:2]
+        paid = self.by_cell[mu.grid.index_of(state)] - self.crowd * log_mass(mu.here)
+        return paid - self.effort * jnp.sum(away**2)
+
+
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@given(st.floats(0.05, 1.0), st.floats(-0.5, 1.0), st.integers(0, 10_000))
+def test_no_policy_with_actions_anywhere_earns_more_than_the_bound(crowd, effort, seed):
+    generator = np.random.default_rng(seed)
+    matrix, drift = generator.uniform(-0.45, 0.45, (2, 2)), generator.uniform(-0.1, 0.1, 2)
+    motion = Affine(jnp.asarray(matrix), jnp.asarray(drift))
+    paid = jnp.asarray(generator.normal(size=8))
+    reward = Mixed(paid, jnp.asarray(crowd), jnp.asarray(effort))
+    flow = Flow(SMALL_FLOW.problem.replace(reward=reward))
+    certificate = certify(flow, motion, random_plan(seed))
+    assert certificate.proof == "box"
+    for other in range(10):
+        # Few moves in each cell: extreme policies.
+        found = value_of(flow, random_plan(seed + 1 + other, moves=2), motion)
+        assert found <= certificate.upper + 1e-9
+
+
 def test_a_certificate_without_a_proof_says_so():
     def stepped(state, action, mu):
         return state + jnp.clip(action, -0.7, 0.7)

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from .._arrays import device_array
 from .._progress import stage
 from .._types import Key
+from ..checks import number
 from ..episode import Episode
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily
@@ -28,7 +29,7 @@ from ..models.data import Transitions
 from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
 from ..policies.base import Profile
-from ..policies.tables import random_policy
+from ..policies.tables import random_policy, with_random_moves
 from ..problem import Problem
 from .optimism import AbstractOptimism, Greedy, Hallucinated
 from .plan import check_settings, check_today, plan_in_models, spliced, unplanned
@@ -49,7 +50,7 @@ class M3UCRL:
         planner: AbstractPlanner | None = None,
         *,
         optimism: AbstractOptimism | None = None,
-        random_first: bool = False,
+        random_first: float | None = None,
         reward_family: AbstractModelFamily | None = None,
         pessimism: "ModelSamples | None" = None,
         safe: Any = None,
@@ -63,8 +64,9 @@ class M3UCRL:
                 nodes Dirichlet counts.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
-            random_first: Whether the first episode runs the uniform random policy, instead of a
-                plan under the model's prior.
+            random_first: Share of the first episode's moves that are drawn from all alike, because
+                before any data a plan may let all agents do the same, and that teaches little; by
+                default 0.03, and 0 with constraints. 1 runs the uniform random policy, unplanned.
             reward_family: The statistical model of a hidden reward; by default
                 ``family.for_rewards()``.
             pessimism: For problems with constraints: the models in which they must hold.
@@ -88,7 +90,9 @@ class M3UCRL:
         self.planner = MirrorPlanner() if planner is None else planner
         usual = Hallucinated() if scouts is None else Greedy()
         self.optimism, self.scouts = usual if optimism is None else optimism, scouts
-        self.random_first = random_first
+        if random_first is None:
+            random_first = 0.03 if problem.constraints is None else 0.0
+        self.random_first = number(random_first, "random_first", 0.0, 1.0)
         self.safety = None
         if problem.constraints is not None:
             from .safety import Safety  # not needed without constraints
@@ -119,12 +123,15 @@ class M3UCRL:
                 default the problem's initial distribution.
         """
         problem = self.problem if initial is None else self.problem.from_step(0, initial)
-        if state.episode == 0 and self.random_first:
+        if state.episode == 0 and self.random_first == 1.0:
             note = "the uniform random policy"
             return unplanned(problem, random_policy(problem), state.memory, note)
         if self.scouts is not None:
             return self._with_scouts(state, problem, self.scouts)
-        return plan_in_models(self, state, problem, self.optimism, state.memory, Use.PLAN)
+        plan = plan_in_models(self, state, problem, self.optimism, state.memory, Use.PLAN)
+        if len(state.data):
+            return plan
+        return replace(plan, profile=with_random_moves(plan.profile, self.random_first))
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.

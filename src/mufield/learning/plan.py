@@ -103,7 +103,7 @@ def _or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: 
     why = diagnose(problem, mass=plan.mass)
     if last is None:
         why = why or (
-            "check the reward and the planner's learning rate, or start with random_first=True"
+            "check the reward and the planner's learning rate, or start with random_first=1.0"
         )
         raise PlanError(
             "the first plan is not finite and there is no earlier policy to fall back to: " + why

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
-import numpy as np
 
 from .._progress import progress_bar, stage
 from .._runtime import enable_compilation_cache
@@ -78,21 +77,9 @@ class LearnResult(eqx.Module):
 
         Needs the extra ``viz``.
         """
-        rows, reference = self.metrics, self.metrics[-1].reference
-        values = {
-            "realised while exploring": [row.value for row in rows],
-            "expected by the optimistic plan": [row.optimistic for row in rows],
-            "realised without optimism": [row.greedy for row in rows],
-        }
-        curves = {name: np.array(each, dtype=float) for name, each in values.items()}
-        viz = import_module("mufield.viz")  # pictures are a layer above, and an extra
-        return viz.curve_figure(
-            {name: each for name, each in curves.items() if np.isfinite(each).any()},
-            x_label="episode",
-            y_label="total reward J",
-            reference={} if reference is None else {"reference plan": reference},
-            first_x=1,
-        )
+        curves = import_module("mufield.viz.curves")  # pictures are a layer above, and an extra
+        rows = {"": [row.row() for row in self.metrics]}
+        return curves.metrics_figure(rows, self.metrics[-1].reference)
 
 
 Watcher = Callable[[LearnerState, Plan, Episode, EpisodeMetrics], Any]

@@ -8,7 +8,6 @@ nothing is found, that is one fit and a few Cholesky factors.
 """
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -57,7 +56,7 @@ class Search:
             return FoundInputs((), found.kernel, found.noise, ())
         chosen = [1]
         while True:
-            kernel = reduce(Sum, [parts[0], *(parts[i] for i in chosen)])
+            kernel = Sum(parts[0], *(parts[i] for i in chosen))
             found = most_likely(kernel, noise, rows, limits, key)
             if found.sample is None:
                 return FoundInputs(tuple(chosen), found.kernel, found.noise, (0.0,) * len(chosen))
@@ -74,8 +73,9 @@ class Search:
     def _kept(self, chosen: list[int], found: Hyperparameters) -> "FoundInputs":
         """The inputs that are worth their cost; the worst one is left out at a time."""
         assert found.sample is not None
-        fitted = _summands(found.kernel, len(chosen))
-        own, *others = _matrices(tuple(fitted), found.sample)
+        assert isinstance(found.kernel, Sum)
+        fitted = found.kernel.terms
+        own, *others = _matrices(fitted, found.sample)
         kept = dict(zip(chosen, zip(fitted[1:], others, strict=True), strict=True))
         while True:
             whole = own + sum(matrix for _, matrix in kept.values())
@@ -84,7 +84,7 @@ class Search:
             spare = {i: brings[i] - (-self.hidden if i == 1 else self.needed) for i in kept}
             worst = min(spare, key=lambda i: spare[i], default=0)
             if not kept or spare[worst] >= 0:
-                kernel = reduce(Sum, [fitted[0], *(part for part, _ in kept.values())])
+                kernel = Sum(fitted[0], *(part for part, _ in kept.values()))
                 return FoundInputs(tuple(kept), kernel, found.noise, tuple(brings.values()))
             del kept[worst]
 
@@ -103,16 +103,6 @@ class FoundInputs(NamedTuple):
     kernel: AbstractKernel
     noise: Float[np.ndarray, "dim"]
     evidence: tuple[float, ...]
-
-
-def _summands(kernel: AbstractKernel, count: int) -> list[AbstractKernel]:
-    """The terms of ((first + 1) + 2) + ... + count."""
-    found: list[AbstractKernel] = []
-    for _ in range(count):
-        assert isinstance(kernel, Sum)
-        found.insert(0, kernel.right)
-        kernel = kernel.left
-    return [kernel, *found]
 
 
 def _matrices(kernels: tuple[AbstractKernel, ...], sample: Rows) -> list[np.ndarray]:

@@ -5,7 +5,6 @@ A kernel k(x, y) is written for one pair of points.
 
 import math
 from abc import abstractmethod
-from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -109,12 +108,14 @@ class Linear(AbstractKernel):
 class Sum(AbstractKernel):
     """Covariance of a sum of independent functions."""
 
-    left: AbstractKernel
-    right: AbstractKernel
+    terms: tuple[AbstractKernel, ...]
+
+    def __init__(self, *terms: AbstractKernel):
+        self.terms = terms
 
     def __call__(self, x: Point, y: Point) -> Scalar:
-        """left(x, y) + right(x, y)."""
-        return self.left(x, y) + self.right(x, y)
+        """The sum of the terms' covariances."""
+        return sum((term(x, y) for term in self.terms[1:]), start=self.terms[0](x, y))
 
 
 class Product(AbstractKernel):
@@ -204,7 +205,7 @@ class Structured(AbstractPrior):
 
     def __call__(self, features: FeatureMap) -> AbstractKernel:
         """The sum of `parts`."""
-        return reduce(Sum, self.parts(features))
+        return Sum(*self.parts(features))
 
     def parts(self, features: FeatureMap) -> tuple[AbstractKernel, ...]:
         """Terms of the kernel: one of state and action, then one for each input of mu."""
@@ -222,7 +223,7 @@ class Structured(AbstractPrior):
         local = Sum(linear(gain=0.1, drift=0.05), bent(0.02))
         smooth = Product(local, _smooth(of_state, 0.7))
         edges = Select(Matern32(np.full(len(of_state), 0.5)), of_state)
-        own = Sum(Sum(common, smooth), Product(linear(gain=0.02, drift=0.02), edges))
+        own = Sum(common, smooth, Product(linear(gain=0.02, drift=0.02), edges))
 
         def of_input(encoder: AbstractEncoder, axes: tuple[int, ...]) -> Sum:
             seen = _smooth(axes, encoder.length_scale)
@@ -244,10 +245,9 @@ class Additive(AbstractPrior):
     def __call__(self, features: FeatureMap) -> AbstractKernel:
         """The sum of all parts; variances are in units of the variance of the rewards."""
         parts, of_mu = [axes for axes in features.parts if axes], features.parts[-1]
-        kernel: AbstractKernel = _smooth(tuple(range(features.size)), 2.0, 0.01)  # what is no sum
-        for axes in parts:
-            kernel = Sum(kernel, _smooth(axes, 2.0))
-        return Sum(kernel, Select(Linear(1.0, 1.0), of_mu)) if of_mu else kernel
+        together = _smooth(tuple(range(features.size)), 2.0, 0.01)  # what is no sum
+        linear = [Select(Linear(1.0, 1.0), of_mu)] if of_mu else []
+        return Sum(together, *(_smooth(axes, 2.0) for axes in parts), *linear)
 
 
 @jax.jit  # traced once, not for each part of each kernel

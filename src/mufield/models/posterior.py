@@ -45,8 +45,6 @@ class Factor:
         noise: Lambda of each axis.
         chosen: Indices of the rows that are inducing points, in the order of their choice.
         phi: phi of all rows; that of the chosen ones is triangular.
-        lost: Bound of the information that is lost on an axis: the data's variance that the points
-            leave unexplained, over 2 lambda.
         tolerance: Information that may be lost while there is room for more points.
     """
 
@@ -55,7 +53,6 @@ class Factor:
     rows: Rows
     chosen: Int[np.ndarray, "points"]
     phi: Float[np.ndarray, "rows points"]
-    lost: float
     tolerance: float
 
     @classmethod
@@ -93,9 +90,8 @@ class Factor:
             chosen.append(pivot)
             left = np.maximum(left - phi[:, column] ** 2, 0.0)
             left[chosen] = 0.0
-        lost = 0.5 * float(np.sum(left)) / least
         index = np.asarray(chosen, dtype=int)
-        return cls(kernel, noise, rows, index, phi[:, : len(chosen)], lost, tolerance)
+        return cls(kernel, noise, rows, index, phi[:, : len(chosen)], tolerance)
 
     @property
     def points(self) -> Float[np.ndarray, "points features"]:

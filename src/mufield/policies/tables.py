@@ -1,5 +1,6 @@
 """Policies as tables: what agents do in each cell, whatever the population does."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -141,6 +142,20 @@ def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:
     """The policy that draws from the same moves with equal probability everywhere."""
     count = moves.shape[0]
     return TablePolicy.mixing(moves, jnp.full((1, count), 1.0 / count, dtype=moves.dtype))
+
+
+def with_random_moves(profile: Profile, share: float) -> Profile:
+    """The profile with a share of each table's moves drawn from all of its moves alike.
+
+    Policies that are no tables stay as they are.
+    """
+
+    def mixed(part: Any) -> Any:
+        if not isinstance(part, TablePolicy) or part.weights is None:
+            return part
+        return replace(part, weights=(1 - share) * part.weights + share / part.weights.shape[-1])
+
+    return jax.tree.map(mixed, profile, is_leaf=lambda part: isinstance(part, TablePolicy))
 
 
 def switched_at(grid: Grid, step: int, early: Profile, late: Profile, mass: Masses) -> Profile:

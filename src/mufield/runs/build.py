@@ -75,7 +75,7 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
         _planner(config),
         optimism=_optimism(config, config.optimism),
         scouts=_optimism(config, config.scouts),
-        random_first=config.first == "random",
+        random_first=1.0 if config.first == "random" else None,
         reward_family=rewards,
         pessimism=_pessimism(config, problem),
     )

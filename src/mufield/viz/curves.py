@@ -1,9 +1,10 @@
 """Curves in one panel, with bands, reference lines and a legend below; and figures as files."""
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Real
@@ -78,6 +79,39 @@ def curve_figure(
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
     legend_below(figure)
     return figure
+
+
+def metrics_figure(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    reference: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Draws J against episodes, with a dashed line for plans without optimism on the same data.
+
+    A single run is drawn beside what its optimistic plans expected.
+
+    Args:
+        runs: The rows of each run's metrics, by the runs' names.
+        reference: J of the reference plan of all of them.
+        title: Title of the figure.
+    """
+    curves: dict[str, Curve] = {}
+    columns = {"value": "realised", "optimistic": "expected by the optimistic plan"}
+    columns |= {"greedy": "realised without optimism"}
+    for place, (called, rows) in enumerate(runs.items()):
+        for index, (column, name) in enumerate(columns.items()):
+            values = np.array([row.get(column) for row in rows], dtype=float)
+            if not np.isfinite(values).any() or (len(runs) > 1 and column == "optimistic"):
+                continue
+            look: dict[str, Any] = {"place": index}
+            if len(runs) > 1:
+                name = f"{called}, {name}"
+                look = {"place": place, "dashes": "--" if column == "greedy" else "-"}
+            curves[name] = Curve(values, 1 + np.arange(len(values)), **look)
+    known = {} if reference is None else {"reference plan": reference}
+    return curve_figure(
+        curves, x_label="episode", y_label="total reward J", reference=known, title=title
+    )
 
 
 def draw_curves(

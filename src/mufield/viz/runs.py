@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from .._style import STYLE
@@ -21,7 +19,7 @@ from ..runs.files import RunFiles
 from ..runs.history import to_episode
 from ..runs.overview import short_names
 from .cells import Labels
-from .curves import Curve, curve_figure
+from .curves import Curve, curve_figure, metrics_figure
 from .fields import NamedFlow, field_figure
 from .film import animate_flow
 
@@ -31,27 +29,12 @@ def learning_figure(runs: Sequence[RunFiles]) -> Figure:
 
     A single run is drawn beside what its optimistic plans expected.
     """
-    curves, names = dict[str, Curve](), short_names([run.directory for run in runs])
-    columns = {"value": "realised", "optimistic": "expected by the optimistic plan"}
-    columns |= {"greedy": "realised without optimism"}
-    for place, (called, run) in enumerate(zip(names, runs, strict=True)):
-        for index, (column, name) in enumerate(columns.items()):
-            values = _column(run, column)
-            if not np.isfinite(values).any() or (len(runs) > 1 and column == "optimistic"):
-                continue
-            look: dict[str, Any] = {"place": index}
-            if len(runs) > 1:
-                name = f"{called}, {name}"
-                look = {"place": place, "dashes": "--" if column == "greedy" else "-"}
-            curves[name] = Curve(values, 1 + np.arange(len(values)), **look)
+    names = short_names([run.directory for run in runs])
     references = {run.config.reference for run in runs if run.config.reference is not None}
-    return curve_figure(
-        curves,
-        x_label="episode",
-        y_label="total reward J",
-        title=", ".join(dict.fromkeys(run.config.environment for run in runs)),
-        reference={"reference plan": references.pop()} if len(references) == 1 else {},
-    )
+    reference = references.pop() if len(references) == 1 else None
+    title = ", ".join(dict.fromkeys(run.config.environment for run in runs))
+    rows = {name: run.rows for name, run in zip(names, runs, strict=True)}
+    return metrics_figure(rows, reference, title)
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
@@ -84,11 +67,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
     )
     figure.axes[0].set(xscale="log", **({} if curves else {"xlim": (1.0, 10.0)}))
     return figure
-
-
-def _column(run: RunFiles, name: str) -> Float[np.ndarray, "episodes"]:
-    """A column of a run's metrics; NaN where there is no value."""
-    return np.array([row.get(name) for row in run.rows], dtype=float)
 
 
 def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:

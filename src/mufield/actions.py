@@ -92,7 +92,6 @@ class MoveSet(eqx.Module):
     Attributes:
         moves: One move in each row.
         options: One distribution over the moves in each row; by default the identity.
-        names: What each move is called.
         available: Which moves agents of each cell can make; None if all can be made everywhere.
         rest: The move nearest to zero.
         lower: Least value of the moves on each axis.
@@ -102,7 +101,6 @@ class MoveSet(eqx.Module):
     moves: Float[Array, "moves action_dim"]
     options: Float[Array, "options moves"]
     available: Bool[Array, "cells moves"] | None
-    names: tuple[str, ...] = eqx.field(static=True)
     rest: tuple[float, ...] = eqx.field(static=True)
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
@@ -112,9 +110,8 @@ class MoveSet(eqx.Module):
         remedy = "give one row for each move, such as [[0, 0], [1, 0], [0, 1]]"
         if isinstance(moves, int | np.integer):
             moves = np.arange(whole_number(moves, "the number of moves"))[:, None]
-        names: tuple[str, ...] = ()
         if not isinstance(moves, np.ndarray | Array) and all(isinstance(m, str) for m in moves):
-            names, moves = tuple(moves), np.arange(len(moves))[:, None]
+            moves = np.arange(len(moves))[:, None]
         points = numbers(moves, "moves", remedy).astype(float)
         finite(points, "moves", remedy)
         if points.ndim != 2 or len(points) == 0:
@@ -129,7 +126,6 @@ class MoveSet(eqx.Module):
             raise UserError(f"options must be rows of {count} weights, got the shape {table.shape}")
         distribution(table, "each option", "divide it by its sum")
         self.options = jnp.asarray(table)
-        self.names = names or tuple(f"{each.tolist()}" for each in points)
         self.available = None if available is None else _mask(available, count)
 
     @classmethod

@@ -1,7 +1,7 @@
 """What the learner may know: space, actions, initial distribution, noise and, mostly, reward."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,8 +15,6 @@ from .constraints.constraint import Constraints
 from .errors import UserError
 from .interfaces import (
     AbstractLifted,
-    AbstractMap,
-    AbstractTrips,
     Discounted,
     HiddenReward,
     check_function,
@@ -31,6 +29,10 @@ from .space.grid import Grid
 from .space.measure import check_grid, check_mass, sample
 from .space.move import GaussianNoise, NeighbourNoise, Noise, check_rounding, farthest_moves
 from .space.nodes import NodeFunction, Nodes, Successors
+
+if TYPE_CHECKING:
+    from .fleet.maps import CityMap
+    from .fleet.trips import Trips
 
 
 class Problem(eqx.Module):
@@ -60,8 +62,8 @@ class Problem(eqx.Module):
     reward_noise: float = eqx.field(static=True)
     # Printed only if they are there, as they have a default.
     constraints: Constraints | None = None
-    trips: AbstractTrips | None = None
-    city: AbstractMap | None = eqx.field(static=True, default=None)
+    trips: "Trips | None" = None
+    city: "CityMap | None" = eqx.field(static=True, default=None)
     first: Int[Array, ""] | None = None
     shocks: Shocks | None = None
     discount: float = eqx.field(static=True, default=1.0)
@@ -70,7 +72,7 @@ class Problem(eqx.Module):
     def __init__(
         self,
         *,
-        space: Grid | AbstractMap,
+        space: "Grid | CityMap",
         actions: Box | MoveSet | Any,
         reward: Reward | None,
         horizon: int | None,
@@ -81,7 +83,7 @@ class Problem(eqx.Module):
         pay_end: bool = False,
         reward_noise: float = 0.0,
         constraints: Any = (),
-        trips: AbstractTrips | None = None,
+        trips: "Trips | None" = None,
         shocks: Shocks | None = None,
     ):
         """Checks and builds a problem.
@@ -166,7 +168,7 @@ class Problem(eqx.Module):
             return self
         reward, trips = UnderShock(self.reward, self.shocks.values, number), self.trips
         if trips is not None:
-            chance: Any = trips.chance  # type: ignore[attr-defined]
+            chance: Any = trips.chance
             under = UnderShock(chance, self.shocks.values, number)
             trips = eqx.tree_at(lambda t: t.chance, trips, under)
         return self.replace(reward=reward, trips=trips, shocks=None)

@@ -112,10 +112,6 @@ class AugmentedLagrangian(eqx.Module):
     greatest: Scalar
     rule: ConstraintRule = eqx.field(static=True)
 
-    def tightened(self, margin: Scalar | float) -> "AugmentedLagrangian":
-        """With safety margins that are larger by this share."""
-        return replace(self, margin=self.margin + margin)
-
     def updated(self, penalty: Penalty, share: float = 1.0) -> "AugmentedLagrangian":
         """With multipliers that go a share of the way to lambda' of an episode.
 

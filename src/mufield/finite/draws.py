@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from .._types import Action, CellIndex, Scalar
 from ..checks import distribution
 from ..policies.base import ActionLaw
+from ..space.move import draw_index
 from ..space.walls import entry
 
 
@@ -95,7 +96,4 @@ def drawn(law: ActionLaw, chance: Scalar) -> Action:
     """The action of one agent, given its law and its chance."""
     if law.actions.shape[0] == 1:
         return law.actions[0]
-    sums = jnp.cumsum(law.weights)
-    # A weight of zero must not be drawn, however the sums are rounded.
-    above = (sums > chance * sums[-1]) & (law.weights > 0)
-    return law.actions[jnp.argmax(above)]
+    return law.actions[draw_index(law.weights, chance)]

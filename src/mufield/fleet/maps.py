@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from .._types import Mass
 from ..checks import number, per_axis, whole_number
 from ..errors import UserError
-from ..interfaces import AbstractMap
 from ..space.grid import Grid
 from ..space.measure import histogram
 
@@ -23,7 +22,7 @@ Plane = Float[np.ndarray, "points 2"]
 
 
 @dataclass(frozen=True)
-class CityMap(AbstractMap):
+class CityMap:
     """A grid on the earth.
 
     Attributes:

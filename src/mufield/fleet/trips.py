@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int
 from .._types import CellIndex, Mass, Masses, State, Step
 from ..checks import distribution
 from ..errors import UserError, in_words
-from ..interfaces import AbstractTrips
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
@@ -28,7 +27,7 @@ from .passengers import Passengers, Place
 from .sparse import RowSampler, SparseMatrix
 
 
-class Trips(AbstractTrips):
+class Trips(eqx.Module):
     """Probabilities of being carried off, and the origin-destination matrix.
 
     Attributes:
@@ -99,6 +98,11 @@ class Trips(AbstractTrips):
                 lasts = lasts[np.asarray(self.matrix.rows), np.asarray(self.matrix.sampler.columns)]
             self.durations = jnp.asarray(lasts, dtype=dtype) if stages else None
         self.away = jnp.zeros((stages, shape[-1]), dtype=dtype)
+
+    @property
+    def stages(self) -> int:
+        """How many steps later than the next one trips may arrive; 0 if all take one step."""
+        return self.away.shape[0]
 
     def chances(self, grid: Grid, mass: Mass, step: Step) -> Float[Array, "cells ..."]:
         """The chance in each cell."""

@@ -19,17 +19,20 @@ so every variant of the transition is one method, `AbstractPhi.move`. The implem
 """
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import Mass, Scalar, Step
-from ..interfaces import AbstractTrips
 from ..policies.base import ActionLaw
 from ..problem import Motion, Reward
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
+
+if TYPE_CHECKING:
+    from ..fleet.trips import Trips
 
 Joint = Float[Array, "cells moves"]
 """Mass of the agents of each cell that make each move."""
@@ -45,13 +48,8 @@ class AbstractPhi(eqx.Module):
     """The transition of the population's distribution."""
 
     grid: eqx.AbstractVar[Grid]
-    trips: eqx.AbstractVar[AbstractTrips | None]
+    trips: eqx.AbstractVar["Trips | None"]
     """Known transitions of agents that make no move of their own; None if all make one."""
-
-    @property
-    def residual_size(self) -> int:
-        """About how many numbers the gradient of one step keeps."""
-        return 4 * self.grid.n_cells
 
     @abstractmethod
     def move(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Mass:

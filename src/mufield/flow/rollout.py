@@ -17,6 +17,9 @@ from ..problem import Motion, Problem
 from ..space.measure import at_all_cells
 from .phi import AbstractPhi, Arrivals, Displacements, displacements, integrated_reward
 
+MOST_KEPT = 1 << 28
+"""Bytes that the gradient of an episode may keep; if it would be more, steps are computed again."""
+
 
 class Rollout(eqx.Module):
     """One episode of the population.
@@ -94,9 +97,10 @@ def forward(
         return one_step_later(now, arrivals), kept
 
     begin = problem.start if start is None else problem.start.at[0].set(start)
-    kept_bytes = phi.residual_size * problem.horizon * problem.initial.dtype.itemsize
-    # Gradients compute steps again where keeping what all of them need would take 256 MB.
-    scanned = jax.checkpoint(one) if kept_bytes > 1 << 28 else one
+    # The gradient of a step keeps about as much as the tables of Phi, and a few numbers by cell.
+    kept = 12 * phi.grid.n_cells + sum(x.size for x in jax.tree.leaves(phi) if eqx.is_array(x))
+    kept_bytes = kept * problem.horizon * problem.initial.dtype.itemsize
+    scanned = jax.checkpoint(one) if kept_bytes > MOST_KEPT else one
     end, (before, kept) = jax.lax.scan(scanned, begin, (inputs, problem.steps))
     return jnp.concatenate([before, end[:1]]), kept
 
@@ -183,11 +187,6 @@ def end_reward(problem: Problem, mass: Mass) -> Scalar:
 
 def end_rewards(problem: Problem, mass: Mass) -> Mass:
     """The reward of one agent at rest at each cell centre, given the last distribution."""
-    actions, last = rest_law(problem).actions, problem.horizon
-    return at_all_cells(problem.grid, mass, problem.reward, actions, last)[:, 0]
-
-
-def rest_law(problem: Problem) -> ActionLaw:
-    """The law of agents at rest, in all cells."""
-    rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
-    return ActionLaw.certain(jnp.broadcast_to(rest, (problem.grid.n_cells, len(rest))))
+    rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
+    actions = jnp.broadcast_to(rest, (len(mass), 1, len(rest)))
+    return at_all_cells(problem.grid, mass, problem.reward, actions, problem.horizon)[:, 0]

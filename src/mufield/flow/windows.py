@@ -10,6 +10,7 @@ walls and borders make of it; its lengths are in units of cells.
 import math
 import string
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -18,11 +19,13 @@ from jaxtyping import Array, Float
 
 from .._arrays import map_in_parts
 from .._types import Mass, Scalar, Step
-from ..interfaces import AbstractTrips
 from ..space.grid import Grid
 from .motions import crowd_coordinate
 from .phi import AbstractPhi, Displacements, Joint
 from .traces import FAR
+
+if TYPE_CHECKING:
+    from ..fleet.trips import Trips
 
 SourceMass = Float[Array, "sources moves"]
 """Joint mass of some cells, from which windows start, and their moves."""
@@ -75,13 +78,7 @@ class Windows(AbstractPhi):
     landing: AbstractLanding
     noise_std: Float[Array, "dim"]
     grid: Grid = eqx.field(static=True)
-    trips: AbstractTrips | None
-
-    @property
-    def residual_size(self) -> int:
-        """As many as the landing's tables have, and a few for each cell."""
-        tables: int = sum(x.size for x in jax.tree.leaves(self.landing))
-        return tables + 12 * self.grid.n_cells
+    trips: "Trips | None"
 
     def move(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Mass:
         """See `AbstractPhi`."""
@@ -136,7 +133,7 @@ class KernelBank(AbstractPhi):
     kernels: Float[Array, "steps cells knots moves window"]
     landing: AbstractLanding
     grid: Grid = eqx.field(static=True)
-    trips: AbstractTrips | None
+    trips: "Trips | None"
 
     @property
     def interpolates(self) -> bool:

@@ -5,6 +5,7 @@ paper's reference plan (App. "Policy optimisation with known environment").
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -136,7 +137,7 @@ class BPTT(eqx.Module):
         )
         if lagrangian is not None:
             # Plans aim inside constraints, because they end about as far beyond their aim.
-            lagrangian = lagrangian.tightened(0.006)
+            lagrangian = replace(lagrangian, margin=lagrangian.margin + 0.006)
         return BPTTState(
             profiles=profiles,
             optimiser=jax.vmap(self.optimiser().init)(eqx.filter(profiles, eqx.is_inexact_array)),

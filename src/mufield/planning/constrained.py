@@ -102,10 +102,10 @@ def _polish(
     If the plan was polished before and is ``outside`` still, with margins larger by so much more.
     """
     lagrangian = _lagrangian(state)
-    lagrangian = lagrangian.tightened(
-        lagrangian.rule.polish_margin * lagrangian.violation_scale + outside
+    more = lagrangian.rule.polish_margin * lagrangian.violation_scale + outside
+    heavier = replace(
+        lagrangian, margin=lagrangian.margin + more, weight=weight * lagrangian.weight
     )
-    heavier = replace(lagrangian, weight=weight * lagrangian.weight)
     begun = _restart(moves, state, heavier)
     # The step that went with less weight would go too far.
     begun = replace(begun, step_size=state.step_size / weight)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import CellIndex, Key, State, Stopped
+from .._types import CellIndex, Key, Scalar, State, Stopped
 from ..checks import PerAxis, finite, non_negative, number, numbers, per_axis
 from ..errors import UserError
 from .grid import Grid
@@ -140,6 +140,13 @@ def check_rounding(grid: Grid, dtype: Any) -> None:
         )
 
 
+def draw_index(weights: Float[Array, "choices"], chance: Scalar) -> Int[Array, ""]:
+    """The choice at which a number in [0, 1) lies among the cumulative weights."""
+    sums = jnp.cumsum(weights)
+    # A weight of zero must not be drawn, however the sums are rounded.
+    return jnp.argmax((sums > chance * sums[-1]) & (weights > 0))
+
+
 class AbstractNoise(eqx.Module):
     """What chance does to a move, by a few random numbers for each agent."""
 
@@ -248,10 +255,8 @@ class NeighbourNoise(AbstractNoise):
     def move(self, grid: Grid, state: State, target: State, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent by its displacement, then perhaps on to a neighbour."""
         moved = move(grid, state, state + target)
-        # Blocked directions have no weight, repeat the sum before them and are never drawn.
-        sums = np.cumsum(self.weights(grid), axis=1)
-        above = jnp.asarray(sums / sums[:, -1:], dtype=state.dtype)[moved.index] > draws
-        index = jnp.asarray(grid.neighbours)[moved.index, jnp.argmax(above)]
+        weights = jnp.asarray(self.weights(grid), dtype=state.dtype)[moved.index]
+        index = jnp.asarray(grid.neighbours)[moved.index, draw_index(weights, draws[0])]
         centre = jnp.asarray(grid.centres, dtype=state.dtype)[index]
         return Move(position=centre, stopped=moved.stopped, index=index)
 

@@ -15,7 +15,7 @@ from .._types import State
 from ..checks import MASS_TOLERANCE, numbers, whole_number
 from ..errors import UserError
 from .grid import Grid
-from .move import AbstractNoise, Move
+from .move import AbstractNoise, Move, draw_index
 
 
 class Nodes(Grid):
@@ -231,15 +231,14 @@ class Successors(AbstractNoise):
     def move(self, grid: Grid, state: State, target: Array, draws: Float[Array, "draws"]) -> Move:
         """Moves one agent to a successor; ``target`` are the probabilities."""
         target = target.reshape(-1)
-        sums = jnp.cumsum(target)
-        # A probability of zero must not be drawn, however the sums are rounded.
-        above = (sums > draws[0] * sums[-1]) & (target > 0)
-        index = jnp.argmax(above).astype(jnp.int32)
+        index = draw_index(target, draws[0]).astype(jnp.int32)
         assert isinstance(grid, Nodes)
         if grid.successors is not None:
             index = jnp.asarray(grid.successors)[grid.index_of(state), index]
         # Probabilities that are not finite leave a position that every caller refuses.
-        position = jnp.where(jnp.isfinite(sums[-1]), index.astype(state.dtype), jnp.nan)[None]
+        position = jnp.where(jnp.isfinite(jnp.sum(target)), index.astype(state.dtype), jnp.nan)[
+            None
+        ]
         return Move(position, jnp.zeros(1, dtype=bool), index)
 
 

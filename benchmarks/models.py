@@ -309,7 +309,7 @@ def training(report: Report, options: argparse.Namespace) -> None:
 
     together, loop = partial(train, family, data, KEY), loop_over_steps(family, data)
     sides = {"together": lambda: jax.block_until_ready(together()), "loop": loop}
-    times = time_side_by_side(sides, rounds=2 if options.quick else 7)
+    times = time_side_by_side(sides, rounds=4 if options.quick else 7)
     ratio = times["loop"].best / times["together"].best
     report.row(
         f"ensemble, {family.members} members, {TRANSITIONS} transitions, {family.steps} steps",

@@ -135,15 +135,14 @@ def read_sealed(path: Path, kind: str) -> Sealed:
         entry = _parse(header["__metadata__"]["mufield"])
         text = str(entry["document"])
         document = _parse(text)
+        found, wanted = entry["kind"], entry["sha256"]
         if not isinstance(document, dict):
             raise TypeError("its description is no table")
-        if entry["kind"] != kind:
-            raise unusable(path, f"expected a {kind}, got a {entry['kind']}")
-    except UserError:
-        raise
     except (SafetensorError, KeyError, TypeError, RecursionError, ValueError) as error:
         raise unusable(path, f"it is no {kind}, or cut short ({error!r:.200})") from error
-    if entry.get("sha256") != digest(kind + "\n" + text, arrays):
+    if found != kind:
+        raise unusable(path, f"expected a {kind}, got a {found}")
+    if wanted != digest(kind + "\n" + text, arrays):
         raise unusable(path, "its contents do not match its checksum")
     return Sealed(document, arrays)
 

@@ -96,9 +96,11 @@ def speed(report: Report, given: argparse.Namespace) -> None:
     # As planners compute it, for the weights of any policy; unavailable moves are repeated others.
     moves = regular_moves(*system.reveal(), system.problem.actions, points=1)
     weights = jax.block_until_ready(moves.uniform())
-    ours = eqx.filter_jit(lambda moves, weights: moves.rollout(weights).value)
+    ours = jax.jit(lambda weights: moves.rollout(weights).value)
+    passed = eqx.filter_jit(lambda moves, weights: moves.rollout(weights).value)
     sides = {
-        "ours": lambda: jax.block_until_ready(ours(moves, weights)),
+        "ours": lambda: jax.block_until_ready(ours(weights)),
+        "ours, MoveFlow as an argument": lambda: jax.block_until_ready(passed(moves, weights)),
         "OpenSpiel": lambda: _value_there(game),
     }
     found = time_side_by_side(sides, rounds=3 if given.quick else 7)

@@ -1,5 +1,7 @@
 """Problems on nodes: laws of their flow, refusals by node, action and step, and plans."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +68,41 @@ def test_the_centre_of_a_star_is_drawn_in_its_middle():
     given = np.arange(14.0).reshape(7, 2)
     same = mf.Nodes.from_edges([("centre", leaf) for leaf in "abcdef"], positions=given)
     np.testing.assert_array_equal(same.positions, given)
+
+
+def test_a_network_that_can_be_drawn_without_crossings_is():
+    pairs = ["ab", "ac", "bd", "be", "ce", "da", "ea"]
+    net = mf.Nodes.from_edges([tuple(pair) for pair in pairs], directed=True)
+    place = dict(zip(net.names, net.positions, strict=True))
+
+    def side(one, other, point):
+        (x, y), (u, v) = place[other] - place[one], place[point] - place[one]
+        return np.sign(x * v - y * u)
+
+    for (a, b), (c, d) in itertools.combinations(pairs, 2):
+        if len({a, b, c, d}) == 4:
+            assert side(a, b, c) == side(a, b, d) or side(c, d, a) == side(c, d, b)
+
+
+def test_a_region_is_named_by_its_nodes():
+    road = mf.Nodes.from_edges([("a", "b"), ("b", "c")])
+    given = mass_at_most(road, ["b", "c"], 0.3)
+    numbers = mass_at_most(road, [1, 2], 0.3)
+    mass = jnp.array([0.5, 0.4, 0.1])
+    assert given.function(mass) == numbers.function(mass) == pytest.approx(-0.2)
+    for wrong in (["d"], [["b"]], [3]):
+        with pytest.raises(mf.UserError, match="expected a node, one of"):
+            mass_at_most(road, wrong, 0.3)
+
+
+def test_moves_that_some_nodes_lack_are_not_named_for_all():
+    can = np.array([[True, True, node > 0] for node in range(5)])
+    system = mf.SimulatedSystem(
+        ring_problem(actions=mf.MoveSet(["stay", "back", "on"], available=can)), drift
+    )
+    with pytest.raises(mf.UserError, match="name no moves, so that each cell has its own"):
+        mf.MoveFlow(*system.reveal(), system.problem.actions.points())
+    assert mf.MoveFlow(*system.reveal()).uniform().shape == (6, 5, 3)
 
 
 def test_the_flow_is_the_sum_over_nodes_actions_and_successors(crowded):

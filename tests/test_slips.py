@@ -59,6 +59,7 @@ SLIPS = {
     "mf.DeepEnsemble(mu='local')": "mu must be one of Unseen()",
     "mf.DeepEnsemble(members='many')": "members must be a whole number of at least 2",
     "mf.register(3, 'a number')": "the name of a system must be of type str",
+    "mf.register('mine', len)": "the summary of a system must be of type str",
     "mf.register('mine', 'no function')(3)": "register decorates a function, got int",
 }
 

@@ -1,5 +1,6 @@
 """The problems of the field on nodes equal the code of those who published them."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pyspiel
@@ -64,6 +65,8 @@ def test_crowds_in_a_square_are_open_spiel_s():
     for step in range(6):
         expected = [flow.value_str(f"({x}, {y}, {step})", 0.0) for x, y in cells]
         np.testing.assert_allclose(rollout.mass[step], expected, atol=1e-12)
+    # In the order of their lists, the successors of all places of the torus are alike.
+    assert float(jnp.ptp(system.reveal()[1].function.table, axis=0).max()) < 1e-12
     # Their first reward is taken before the distribution is known: uniform over all cells.
     assert float(rollout.value) + np.log(25) == pytest.approx(value, abs=1e-9)
 
@@ -112,6 +115,11 @@ def test_equal_seeds_of_garnets_are_equal_and_others_differ():
     one, two = (float(uniform_here("garnet", seed=seed)[1].value) for seed in (3, 4))
     assert one == float(uniform_here("garnet", seed=3)[1].value) != two
     assert jnp.isfinite(uniform_here("garnet", seed=3, coupling="multiplicative")[1].value)
+    first, second = (mf.make("garnet", seed=seed).reveal() for seed in (3, 4))
+    same = (eqx.filter(each, eqx.is_array, inverse=True) for each in (first, second))
+    assert eqx.tree_equal(*same)  # one compiled program serves both
+    with pytest.raises(mf.UserError, match="additive or multiplicative"):
+        mf.make("garnet", coupling="both")
 
 
 def test_cyber_security_has_the_published_rates():

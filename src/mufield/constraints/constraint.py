@@ -21,6 +21,7 @@ from ..checks import is_a, whole_number
 from ..errors import UserError, in_words
 from ..space.grid import Grid
 from ..space.measure import log_mass, uniform
+from ..space.nodes import Nodes
 from .lagrangian import AugmentedLagrangian, ConstraintRule
 
 Steps = Sequence[int] | None
@@ -220,6 +221,8 @@ def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
     """One for every free cell of a region, and zero for the others."""
     if callable(region):
         region = [bool(region(at)) for at in grid.centres]
+    elif isinstance(grid, Nodes) and np.asarray(region).dtype != bool:
+        region = [grid.index_at(node) for node in region]
     inside = np.asarray(region)
     if inside.size and inside.dtype.kind in "iu":
         cells, inside = inside.reshape(-1, grid.dim), np.zeros(grid.n_cells, dtype=bool)
@@ -228,8 +231,9 @@ def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
         inside = grid.from_array(inside)
     if inside.dtype != bool or inside.shape != (grid.n_cells,):
         raise UserError(
-            "a region must be cells as coordinates, one truth value for each of the "
-            f"{grid.n_cells} free cells, or a function of a position; got {reprlib.repr(region)}"
+            "a region must be cells as coordinates, names of nodes, one truth value for each of "
+            f"the {grid.n_cells} free cells, or a function of a position; got "
+            f"{reprlib.repr(region)}"
         )
     if not inside.any():
         raise UserError("the region is empty: no free cell belongs to it")

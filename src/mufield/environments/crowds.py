@@ -94,15 +94,15 @@ def crowd_square(
     grid = Grid.from_map(drawing, periodic=True)
     ends = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES))
     push, near = NeighbourNoise(noise).weights(grid), grid.neighbours
-    lists = [sorted({int(j) for i in row if i >= 0 for j in near[i] if j >= 0}) for row in near]
+    # In the order of the moves that lead there, so that nodes are alike where there are no walls.
+    lists = [list(dict.fromkeys(near[row[row >= 0]].ravel().tolist())) for row in near]
+    lists = [[end for end in row if end >= 0] for row in lists]
     nodes = Nodes(grid.n_cells, successors=lists, positions=grid.centres)
     table = np.zeros((grid.n_cells, len(MOVES), nodes.slots))
-    for cell, row in enumerate(lists):
-        slot = {there: number for number, there in enumerate(row)}
-        for action, end in enumerate(ends[cell]):
-            for there, chance in zip(near[end], push[end], strict=True):
-                if end >= 0 and chance > 0:
-                    table[cell, action, slot[int(there)]] += chance
+    cells, moves = np.nonzero(ends >= 0)
+    reached, chances = near[ends[cells, moves]][:, None], push[ends[cells, moves]][:, None]
+    same = np.asarray(nodes.successors)[cells][..., None] == reached
+    table[cells, moves] = np.sum(same * chances, axis=-1)
     table[ends < 0, 0] = 1.0  # never used
     corner = grid.index_at(0, grid.shape[1] - 1)
     problem = Problem(

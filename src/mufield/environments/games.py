@@ -187,21 +187,17 @@ def beach_bar(
     bar go round the beach, moves end at its ends.
     """
     place = places // 2 if bar is None else bar
-    nodes = Nodes(
-        places,
-        successors=[
-            sorted({min(max(s + d, 0), places - 1) for d in range(-2, 3)}) for s in range(places)
-        ],
-        positions=np.stack([np.arange(places), np.zeros(places)], axis=1),
-    )
-    table = np.zeros((places, 3, nodes.slots))
-    for node, row in enumerate(nodes.successors if nodes.successors is not None else []):
-        slot = {int(there): i for i, there in enumerate(row) if there >= 0}
-        for action in range(3):
-            for drift, chance in ((-1, (1 - still) / 2), (0, still), (1, (1 - still) / 2)):
-                end = min(max(node + action - 1 + drift, 0), places - 1)
-                table[node, action, slot[end]] += chance
-    apart = np.abs(np.arange(places) - place)
+    beach: Any = np.arange(places)
+    chances: Any = np.zeros((places, 3, places))
+    for action in range(3):
+        for drift, chance in ((-1, (1 - still) / 2), (0, still), (1, (1 - still) / 2)):
+            end = np.clip(beach + action - 1 + drift, 0, places - 1)
+            np.add.at(chances, (beach, action, end), chance)
+    lists = [np.flatnonzero(row.any(axis=0)).tolist() for row in chances]
+    nodes = Nodes(places, successors=lists, positions=np.stack([beach, 0 * beach], axis=1))
+    rows = np.asarray(nodes.successors)[:, None]
+    table = np.take_along_axis(chances, np.maximum(rows, 0), axis=2) * (rows >= 0)
+    apart = np.abs(beach - place)
     away = jnp.asarray(np.minimum(apart, places - apart), dtype=jnp.result_type(float))
 
     def reward(node: Array, action: Array, mu: MeanField) -> Array:

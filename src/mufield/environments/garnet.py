@@ -2,15 +2,27 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from ..checks import whole_number
+from ..errors import UserError
 from ..problem import Problem
-from ..space.measure import MeanField
 from ..space.nodes import Nodes
 from ..systems import SimulatedSystem
+
+
+def _probabilities(own: Array, crowd: Array, node: Array, action: Array, mu: Any) -> Array:
+    """P; of the coupling to mu a row for each successor."""
+    positive = jnp.maximum(own[node, action] + crowd[node, action] @ mu.mass, 0.0) + 1e-12
+    return positive / jnp.sum(positive)
+
+
+def _paid(own: Array, interaction: Array, node: Array, action: Array, mu: Any) -> Array:
+    """r; of the interaction a row for each node."""
+    return own[node, action] + interaction[node] @ mu.mass
 
 
 def garnet(
@@ -42,6 +54,8 @@ def garnet(
         seed: Which of the problems.
         coupling: ``"additive"`` or ``"multiplicative"``, the first or the second formula for P.
     """
+    if coupling not in ("additive", "multiplicative"):
+        raise UserError(f"the coupling must be additive or multiplicative, got {coupling!r}")
     rng = np.random.default_rng(whole_number(seed, "the seed", 0))
     own_p, mu_p, own_r, mu_r = (float(rng.uniform(0.0, 1.0)) for _ in range(4))
     base: Any = np.zeros((states, actions, states))
@@ -49,34 +63,21 @@ def garnet(
         for action in range(actions):
             ends = rng.integers(0, states, size=(branching,))
             base[node, action, ends] = rng.dirichlet(np.ones(branching))
-    couplings: Any = rng.normal(size=(states, actions, states, states)).astype(np.float32)
-    rewards: Any = rng.normal(size=(states, actions))
-    drawn = rng.normal(size=(states, states))
-    interaction: Any = 0.5 * (drawn + drawn.T)
-    dtype = jnp.result_type(float)
-    base, couplings, rewards, interaction = (
-        jnp.asarray(each, dtype=dtype) for each in (base, couplings, rewards, interaction)
+    crowd: Any = rng.normal(size=(states, actions, states, states)).astype(np.float32)
+    crowd = mu_p * crowd.astype(float)
+    crowd = crowd if coupling == "additive" else base[..., None] * crowd
+    paid: Any = own_r * rng.normal(size=(states, actions))
+    drawn: Any = mu_r * rng.normal(size=(states, states))
+    # Numbers are arguments, so that all Garnets of a size share their compiled programs.
+    own, crowd, paid, shared = (
+        jnp.asarray(each, dtype=jnp.result_type(float))
+        for each in (own_p * base, crowd, paid, 0.5 * (drawn + drawn.T))
     )
-
-    def motion(node: Array, action: Array, mu: MeanField) -> Array:
-        crowd = couplings[node, action] @ mu.mass
-        if coupling == "additive":
-            intensity = own_p * base[node, action] + mu_p * crowd
-        else:
-            intensity = base[node, action] * (own_p + mu_p * crowd)
-        positive = jnp.maximum(intensity, 0.0) + 1e-12  # never all zero
-        found: Array = positive / jnp.sum(positive)
-        return found
-
-    def reward(node: Array, action: Array, mu: MeanField) -> Array:
-        paid: Array = own_r * rewards[node, action] + mu_r * interaction[node] @ mu.mass
-        return paid
-
     problem = Problem(
         space=Nodes(states),
         actions=actions,
-        reward=reward,
+        reward=eqx.Partial(_paid, paid, shared),
         horizon=horizon,
         initial=np.full(states, 1 / states),
     )
-    return SimulatedSystem(problem, motion)
+    return SimulatedSystem(problem, eqx.Partial(_probabilities, own, crowd))

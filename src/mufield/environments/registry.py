@@ -127,6 +127,7 @@ def register(name: str, summary: str) -> Callable[[Build], Build]:
     replaces the earlier one.
     """
     is_a(name, str, "the name of a system", "give it first: @register(name, summary)")
+    is_a(summary, str, "the summary of a system", "write @register(name, summary) above a function")
 
     def keep(build: Build) -> Build:
         if not callable(build):

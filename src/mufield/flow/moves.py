@@ -91,7 +91,10 @@ class MoveFlow(eqx.Module):
         own = jnp.arange(shape[0])[:, None]
         inside = True if group > 1 else jnp.all(problem.allowed(everywhere, own))
         if not isinstance(inside, jax.core.Tracer) and not inside:
-            raise UserError(f"some moves are outside {problem.actions.describe()}; leave them out")
+            raise UserError(
+                f"some moves are outside {problem.actions.describe()}, or not available in all "
+                "cells; leave them out, or name no moves, so that each cell has its own"
+            )
         if actions.shape[-2] % group:
             raise UserError(
                 f"{actions.shape[-2]} moves cannot be divided into groups of {group} that earn the "

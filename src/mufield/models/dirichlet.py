@@ -128,7 +128,7 @@ class DirichletCounts(AbstractModelFamily):
     spread: tuple[float, ...] = (0.01, 0.3, 10.0)
     knots: int = 6
     evidence: float = 5.0
-    most: int = 10_000_000
+    most: int = 3_000_000
 
     def __check_init__(self) -> None:
         number(self.prior, "the prior's pseudo-counts", 1e-9)

@@ -88,14 +88,13 @@ class Nodes(Grid):
         pairs = [tuple(edge) for edge in edges]
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise UserError("edges must be pairs of nodes, such as [('a', 'b'), ('b', 'c')]")
-        found = cls(list(dict.fromkeys(chain(*pairs))))
-        lists = [[node] for node in range(found.n_cells)]
+        ways = {name: {name: None} for name in chain(*pairs)}
         for first, second in pairs:
-            one, other = found.index_at(first), found.index_at(second)
-            for here, there in ((one, other), (other, one))[: 1 if directed else 2]:
-                if there not in lists[here]:
-                    lists[here].append(there)
-        return cls(list(found._numbers), successors=_padded(lists), positions=positions)
+            ways[first][second] = None
+            if not directed:
+                ways[second][first] = None
+        lists = [list(ends) for ends in ways.values()]
+        return cls(list(ways), successors=lists, positions=positions)
 
     def _lists(self, given: Any) -> Int[np.ndarray, "nodes slots"]:
         """The successors as numbers, padded with -1; an array has numbers, lists may have names."""
@@ -159,7 +158,7 @@ class Nodes(Grid):
 
     def index_at(self, node: Any) -> int:  # type: ignore[override]
         """The number of a node, given by its name or number; raises if there is none."""
-        found = self._numbers.get(node)
+        found = self._numbers.get(node) if isinstance(node, Hashable) else None
         whole = isinstance(node, int | np.integer) and not isinstance(node, bool)
         if found is None and whole and 0 <= node < self.n_cells:
             found = int(node)
@@ -243,19 +242,30 @@ class Successors(AbstractNoise):
 
 
 def _spring_layout(
-    place: Float[np.ndarray, "nodes 2"], successors: Int[np.ndarray, "nodes slots"]
+    circle: Float[np.ndarray, "nodes 2"], successors: Int[np.ndarray, "nodes slots"]
 ) -> Float[np.ndarray, "nodes 2"]:
-    """Neighbours attract and all nodes repel each other (Fruchterman and Reingold, 1991)."""
-    joined = np.zeros((len(place), len(place)), dtype=bool)
+    """Neighbours attract and all nodes repel each other (Fruchterman and Reingold, 1991).
+
+    They start where lengths are most like numbers of edges between nodes (classical scaling).
+    """
+    from scipy.sparse.csgraph import shortest_path  # slow to import
+
+    joined = np.zeros((len(circle), len(circle)), dtype=bool)
     here, slot = np.nonzero(successors >= 0)
     joined[here, successors[here, slot]] = True
+    edges = shortest_path(joined, directed=False, unweighted=True)
+    edges = np.where(np.isfinite(edges), edges, np.max(edges, initial=1, where=edges < np.inf) + 1)
+    centred = edges**2 - np.mean(edges**2, axis=0)
+    size, axes = np.linalg.eigh(-0.5 * (centred - centred.mean(axis=1, keepdims=True)))
+    length = np.sqrt(4.0 / len(circle))
+    # The circle parts nodes that have the same neighbours.
+    place = length * (axes[:, :-3:-1] * np.sqrt(np.maximum(size[:-3:-1], 0.0)) + 0.1 * circle)
     joined |= joined.T
-    length = np.sqrt(4.0 / len(place))
     for heat in np.linspace(0.3, 0.0, 100, endpoint=False):
         apart = place[:, None] - place
         distance = np.maximum(np.linalg.norm(apart, axis=-1), 1e-3)
         force = length**2 / distance**2 - joined * distance / length
-        push = np.sum(apart * force[..., None], axis=1)
+        push = np.sum(apart * force[..., None], axis=1) - 0.2 * place  # parts stay near
         size = np.maximum(np.linalg.norm(push, axis=1, keepdims=True), 1e-9)
         place = place + push / size * np.minimum(size, heat)
     return np.asarray(place - place.mean(axis=0))

@@ -125,8 +125,7 @@ def distribution(
 ) -> Float[np.ndarray, "*rows"]:
     """Raises unless each row is finite, non-negative and sums to one; returns the sums.
 
-    Rows are along the last axis. Give the ``sums`` with the entries of a sparse matrix, whose
-    ``values`` are no rows.
+    Rows are along the last axis. Give the ``sums`` if more belongs to a row than its ``values``.
     """
     finite(values, name, remedy, place)
     non_negative(values, name, remedy, place)

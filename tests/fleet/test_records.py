@@ -228,12 +228,14 @@ def test_islands_are_named_and_left_out_or_joined():
     where = centres(street + islands)
     dropped = mf.fleet.CityMap.of_traffic(*where, **options)
     assert dropped.grid.free_cells.tolist() == [list(cell) for cell in street]
-    assert dropped.notes == (
+    islanders, where_it_is = dropped.notes
+    assert islanders == (
         "4 of 8 free cells, with 12 of 24 points, are 4 islands that no vehicle can drive to: they "
-        "were left out; islands='join' connects them",
+        "were left out; islands='join' connects them"
     )
+    assert where_it_is.startswith("the map's 4 cells are on 4.5 by 2.5 km around longitude -73.95,")
     kept = mf.fleet.CityMap.of_traffic(*where, islands="keep", **options)
-    assert (kept.grid.n_cells, len(kept.notes)) == (8, 1)
+    assert (kept.grid.n_cells, len(kept.notes)) == (8, 2)
     joined = mf.fleet.CityMap.of_traffic(*where, islands="join", **options)
     assert ndimage.label(~joined.grid.walls)[1] == 1
     assert (~joined.grid.walls >= ~kept.grid.walls).all()
@@ -241,9 +243,20 @@ def test_islands_are_named_and_left_out_or_joined():
     assert f"{added} cells without traffic were made free" in joined.notes[0]
     assert added <= 9  # of lines that are as short as can be
     whole = mf.fleet.CityMap.of_traffic(*centres(street), **options)
-    assert whole.notes == ()
+    assert len(whole.notes) == 1
     with pytest.raises(mf.UserError, match="islands must be drop, join or keep, got 'sink'"):
         mf.fleet.CityMap.of_traffic(*where, islands="sink", **options)
+    with pytest.raises(mf.UserError, match=r"15 of 24 points, are 5 islands .* take larger cells"):
+        mf.fleet.CityMap.of_traffic(*centres([*street[:3], *islands, (6, 4)]), **options)
+
+
+def test_exchanged_coordinates_of_a_real_place_can_be_seen_in_the_notes():
+    lisbon = np.random.default_rng(0).normal((-9.14, 38.72), 0.004, (200, 2)).T
+    right, wrong = (
+        mf.fleet.CityMap.of_traffic(*each, cell=2000) for each in (lisbon, lisbon[::-1])
+    )
+    assert "around longitude -9.129, latitude 38.72; if the city is not there" in right.notes[-1]
+    assert "around longitude 38.7" in wrong.notes[-1]
 
 
 def test_a_stray_point_does_not_widen_the_map():

@@ -75,7 +75,7 @@ def test_impossible_orders_are_refused():
 def test_tangents_lie_above_the_served_demand_and_touch_it():
     rng = np.random.default_rng(0)
     for mean in (0.3, 4.0, 37.5):
-        drawn = rng.poisson(mean, 200_000)
+        drawn = rng.negative_binomial(mean / 0.5, 1 / 1.5, 200_000)  # 1.5 times its mean
         vehicles = np.arange(0, int(3 * mean) + 4)
         served = np.minimum(vehicles[:, None], drawn).mean(axis=1)
         lines = [_tangent(np.array([mean]), z) for z in (-2, -1, 0, 1, 2)]

@@ -121,6 +121,12 @@ class CityMap:
             start = _to_earth((low * edge)[None], start, turn)[0]
         upper = tuple((shape * edge).tolist())
         grid = Grid.box(0.0, upper, tuple(shape.tolist()), walls=~free)
+        middle = _to_earth(np.array([upper]) / 2, start, turn)[0]
+        notes.append(
+            f"the map's {grid.n_cells:,} cells are on {upper[0]:.4g} by {upper[1]:.4g} km around "
+            f"longitude {middle[0]:.4g}, latitude {middle[1]:.4g}; if the city is not there, "
+            "longitude and latitude may be exchanged"
+        )
         return cls(float(start[0]), float(start[1]), float(turn), grid, tuple(notes))
 
     def to_plane(self, longitude: Any, latitude: Any) -> Plane:
@@ -217,12 +223,18 @@ def connected(
         return free, []
     main = labels == 1 + np.argmax(ndimage.sum_labels(counts, labels, np.arange(1, parts + 1)))
     off = int(free.sum() - main.sum())
+    lost, points = int(counts[free & ~main].sum()), int(counts[free].sum())
     what = (
-        f"{off:,} of {int(free.sum()):,} free cells, with {counts[free & ~main].sum():,} of "
-        f"{counts[free].sum():,} points, are {parts - 1:,} islands that no vehicle can drive to"
+        f"{off:,} of {int(free.sum()):,} free cells, with {lost:,} of {points:,} points, are "
+        f"{parts - 1:,} island{'s' * (parts > 2)} that no vehicle can drive to"
     )
     if islands == "keep":
         return free, [f"{what}: only trips lead there and away"]
+    if islands == "drop" and 2 * lost > points:
+        raise UserError(
+            f"{what}; what is left would be no map of these points: take larger cells, "
+            "islands='join' or islands='keep'"
+        )
     if islands == "drop":
         return main, [f"{what}: they were left out; islands='join' connects them"]
     joined = free.copy()

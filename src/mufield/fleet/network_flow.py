@@ -11,9 +11,10 @@ $$m_h(i) := \sum_j s_h(i,j) + x_h(i,j) = a_h(i) + \sum_{h',j} s_{h'}(j,i) + x_{h
 
 where the last sum is over those who arrive in $i$ at step $h$, and $a_h$ are vehicles that were
 under way before. Demand is random: of $m$ vehicles in a region
-only $E \min(m, D)$ find somebody, $D$ being Poisson. That is concave in $m$, so a few tangents
-$\sum_j s_h(i,j) \le \alpha\, m_h(i) + \gamma$ state it in the programme; plans then send some more
-vehicles than are expected to be needed.
+only $E \min(m, D)$ find somebody. $D$ is negative binomial, with more variance than the Poisson
+numbers of requests, because the numbers of vehicles that arrive are random too. That is concave in
+$m$, so a few tangents $\sum_j s_h(i,j) \le \alpha\, m_h(i) + \gamma$ state it in the programme;
+plans then send some more vehicles than are expected to be needed.
 """
 
 import warnings
@@ -170,11 +171,17 @@ def _fill(wanted: Float[np.ndarray, "rows columns"], room: Float[np.ndarray, "ro
     return np.asarray(np.clip(room[:, None] - before, 0.0, wanted))
 
 
-def _tangent(mean: Float[np.ndarray, "cells"], z: float) -> tuple[np.ndarray, np.ndarray]:
-    """Slope and constant of a tangent to E min(m, D), D Poisson, at z deviations off its mean."""
-    from scipy.special import pdtr  # the Poisson distribution function
+def _tangent(
+    mean: Float[np.ndarray, "cells"], z: float, excess: float = 0.5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Slope and constant of a tangent to E min(m, D), at z deviations off the mean of D.
 
-    at = np.maximum(np.floor(mean + z * np.sqrt(mean)), 0.0)
-    slope = 1.0 - pdtr(at, mean)
-    expected = np.where(at > 0, mean * pdtr(np.maximum(at - 1, 0.0), mean), 0.0) + at * slope
-    return slope, expected - slope * at
+    D is negative binomial; its variance is 1 + ``excess`` times its mean.
+    """
+    from scipy.special import betainc  # of the distribution function
+
+    at = np.maximum(np.floor(mean + z * np.sqrt((1 + excess) * mean)), 0.0)
+    size, chance = mean / excess, 1 / (1 + excess)
+    slope = 1.0 - betainc(size, at + 1, chance)
+    below = np.where(at > 0, mean * betainc(size + 1, np.maximum(at, 1.0), chance), 0.0)
+    return slope, below

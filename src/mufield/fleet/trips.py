@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import CellIndex, Mass, Masses, State, Step
+from .._types import CellIndex, Mass, Masses, Scalar, State, Step
 from ..checks import distribution
 from ..errors import UserError, in_words
 from ..space.grid import Grid
@@ -24,7 +24,6 @@ from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
 from ..space.nodes import Nodes, node_number
 from .passengers import Passengers, Place
-from .sparse import RowSampler, SparseMatrix
 
 
 class Trips(eqx.Module):
@@ -41,7 +40,7 @@ class Trips(eqx.Module):
     """
 
     chance: Callable[[State, MeanField], Any]
-    matrix: Float[Array, "*steps cells cells"] | SparseMatrix
+    matrix: Float[Array, "*steps cells cells"]
     durations: Float[Array, "..."] | None
     away: Float[Array, "stages cells"]
 
@@ -50,7 +49,7 @@ class Trips(eqx.Module):
 
         Args:
             chance: As the attribute.
-            matrix: An array, or a sparse matrix of SciPy.
+            matrix: An array, or a sparse matrix of SciPy, which becomes one.
             durations: Steps that trips take from each origin (rows) to each destination, the same
                 at all steps or, as the matrix, with one table for each; at least 1. Of trips that
                 take 1.3 steps, 70% take one step and 30% two. By default all take one.
@@ -61,11 +60,9 @@ class Trips(eqx.Module):
                 f"{type(chance).__name__}"
             )
         self.chance = chance
-        sparse = matrix.tocsr() if hasattr(matrix, "tocsr") else None
-        if sparse is not None and sparse.nnz > 0.1 * math.prod(sparse.shape):
-            matrix, sparse = sparse.toarray(), None  # which is then faster
-        values = np.asarray(matrix if sparse is None else sparse.data, dtype=float)
-        shape = values.shape if sparse is None else sparse.shape
+        dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
+        values = np.asarray(dense, dtype=float)
+        shape = values.shape
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
             raise UserError(
                 "the matrix of trips must have a row and a column for each cell, or several such "
@@ -75,15 +72,9 @@ class Trips(eqx.Module):
             values,
             "each row of the matrix of trips",
             "divide rows by their sums, and where no trip begins let agents land where they are",
-            sums=None if sparse is None else np.asarray(sparse.sum(axis=1)).reshape(-1),
         )
         dtype = jnp.result_type(float)
-        if sparse is None:
-            self.matrix = jnp.asarray(values / sums[..., None], dtype=dtype)
-        else:
-            scaled = sparse.copy()
-            scaled.data = values / np.repeat(sums, np.diff(sparse.indptr))
-            self.matrix = SparseMatrix.of(scaled, dtype)
+        self.matrix = jnp.asarray(values / sums[..., None], dtype=dtype)
         stages, self.durations = 0, None
         if durations is not None:
             lasts = np.asarray(durations, dtype=float)
@@ -94,8 +85,6 @@ class Trips(eqx.Module):
                     f"{lasts.shape}, from {np.min(lasts, initial=np.inf):g}"
                 )
             stages = math.ceil(lasts.max() - 1e-9) - 1
-            if isinstance(self.matrix, SparseMatrix):
-                lasts = lasts[np.asarray(self.matrix.rows), np.asarray(self.matrix.sampler.columns)]
             self.durations = jnp.asarray(lasts, dtype=dtype) if stages else None
         self.away = jnp.zeros((stages, shape[-1]), dtype=dtype)
 
@@ -125,19 +114,11 @@ class Trips(eqx.Module):
 
     def _landed(self, taken: Mass, step: Step, after: int) -> Mass:
         """Where agents arrive whose trips take ``after`` steps."""
-        if isinstance(self.matrix, SparseMatrix):
-            share = self._share(self.durations, after)
-            moved = taken[self.matrix.rows] * (self.matrix.entries * share).astype(taken.dtype)
-            return jnp.zeros_like(taken).at[self.matrix.sampler.columns].add(moved)
         matrix = _at_step(self.matrix, step)
-        if self.durations is not None:
-            matrix = matrix * self._share(_at_step(self.durations, step), after)
+        if self.durations is not None:  # of trips that take 1.3 steps, 70% take one
+            lasts = _at_step(self.durations, step)
+            matrix = matrix * jnp.maximum(1 - jnp.abs(lasts - after), 0.0)
         return taken @ matrix.astype(taken.dtype)
-
-    @staticmethod
-    def _share(durations: Array | None, after: int) -> Array | float:
-        """Share of trips that take ``after`` steps: those of 1.3 steps take one or two."""
-        return 1.0 if durations is None else jnp.maximum(1 - jnp.abs(durations - after), 0.0)
 
     def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
         """Expected value of being taken in each cell, from that of cells one step later and so on.
@@ -153,14 +134,23 @@ class Trips(eqx.Module):
             return self.chance.demand[jnp.minimum(step, len(self.chance.demand) - 1)]
         return jnp.ones(self.matrix.shape[-1])
 
-    def sampler(self, step: Step) -> RowSampler:
-        """The matrix of a step, prepared for drawing destinations."""
-        if isinstance(self.matrix, SparseMatrix):
-            return self.matrix.sampler
-        size = self.matrix.shape[-1]
-        sums = jnp.cumsum(_at_step(self.matrix, step), axis=1).reshape(-1)
-        starts = size * jnp.arange(size + 1, dtype=jnp.int32)
-        return RowSampler(sums, starts, jnp.tile(jnp.arange(size, dtype=jnp.int32), size))
+    def destination(self, cell: CellIndex, uniform: Scalar, step: Step) -> CellIndex:
+        """Where a trip from a cell ends, drawn by a uniform number in [0, 1)."""
+        sums = jnp.cumsum(_at_step(self.matrix, step), axis=1)
+        last = sums.shape[1] - 1
+        target = uniform * sums[cell, last]
+
+        # Bisection, because jnp.searchsorted would copy the row for every agent.
+        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = (low + high) // 2
+            right = sums[cell, middle] <= target
+            low = jnp.where(right, jnp.minimum(middle + 1, high), low)
+            return low, jnp.where(right, high, middle)
+
+        ends = (jnp.zeros((), jnp.int32), jnp.full((), last, jnp.int32))
+        found: Array = jax.lax.fori_loop(0, last.bit_length() + 1, halve, ends)[0]
+        return found
 
     def carry(
         self,
@@ -182,9 +172,7 @@ class Trips(eqx.Module):
         """
         chance = self.chances(grid, mass, step)[cell]
         taken = uniforms[0] < chance
-        sampler = self.sampler(step)
-        entry = sampler.draw(cell, uniforms[1])
-        index = sampler.columns[entry]
+        index = self.destination(cell, uniforms[1], step)
         shares = jnp.full_like(uniforms[2:], 0.5) if centred else uniforms[2:]
         ends = Move(
             position=jnp.where(taken, inside_cell(grid, index, shares), moved.position),
@@ -193,9 +181,7 @@ class Trips(eqx.Module):
         )
         lasts = jnp.ones((), dtype=jnp.int32)
         if self.durations is not None:
-            sparse = isinstance(self.matrix, SparseMatrix)
-            table = self.durations if sparse else _at_step(self.durations, step).reshape(-1)
-            steps = table[entry]
+            steps = _at_step(self.durations, step)[cell, index]
             # Of the uniform number it is known that it is below the chance: a new one is left.
             again = uniforms[0] / jnp.maximum(chance, 1e-9)
             rounded = jnp.floor(steps) + (again < steps - jnp.floor(steps))

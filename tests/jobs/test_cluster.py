@@ -16,7 +16,7 @@ from mufield.errors import UserError  # noqa: E402
 from mufield.io.sealed import read_sealed  # noqa: E402
 from mufield.jobs import cluster  # noqa: E402
 from mufield.jobs.job import Job, JobResult, JobStore, system_job  # noqa: E402
-from mufield.jobs.pool import POOL, Task, Working, compute_missing  # noqa: E402
+from mufield.jobs.pool import AbstractPool, Task, Working, compute_missing  # noqa: E402
 from mufield.jobs.processes import LocalProcesses, make_pool  # noqa: E402
 from mufield.runs.config import parse_config, read_settings  # noqa: E402
 from reproduction.paper import Budget  # noqa: E402
@@ -81,7 +81,7 @@ def test_a_node_that_is_lost_changes_no_bit(nodes, tmp_path, monkeypatch):
     with local.writing():
         assert not any(e.problem for e in compute_missing(jobs, local, LocalProcesses(1)))
     lost = nodes.add_node(num_cpus=1, **SMALL)
-    monkeypatch.setattr(POOL, "look", 0.05)  # on a fast machine these jobs take a second
+    monkeypatch.setattr(AbstractPool, "look", 0.05)  # on a fast machine these jobs take a second
     pool = cluster.RayWorkers(nodes.address)
     begun, left, problems = [], {}, []
     begin = pool._begin

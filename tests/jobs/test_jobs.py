@@ -200,13 +200,13 @@ def test_another_process_goes_on_where_one_died_until_none_gets_further(job, tmp
 def test_a_job_waits_for_a_worker_that_was_given_up_but_lives(job, tmp_path, monkeypatch):
     store = JobStore(tmp_path)
     directory = store.begin(job)
-    monkeypatch.setattr(pool_module.POOL, "patience", 0.0)
-    monkeypatch.setattr(pool_module.POOL, "look", 0.01)
+    monkeypatch.setattr(pool_module.AbstractPool, "patience", 0.0)
+    monkeypatch.setattr(pool_module.AbstractPool, "look", 0.01)
     with locked(directory):
         (ended,) = compute_missing([job], store, SameProcess(), progress=False)
     assert "is in use by process" in ended.problem
     assert store.find(job) is None
-    monkeypatch.setattr(pool_module.POOL, "patience", 60.0)
+    monkeypatch.setattr(pool_module.AbstractPool, "patience", 60.0)
     held = contextlib.ExitStack()
     held.enter_context(locked(directory))
     threading.Timer(0.3, held.close).start()

@@ -22,23 +22,6 @@ from ..io.atomic import locked, open_new, write_bytes
 from .job import Job, JobStore, read_result
 
 
-@dataclass
-class PoolSettings:
-    """How pools wait for their workers.
-
-    Attributes:
-        look: Seconds between two updates of the progress bar.
-        patience: Seconds to wait for a worker that seemed dead and still holds the job's
-            directory. A file server may take minutes to notice that a machine is gone.
-    """
-
-    look: float = 1.0
-    patience: float = 300.0
-
-
-POOL = PoolSettings()
-
-
 @dataclass(frozen=True)
 class Task:
     """A job and where its files belong."""
@@ -63,7 +46,16 @@ class Working:
 
 
 class AbstractPool(ABC):
-    """Computes jobs."""
+    """Computes jobs.
+
+    Attributes:
+        look: Seconds between two updates of the progress bar.
+        patience: Seconds to wait for a worker that seemed dead and still holds the job's
+            directory. A file server may take minutes to notice that a machine is gone.
+    """
+
+    look: float = 1.0
+    patience: float = 300.0
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Generator[Finished | Working]:
@@ -119,7 +111,7 @@ class WorkerPool(AbstractPool):
             while waiting or busy:
                 while waiting and (future := self._begin(waiting[0])) is not None:
                     busy[future] = waiting.popleft()
-                for future in wait(busy, POOL.look, FIRST_COMPLETED).done:
+                for future in wait(busy, self.look, FIRST_COMPLETED).done:
                     task = busy.pop(future)
                     try:
                         problem = self._result(task, future)
@@ -166,7 +158,7 @@ def attempt(job: Job, directory: Path, log: Callable[[str], object]) -> str:
         from .compute import compute
 
         # A worker that was given up may be alive, and still have the lock.
-        with locked(directory, patience=POOL.patience):
+        with locked(directory, patience=AbstractPool.patience):
             if read_result(directory, job) is None:
                 compute(job, directory)
     except Exception as error:

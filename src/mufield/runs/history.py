@@ -18,26 +18,23 @@ class History(NamedTuple):
     Attributes:
         data: The transitions of episodes and logs.
         ends: Number of transitions after each episode.
-        known: Number of transitions that each plan knows, that of the next episode included.
     """
 
     data: Transitions
     ends: tuple[int, ...]
-    known: tuple[int, ...]
 
 
 def history_of(store: RunFiles, problem: Problem) -> History:
     """The data that the next plan of a run knows."""
-    data, ends, known = Transitions.empty(problem), [], []
+    data, ends = Transitions.empty(problem), list[int]()
     for number in range(1, store.episodes + 2):
         for log in store.logs:
             if log["since"] == number:
                 data = data.join(to_transitions(log, problem))
-        known.append(len(data))
         if number <= store.episodes:
             data = data.append(to_episode(store.records[number - 1]))
             ends.append(len(data))
-    return History(data, tuple(ends), tuple(known))
+    return History(data, tuple(ends))
 
 
 def to_transitions(log: Record, problem: Problem) -> Transitions:

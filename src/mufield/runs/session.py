@@ -252,7 +252,7 @@ class Session:
 
     def reread(self) -> None:
         """Reads the data again, after more were written; the plan is forgotten."""
-        self.data, self.ends, _ = history_of(self.store, self.setup.problem)
+        self.data, self.ends = history_of(self.store, self.setup.problem)
         self._state = self._plan = None
 
     def step(self) -> EpisodeMetrics:

@@ -44,16 +44,13 @@ def versions(imported: Path | None = None) -> dict[str, Any]:
         **{name: version(name) for name in packages},
     }
     if imported is not None:
+        # A stranger may name anything.
+        is_code = imported.is_file() and imported.stat().st_size <= MOST_TEXT
         found["imported"] = {
             "file": str(imported),
-            "sha256": file_digest(imported) if _is_code(imported) else None,
+            "sha256": file_digest(imported) if is_code else None,
         }
     return found
-
-
-def _is_code(path: Path) -> bool:
-    """Whether there is a file that could be imported; a stranger may name anything."""
-    return path.is_file() and path.stat().st_size <= MOST_TEXT
 
 
 def changes_since(then: dict[str, Any]) -> list[str]:

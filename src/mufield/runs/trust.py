@@ -58,9 +58,13 @@ def _import(source: str, *, asked: bool) -> Path:
         return path
     check_file(path, MOST_TEXT)
     data = path.read_bytes()
-    if asked:
-        _remember(path, data)
-    elif not _is_trusted(path, data):
+    note = _note(path, data)
+    known = note is not None and note.is_file()
+    if asked and note is not None and not known:
+        with suppress(OSError):  # then the user has to ask again the next time
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(note, f"{path}\n".encode())
+    if not asked and not known:
         raise UserError(
             f"the run's configuration names the Python code {source}, and you have not asked to "
             f"execute {path} as it is now; look at it, and if you trust it, add "
@@ -87,20 +91,6 @@ def _import(source: str, *, asked: bool) -> Path:
         with suppress(ValueError):  # the user's file itself may have changed the list
             sys.path.remove(place)
     return path
-
-
-def _remember(path: Path, data: bytes) -> None:
-    note = _note(path, data)
-    if note is None or note.is_file():
-        return
-    with suppress(OSError):  # then the user has to ask again the next time
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(note, f"{path}\n".encode())
-
-
-def _is_trusted(path: Path, data: bytes) -> bool:
-    note = _note(path, data)
-    return note is not None and note.is_file()
 
 
 def _note(path: Path, data: bytes) -> Path | None:

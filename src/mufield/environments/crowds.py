@@ -35,15 +35,13 @@ def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False)
     table = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]]) / 3
 
     near = 1 - np.abs(ring - places // 2) / (places // 2)
-
     charged = _first_path_costs(places, horizon)
 
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
-        if first_path:
-            cost = jnp.asarray(charged, mu.mass.dtype)[mu.step, node]
-            return jnp.asarray(near, mu.mass.dtype)[node] - cost - log_mass(mu.here)
         paid = (action != 1) & (jnp.asarray(mu.step) < horizon - 1)
         cost = jnp.where(paid, 1 / places, 0.0)
+        if first_path:
+            cost = jnp.asarray(charged, mu.mass.dtype)[mu.step, node]
         return jnp.asarray(near, mu.mass.dtype)[node] - cost - log_mass(mu.here)
 
     problem = Problem(
@@ -137,14 +135,7 @@ def braess(*, horizon: int = 100, step: float = 0.05, whole_steps: bool = False)
     waits = ["new", *range(longest)]
     names = ["O", *(f"{road} {wait}" for road in LINKS for wait in waits), "D"]
     number = {name: i for i, name in enumerate(names)}
-    ways = {
-        "O": ["AB", "AC"],
-        "AB": ["BC", "BD"],
-        "AC": ["CD"],
-        "BC": ["CD"],
-        "BD": ["D"],
-        "CD": ["D"],
-    }
+    ways = {"O": ["AB", "AC"], "AB": ["BC", "BD"], "AC": ["CD"], "BC": ["CD"]}  # else to D
     target = {road: number["D" if road == "D" else f"{road} new"] for road in [*LINKS, "D"]}
     on = [name.split()[0] for name in names]
     state = [name.split()[-1] for name in names]
@@ -153,8 +144,7 @@ def braess(*, horizon: int = 100, step: float = 0.05, whole_steps: bool = False)
         choice = ways.get(road, ["D"])
         follow[node] = target[choice[0]], target[choice[-1]]
     after_road = jnp.asarray(follow)
-    roads = {road: i for i, road in enumerate(LINKS)}
-    own = jnp.array([roads.get(road, -1) for road in on])
+    own = jnp.array([list(LINKS).index(road) if road in LINKS else -1 for road in on])
     members = jnp.asarray([[float(road == each) for each in on] for road in LINKS])
     free, slow = (jnp.array([LINKS[road][i] for road in LINKS]) for i in range(2))
     fresh = jnp.array([wait == "new" for wait in state])

@@ -152,11 +152,10 @@ def cyber_security(*, horizon: int = 40, step: float = 0.25) -> SimulatedSystem:
     nodes = Nodes(["DI", "DS", "UI", "US"])
     recovery = np.array([0.5, 0.0, 0.4, 0.0])
     hackers = 0.6 * np.array([0.0, 0.4, 0.0, 0.3])
-    by_defended = np.array([0.0, 0.4, 0.0, 0.3])
-    by_undefended = np.array([0.0, 0.4, 0.0, 0.3])
+    contagion = np.array([0.0, 0.4, 0.0, 0.3])
 
     def motion(node: Array, action: Array, mu: MeanField) -> Array:
-        caught = hackers + by_defended * mu.mass[0] + by_undefended * mu.mass[2]
+        caught = hackers + contagion * (mu.mass[0] + mu.mass[2])
         health = step * (jnp.asarray(recovery) + caught)[node]
         switch = step * 0.8 * (action == 1)
         other, across = node ^ 1, node ^ 2

@@ -53,8 +53,10 @@ class Nodes(Grid):
         ``positions`` are two coordinates for each node, for pictures; see `positions`.
         """
         whole = isinstance(nodes, int | np.integer)
-        given: Any = range(whole_number(nodes, "the number of nodes")) if whole else nodes
-        known = {name: number for number, name in enumerate(given)}
+        given: Any = list(nodes) if np.iterable(nodes) else []
+        given = range(whole_number(nodes, "the number of nodes")) if whole else given
+        hashable = all(isinstance(name, Hashable) for name in given)
+        known = {name: number for number, name in enumerate(given)} if hashable else {}
         count = len(known)
         if not count or count < len(given):
             raise UserError(f"nodes need names, each another one; got {reprlib.repr(nodes)}")
@@ -85,8 +87,9 @@ class Nodes(Grid):
 
         ``edges`` are pairs of names; ``directed`` ones lead from the first to the second only.
         """
-        pairs = [tuple(edge) for edge in edges]
-        if not pairs or any(len(pair) != 2 for pair in pairs):
+        pairs = [tuple(edge) if np.iterable(edge) else () for edge in edges]
+        named = all(isinstance(name, Hashable) for name in chain(*pairs))
+        if not named or {len(pair) for pair in pairs} != {2}:
             raise UserError("edges must be pairs of nodes, such as [('a', 'b'), ('b', 'c')]")
         ways = {name: {name: None} for name in chain(*pairs)}
         for first, second in pairs:
@@ -99,20 +102,23 @@ class Nodes(Grid):
     def _lists(self, given: Any) -> Int[np.ndarray, "nodes slots"]:
         """The successors as numbers, padded with -1; an array has numbers, lists may have names."""
         if isinstance(given, np.ndarray):  # of numbers, whatever nodes are called
-            lists = [row[row >= 0].tolist() for row in given]
-            if given.max(initial=-1) >= self.n_cells:
-                raise UserError(f"successor {given.max()} does not exist: {self.n_cells} nodes")
+            wrong = given[(given >= self.n_cells) | (given != np.floor(given))]
+            if wrong.size:
+                raise UserError(f"successor {wrong[0]} does not exist: {self.n_cells} nodes")
+            lists = [row[row >= 0].astype(int).tolist() for row in given]
         else:
-            lists = [[self.index_at(each) for each in row] for row in given]
+            rows = [row if np.iterable(row) else [row] for row in given]
+            lists = [[self.index_at(each) for each in row] for row in rows]
         if len(lists) != self.n_cells or not all(lists):
             raise UserError(
                 f"successors must list at least one node for each of {self.n_cells} nodes (an end "
                 f"leads to itself), got {len(lists)} lists, of which {lists.count([])} are empty"
             )
+        table = np.full((len(lists), max(map(len, lists))), -1, dtype=np.int32)
         for node, row in enumerate(lists):
             if len(set(row)) < len(row):
                 raise UserError(f"{self.place(node)} lists a successor twice; list it once")
-        table = _padded(lists)
+            table[node, : len(row)] = row
         table.setflags(write=False)
         return table
 
@@ -137,10 +143,9 @@ class Nodes(Grid):
 
     def describe(self) -> str:
         """The space in words, for error messages."""
-        more = ""
-        if self.successors is not None:
-            more = f" with {int(np.sum(self.successors >= 0))} ways from one to the next"
-        return f"{self.n_cells} nodes{more}"
+        if self.successors is None:
+            return f"{self.n_cells} nodes"
+        return f"{self.n_cells} nodes with {np.sum(self.successors >= 0)} ways from one to the next"
 
     def place(self, node: int) -> str:
         """A node in words, for error messages."""
@@ -187,14 +192,6 @@ class Nodes(Grid):
             exists = jnp.asarray(self.successors)[:, None] >= 0
             fine = fine & (exists | (targets <= MASS_TOLERANCE))
         return sums & jnp.all(fine, axis=-1)
-
-
-def _padded(lists: Sequence[Sequence[int]]) -> Int[np.ndarray, "nodes slots"]:
-    """Lists of numbers as rows of a table, filled with -1."""
-    table = np.full((len(lists), max(map(len, lists), default=1)), -1, dtype=np.int32)
-    for node, row in enumerate(lists):
-        table[node, : len(row)] = row
-    return table
 
 
 class NodeFunction(eqx.Module):

@@ -15,7 +15,7 @@ from mufield.models.gp import GaussianProcess
 from mufield.problem import Problem
 from mufield.space.measure import at_all_cells
 from mufield.space.move import GaussianNoise
-from mufield.space.transport import cell_distances
+from mufield.space.transport import distances
 
 from . import bounds
 from .bounds import Constants, Log, log, logs
@@ -138,7 +138,8 @@ def _verdicts(
     paid, count = problem.paid_steps, len(evidence)
     best = math.nan if reference is None else reference
     flow = bounds.flow_bound(constants, beta, last.deviations)
-    diameter, lemma = float(cell_distances(problem.grid).max()), "lemma MFFlowW1Bound"
+    grid, lemma = problem.grid, "lemma MFFlowW1Bound"
+    diameter = float(distances(grid, grid.centres).max())
     for h, when in {1: "after one step", len(flow) - 1: "at the end"}.items():
         what, far = f"W1 of imagined and realised flow {when}", float(last.distances[h])
         yield Verdict(lemma, what, far, float(flow[h]), diameter)

@@ -3,8 +3,6 @@
 It is computed by cumulative sums on the line and the circle, by linear programming on other grids.
 """
 
-from functools import lru_cache
-
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -31,7 +29,7 @@ def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike, *, most_cells: int = 1
         return _one_dimensional(grid, excess)
     if grid.n_cells > most_cells:
         return _pooled(grid, excess, most_cells // 4)
-    return _least_cost(excess, cell_distances(grid))
+    return _least_cost(excess, distances(grid, grid.centres))
 
 
 def _pooled(grid: Grid, excess: Float[np.ndarray, "cells"], most_blocks: int) -> float:
@@ -47,7 +45,7 @@ def _pooled(grid: Grid, excess: Float[np.ndarray, "cells"], most_blocks: int) ->
     weight = np.bincount(block, np.abs(amount))
     # The middle of the block's excess, which it is cheap to put all of it to.
     middles = np.stack([np.bincount(block, np.abs(amount) * x) / weight for x in places.T], axis=1)
-    return _least_cost(np.bincount(block, amount), _distances(grid, middles))
+    return _least_cost(np.bincount(block, amount), distances(grid, middles))
 
 
 def _excess(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Float[np.ndarray, "cells"]:
@@ -90,15 +88,10 @@ def _least_cost(
     return moved * float(solution.fun)
 
 
-@lru_cache(maxsize=8)
-def cell_distances(grid: Grid) -> Float[np.ndarray, "cells cells"]:
-    """Distances between the centres of all free cells."""
-    return _distances(grid, grid.centres)
-
-
-def _distances(
+def distances(
     grid: Grid, places: Float[np.ndarray, "places dim"]
 ) -> Float[np.ndarray, "places places"]:
+    """Distances between places, the shorter way around periodic axes."""
     return np.asarray(np.linalg.norm(grid.displacement(places[:, None], places[None]), axis=-1))
 
 

@@ -15,9 +15,7 @@ Loads of 0.6 and 0.9, episodes of 12 and 36 steps. Sections, each with its claim
   three episodes, at least 97% of the plan with known motion.
 - ``population``: N vehicles that follow that plan, or one that was made for N vehicles
   (`for_fleet`), or that a dispatcher sends anew at every step, who sees where they are; 1,000 earn
-  at least 97% of the limit, and so do 10,000. Beside it, what the best dispatcher of 1,000 can
-  hope for: the linear programme with the chance that comes after all decisions, on streets that
-  are empty, or as crowded as with the known plan.
+  at least 97% of the limit, and so do 10,000.
 - ``promised``: a town of 64 cells, learned by commands in three days of 50 tracked vehicles with
   the size of the fleet as a setting (``--population``): the interval that ``export`` prints,
   against what a simulator in plain NumPy earns with 500, 2,000 and 10,000 vehicles. It must hold
@@ -69,12 +67,9 @@ from _report import (
     processor_seconds,
     run_sections,
 )
-from scipy import sparse
-from scipy.stats import binom, poisson
 
 import mufield as mf
 from mufield.finite.system import FiniteSystem, Replan
-from mufield.fleet import fluid
 from mufield.fleet.baselines import stay, towards_demand
 
 LOADS, HORIZONS = (0.6, 0.9), (12, 36)
@@ -86,20 +81,6 @@ SIZES, GAP_EPISODES = (100, 300, 1000, 3000, 10_000), 16
 PLANS = ("for the limit", "for N vehicles", "anew at every step")
 WINDOW, WINDOW_SWEEPS, WINDOW_EPISODES = 4, 96, 3
 """A dispatcher looks so many steps ahead, with so many sweeps; the episodes that are played so."""
-
-HOPED = 1000
-"""Size of the fleet whose best dispatcher is looked for."""
-
-HOPES = {
-    "empty": "with chance on empty streets",
-    "crowded": "with chance on crowded streets",
-    "sure": "without chance on crowded streets",
-    "sure and empty": "without chance on empty streets",
-}
-"""What the programme is solved for; see `hoped`."""
-
-TANGENTS = (-2.5, -1.5, -0.8, -0.3, 0.2, 0.7, 1.3, 2.0, 3.0)
-"""Where the concave number of served passengers is touched by lines, in deviations from demand."""
 
 KEY = jax.random.key(0)
 
@@ -341,9 +322,6 @@ def population(report: Report, options: argparse.Namespace) -> None:
                 **values,
             }
 
-        def best(case: Case = case) -> dict[str, Any]:
-            return dict(hoped(case.system(), bench.known(case)[1], HOPED))
-
         kept = bench.kept(f"{case.name}-population", compute)
         reached: dict[int, float] = {}
         for plan in ways:
@@ -353,14 +331,6 @@ def population(report: Report, options: argparse.Namespace) -> None:
                 text = f"{each.mean():.2%} of the limit, ± {each.std(ddof=1):.2%}"
                 bench.report.row(f"{case.name}, N = {size:,}, plan {plan}: mean J", text)
                 reached[size] = max(reached.get(size, 0.0), float(each.mean()))
-        if not quick:
-            hopes = bench.kept(f"{case.name}-hoped", best)
-            hopes["sure and empty"] = bench.values(case)["optimum"]
-            for name, text in HOPES.items():
-                bench.report.row(
-                    f"{case.name}, N = {HOPED:,}: the programme {text}, share of the known plan",
-                    f"{hopes[name]:.3f}: {hopes[name] / kept['limit']:.2%}",
-                )
         for size in (10_000,) if quick else (1000, 10_000):
             name = f"{case.name}: N = {size:,}, the best of these, share of the limit"
             bench.report.claim(name, reached[size], 0.97, side="at least")
@@ -450,65 +420,6 @@ def dispatcher(system: mf.SimulatedSystem, size: int, plan: Any) -> Replan:
         return mf.Profile(changed, profile.shared, horizon)
 
     return replan
-
-
-def hoped(system: mf.SimulatedSystem, profile: mf.Profile, size: int) -> dict[str, float]:
-    """What a dispatcher of N vehicles can hope for: the programme with chance.
-
-    However well vehicles are sent, who is taken, where to, and the noise of moves are left to
-    chance. The number in a cell then has a variance: the sum of p (1 - p) over vehicles that get
-    there with probability p, here with the known plan. With a (shifted) Poisson number of that
-    variance, the mean of those served is a concave function of the mean number in the cell; lines
-    that touch it bound the programme's. Everything else is as in the programme: vehicles are
-    shared out as fractions, and they may refuse passengers. Streets are empty, or as crowded as
-    with the known plan; these also without chance, to compare.
-    """
-    flow, motion = system.reveal()
-    problem = system.problem
-    assert problem.trips is not None
-    few, many = (
-        mf.MoveFlow(flow, motion, problem.actions.points(n)) for n in (FLUID_POINTS, POINTS)
-    )
-    mass = np.asarray(system.evaluate(profile).mass, dtype=float)
-    empty = fluid.Programme(few)
-    crowded = fluid.Programme(few, seen=mass)
-    wanted = empty.demand
-    chances = binom.pmf(np.arange(size + 1)[:, None], size, empty.starts[0])
-    numbers = np.minimum(np.arange(size + 1)[:, None], size * wanted[0])
-    first = (chances * numbers).sum(axis=0) / size
-    variance = np.zeros_like(wanted)
-    for step in range(problem.horizon - 1):
-        taken = np.minimum(1.0, wanted[step] / np.maximum(mass[step], 1e-9))[:, None]
-        law = profile.at(step).at_cells(problem.grid, jnp.asarray(mass[step]), step)
-        sent = (mass[step][:, None] * np.asarray(law.weights)).reshape(-1)
-        rides = taken * fluid.trip_matrices(problem.trips, step)[0].toarray()
-        landing = fluid.landing_matrix(many, step, mass[step]).toarray()
-        drives = np.repeat(1 - taken, many.actions.shape[1], axis=0) * landing
-        there = np.repeat(rides, many.actions.shape[1], axis=0) + drives
-        variance[step + 1] = size * (sent @ (there * (1 - there)))
-    cells, choices = empty.cells, empty.cost.size
-    one = sparse.eye_array(cells)
-    serving = sparse.hstack([sparse.csr_array((cells, choices)), one])
-    present = sparse.hstack([sparse.kron(one, np.ones((1, few.actions.shape[1]))), one])
-    slopes, heights = [], []
-    for place in TANGENTS:
-        mean = np.maximum(size * wanted + place * np.sqrt(variance), 0.0)
-        # E[min(mean - v + X, d)] = d - E[(level - X)+] for a Poisson X of variance v.
-        level = np.floor(short := size * wanted - mean + variance)
-        slope = poisson.cdf(level, variance)
-        height = size * wanted - short * slope + variance * poisson.cdf(level - 1, variance)
-        slope[0], height = 0.0, (height - slope * mean) / size
-        height[0] = first
-        # At most height + slope * mass vehicles of a cell serve.
-        lines = [serving - sparse.diags_array(row) @ present for row in slope]
-        slopes.append(sparse.block_diag(lines))
-        heights.append(height.reshape(-1))
-    caps = {"A_ub": sparse.vstack(slopes), "b_ub": np.concatenate(heights)}
-    return {
-        "empty": empty.solve(**caps).optimum,
-        "crowded": crowded.solve(**caps).optimum,
-        "sure": crowded.solve().optimum,
-    }
 
 
 def draw(found: dict[str, tuple[list[int], np.ndarray]], path: Path) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import mufield as mf
 from mufield.fleet.baselines import stay, towards_demand
-from mufield.fleet.fluid import Programme
 
 
 def quick(state, action, mu):
@@ -125,37 +124,6 @@ def test_the_rest_of_a_day_is_bounded_by_its_own_hours(motion):
     assert found.upper == pytest.approx(alone.upper, rel=1e-4)
     assert found.value == pytest.approx(alone.value, rel=1e-3)
     assert found.served.sum() == pytest.approx(alone.served.sum(), rel=1e-3)
-
-
-def test_with_a_plans_own_crowds_the_programme_earns_at_least_as_much():
-    system = fleet(1, crowded)
-    moves = moves_of(system)
-    plan = mf.MirrorAscent(sweeps=40, bound=False).solve(moves)
-    mass = np.asarray(moves.rollout(plan.weights).mass, dtype=float)
-    usual, slow = Programme(moves), Programme(moves, seen=mass)
-    # Probabilities of landing below a thousandth are left out.
-    assert slow.solve().optimum >= float(plan.value) - 2e-3
-    jam = Programme(moves, seen=np.full_like(mass, 1e6))
-    assert jam.solve().optimum < slow.solve().optimum < usual.solve().optimum
-
-
-def test_more_constraints_limit_who_can_serve():
-    programme = Programme(moves_of(fleet(3, load=0.4)))
-    free, cells, choices = programme.solve(), programme.cells, programme.cost.size
-    one = scipy.sparse.eye_array(cells)
-    serving = scipy.sparse.hstack([scipy.sparse.csr_array((cells, choices)), one])
-    present = scipy.sparse.hstack([scipy.sparse.kron(one, np.ones((1, choices // cells))), one])
-    for share, height in ((1.0, 0.0), (0.5, 0.0), (0.0, 0.5)):
-        # At most a share of the vehicles of a cell serve, and at most a share of its demand.
-        found = programme.solve(
-            A_ub=scipy.sparse.block_diag([serving - share * present] * len(programme.steps)),
-            b_ub=height * programme.demand.reshape(-1),
-        )
-        if share == 1.0:  # no limit
-            assert found.optimum == pytest.approx(free.optimum, rel=1e-4)
-        else:
-            assert found.served.sum() < 0.9 * free.served.sum()
-            assert found.optimum < 0.97 * free.optimum
 
 
 def test_where_nothing_is_refused_and_no_crowds_slow_down_the_plan_reaches_the_bound():

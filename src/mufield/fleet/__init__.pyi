@@ -1,7 +1,6 @@
 """The public names of this package, each written once: `lazy_loader` reads them from here."""
 
 from .fluid import FluidPlan as FluidPlan
-from .fluid import Programme as Programme
 from .fluid import fluid_plan as fluid_plan
 from .fluid import for_fleet as for_fleet
 from .maps import CityMap as CityMap

@@ -148,12 +148,9 @@ class Solution(NamedTuple):
 
 
 class Programme:
-    """The linear programme of the planned steps; rows of its arrays are these steps.
+    """The linear programme of the planned steps on empty streets; rows of arrays are the steps."""
 
-    The motion sees the masses ``seen``, by default none: it is that of empty streets.
-    """
-
-    def __init__(self, moves: MoveFlow, seen: Float[np.ndarray, "rows cells"] | None = None):
+    def __init__(self, moves: MoveFlow):
         problem, (earnings, passengers) = moves.flow.problem, fleet_parts(moves.flow.problem)
         if problem.pay_end or problem.constraints is not None:
             raise UserError(
@@ -171,13 +168,11 @@ class Programme:
         starts = np.concatenate([problem.initial[None], problem.trips.away]).astype(float)
         self.starts = np.zeros((max(len(self.steps), len(starts)), self.cells))
         self.starts[: len(starts)] = starts / starts.sum()
-        self.seen = np.zeros_like(self.demand) if seen is None else seen
 
-    def solve(self, **limits: Any) -> Solution:
+    def solve(self) -> Solution:
         """Solves it by the interior point method of HiGHS.
 
-        ``limits`` are more constraints, as `scipy.optimize.linprog` takes them. Variables are, for
-        each step, empty vehicles by cell and move, then serving ones by cell.
+        Variables are, for each step, empty vehicles by cell and move, then serving ones by cell.
         """
         from scipy import sparse  # slow to import
 
@@ -188,10 +183,8 @@ class Programme:
         for row, step in enumerate(self.steps):
             blocks[row][row] = leave
             if row + 1 < horizon:
-                driven = landing_matrix(self.moves, step, self.seen[row])
-                for after, ridden in enumerate(
-                    trip_matrices(self.trips, step)[: horizon - row - 1]
-                ):
+                driven, rides = _landings(self.moves, step), _trips(self.trips, step)
+                for after, ridden in enumerate(rides[: horizon - row - 1]):
                     moved = driven if after == 0 else sparse.csr_array(driven.shape)
                     blocks[row + 1 + after][row] = -sparse.vstack([moved, ridden]).T
         most = np.hstack([np.full((horizon, choices), np.inf), self.demand]).reshape(-1)
@@ -199,7 +192,7 @@ class Programme:
         # A basic solution, for which HiGHS would search nine tenths of the time, is not needed.
         inner = {"method": "highs-ipm", "options": {"run_crossover": "off"}}
         balance = sparse.block_array(blocks, format="csc")
-        found = least_cost(costs, balance, self.starts[:horizon], most, **inner, **limits)
+        found = least_cost(costs, balance, self.starts[:horizon], most, **inner)
         values = -np.asarray(found.eqlin.marginals).reshape(horizon, cells)
         variables = np.maximum(found.x, 0.0).reshape(horizon, -1)
         empty = variables[:, :choices].reshape(horizon, cells, -1)
@@ -208,8 +201,9 @@ class Programme:
         refused = float(np.sum(could - served) / max(served.sum(), 1e-12))
         return Solution(-float(found.fun), values, self._policy(empty, values), served, refused)
 
-    def _worth(self, seen: np.ndarray, after: np.ndarray, step: int) -> np.ndarray:
-        """Expected value after each move, minus its cost; the motion sees ``seen``."""
+    def _worth(self, size: float, after: np.ndarray, step: int) -> np.ndarray:
+        """Expected value after each move, minus its cost; cells are seen with masses of a size."""
+        seen = np.full(self.cells, size)
         found = _expected(self.moves, seen, after[None], jnp.asarray(step))
         return np.asarray(np.asarray(found[0], dtype=float) - self.cost)
 
@@ -218,7 +212,7 @@ class Programme:
         best = np.zeros_like(empty)
         after = np.concatenate([values[1:], np.zeros((1, self.cells))])
         for row, step in enumerate(self.steps):
-            chosen = self._worth(self.seen[row], after[row], step).argmax(axis=1)
+            chosen = self._worth(0.0, after[row], step).argmax(axis=1)
             best[row, np.arange(self.cells), chosen] = 1.0
         total = empty.sum(axis=-1, keepdims=True)
         filled = total > 1e-7  # the solver's tolerance
@@ -234,8 +228,7 @@ class Programme:
         for row, step in reversed(list(enumerate(self.steps))):
             least = values[row]
             for size in sizes:
-                worth = self._worth(np.full(self.cells, size), after[0], step)
-                least = np.maximum(least, worth.max(axis=1))
+                least = np.maximum(least, self._worth(size, after[0], step).max(axis=1))
             ridden = _ridden(self.trips, jnp.asarray(after), jnp.asarray(step))
             gained = self.pay[row] + np.asarray(ridden, dtype=float) - least
             bound += float(np.sum(self.demand[row] * np.maximum(gained, 0.0)))
@@ -243,10 +236,8 @@ class Programme:
         return bound + float(np.sum(self.starts[: len(after)] * after))
 
 
-def landing_matrix(
-    moves: MoveFlow, step: int, seen: Float[np.ndarray, "cells"], smallest: float = 1e-3
-) -> Any:
-    """Sparse matrix from cells and moves to the cells where agents land; they see ``seen``.
+def _landings(moves: MoveFlow, step: int, smallest: float = 1e-3) -> Any:
+    """Sparse matrix from cells and moves to the cells where agents land on empty streets.
 
     Probabilities below ``smallest`` are left out, which makes the programme several times faster;
     the dual bound has them all.
@@ -254,7 +245,7 @@ def landing_matrix(
     from scipy import sparse
 
     cells = moves.flow.problem.grid.n_cells
-    found = _expected(moves, seen, np.eye(cells), jnp.asarray(step))
+    found = _expected(moves, np.zeros(cells), np.eye(cells), jnp.asarray(step))
     table = np.asarray(found, dtype=float).reshape(cells, -1).T
     table = np.where(table < smallest, 0.0, table)
     return sparse.csr_array(table / table.sum(axis=1, keepdims=True))
@@ -265,7 +256,7 @@ _ridden: Any = eqx.filter_jit(Trips.worth)
 _expected: Any = eqx.filter_jit(expected_values)
 
 
-def trip_matrices(trips: Trips, step: int) -> list[Any]:
+def _trips(trips: Trips, step: int) -> list[Any]:
     """Origin-destination matrices of trips that take one step, two and so on, for SciPy."""
     from scipy import sparse
 

@@ -8,10 +8,13 @@
 - ``known``: left-right, rock-paper-scissors, and rewards -log mu, where the certified optimum is an
   equilibrium up to its own gap and tolls are the same everywhere.
 - ``anarchy``: the price of anarchy, and how exploitable the optimum is once agents pay exact tolls,
-  as a share of what selfishness costs (bar 1%): rooms with crowded motion, the city, two problems
-  on nodes. Also what agents come to by themselves who pay.
+  as a share of what selfishness costs (bar 1%): rooms with crowded motion, the city, Braess'
+  network and the epidemic ``sis``, with 5 moves on each axis of a box. Also what agents who pay
+  come to by themselves. In ``seir``, ``beach-bar`` and
+  ``cyber-security`` selfishness costs next to nothing: no gap to compare with.
 - ``doors``: the same where all agents of one room of the four want into the opposite one, through
-  doors that fill up; ``--out DIR`` draws docs/images/games.png.
+  doors that fill up. ``--out DIR`` draws this and the next.
+- ``taxis``: the same for Manhattan's taxis on a weekday's morning, 5 x 5 moves, 100 sweeps.
 - ``projected``: the city's tolls by district and hour, not negative and bounded.
 - ``obedience``: J if only a share follows the plan.
 - ``speed``: one iteration beside OpenSpiel's, in the discrete four rooms over 40 steps.
@@ -30,6 +33,8 @@ os.environ.setdefault(
 
 import argparse
 import time
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -47,6 +52,8 @@ import mufield as mf
 from mufield.environments.four_rooms import MOVES, uniform_legal
 
 GAMES = mf.games
+ROUNDS = 3
+"""Of quasi-Newton steps that sharpen an optimum."""
 SOLVERS = {
     "fictitious play": (fictitious_play.FictitiousPlay, GAMES.FictitiousPlay()),
     "Munchausen": (munchausen.MunchausenMirrorDescent, GAMES.MirrorDescent(rate=0.01)),
@@ -125,9 +132,10 @@ def known(report: Report, given: argparse.Namespace) -> None:
             all_one = mf.TablePolicy.deterministic(jnp.full((1, 1), float(action)))
             error = abs(GAMES.exploitability(flow, motion, all_one) - wanted)
             report.claim(f"left-right, all take {action}: error", error, 1e-6, side="at most")
-        found = GAMES.FictitiousPlay(20_000, at_once=1000).solve(_moves("rock-paper-scissors"))
+        moves, solver = _moves("rock-paper-scissors"), GAMES.FictitiousPlay()
+        state = solver.step(moves, solver.init(moves), 20_000)[0]
         wanted = np.array([0.337662, 0.259740, 0.402597])
-        error = float(np.abs(np.asarray(found.mass[-1, 1:]) - wanted).max())
+        error = float(np.abs(np.asarray(state.response.rollout.mass[-1, 1:]) - wanted).max())
         report.claim("rock-paper-scissors: distance", error, 1e-3, side="at most")
         for name in ("crowd-square", "four-rooms"):
             moves = _moves(name)
@@ -146,12 +154,20 @@ def known(report: Report, given: argparse.Namespace) -> None:
             report.claim(f"{name}: tolls differ by", spread, 1e-6, side="at most")
 
 
+@lru_cache
+def _anarchy(name: str) -> Any:
+    """Optimum and equilibrium; the only one of ``sis`` that was found is that of damped play."""
+    damped = GAMES.FictitiousPlay(3000, rate=0.1, tolerance=1e-9)
+    solver = damped if name == "sis" else GAMES.MirrorDescent(200)
+    return GAMES.anarchy(_moves(name), mf.MirrorAscent(sweeps=200), solver, rounds=ROUNDS)
+
+
 def anarchy(report: Report, given: argparse.Namespace) -> None:
     """Exact tolls."""
     worst = 0.0
     with jax.enable_x64(True):
-        for name in ("rooms-crowded", "city", "seir", "cyber-security"):
-            found = GAMES.anarchy(_moves(name))
+        for name in ("braess", "sis", "city", "rooms-crowded"):
+            found = _anarchy(name)
             share = found.left / found.gap
             worst = max(worst, share)
             report.row(
@@ -161,8 +177,8 @@ def anarchy(report: Report, given: argparse.Namespace) -> None:
             )
             paid = found.under(found.tolls)
             report.row(
-                f"{name}: optimum with tolls exploitable by; found from the equilibrium",
-                f"{share:.2%} of the gap; {found.closed(paid):.1%} closed",
+                f"{name}: optimum with tolls exploitable by; agents who pay come to",
+                f"{share:.2g} of the gap; {paid.value:.4f}, {found.closed(paid):.1%} closed",
             )
     report.claim("exploitability with tolls, by gap", worst, 0.01, side="at most")
 
@@ -199,8 +215,7 @@ def doors(report: Report, given: argparse.Namespace) -> None:
     with jax.enable_x64(True):
         grid, system = crossing()
         moves = mf.MoveFlow(*system.reveal())
-        settings = mf.MirrorAscent(sweeps=given.sweeps), GAMES.MirrorDescent(400)
-        found = GAMES.anarchy(moves, *settings)
+        found = GAMES.anarchy(moves, rounds=ROUNDS)
         paid = found.under(found.tolls)
         flows = {
             "optimum": (moves.rollout(found.optimum.weights).mass, found.optimum.value),
@@ -221,30 +236,70 @@ def doors(report: Report, given: argparse.Namespace) -> None:
         left = found.left / found.gap
         report.claim("doors: exploitability with tolls, by gap", left, 0.01, side="at most")
     if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        _draw_doors(given.out / "games", grid, flows, found.tolls)
+        _draw(given.out / "games", grid, flows, found.tolls, slice(5, 13), (15, 3.4))
 
 
-def _draw_doors(path: Any, grid: Any, flows: Any, prices: Any) -> None:
-    """The population in the middle of the episode under each policy, and the tolls of that time."""
+def taxis(report: Report, given: argparse.Namespace) -> None:
+    """Manhattan's fleet on a weekday's morning: drivers who think of their own fares."""
+    with jax.enable_x64(True):
+        system = mf.make("manhattan", horizon=12, load=0.6, start=7.0)
+        problem = system.problem
+        moves = mf.MoveFlow(*system.reveal(), problem.actions.points(5))
+        settings = mf.MirrorAscent(sweeps=100), GAMES.MirrorDescent(100)
+        found = GAMES.anarchy(moves, *settings, rounds=1)
+        paid = found.under(found.tolls)
+        flows = {
+            "optimum": (moves.rollout(found.optimum.weights).mass, found.optimum.value),
+            "equilibrium": (found.equilibrium.mass, found.equilibrium.value),
+            "equilibrium with tolls": (paid.mass, paid.value),
+        }
+        demand = np.asarray(problem.trips.chance.demand, dtype=float)
+        for name, (mass, value) in flows.items():
+            served = np.minimum(np.asarray(mass)[:-1], demand).sum() / demand.sum()
+            report.row(
+                f"Manhattan, {name}: J, passengers served", f"{float(value):.4f}, {served:.1%}"
+            )
+        gains = float(found.equilibrium.exploitability), float(paid.exploitability)
+        report.row("Manhattan: exploitability without, with tolls", "{:.2g}, {:.2g}".format(*gains))
+        report.row(
+            "Manhattan: price of anarchy, closed by tolls",
+            f"{found.price:.2%}, {found.closed(paid):.1%}",
+        )
+        report.row(
+            "Manhattan: optimum with tolls exploitable by",
+            f"{found.left / found.gap:.2%} of the gap",
+        )
+    if given.out is not None:
+        from mufield import viz
+
+        labels = viz.map_labels(problem.city)
+        path = given.out / "games-manhattan"
+        _draw(path, problem.grid, flows, found.tolls, slice(3, 12), (14, 6.5), labels)
+
+
+def _draw(
+    path: Any, grid: Any, flows: Any, prices: Any, times: slice, size: Any, labels: Any = None
+) -> None:
+    """The population under each policy, a mean over some steps, and the tolls of that time."""
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
     from mufield import viz
 
-    times = slice(5, 13)
-    figure = Figure(figsize=(15, 3.4), layout="compressed")
+    labels = labels or viz.Labels()
+    figure = Figure(figsize=size, layout="compressed")
     panels = figure.subplots(1, 4)
     shown = [np.asarray(mass[times]).mean(axis=0) for mass, _ in flows.values()]
     norm = Normalize(0.0, max(float(each.max()) for each in shown))
     for axes, mass, (name, (_, value)) in zip(panels[:3], shown, flows.items(), strict=True):
-        title = f"{name}: J = {float(value):.2f}"
+        title = f"{name}\nJ = {float(value):.3f}"
         last = axes is panels[2]
-        viz.draw_field(axes, grid, mass, title=title, norm=norm, colour_bar=last)
+        viz.draw_field(axes, grid, mass, title=title, norm=norm, colour_bar=last, labels=labels)
     paid, used = np.asarray(prices.from_zero().prices[times]), np.asarray(prices.mass[times])
     mean = (paid * used).sum(axis=0) / np.maximum(used.sum(axis=0), 1e-9)
-    labels = viz.Labels(mass="price of a step in the cell")
-    viz.draw_field(panels[3], grid, mean, title="tolls", labels=labels)
+    price = replace(labels, mass="toll of a step in the cell, in units of the reward")
+    viz.draw_field(panels[3], grid, mean, title="tolls\nat that time", labels=price)
+    path.parent.mkdir(parents=True, exist_ok=True)
     viz.save_figure(figure, path, kinds=("png",))
 
 
@@ -257,13 +312,11 @@ def _quarters(grid: Any) -> np.ndarray:
 def projected(report: Report, given: argparse.Namespace) -> None:
     """Tolls of the city by district and hour."""
     with jax.enable_x64(True):
-        found = GAMES.anarchy(_moves("city"))
+        found = _anarchy("city")
         grid, prices = found.optimum.moves.flow.problem.grid, found.tolls
-        steps, cells = prices.prices.shape
-        hours, high = np.arange(steps) // 4, float(jnp.max(prices.from_zero().prices))
+        hours, high = np.arange(len(prices.prices)) // 4, float(jnp.max(prices.from_zero().prices))
         candidates = {
             "exact": prices,
-            "by cell, each step, not negative": prices.projected(np.arange(cells)),
             "9 districts, each step": prices.projected(_quarters(grid)),
             "9 districts, 4 steps an hour": prices.projected(_quarters(grid), hours),
             "the same, at most half of the highest": prices.projected(
@@ -278,11 +331,10 @@ def projected(report: Report, given: argparse.Namespace) -> None:
                 f"city, {name}: closed, exploitability",
                 f"{closed[name]:.1%}, {float(under.exploitability):.2g}",
             )
-        for step, row in enumerate(
-            candidates["9 districts, 4 steps an hour"].table(_quarters(grid))[::4]
-        ):
+        tariff = prices.projected(_quarters(grid), hours).table(_quarters(grid), hours)
+        for hour, row in enumerate(tariff):
             report.row(
-                f"city, tariff of hour {step} by district", " ".join(f"{p:.2f}" for p in row)
+                f"city, tariff of hour {hour} by district", " ".join(f"{p:.2f}" for p in row)
             )
     report.claim(
         "closed by 9 districts, each step", closed["9 districts, each step"], 0.5, side="at least"
@@ -290,15 +342,15 @@ def projected(report: Report, given: argparse.Namespace) -> None:
 
 
 def obedience(report: Report, given: argparse.Namespace) -> None:
-    """The city and an epidemic, if only some obey."""
+    """The city and Braess' network, if only some obey."""
     with jax.enable_x64(True):
-        for name in ("city", "seir"):
+        for name in ("city", "braess"):
             moves = _moves(name)
             plan = mf.MirrorAscent(sweeps=300).solve(moves)
             row = []
             for share in (0.0, 0.5, 0.7, 0.9, 1.0):
                 followers = GAMES.Followers(plan.weights, share)
-                found = GAMES.MirrorDescent(300).solve(moves, followers=followers)
+                found = GAMES.MirrorDescent(200).solve(moves, followers=followers)
                 row.append(f"{share:.0%} {float(found.value):.3f}")
             report.row(f"{name}: J by share that obeys", ", ".join(row))
 
@@ -359,8 +411,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--systems", default="four-rooms,rooms-wind,rooms-crowded,hall-vortex", help="to learn"
     )
-    parser.add_argument("--sweeps", type=int, default=2000, help="of the optimum of ``doors``")
-    sections = (equal, known, anarchy, doors, projected, obedience, speed, learned)
+    sections = (equal, known, anarchy, doors, taxis, projected, obedience, speed, learned)
     run_sections(
         "games",
         parser,

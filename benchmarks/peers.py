@@ -15,6 +15,14 @@
   is timed: 20 steps of a Garnet with 40 nodes, compiled, float32 on both sides; ours computes the
   value as well, and is at least 1.5 times faster. Its other problems (contraction game, kinetic
   congestion, chains, its own sis and rock-paper-scissors) are not registered here.
+- ``games``: exploitability beside MFGLib's, to 1e-6, of the uniform policy and after ten iterations
+  of each solver that both have: mirror descent, fictitious play, a damped and an undamped fixed
+  point, and MFGLib's prior descent with a constant prior, which is a softmax of the best response's
+  values. Its mean-field occupation measures are optimisation over measures, which ours has not.
+  Where several moves are equally good MFGLib's best response mixes them and ours takes one, so
+  that the two part; such pairs are shown and not claimed. And the time of one iteration of mirror
+  descent in the four rooms; both compute the exploitability of every iterate, as both
+  `solve` do, and a row has MFGLib's time without it.
 - ``ppo``: what a model-free learner makes of the four rooms. PPO sees the problem as `LiftedEnv`
   shows it: the state is mu, an action the policy of one step, actions on 4 x 4 points with those of
   the cells interpolated. Both learn without the motion. An episode is one run of the population for
@@ -28,7 +36,7 @@
 
 Run ``make peers``, which has all of them in an environment of their own, or
 ``python benchmarks/peers.py [section ...]``: what is not installed is left out. ``--quick`` has
-``flow`` and ``field``.
+``flow``, ``field`` and ``games``.
 """
 
 import os
@@ -135,9 +143,21 @@ def mfglib_side() -> Side | None:
     """MFGLib's forward pass and the return, or None where it is not installed."""
     if importlib.util.find_spec("mfglib") is None:
         return None
+    from mfglib.utils import mean_field_from_policy
+
+    env, policy = mfglib_rooms()
+
+    def evaluate() -> float:
+        flow = mean_field_from_policy(policy, env=env)
+        return float(sum((flow[t] * env.reward(t, flow[t])).sum() for t in range(HORIZON)))
+
+    return evaluate
+
+
+def mfglib_rooms() -> tuple[Any, Any]:
+    """The discrete four rooms for MFGLib, and the policy that draws from the legal moves."""
     import torch
     from mfglib.env import Environment
-    from mfglib.utils import mean_field_from_policy
 
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # Its default, all cores, is slower: thirtyfold when they are busy.
@@ -156,13 +176,7 @@ def mfglib_side() -> Side | None:
         ),
         transition_fn=lambda env, t, joint: kernel,
     )
-    policy = (legal / legal.sum(-1, keepdim=True)).expand(HORIZON, cells, len(MOVES)).clone()
-
-    def evaluate() -> float:
-        flow = mean_field_from_policy(policy, env=env)
-        return float(sum((flow[t] * env.reward(t, flow[t])).sum() for t in range(HORIZON)))
-
-    return evaluate
+    return env, (legal / legal.sum(-1, keepdim=True)).expand(HORIZON, cells, len(MOVES)).clone()
 
 
 def transition_table() -> tuple[np.ndarray, np.ndarray]:
@@ -349,6 +363,65 @@ def field(report: Report, options: argparse.Namespace) -> None:
         bench_mfg_speed(report, 5 if options.quick else 20)
 
 
+# Equilibria.
+
+
+def games(report: Report, options: argparse.Namespace) -> None:
+    """Exploitability and solvers beside MFGLib's."""
+    if importlib.util.find_spec("mfglib") is None:
+        report.row("MFGLib", "not installed; left out (`make peers` has it)")
+        return
+    import torch
+    from mfglib import alg
+    from mfglib.scoring import exploitability_score
+
+    ours = mufield.games
+    solvers = {
+        "mirror descent": (alg.OnlineMirrorDescent(0.1), ours.MirrorDescent(rate=0.1)),
+        "fictitious play": (alg.FictitiousPlay(), ours.FictitiousPlay()),
+        "damped, 0.3": (alg.FictitiousPlay(0.3), ours.FictitiousPlay(rate=0.3)),
+        "fixed point": (alg.FictitiousPlay(1.0), ours.FictitiousPlay(rate=1.0)),
+        "softmax": (alg.PriorDescent(2.0), ours.FictitiousPlay(rate=1.0, temperature=2.0)),
+    }
+    torch.set_default_dtype(torch.float64)
+    worst = 0.0
+    with jax.enable_x64(True):
+        for name, (system, env) in mfglib_problems().items():
+            even = torch.full((env.T + 1, *env.S, *env.A), 1.0 / env.n_actions)
+            moves = MoveFlow(*system.reveal())
+            here = ours.exploitability(moves.flow, moves.motion, moves.profile(moves.uniform()))
+            pairs = {"uniform": (here, exploitability_score(env, even))}
+            for method, (their_solver, solver) in solvers.items():
+                state = their_solver.init_state(env, even)
+                for _ in range(10):
+                    state = their_solver.step_next_state(state, None, None)
+                figures = solver.step(moves, solver.init(moves), 10)[1]
+                pairs[method] = float(figures[-1, 1]), exploitability_score(env, state.pi)
+            for method, (here, there) in pairs.items():
+                report.row(f"{name}, {method}: ours, MFGLib's", f"{here:.9f}, {there:.9f}")
+                worst = max(worst, abs(here - there))
+        report.claim("difference from MFGLib's exploitability", worst, 1e-6, side="at most")
+        env, policy = mfglib_rooms()
+        descent = alg.OnlineMirrorDescent(0.01)
+        begun = descent.init_state(env, policy)
+        system = mufield.make("discrete-rooms", horizon=HORIZON, noise_intensity=1.0, pay_end=False)
+        moves, solver = MoveFlow(*system.reveal()), ours.MirrorDescent(rate=0.01)
+        state = solver.init(moves, jnp.asarray(policy.numpy()))
+        sides = {
+            "mufield": lambda: float(solver.step(moves, state, 20)[1][-1, 1]),
+            "step": lambda: descent.step_next_state(begun, None, None),
+            "MFGLib": lambda: exploitability_score(
+                env, descent.step_next_state(begun, None, None).pi
+            ),
+        }
+        times = time_side_by_side(sides, rounds=5 if options.quick else 20)
+    here, there = times["mufield"].best / 20, times["MFGLib"].best
+    report.row("iteration of mirror descent, ours", duration(here))
+    report.row("MFGLib's, and without the exploitability", f"{times['MFGLib']}, {times['step']}")
+    faster = "iteration: times faster than MFGLib"
+    report.claim(faster, there / here, FASTER_THAN_MFGLIB, side="at least")
+
+
 # Model-free learning.
 
 
@@ -530,7 +603,10 @@ def main() -> None:
     budget = "PPO's budget of processor time"
     parser.add_argument("--seconds", type=float, default=PPO_SECONDS, help=budget)
     run_sections(
-        "peers", parser, {"flow": flow, "field": field, "ppo": ppo}, quick=("flow", "field")
+        "peers",
+        parser,
+        {"flow": flow, "field": field, "games": games, "ppo": ppo},
+        quick=("flow", "field", "games"),
     )
 
 

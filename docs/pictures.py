@@ -1,10 +1,9 @@
 """Draws the pictures of the documentation again, with what the library does today.
 
-python docs/pictures.py                # all, about five minutes on two cores
+python docs/pictures.py                # all, about fifteen minutes on two cores
 python docs/pictures.py rooms taxis    # some of them
 
-`images/games.png` is what `benchmarks/games.py doors --out DIR` draws, and
-`images/taxis-population.png` what `benchmarks/fleet.py population --out DIR` draws.
+`images/taxis-population.png` is what `benchmarks/fleet.py population --out DIR` draws.
 """
 
 import shutil
@@ -51,7 +50,13 @@ def taxis() -> None:
             shutil.copy(Path(place) / f"{name}.png", IMAGES / f"taxis-{name}.png")
 
 
-PICTURES = {each.__name__: each for each in (rooms, run, taxis)}
+def games() -> None:
+    """What `benchmarks/games.py` draws: optimum, equilibrium, and equilibrium with tolls."""
+    script = Path(__file__).parent.parent / "benchmarks" / "games.py"
+    subprocess.run([sys.executable, script, "doors", "taxis", "--out", IMAGES], check=True)
+
+
+PICTURES = {each.__name__: each for each in (rooms, run, taxis, games)}
 
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or PICTURES:

@@ -32,10 +32,10 @@ def test_rock_paper_scissors_has_its_equilibrium():
 
 def test_the_driver_does_what_steps_by_hand_do_and_keeps_the_best():
     moves = game("beach-bar", horizon=5)
-    solver = games.FictitiousPlay(7, at_once=3, rate=1.0)
+    solver = games.FictitiousPlay(25, rate=1.0)
     found = solver.solve(moves)
     state, figures = solver.init(moves), []
-    for _ in range(7):
+    for _ in range(25):
         state, one = solver.step(moves, state)
         figures.append(one[0])
     np.testing.assert_allclose(found.history, jnp.stack(figures), rtol=1e-9)
@@ -49,7 +49,7 @@ def test_the_driver_does_what_steps_by_hand_do_and_keeps_the_best():
 
 def test_solvers_stop_at_the_tolerance():
     moves = game("beach-bar", horizon=5)
-    found = games.MirrorDescent(iterations=500, tolerance=0.1, at_once=10).solve(moves)
+    found = games.MirrorDescent(iterations=500, tolerance=0.1).solve(moves)
     assert float(found.exploitability) <= 0.1
     assert len(found.history) < 500
     assert "iterations=" in repr(found)
@@ -86,5 +86,3 @@ def test_wrong_weights_are_refused():
         solver.init(moves, jnp.ones((1, 3, 4)))
     with pytest.raises(mf.UserError, match="divide them"):
         solver.init(moves, jnp.ones(moves.uniform().shape))
-    with pytest.raises(mf.UserError, match="at least one iteration"):
-        games.MirrorDescent(iterations=0).solve(moves)

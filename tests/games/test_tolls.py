@@ -73,7 +73,7 @@ def test_with_tolls_the_optimum_is_an_equilibrium(found):
     plan, moves = found.optimum, found.equilibrium.moves
     without = games.exploitability(moves.flow, moves.motion, plan.profile)
     assert without > 0.05
-    assert found.left < 0.01 * found.gap
+    assert found.left < 1e-4 * found.gap
     assert float(found.equilibrium.exploitability) < 1e-3
     paid = found.under(found.tolls)
     assert found.closed(paid) > 0.9
@@ -81,7 +81,8 @@ def test_with_tolls_the_optimum_is_an_equilibrium(found):
     assert "price=" in repr(found)
     # What agents pay goes to nobody: J of the priced game is what they keep.
     kept = games.priced(moves.flow, found.tolls).value(plan.profile, moves.motion)
-    assert float(plan.value - kept) == pytest.approx(float(found.tolls.revenue), rel=1e-6)
+    revenue = float(jnp.sum(found.tolls.mass * found.tolls.prices))
+    assert float(plan.value - kept) == pytest.approx(revenue, rel=1e-6)
 
 
 def test_tolls_that_all_pay_alike_change_nothing(found):
@@ -102,6 +103,7 @@ def test_projected_tolls_are_means_within_bounds(found):
     table = prices.table(districts)
     assert table.shape == (5, 2)
     np.testing.assert_allclose(table[0], table[1])
+    np.testing.assert_allclose(prices.table(districts, hours), table[[0, 2]])
     np.testing.assert_allclose(prices.prices[0, 0], prices.prices[1, 1])
     exact = found.tolls.from_zero()
     inside = np.ix_([0, 1], [0, 1])

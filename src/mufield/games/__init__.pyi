@@ -2,6 +2,7 @@
 
 from .anarchy import Anarchy as Anarchy
 from .anarchy import anarchy as anarchy
+from .anarchy import sharpened as sharpened
 from .planner import EquilibriumPlanner as EquilibriumPlanner
 from .response import Followers as Followers
 from .response import Response as Response

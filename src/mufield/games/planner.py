@@ -9,18 +9,14 @@ from ..flow.flow import Flow
 from ..planning.moves import own_moves, regular_moves
 from ..planning.planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
 from ..problem import Motion
-from .solvers import AbstractSolver, MirrorDescent, iterate, least_exploitable
+from .solvers import AbstractSolver, MirrorDescent, least_exploitable
 
 
 class EquilibriumPlanner(AbstractPlanner):
     """Plans Nash equilibria under the learned motion, for ``M3UCRL(problem, planner=...)``.
 
     With `mufield.Hallucinated` each agent responds as if the motion within the confidence band were
-    the one that is best for itself.
-
-    Attributes:
-        solver: How equilibria are found.
-        points: Moves on each axis of an action box; by default 9, or 5 in three dimensions.
+    the one that is best for itself. ``points`` are those of `mufield.MirrorPlanner`.
     """
 
     solver: AbstractSolver = eqx.field(static=True, default=MirrorDescent())
@@ -44,18 +40,15 @@ class EquilibriumPlanner(AbstractPlanner):
     ) -> Plan:
         """Solves the game from all moves equally likely; the policy is that of a alone."""
         moves = regular_moves(flow, motion, actions, points=self.points)
-        count = self.solver.iterations
-        state = self.solver.init(moves)
-        state, _ = iterate(self.solver, moves, state, jnp.asarray(count), count)
+        state, _ = self.solver.step(moves, self.solver.init(moves), self.solver.iterations)
         weights, response = least_exploitable(moves, state)
         sizes = jnp.minimum(jnp.abs(moves.actions[..., actions.dim :]), 1.0)
         controls = jnp.einsum("hkm,kma->hka", weights, sizes)
         own = weights.reshape(*weights.shape[:2], -1, moves.group).sum(axis=-1)
-        mass = response.rollout.mass
         return Plan(
             profile=moves.profile(own, actions.dim),
             memory=None,
             value=response.rollout.value,
-            mass=mass,
-            control=control_size(flow.problem, mass, controls),
+            mass=response.rollout.mass,
+            control=control_size(flow.problem, response.rollout.mass, controls),
         )

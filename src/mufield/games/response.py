@@ -43,21 +43,12 @@ def exploitability(
     any action of the box, the moves of a `MoveSet`, or the listed ``actions``, and the policy's
     own. In a box the greatest value is searched for: where `mufield.certify` would prove its bound,
     this is an upper bound, elsewhere the most that was found.
-
-    Args:
-        flow: The problem's flow.
-        motion: The law of motion.
-        policy: A profile, a policy or a function, which all agents follow.
-        actions: The moves that a response may use; by default any.
     """
     check_game(flow.problem)
+    in_box = actions is None and isinstance(flow.problem.actions, Box)
+    moves = None if in_box else MoveFlow(flow, motion, actions, interpolate=False)
     profile = checked_profile(policy, flow.problem)
-    others: MoveFlow | BoxSearch
-    if actions is None and isinstance(flow.problem.actions, Box):
-        others = BoxSearch(flow, motion)
-    else:
-        others = MoveFlow(flow, motion, actions, interpolate=False)
-    return finite_gain(_exploitability(others, profile))
+    return finite_gain(_exploitability(moves or BoxSearch(flow, motion), profile))
 
 
 @eqx.filter_jit
@@ -70,8 +61,7 @@ def finite_gain(found: Scalar) -> float:
     """The exploitability, which rounding may have made negative; raises if it is not finite."""
     if not bool(jnp.isfinite(found)):
         raise UserError(
-            f"the exploitability is {float(found)}: motion or reward are not finite for a policy "
-            "that was tried; check them with system.evaluate"
+            f"the exploitability is {found}: check motion and reward with system.evaluate"
         )
     return max(0.0, float(found))
 
@@ -80,23 +70,14 @@ def check_game(problem: Problem) -> None:
     """Raises if it makes no sense that each agent maximises its own reward in this problem."""
     if problem.constraints is not None:
         raise UserError(
-            "constraints bind the population, and no single agent: a game has none; leave them "
-            "out, or plan with them and take mufield.games.tolls, which make agents satisfy them"
+            "constraints bind the population, and no single agent: a game has none; leave them out"
         )
     if problem.stationary:
-        raise UserError(
-            "games are played step by step, and this problem's policies are the same at every "
-            "step; give it a horizon"
-        )
+        raise UserError("games need a horizon, but here policies are the same at every step")
 
 
 class Followers(eqx.Module):
-    """A part of the population that follows a plan, whatever the others do.
-
-    Attributes:
-        weights: The plan's, over the moves of the game.
-        share: Their share of the population, from 0 to 1.
-    """
+    """A share of the population that follows a plan, given by its weights, whatever others do."""
 
     weights: Weights
     share: Float[Array, ""]
@@ -128,8 +109,7 @@ def respond(
 ) -> Response:
     """The population of a policy forwards, then the values of one agent backwards.
 
-    ``weights`` are of those who do not follow a plan. If ``exact``, the motion itself is used where
-    kernels would be interpolated.
+    ``weights`` are of those who do not follow a plan; ``exact`` is that of `MoveFlow.rollout`.
     """
     if followers is None:
         rollout = moves.rollout(weights, exact=exact)
@@ -147,11 +127,11 @@ def respond(
     return Response(rollout, found.by_joint, found.best, found.gap)
 
 
-def usable(moves: MoveFlow) -> Array | None:
-    """Which moves each cell has; None if it has all of them."""
+def usable(moves: MoveFlow) -> Array:
+    """Which moves each cell has."""
     actions = moves.flow.problem.actions
     if not isinstance(actions, MoveSet) or actions.available is None:
-        return None
+        return jnp.ones(moves.actions.shape[-3:-1], dtype=bool)
     return jnp.repeat(actions.available, moves.group, axis=1)
 
 
@@ -161,24 +141,18 @@ def _with_followers(
     """The population of two groups, who move by their own policies and see the mass of both."""
     problem = moves.flow.problem
     if len(problem.start) > 1:
-        raise UserError(
-            "a share that follows the plan is not supported where trips take several steps; give "
-            "trips of one step"
-        )
+        raise UserError("followers need trips of one step, and some take longer; give such trips")
 
     def one(parts: Array, row: tuple[Array, Step]) -> tuple[Array, tuple[Mass, Scalar]]:
-        mass = jnp.sum(parts, axis=0)
+        mass = jnp.sum(parts, axis=(0, 1))
+        step = jax.vmap(partial(moves.step, seen=mass, step=row[1], exact=exact))
+        after, paid = if_begun(
+            problem, row[1], lambda now: step(now[:, 0, :, None] * row[0]), parts
+        )
+        return after, (mass, jnp.sum(paid))
 
-        def advance(parts: Array) -> tuple[Array, Scalar]:
-            step = partial(moves.step, seen=mass, step=row[1], exact=exact)
-            after, paid = jax.vmap(step)(parts[..., None] * row[0])
-            return after[:, 0], jnp.sum(paid)
-
-        after, paid = if_begun(problem, row[1], advance, parts)
-        return after, (mass, paid)
-
-    start = jnp.stack([followers.share, 1.0 - followers.share])[:, None] * problem.initial
+    start = jnp.stack([followers.share, 1.0 - followers.share])[:, None, None] * problem.initial
     laws = jnp.stack([followers.weights, weights], axis=1)
     end, (before, rewards) = jax.lax.scan(one, start, (laws, problem.steps))
-    mass = jnp.concatenate([before, jnp.sum(end, axis=0)[None]])
+    mass = jnp.concatenate([before, jnp.sum(end, axis=(0, 1))[None]])
     return assemble_rollout(problem, mass, rewards)

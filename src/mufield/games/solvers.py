@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._progress import progress_bar
 from .._types import Masses, Scalar
 from ..checks import distribution
 from ..errors import UserError
@@ -22,15 +21,11 @@ class GameState(eqx.Module):
     """The state of a solver.
 
     Attributes:
-        logits: Logarithms of the weights, up to a constant.
-        response: The policy in its population, and the best response to it.
+        logits: Logarithms of the policy's weights, up to a constant.
         step_size: Size of the next step of `MirrorDescent`; at first one by how much moves differ
             in value, as a standard deviation.
         last: The exploitability before the last iteration.
-        least: The least exploitability so far.
-        best_logits: The policy that had it.
-        iterations: Number of iterations done.
-        followers: The part of the population that follows a plan.
+        least: The least exploitability so far, that of ``best_logits``.
     """
 
     logits: Weights
@@ -52,13 +47,9 @@ class Equilibrium(eqx.Module):
     """What a solver found: of all iterations the policy that is least exploitable.
 
     Attributes:
-        moves: The flow over the moves.
-        weights: The policy's weights.
-        value: J of the policy; with followers, of the whole population.
-        exploitability: What one agent gains by leaving it for any other of the moves.
-        mass: The population's distributions.
+        value: J; with followers, of the whole population, as is `mass`.
+        exploitability: What one agent gains by leaving the policy for any other of the moves.
         history: J and exploitability after each iteration.
-        state: The last state, to go on from.
     """
 
     moves: MoveFlow
@@ -67,7 +58,6 @@ class Equilibrium(eqx.Module):
     exploitability: Scalar
     mass: Masses
     history: Float[Array, "iterations 2"]
-    state: GameState
 
     @property
     def profile(self) -> Profile:
@@ -75,10 +65,8 @@ class Equilibrium(eqx.Module):
         return self.moves.profile(self.weights)
 
     def __repr__(self) -> str:
-        return (
-            f"Equilibrium(J={float(self.value):.6g}, "
-            f"exploitability={float(self.exploitability):.3g}, iterations={len(self.history)})"
-        )
+        figures = f"J={float(self.value):.6g}, exploitability={float(self.exploitability):.3g}"
+        return f"Equilibrium({figures}, iterations={len(self.history)})"
 
 
 class AbstractSolver(eqx.Module):
@@ -86,13 +74,11 @@ class AbstractSolver(eqx.Module):
 
     Attributes:
         iterations: Greatest number of iterations.
-        tolerance: Stop when the exploitability is this small; zero to use all iterations.
-        at_once: Iterations of one compiled call, between two tests of the tolerance.
+        tolerance: Stop when the exploitability is this small; it is looked at every 20 iterations.
     """
 
     iterations: int = eqx.field(static=True, default=200)
     tolerance: float = eqx.field(static=True, default=0.0, kw_only=True)
-    at_once: int = eqx.field(static=True, default=20, kw_only=True)
 
     @abstractmethod
     def update(self, moves: MoveFlow, state: GameState) -> tuple[Weights, Scalar]:
@@ -103,10 +89,7 @@ class AbstractSolver(eqx.Module):
     ) -> GameState:
         """The state before the first step.
 
-        Args:
-            moves: The flow over the moves.
-            weights: The first policy's; by default all moves of a cell are equally likely.
-            followers: A part of the population that follows a plan and does not respond.
+        ``weights`` are the first policy's; by default all moves of a cell are equally likely.
         """
         check_game(moves.flow.problem)
         even, mask = moves.uniform(), usable(moves)
@@ -115,38 +98,48 @@ class AbstractSolver(eqx.Module):
                 raise UserError(f"weights must have the shape {even.shape}, got {given.shape}")
             if given is not None and not isinstance(given, jax.core.Tracer):
                 distribution(given, "weights of each step and cell", "divide them by their sum")
-        if mask is not None:
-            even = even * mask / jnp.mean(mask.astype(even.dtype), axis=1, keepdims=True)
+        even = even * mask / jnp.mean(mask.astype(even.dtype), axis=1, keepdims=True)
         return _begin(moves, even if weights is None else weights, followers)
 
+    @eqx.filter_jit
     def step(
         self, moves: MoveFlow, state: GameState, count: int = 1
     ) -> tuple[GameState, Float[Array, "count 2"]]:
         """Does ``count`` iterations; also returns J and exploitability after each."""
-        most = max(count, self.at_once)
-        state, figures = iterate(self, moves, state, jnp.asarray(count), most)
-        return state, figures[:count]
+
+        def one(state: GameState, _: None) -> tuple[GameState, Array]:
+            logits, size = self.update(moves, state)
+            # Only differences between moves matter; with the best at zero the logits do not drift.
+            logits = (logits - jnp.max(logits, axis=-1, keepdims=True)).astype(state.logits.dtype)
+            response = respond(moves, jax.nn.softmax(logits, axis=-1), state.followers)
+            gain = response.exploitability
+            better = gain < state.least  # false if it is NaN: then the best so far stays
+            found = GameState(
+                logits=logits,
+                response=response,
+                step_size=size,
+                last=state.response.exploitability,
+                least=jnp.where(better, gain, state.least),
+                best_logits=jnp.where(better, logits, state.best_logits),
+                iterations=state.iterations + 1,
+                followers=state.followers,
+            )
+            return found, jnp.stack([response.rollout.value, gain])
+
+        done: tuple[GameState, Array] = jax.lax.scan(one, state, length=count)
+        return done
 
     def solve(
-        self,
-        moves: MoveFlow,
-        weights: Weights | None = None,
-        followers: Followers | None = None,
-        *,
-        progress: bool = False,
+        self, moves: MoveFlow, weights: Weights | None = None, followers: Followers | None = None
     ) -> Equilibrium:
         """Iterates until the exploitability is small enough or the iterations are used up."""
-        if self.iterations < 1:
-            raise UserError(f"a solver needs at least one iteration, got {self.iterations}")
         state = self.init(moves, weights, followers)
         history: list[Any] = [jnp.zeros((0, 2), dtype=state.logits.dtype)]
-        done = 0
-        with progress_bar("equilibrium", self.iterations, shown=progress) as report:
-            while done < self.iterations and not float(state.least) <= self.tolerance:
-                state, figures = self.step(moves, state, min(self.at_once, self.iterations - done))
-                done += len(figures)
-                history.append(figures)
-                report(done, J=float(figures[-1, 0]), exploitability=float(state.least))
+        left = self.iterations
+        while left > 0 and not float(state.least) <= self.tolerance:
+            state, figures = self.step(moves, state, min(20, left))
+            history.append(figures)
+            left -= len(figures)
         weights, response = least_exploitable(moves, state)
         return Equilibrium(
             moves=moves,
@@ -155,7 +148,6 @@ class AbstractSolver(eqx.Module):
             exploitability=jnp.asarray(finite_gain(response.exploitability)),
             mass=response.rollout.mass,
             history=jnp.concatenate(history),
-            state=state,
         )
 
 
@@ -169,8 +161,7 @@ class MirrorDescent(AbstractSolver):
         rate: The step size eta; by default it adapts.
         first: The first step size, relative to one by how much moves differ in value, so that
             results do not depend on the unit of the reward.
-        growth: Factor after the exploitability fell.
-        shrinkage: Factor after it rose.
+        growth, shrinkage: Factors after the exploitability fell, after it rose.
     """
 
     rate: float | None = eqx.field(static=True, default=None)
@@ -196,8 +187,8 @@ class FictitiousPlay(AbstractSolver):
         rate: Weight of a new response; by default 1 / (t + 1) in iteration t. With 1 each policy is
             the response to the last, a fixed-point iteration; below 1 that is damped.
         temperature: The response is a softmax of Q over this; by default the best move.
-        best: Whether Q is that of the best response. Otherwise it is that of the policy itself:
-            with rate 1 and a temperature, Boltzmann policy iteration.
+        best: Whether Q is the best response's; otherwise it is the policy's own: with rate 1 and a
+            temperature, Boltzmann policy iteration.
     """
 
     rate: float | None = eqx.field(static=True, default=None)
@@ -206,9 +197,8 @@ class FictitiousPlay(AbstractSolver):
 
     def update(self, moves: MoveFlow, state: GameState) -> tuple[Weights, Scalar]:
         """Averages the last policy and a response to it."""
-        values, mask = state.response.best if self.best else state.response.values, usable(moves)
-        if mask is not None:
-            values = jnp.where(mask, values, -jnp.inf)
+        values = state.response.best if self.best else state.response.values
+        values = jnp.where(usable(moves), values, -jnp.inf)
         if self.temperature is None:
             new = jax.nn.one_hot(jnp.argmax(values, -1), values.shape[-1], dtype=values.dtype)
         else:
@@ -230,37 +220,6 @@ def _begin(moves: MoveFlow, weights: Weights, followers: Followers | None) -> Ga
     gain, none = response.exploitability, jnp.asarray(0, dtype=jnp.int32)
     size = 1.0 / jnp.where(unit > 0, unit, 1.0)
     return GameState(logits, response, size, gain, gain, logits, none, followers)
-
-
-@eqx.filter_jit
-def iterate(
-    solver: AbstractSolver, moves: MoveFlow, state: GameState, count: Array, most: int
-) -> tuple[GameState, Float[Array, "most 2"]]:
-    """Does ``count`` iterations; one compiled program serves all counts up to ``most``."""
-
-    def one(i: Array, carry: tuple[GameState, Array]) -> tuple[GameState, Array]:
-        state = carry[0]
-        logits, size = solver.update(moves, state)
-        # Only differences between moves matter; with the best at zero the logits do not drift.
-        logits = (logits - jnp.max(logits, axis=-1, keepdims=True)).astype(state.logits.dtype)
-        response = respond(moves, jax.nn.softmax(logits, axis=-1), state.followers)
-        gain = response.exploitability
-        better = gain < state.least  # false if it is NaN: then the best so far stays
-        found = GameState(
-            logits=logits,
-            response=response,
-            step_size=size,
-            last=state.response.exploitability,
-            least=jnp.where(better, gain, state.least),
-            best_logits=jnp.where(better, logits, state.best_logits),
-            iterations=state.iterations + 1,
-            followers=state.followers,
-        )
-        return found, carry[1].at[i].set(jnp.stack([response.rollout.value, gain]))
-
-    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    done: tuple[GameState, Array] = jax.lax.fori_loop(0, count, one, (state, figures))
-    return done
 
 
 @eqx.filter_jit

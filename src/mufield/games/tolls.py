@@ -7,9 +7,8 @@ $$e_h(s) = \sum_{k, a} \mu_h(k)\, \pi_h(a \mid k)\, \frac{\partial}{\partial \mu
 \Bigl( r(k, a, \mu_h) + \mathbb{E}[V_{h+1}(s') \mid k, a, \mu_h] \Bigr),$$
 
 with the derivative V of J by the mass of cells. If agents pay the toll $-e_h(s)$, their own values
-are the derivatives of J, so that an optimum of J is an equilibrium (Pigou). Motion and reward see
-where agents are, and not what they do: a move matters to others by where it leads, and tolls are
-paid by cell and step.
+are the derivatives of J, so that an optimum of J is an equilibrium (Pigou). Others see where an
+agent is, and not its move: tolls are paid by cell and step.
 """
 
 from typing import Any
@@ -42,16 +41,10 @@ class Tolls(eqx.Module):
     prices: Float[Array, "steps cells"]
     mass: Masses
 
-    @property
-    def revenue(self) -> Scalar:
-        """What the population pays in an episode of the plan."""
-        return jnp.sum(self.mass * self.prices)
-
     def from_zero(self) -> "Tolls":
-        """The same tolls, at every step least zero: what all pay alike changes nothing.
+        """The same tolls, least zero at every step over the cells where the plan has agents.
 
-        The least is taken over the cells where the plan has agents. Where trips take several steps
-        agents under way pay nothing, so that this does change something.
+        What all pay alike changes nothing, unless agents under way pay nothing.
         """
         used = self.mass > 1e-6 * jnp.max(self.mass, axis=1, keepdims=True)
         least = jnp.min(jnp.where(used, self.prices, jnp.inf), axis=1, keepdims=True)
@@ -63,51 +56,43 @@ class Tolls(eqx.Module):
         hours: Int[Any, "steps"] | None = None,
         most: float = float("inf"),
     ) -> "Tolls":
-        """Simpler tolls: one price for each district and hour, within bounds.
-
-        Each price is the mean of `from_zero` over the agents of the plan who are there then.
-
-        Args:
-            districts: The number of each cell's district.
-            hours: The number of each step's hour, for steps 0, ..., H; by default each step is one.
-            most: No price is above; none is below zero.
-        """
-        steps, cells = self.prices.shape
-        place = np.asarray(districts)
-        when = np.arange(steps) if hours is None else np.asarray(hours)
-        for name, given, wanted in (("districts", place, cells), ("hours", when, steps)):
-            if given.shape != (wanted,) or given.dtype.kind not in "iu" or (given < 0).any():
-                raise UserError(
-                    f"{name} must be {wanted} whole numbers from 0, got the shape {given.shape} of "
-                    f"{given.dtype}; number the {name} and give one number for each"
-                )
-        group = when[:, None] * (place.max() + 1) + place
-        weights, paid = np.asarray(self.mass), np.asarray(self.from_zero().prices)
-        total = np.bincount(group.ravel(), weights.ravel())
-        sums = np.bincount(group.ravel(), (weights * paid).ravel())
-        mean = sums / np.where(total > 0, total, 1.0)
-        prices = jnp.asarray(np.clip(mean, 0.0, most)[group], dtype=self.prices.dtype)
+        """Simpler tolls: the `table` of `from_zero`, no price below zero or above ``most``."""
+        tariff = np.clip(np.nan_to_num(self.from_zero().table(districts, hours)), 0.0, most)
+        by_step = tariff if hours is None else tariff[np.asarray(hours)]
+        prices = jnp.asarray(by_step[:, np.asarray(districts)], dtype=self.prices.dtype)
         return Tolls(prices, self.mass)
 
-    def table(self, districts: Int[Any, "cells"]) -> Float[np.ndarray, "steps districts"]:
-        """The mean price of each step and district, over the agents of the plan who are there."""
-        place, weights = np.asarray(districts), np.asarray(self.mass)
-        inside = np.eye(place.max() + 1)[place]
-        total = weights @ inside
-        paid = (weights * np.asarray(self.prices)) @ inside
-        return np.asarray(paid / np.where(total > 0, total, np.nan))
+    def table(
+        self, districts: Int[Any, "cells"], hours: Int[Any, "steps"] | None = None
+    ) -> Float[np.ndarray, "hours districts"]:
+        """The mean price in each hour and district, over the agents there of the plan; else NaN.
+
+        ``districts`` are numbers of cells, ``hours`` of steps 0, ..., H; by default each is one.
+        """
+        steps, cells = self.prices.shape
+        inside = _indicators("districts", districts, cells)
+        when = _indicators("hours", np.arange(steps) if hours is None else hours, steps).T
+        mass = np.asarray(self.mass, dtype=float)
+        there, paid = (when @ each @ inside for each in (mass, mass * np.asarray(self.prices)))
+        return np.divide(paid, there, out=np.full_like(paid, np.nan), where=there > 0)
+
+
+def _indicators(name: str, given: Any, count: int) -> Float[np.ndarray, "count groups"]:
+    """Which group each entry is in, as rows of zeros and a one."""
+    numbers = np.asarray(given)
+    if numbers.shape != (count,) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
+        raise UserError(
+            f"{name} must be {count} whole numbers from 0, got the shape {numbers.shape} of "
+            f"{numbers.dtype}; number the {name} and give one number for each"
+        )
+    return np.eye(int(numbers.max()) + 1)[numbers]
 
 
 def tolls(flow: Flow, motion: Motion, policy: Any) -> Tolls:
     """The external effects of agents along a plan, as prices.
 
-    Where the plan is an optimum, it is an equilibrium of the game with these tolls:
-    ``exploitability(priced(flow, tolls(flow, motion, plan)), motion, plan)`` is zero.
-
-    Args:
-        flow: The problem's flow.
-        motion: The law of motion.
-        policy: The plan: a profile, a policy or a function.
+    ``exploitability(priced(flow, tolls(flow, motion, plan)), motion, plan)`` is what the plan, as
+    an optimum of J, could gain to first order: zero where it is exact.
     """
     check_game(flow.problem)
     profile = checked_profile(policy, flow.problem)
@@ -116,8 +101,7 @@ def tolls(flow: Flow, motion: Motion, policy: Any) -> Tolls:
     mass, effects = _effects(moves, profile)
     if not bool(jnp.all(jnp.isfinite(effects))):
         raise UserError(
-            "the tolls are not finite: motion or reward have no derivative by mu along the plan; "
-            "for logarithms of mu use mufield.log_mass"
+            "motion or reward have no finite derivative by mu; for log mu use mufield.log_mass"
         )
     return Tolls(-effects, mass)
 
@@ -141,10 +125,7 @@ class PricedReward(eqx.Module):
 
 
 def priced(flow: Flow, prices: Tolls) -> Flow:
-    """The flow of the game in which agents pay tolls: its J is what they keep.
-
-    ``priced(...).problem`` is a problem as any other, for `exploitability`, solvers and learners.
-    """
+    """The flow of the game in which agents pay tolls: its J is what they keep."""
     problem: Problem = flow.problem
     if prices.prices.shape != (problem.horizon + 1, problem.grid.n_cells):
         raise UserError(

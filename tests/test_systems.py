@@ -104,6 +104,24 @@ def test_actions_outside_the_box_are_refused():
         system.evaluate(3)
 
 
+def test_what_is_wrong_at_a_later_step_is_named_with_its_step_and_cell():
+    line = Grid.box(0.0, 4.0, 4)
+    problem = walking_problem(line, noise=0.0, horizon=3)
+    system = SimulatedSystem(problem, walk)
+    weights = jnp.full((3, 4, 2), 0.5).at[2, 1].set(jnp.array([0.9, 0.2])).at[1, 3, 0].set(7.0)
+    table = mufield.TablePolicy.mixing(jnp.array([[-0.2], [0.2]]), weights)
+    # Nobody is in cell 3, so that its weights do not count.
+    system = system.from_step(0, mufield.point_mass(line, 1))
+    with pytest.raises(ValueError, match=r"at step 2 in the cell \(1,\) they sum to 1.1"):
+        system.evaluate(mufield.Profile.stacked(table, 3))
+
+    def late(state, action, mu):
+        return state + jnp.where(mu.step == 1, 30.0, 1.0) * action
+
+    with pytest.raises(ValueError, match="farther than the problem's max_move"):
+        SimulatedSystem(problem, late).evaluate(lambda s, mu, h: jnp.ones(1))
+
+
 def test_moves_outside_the_set_are_refused():
     system = make("discrete-rooms", horizon=STEPS)
     with pytest.raises(ValueError, match="outside the 5 moves"):

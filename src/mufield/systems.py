@@ -172,12 +172,10 @@ def true_problem(problem: Problem, reward: Reward | None, shocks: Shocks | None)
     return problem.replace(shocks=shocks)
 
 
+@eqx.filter_jit
 def draw_path(problem: Problem, key: Key) -> Path:
     """The path of an episode; ``problem`` knows the true shocks."""
-    return _draw_path(shocks_of(problem), jax.random.fold_in(key, 3), problem.paid_steps)
-
-
-_draw_path = eqx.filter_jit(Shocks.draw)
+    return shocks_of(problem).draw(jax.random.fold_in(key, 3), problem.paid_steps)
 
 
 @eqx.filter_jit

@@ -130,7 +130,8 @@ def check_rollout(
         if isinstance(problem.grid, Nodes):
             check_probabilities(problem, motion, rollout.mass[step], step)
         else:
-            check_farthest(problem, np.abs(targets[np.asarray(found.targets)]).max(axis=0))
+            too_far = np.abs(np.asarray(targets))[np.asarray(found.targets)]
+            check_farthest(problem, too_far.max(axis=0, initial=0.0))
 
 
 @eqx.filter_jit

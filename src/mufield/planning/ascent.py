@@ -109,22 +109,20 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
 @eqx.filter_jit
 def begin_ascent(
     moves: MoveFlow,
-    weights: Weights | None = None,
+    weights: Weights,
     *,
     rule: StepRule,
     bound: bool = False,
     lagrangian: AugmentedLagrangian | None = None,
     free: FreeMoves | None = None,
 ) -> MirrorState:
-    """The state before the first step, by default with all moves equally likely.
+    """The state before the first step.
 
     ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change.
     """
-    if weights is None:
-        # Else XLA would fold this large constant, which takes seconds.
-        weights = jax.lax.optimization_barrier(moves.uniform())
-    # A move of weight zero would never come back.
-    logits = jnp.log(jnp.maximum(weights, 1e-12))
+    # Without the barrier XLA folds weights that are a large constant, which takes seconds. A move
+    # of weight zero would never come back.
+    logits = jnp.log(jnp.maximum(jax.lax.optimization_barrier(weights), 1e-12))
     weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
     moves, begun = _flow_over(moves, free), moves.flow.problem.begun
     sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)

@@ -63,7 +63,7 @@ def prove_infeasible(moves: MoveFlow, sweeps: int, rule: StepRule) -> None:
     name_of = moves.flow.problem.constraints.name_of
     problem = moves.flow.problem.replace(reward=_nothing)
     unpaid: MoveFlow = eqx.tree_at(lambda m: m.flow.problem, moves, problem)
-    state = begin_ascent(unpaid, rule=rule, bound=True)
+    state = begin_ascent(unpaid, unpaid.uniform(), rule=rule, bound=True)
     lagrangian = replace(_lagrangian(state), weight=jnp.ones_like(state.step_size))
     state, at_once = _restart(unpaid, state, lagrangian), 20
     for _ in range(0, sweeps, at_once):

@@ -140,6 +140,7 @@ class MirrorAscent(eqx.Module):
             if weights.shape != wanted:
                 raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
             distribution(weights, "weights of each step and cell", "divide them by their sum")
+        weights = moves.uniform() if weights is None else weights
         return begin_ascent(moves, weights, rule=self.steps, bound=self.bound)
 
     def step(

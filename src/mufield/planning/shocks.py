@@ -283,7 +283,7 @@ def plan_for_learner(
 @eqx.filter_jit
 def _ascent(moves: OnPath, sweeps: int, bound: bool = False) -> tuple[ascent.MirrorState, Scalar]:
     """The last state of an ascent from uniform weights, and its `late_gain`."""
-    start = ascent.begin_ascent(moves, rule=ascent.StepRule(), bound=bound)
+    start = ascent.begin_ascent(moves, moves.uniform(), rule=ascent.StepRule(), bound=bound)
     end, figures = ascent.ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
     return ascent.best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
 

@@ -1,5 +1,6 @@
 """Shocks: laws of J over paths, plans that do not know the future, systems and learners."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ from mufield.finite.system import FiniteSystem
 from mufield.flow import over_paths
 from mufield.flow.paths import sees_shock
 from mufield.jobs.compute import system_of
+from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
 from mufield.planning.shocks import PathMoves
 from mufield.policies.by_shock import profile_on_path
@@ -144,6 +146,23 @@ def test_shocks_that_make_no_sense_are_refused():
         mf.SimulatedSystem(betting(mf.Shocks([0, 1])), go)
     with pytest.raises(mf.UserError, match="unknown"):
         plan_over_paths(mf.Flow(betting(mf.Shocks([0, 1]))), go)
+
+
+def test_paths_and_memories_that_make_no_sense_are_refused():
+    system = mf.SimulatedSystem(betting(), go)
+    for path in ([0, 1], [0, 1, 2], [0.0, 1.0, 1.0], [0, -1, 0]):
+        with pytest.raises(mf.UserError, match="0 to 1, for each of 3 steps"):
+            system.on_path(path)
+    episode = system.run(lambda state, mu, step: 1.0 * mu.shock, jax.random.key(0))
+    with pytest.raises(mf.UserError, match="0 to 1, for each of 3 steps"):
+        replace(episode, shocks=jnp.asarray([0, 1, 7])).check(system.problem)
+    for settings in ({"memory": -1}, {"samples": 0}):
+        with pytest.raises(mf.UserError, match="whole number"):
+            plan_over_paths(mf.Flow(betting()), go, sweeps=2, **settings)
+    learner = mf.M3UCRL(betting())
+    blind = Transitions.empty(betting(None, reward=lambda node, action, mu: 1.0 * action))
+    with pytest.raises(mf.UserError, match="without these shocks"):
+        learner.init(jax.random.key(0), blind)
 
 
 def test_a_motion_that_ignores_the_shock_has_its_kernels_once():

@@ -64,14 +64,8 @@ class Episode(eqx.Module):
                 "an episode records the shock of each step, Episode(shocks=...), if and only if "
                 "the problem has shocks"
             )
-        if self.shocks is not None and problem.shocks is not None:
-            shocks, count = np.asarray(self.shocks), problem.shocks.count
-            known = shocks.dtype.kind in "iu" and shocks.shape == (steps,)
-            if not known or shocks.min() < 0 or shocks.max() >= count:
-                raise UserError(
-                    f"the episode's shocks must be {steps} whole numbers from 0 to {count - 1}, "
-                    f"got {self.shocks}"
-                )
+        if problem.shocks is not None:
+            problem.shocks.checked_path(self.shocks, steps)
         if problem.hides_reward and self.earned is None:
             raise UserError(
                 "the problem's reward is hidden, but the episode does not say what agents were "
@@ -97,7 +91,11 @@ class Episode(eqx.Module):
             return f"at row {index[0]}"
 
         shapes = {name: (agents, steps, *shape) for name, shape in by_agent.items()}
-        shapes |= {"mass": (steps + 1, grid.n_cells), "rewards": (problem.paid_steps,)}
+        shapes |= {
+            "mass": (steps + 1, grid.n_cells),
+            "rewards": (problem.paid_steps,),
+            "shocks": (steps,),
+        }
         for name, shape in shapes.items():
             if getattr(self, name) is None or (name == "earned" and not problem.hides_reward):
                 continue

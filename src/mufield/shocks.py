@@ -120,7 +120,7 @@ class Shocks(eqx.Module):
         entry after the last step is that of the end of an episode. May be compiled.
         """
         self._law()
-        if self.count**steps <= samples:
+        if self.count**steps <= whole_number(samples, "the number of sampled paths"):
             every = np.indices((self.count,) * steps).reshape(steps, -1).T
             found = jnp.asarray(every, dtype=jnp.int32)
             chances: Array = jax.vmap(self._chance)(found)
@@ -162,13 +162,23 @@ class Shocks(eqx.Module):
             )
         return self.initial, self.transition
 
+    def checked_path(self, given: Any, steps: int) -> Path:
+        """A path of at least some steps; raises unless it holds numbers of shocks."""
+        found = np.asarray(given)
+        whole = found.dtype.kind in "iu" and found.ndim == 1 and len(found) >= steps
+        if not whole or found.min() < 0 or found.max() >= self.count:
+            raise UserError(
+                f"expected the number of a shock, 0 to {self.count - 1}, for each of {steps} "
+                f"steps, got {found.tolist()}"
+            )
+        return jnp.asarray(found, jnp.int32)
+
     def history(self, path: Path, memory: int) -> Path:
         """The number of each step's row of a table that sees the last ``memory`` shocks."""
         row = jnp.zeros_like(path)
-        for back in range(min(memory, len(path))):
-            row = (
-                row + self.count**back * jnp.concatenate([path[:1].repeat(back), path])[: len(path)]
-            )
+        for back in range(min(whole_number(memory, "the memory of shocks", 0), len(path))):
+            before = jnp.concatenate([path[:1].repeat(back), path])[: len(path)]
+            row = row + self.count**back * before
         return row
 
     def learned(self, counts: Float[np.ndarray, "values_and_one values"]) -> "Shocks":

@@ -126,7 +126,7 @@ class SimulatedSystem(AbstractSimulation):
 
     def on_path(self, path: Any) -> "SimulatedSystem":
         """See `AbstractSimulation`."""
-        path = jnp.asarray(path, jnp.int32)
+        path = shocks_of(self.problem).checked_path(path, self.problem.horizon)
         problem, flow = self.problem.under_shock(path), flow_under(self._flow, path)
         motion = motion_under(self.problem, self._motion, path)
         return with_fields(self, problem=problem, _flow=flow, _motion=motion)

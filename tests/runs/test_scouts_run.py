@@ -13,7 +13,9 @@ from fleet import rows_of, write
 
 import mufield as mf
 from mufield import cli
+from mufield.compare.contenders import enter
 from mufield.runs.build import build, resolve
+from mufield.runs.config import parse_config
 from mufield.runs.learn import learn_run
 from mufield.runs.session import open_run
 from mufield.runs.store import RunStore
@@ -44,6 +46,12 @@ def test_scouts_change_what_a_run_is_and_the_optimism_of_its_population():
     assert (alone.optimism, sent.optimism) == ("hallucinated", "greedy")
     assert alone.identity != sent.identity
     assert resolve(replace(SMALL, scouts="bonus", optimism="thompson")).optimism == "thompson"
+
+
+def test_comparisons_have_scouts():
+    who = enter("scouts")
+    learner = build(parse_config(resolve(SMALL).document() | who.settings, "scouts")).learner
+    assert (learner.optimism, learner.scouts) == (mf.Greedy(), mf.Hallucinated())
 
 
 def test_a_run_that_was_stopped_sends_the_same_scouts(run, scouting, tmp_path):

@@ -207,6 +207,7 @@ CONTENDERS: dict[str, Contender] = {
         Learner("greedy", {"optimism": "greedy"}),
         Learner("thompson", {"optimism": "thompson"}),
         Learner("bonus", {"optimism": "bonus"}),
+        Learner("scouts", {"optimism": "greedy", "scouts": "hallucinated"}),
         Learner("unsafe", {"pessimism": "none"}),
         Reference("random"),
         Known("known"),

@@ -18,7 +18,7 @@ from ..checks import whole_number
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
-from ..flow.paths import motion_under
+from ..flow.paths import motion_under, shocks_of
 from ..flow.rollout import end_reward
 from ..interfaces import with_fields
 from ..policies.base import Profile, checked_profile
@@ -166,6 +166,7 @@ class FiniteSystem(AbstractSimulation):
 
     def on_path(self, path: Path) -> "FiniteSystem":
         """See `AbstractSimulation`."""
+        path = shocks_of(self.problem).checked_path(path, self.problem.horizon)
         motion = motion_under(self.problem, self._motion, path)
         problem, true = self.problem.under_shock(path), self._true_problem.under_shock(path)
         return with_fields(self, problem=problem, _motion=motion, _true_problem=true)

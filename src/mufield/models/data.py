@@ -105,11 +105,11 @@ class Transitions(eqx.Module):
     def join(self, other: "Transitions") -> "Transitions":
         """Adds other transitions; raises if they are of another problem."""
         mine, theirs = self.problem, other.problem
-        same = (mine.grid, mine.actions.dim, mine.hides_reward)
-        if same != (theirs.grid, theirs.actions.dim, theirs.hides_reward):
+        same = (mine.grid, mine.actions.dim, mine.hides_reward, self.shocks is None)
+        if same != (theirs.grid, theirs.actions.dim, theirs.hides_reward, other.shocks is None):
             raise UserError(
-                "the transitions are of a problem with another grid, other actions or another "
-                "kind of reward; make them with this learner's problem"
+                "the transitions are of a problem with another grid, other actions, another kind "
+                "of reward or without these shocks; make them with this learner's problem"
             )
         later = replace(other, moment=other.moment + len(self.mass))
         joined: dict[str, Any] = {

@@ -105,9 +105,9 @@ class PathMoves(OnPath):
         same = jax.tree.map(lambda *x: all(leaf is x[0] for leaf in x), *each)
         own = jax.tree.map(lambda alike, *x: None if alike else jnp.asarray(x), same, *each)
         super().__init__(flow, (eqx.filter(each[0], same), own), paths.numbers[0])
+        self.rows = jax.vmap(partial(shocks.history, memory=memory))(paths.numbers)
         self.source, self.numbers, self.tables = flow, paths.numbers, shocks.count**memory
         self.chances = paths.chances.astype(problem.initial.dtype)
-        self.rows = jax.vmap(partial(shocks.history, memory=memory))(paths.numbers)
 
     def on(self, path: Path) -> OnPath:
         """The flow of one path, whose policy knows all of it."""

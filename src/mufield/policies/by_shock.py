@@ -52,8 +52,8 @@ class ByShock(_AroundPolicy):
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """Raises: `profile_on_path` chooses the policies of the shocks first."""
         raise UserError(
-            "the policy sees shocks, and this problem has none; take the problem that it was "
-            "planned for"
+            "the policy sees shocks, and none is known here; take it in the problem that it was "
+            "planned for, and plan anew within an episode only if its first plan sees shocks, too"
         )
 
     def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:

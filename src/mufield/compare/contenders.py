@@ -34,11 +34,8 @@ class Arena:
         import_users(config.imports)
         self.config = config
         names = ("environment", "options", "imports", "episodes", "agents", "model")
-        settings = {name: getattr(config, name) for name in (*names, "model_options")} | {
-            "planner_options": config.planner_options,
-            "judge": False,
-            "precision": current_precision(),
-        }
+        settings = {n: getattr(config, n) for n in (*names, "model_options", "planner_options")}
+        settings |= {"judge": False, "precision": current_precision()}
         self.run: RunConfig = resolve(parse_config(settings, "the comparison"))
         self.settings = {"environment": config.environment, "options": self.run.options}
         problem = system_of(self.settings).problem

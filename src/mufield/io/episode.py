@@ -1,14 +1,9 @@
 """Observed episodes from files, for systems that only the real world can run.
 
-One row for each agent and step; `mufield tell --help` and docs/fleet.md list the columns. Other
-columns are ignored. With less than a tenth of the rows, or without any for some step, an episode is
-refused. The population's distribution is that of the agents in the file whose place is known,
-unless a second file gives it; cells without a row in that are empty.
-
-An axis counts as stopped if the agent ended in contact with a wall or border; for agents that move
-from cell to cell, if they stayed beside one on that axis. Without a column ``reward``, rewards are
-computed from the problem's known reward: with a file of masses as the integrated reward of the
-policy that was asked for, else as the mean over the agents.
+`mufield tell --help` lists the columns, docs/fleet.md says what is taken where some are missing. An
+axis counts as stopped if the agent ended in contact with a wall or border; for agents that move
+from cell to cell, if they stayed beside one on that axis. Without a column ``reward``, the known
+reward pays: with a file of masses the policy that was asked for, else the agents, on average.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,10 @@
 """Logs from files: transitions that were seen before or besides the episodes of a run.
 
-One row for each agent and time, in any order, with the columns of `mufield tell --help`: those of
-an episode, but ``time``, a number in any unit or a date with a time, may stand for ``step``. With
-``episode`` or ``run``, times are compared only among rows that have the same. Actions may be empty
-where no move begins. If ``next_0``, ... are missing, the agent's next row says where it went; a
-step is then 1, or for ``time`` the most common distance of an agent's rows. Where the next row is
-nearer or farther, rows are missing, and the move is left out.
-
-Agents may come and go, episodes may have any length and any start. The population's distribution
-at a time is that of the agents which have a row then, if there are enough of them, or comes from a
-second file: ``time`` or ``step``, and ``episode`` and ``run``, as in the log; ``cell_0``, ...,
-``mass`` as for episodes.
+One row for each agent and time, in any order; `mufield tell --help` lists the columns. With
+``episode`` or ``run``, times are compared only among rows that have the same. If ``next_0``, ...
+are missing, the agent's next row says where it went; a step is then 1, or for ``time`` the most
+common distance of an agent's rows. Where the next row is nearer or farther, rows are missing, and
+the move is left out. A second file of distributions has the log's columns of time.
 """
 
 from collections.abc import Sequence

@@ -47,13 +47,9 @@ class RayWorkers(WorkerPool):
     token_file: str = ".mufield-token.tmp"
 
     def __init__(self, address: str | None = None, workers: int | None = None, cores: int = 1):
-        """Takes what is needed to connect to the cluster once there is work.
+        """Takes what is needed to connect once there is work; arguments are as of `make_pool`.
 
-        Args:
-            address: ``ray://host:port`` of its client server, or ``host:port`` if this machine is
-                one of its nodes; None for the cluster of this machine, or else a new one here.
-            workers: Most jobs at a time; None for as many as there are cores.
-            cores: Cores for each job.
+        The ``address`` is None for the cluster of this machine, or else a new one here.
         """
         self.address, self.workers, self.cores = address, workers, cores
         self._busy: dict[Future[Any], Any] = {}

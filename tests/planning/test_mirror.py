@@ -26,7 +26,7 @@ from mufield import (
     point_mass,
 )
 from mufield.environments.four_rooms import MOVES
-from mufield.planning.certificate import OutsideClassError, is_concave
+from mufield.planning.concavity import OutsideClassError, why_unbounded
 from mufield.policies import uniform_policy
 
 pytestmark = pytest.mark.slow
@@ -352,5 +352,31 @@ def test_concavity_is_a_matter_of_the_actions_too():
         return Flow(eqx.tree_at(lambda p: p.actions, problem, actions))
 
     for _ in range(2):
-        assert is_concave(flow_over(-1.0, -0.5), walk)
-        assert not is_concave(flow_over(0.5, 1.0), walk)
+        assert not why_unbounded(flow_over(-1.0, -0.5), walk)
+        assert why_unbounded(flow_over(0.5, 1.0), walk)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kinks_count_as_curvature(dtype):
+    """Piecewise linear rewards: those that bend downwards have a bound, the others none."""
+    east = jnp.asarray(SMALL.centres[:, 0] > 2.0, dtype)
+
+    def share(mu):
+        return jnp.sum(east * mu.mass)
+
+    def found(reward):
+        flow = earning(reward, SMALL, ACTIONS)
+        initial = flow.problem.initial.astype(dtype)
+        return why_unbounded(Flow(eqx.tree_at(lambda p: p.initial, flow.problem, initial)), walk)
+
+    for cap in (0.01, 0.3):
+        assert not found(lambda s, a, mu, c=cap: (1.0 + s[0]) * jnp.minimum(1.0, c / mu.here))
+    assert not found(lambda s, a, mu: -10.0 * jnp.maximum(share(mu) - 0.7, 0.0))
+    for weight in (0.0, 0.05, 1.0):
+        premium = found(
+            lambda s, a, mu, w=weight: (
+                10.0 * jnp.maximum(share(mu) - 0.7, 0.0) - w * log_mass(mu.here)
+            )
+        )
+        assert "not concave" in premium
+    assert "not concave" in found(lambda s, a, mu: jnp.maximum(mu.here, 0.2))

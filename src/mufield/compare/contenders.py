@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..fleet.fluid import fleet_parts
 from ..jobs.compute import OWN_LEARNERS, simulated, system_of
 from ..jobs.job import Job, JobResult, learning_job, system_job
-from ..planning.certificate import is_concave
+from ..planning.concavity import why_unbounded
 from ..planning.kinds import Table
 from ..runs.build import build, resolve
 from ..runs.config import ModelName, RunConfig, parse_config
@@ -179,7 +179,7 @@ class Known(Reference):
         """Plans once."""
         system = arena.system(self.name)
         # With trips vehicles of a cell must part, which a single action for each cell cannot say.
-        mixes = is_concave(*system.reveal()) or system.problem.trips is not None
+        mixes = not why_unbounded(*system.reveal()) or system.problem.trips is not None
         table = {"steps": Table().steps, "learning_rate": Table().learning_rate}
         more = {} if mixes or isinstance(system.problem.actions, MoveSet) else {"table": table}
         # It stops after these sweeps, or this near to the optimum.

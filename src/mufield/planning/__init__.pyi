@@ -4,8 +4,8 @@ from .ascent import StepRule as StepRule
 from .bptt import BPTT as BPTT
 from .bptt import BPTTResult as BPTTResult
 from .certificate import Certificate as Certificate
-from .certificate import OutsideClassError as OutsideClassError
 from .certificate import certify as certify
+from .concavity import OutsideClassError as OutsideClassError
 from .gradient import GradientPlanner as GradientPlanner
 from .kinds import Network as Network
 from .kinds import Table as Table

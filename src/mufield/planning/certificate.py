@@ -12,23 +12,21 @@ from functools import partial
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Margins, Mass, Masses, Scalar, Step
+from .._types import Margins, Mass, Masses, Scalar, Step
 from ..actions import Box
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
 from ..flow.backward import Choices, Derivatives, backward
 from ..flow.flow import Flow
-from ..flow.motions import dependence, trips_see_mu
 from ..flow.moves import MoveFlow
 from ..flow.phi import Arrivals, displacements
-from ..policies.base import ActionLaw, Profile, checked_profile
+from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem
 from .box import BoxSearch
+from .concavity import check_class
 
 
 class Certificate(eqx.Module):
@@ -56,10 +54,6 @@ class Certificate(eqx.Module):
     def upper(self) -> float:
         """Upper bound of the optimum."""
         return self.value + self.gap
-
-
-class OutsideClassError(UserError):
-    """The problem is not of the class for which a certificate holds."""
 
 
 def certify(
@@ -131,85 +125,6 @@ def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagra
             f"{lagrangian.multipliers.shape}, moves by margins; got {multipliers.shape}"
         )
     return replace(lagrangian, multipliers=multipliers.astype(one.dtype))
-
-
-def check_class(flow: Flow, motion: Motion) -> None:
-    """Raises `OutsideClassError` unless the motion ignores mu and the reward looks concave.
-
-    The test computes the largest curvature of the integrated reward at several random
-    distributions. It can find that a reward is not concave, but not prove that it is.
-    """
-    if dependence(flow.problem, motion).mu or trips_see_mu(flow.problem):
-        moved = "the chance of a trip" if trips_see_mu(flow.problem) else "the motion"
-        raise OutsideClassError(
-            f"no certificate: {moved} depends on mu, so J is not concave over randomised "
-            "policies and a gradient bounds nothing; compare with other plans instead"
-        )
-    upward, scale = _most_upward(flow)
-    # A thousandth of the strongest curvature counts as rounding. NaN is refused as well.
-    if not upward <= 1e-3 * scale:
-        raise OutsideClassError(
-            "no certificate: the reward is not concave in mu; at some distribution the integrated "
-            f"reward curves upwards by {upward:.3g}, where its strongest curvature is {scale:.3g}"
-        )
-
-
-def is_concave(flow: Flow, motion: Motion) -> bool:
-    """Whether the problem passes `check_class`."""
-    try:
-        check_class(flow, motion)
-    except OutsideClassError:
-        return False
-    return True
-
-
-def _most_upward(flow: Flow) -> tuple[float, float]:
-    """The largest curvature of the integrated reward that was found, and the largest in size."""
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    upward, scale, size = -math.inf, 0.0, 2 * flow.problem.grid.n_cells
-    begins = 0 if flow.problem.first is None else int(flow.problem.first)
-    times = np.linspace(begins, flow.problem.paid_steps - 1, 3).astype(int)
-    # An even distribution and two peaked ones.
-    for number, (sharpness, time) in enumerate(zip((0.0, 1.0, 4.0), times, strict=True)):
-        point = (jax.random.key(number), jnp.asarray(sharpness), jnp.asarray(time))
-        curvature = partial(_curvature, flow, *point)
-        start = np.random.default_rng(0).normal(size=size)
-        first = np.asarray(curvature(start))
-        if not np.isfinite(first).all():
-            return math.nan, 1.0
-        if not first.any():  # Linear in mu, so there is nothing to iterate on.
-            upward = max(upward, 0.0)
-            continue
-        operator = LinearOperator((size, size), matvec=curvature, dtype=float)
-        options = {"k": 1, "v0": start, "return_eigenvectors": False, "tol": 1e-3}
-        scale = max(scale, abs(float(eigsh(operator, which="LM", **options)[0])))
-        upward = max(upward, float(eigsh(operator, which="LA", **options)[0]))
-    return upward, scale
-
-
-@eqx.filter_jit
-def _curvature(
-    flow: Flow, key: Key, sharpness: Array, step: Array, direction: Any
-) -> Float[Array, "entries"]:
-    """Second derivative of the integrated reward along changes that keep the total mass.
-
-    At random masses of two random actions in every cell; no cell is nearly empty.
-    """
-    n, dtype = flow.problem.grid.n_cells, flow.problem.initial.dtype
-    mass_key, action_key, share_key = jax.random.split(key, 3)
-    mass = 0.9 * jax.nn.softmax(sharpness * jax.random.normal(mass_key, (n,))) + 0.1 / n
-    share = jax.random.uniform(share_key, (n, 1), minval=0.2, maxval=0.8)
-    joint = (mass[:, None] * jnp.concatenate([share, 1 - share], axis=1)).astype(dtype)
-    actions = flow.problem.actions.sample(action_key, (n, 2)).astype(dtype)
-
-    def integrated(joint: Array) -> Array:
-        law = ActionLaw(actions=actions, weights=joint)
-        return jnp.sum(joint * flow.rewards(jnp.sum(joint, axis=1), law, step))
-
-    along = jnp.asarray(direction, dtype=dtype).reshape(joint.shape)
-    change: Array = jax.jvp(jax.grad(integrated), (joint,), (along - jnp.mean(along),))[1]
-    return (change - jnp.mean(change)).ravel()
 
 
 @eqx.filter_jit

@@ -37,7 +37,8 @@ from .ascent import (
     unstacked,
     with_true_flow,
 )
-from .certificate import certificate, is_concave
+from .certificate import certificate
+from .concavity import why_unbounded
 from .constrained import constrained_ascent, make_feasible, prove_infeasible
 from .moves import Refinement, rest_weights
 from .planner import LeastMargins, late_gain, note_of, outcome_of
@@ -64,6 +65,7 @@ class MirrorResult(eqx.Module):
             is free.
         proof: Which policies `upper` covers, as of `Certificate.proof`: those over the listed
             moves, or if none were listed, those with any actions of the box.
+        unbounded: Why `upper` is infinite, in words; empty if it is not.
     """
 
     moves: MoveFlow
@@ -76,6 +78,7 @@ class MirrorResult(eqx.Module):
     margins: Float[Array, "horizon limits"] | None = None
     unreachable: str = eqx.field(static=True, default="")
     proof: str = eqx.field(static=True, default="moves")
+    unbounded: str = eqx.field(static=True, default="")
 
     @property
     def multipliers(self) -> Margins | None:
@@ -102,9 +105,11 @@ class MirrorResult(eqx.Module):
         return "; ".join(filter(None, found))
 
     def __repr__(self) -> str:
+        bound = f"gap={float(self.bracket):.3g}, proof={self.proof!r}"
+        bound = f"unbounded={self.unbounded!r}" if self.unbounded else bound
         return (
-            f"MirrorResult(J={float(self.value):.6g}, gap={float(self.bracket):.3g}, "
-            f"proof={self.proof!r}, sweeps={int(self.state.sweeps)}, outcome={self.outcome!r})"
+            f"MirrorResult(J={float(self.value):.6g}, {bound}, sweeps={int(self.state.sweeps)}, "
+            f"outcome={self.outcome!r})"
         )
 
 
@@ -169,7 +174,8 @@ class MirrorAscent(eqx.Module):
         moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints
         tolerance = 0.0 if constraints is None else constraints.tolerance
-        concave = self.bound and is_concave(moves.flow, moves.motion)
+        unbounded = why_unbounded(moves.flow, moves.motion) if self.bound else "not asked for"
+        concave = not unbounded
         start = state = self.init(moves, weights)
         rest = self._rest(moves, start)
         history, climbed, done, outcome = [], [], 0, ""
@@ -231,6 +237,7 @@ class MirrorAscent(eqx.Module):
             margins=margins,
             unreachable=unreachable,
             proof=proof,
+            unbounded=unbounded,
         )
 
     def ascend(

@@ -29,7 +29,7 @@ from ..policies.tables import TablePolicy
 from ..problem import Motion
 from ..shocks import Path, Paths
 from . import ascent
-from .certificate import is_concave
+from .concavity import why_unbounded
 from .planner import Actions, Plan, control_size, late_gain, outcome_of
 
 
@@ -243,8 +243,8 @@ def plan_over_paths(
     state, gain = _ascent(moves, sweeps)
     profile = moves.table_profile(state.weights, problem.actions.dim, memory)
     outcomes = along.over_paths(flow, profile, motion, key=judge_key, samples=samples)
-    proved = perfect and all(
-        is_concave(along.flow_under(flow, n), along.motion_under(problem, motion, n))
+    proved = perfect and not any(
+        why_unbounded(along.flow_under(flow, n), along.motion_under(problem, motion, n))
         for n in map(jnp.int32, range(shocks.count))
     )
     found = _perfect(moves, outcomes.paths.numbers, sweeps, proved) if perfect else None

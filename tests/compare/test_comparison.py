@@ -372,7 +372,7 @@ def test_families_of_models_play_side_by_side(monkeypatch):
     comparison_figure(comparison)
     for wrong in ("m3ucrl:forest", "random:gp"):
         with pytest.raises(UserError, match=f"no contender is named '{wrong}'"):
-            enter((wrong,))
+            enter(wrong)
 
 
 # Learners of the user's own.

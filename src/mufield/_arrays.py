@@ -19,6 +19,20 @@ def device_array(values: Any, dtype: Any = float) -> Array:
     return array
 
 
+def stacked(*trees: Any) -> Any:
+    """Trees of one structure as one, whose arrays have one more axis, the first."""
+
+    def one(*leaves: Any) -> Any:
+        return jnp.stack(leaves) if isinstance(leaves[0], Array) else leaves[0]
+
+    return jax.tree.map(one, *trees)
+
+
+def entry(tree: Any, index: Any) -> Any:
+    """One of the trees that `stacked` put together."""
+    return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, Array) else leaf, tree)
+
+
 def map_in_parts(function: Callable[[Any], Any], values: Any, most: int) -> Any:
     """``function`` of each entry along the first axis, at most so many of them at once.
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._arrays import entry, stacked
 from .._types import Margins, Scalar
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.backward import Sweep, Weights
@@ -278,25 +279,13 @@ def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorSt
 
     A sweep is undone where J falls, but J of a sweep may be approximate.
     """
-    like_end = (
-        replace(each, lagrangian=end.lagrangian, upper=_least(each.upper, end.upper))
-        for each in others
-    )
-    states = stacked(end, *(replace(each, sweeps=end.sweeps) for each in like_end))
+    same: Any = {"lagrangian": end.lagrangian, "sweeps": end.sweeps}
+    states = [replace(each, upper=_least(each.upper, end.upper), **same) for each in others]
     # One after the other by a map, in which the flow is compiled once.
-    best, *rest = unstacked(jax.lax.map(partial(with_true_flow, moves), states))
-    for state in rest:
+    true = jax.lax.map(partial(with_true_flow, moves), stacked(end, *states))
+    best = entry(true, 0)
+    for number in range(1, 1 + len(states)):
+        state = entry(true, number)
         better = is_better(moves.flow.problem, state, best)
         best = jax.tree.map(partial(jnp.where, better), state, best)
     return best
-
-
-def stacked(*trees: Any) -> Any:
-    """Trees of one structure as one tree, whose arrays have one more axis, the first."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def unstacked(tree: Any) -> list[Any]:
-    """The trees that `stacked` put together."""
-    count = len(jax.tree.leaves(tree)[0])
-    return [jax.tree.map(lambda leaf: leaf[i], tree) for i in range(count)]  # noqa: B023

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Scalar
 from ..constraints.lagrangian import AugmentedLagrangian
@@ -47,7 +48,7 @@ class BPTTState(eqx.Module):
     def best_of_all(self) -> tuple[Int[Array, ""], Profile]:
         """Index of the start with the highest J, and its best profile."""
         start = jnp.argmax(self.best_values)
-        return start, jax.tree.map(lambda x: x[start] if eqx.is_array(x) else x, self.best)
+        return start, entry(self.best, start)
 
 
 class BPTTResult(eqx.Module):
@@ -132,9 +133,7 @@ class BPTT(eqx.Module):
         }
         if len(kinds) > 1:
             raise UserError("all starts must have the same kind of policy and the same sizes")
-        profiles = jax.tree.map(
-            lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *starts
-        )
+        profiles = stacked(*starts)
         if lagrangian is not None:
             # Plans aim inside constraints, because they end about as far beyond their aim.
             lagrangian = replace(lagrangian, margin=lagrangian.margin + 0.006)
@@ -143,7 +142,7 @@ class BPTT(eqx.Module):
             optimiser=jax.vmap(self.optimiser().init)(eqx.filter(profiles, eqx.is_inexact_array)),
             best=profiles,
             best_values=jnp.full((len(starts),), -jnp.inf),
-            lagrangians=jax.tree.map(lambda x: jnp.stack([x] * len(starts)), lagrangian),
+            lagrangians=stacked(*[lagrangian] * len(starts)),
         )
 
     def step(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Margins, Scalar
 from ..checks import distribution
@@ -33,8 +34,6 @@ from .ascent import (
     best_of,
     interpolates,
     is_better,
-    stacked,
-    unstacked,
     with_true_flow,
 )
 from .certificate import certificate
@@ -253,7 +252,8 @@ class MirrorAscent(eqx.Module):
             return with_true_flow(moves, state), None
         # One after the other by a map, in which a sweep is compiled once.
         begin = partial(begin_ascent, moves, rule=self.steps, bound=self.bound)
-        start, rest = unstacked(jax.lax.map(begin, stacked(moves.uniform(), rest_weights(moves))))
+        both = jax.lax.map(begin, stacked(moves.uniform(), rest_weights(moves)))
+        start, rest = entry(both, 0), entry(both, 1)
         end, figures = self.step(moves, start, self.sweeps)
         return best_of(moves, end, start, rest), late_gain(start.value, figures[:, 0])
 

@@ -46,6 +46,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import statistics
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -236,7 +237,9 @@ def learned(report: Report, options: argparse.Namespace) -> None:
         costs = [[-row.value / least - 1 for row in each.metrics] for each in found]
         for seed, each in enumerate(costs):
             shown = " ".join(f"{100 * cost:.1f}" for cost in each)
-            report.row(f"{name}: % above the closed form by episode, seed {seed}", shown)
+            what = f"{name}: % above the closed form by episode, seed {seed}"
+            report.row(what, shown)
+            print(f"{what}: {shown}", file=sys.stderr, flush=True)  # the whole takes long
         medians = [statistics.median(each) for each in zip(*costs, strict=True)]
         report.row(f"{name}: processor seconds", f"{processor_seconds() - began:.0f}")
         for episode, bar in ((6, SIXTH), (10, TENTH)):

@@ -270,6 +270,18 @@ def test_a_concave_problem_is_planned_to_its_certified_optimum():
     assert float(mf.MirrorAscent(sweeps=120).solve(moves).margins.min()) > -1e-3
 
 
+def test_nan_is_called_so_where_lists_of_successors_end_earlier():
+    road = mf.Nodes.from_edges([("a", "b"), ("b", "c")])
+    first = jnp.array([1.0, 0.0, 0.0])
+    problem = ring_problem(space=road, initial=mf.point_mass(road, "a"))
+
+    def broken(node, action, mu):
+        return jnp.where(mu.step == 2, jnp.nan, first)
+
+    with pytest.raises(mf.UserError, match=r"is NaN or infinite for node a, .* step 2"):
+        mf.SimulatedSystem(problem, broken)
+
+
 def test_a_discount_counts_later_rewards_less_and_chooses_a_horizon():
     plain = mf.SimulatedSystem(ring_problem(), drift)
     policy = mf.random_policy(plain.problem)

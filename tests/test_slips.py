@@ -64,6 +64,8 @@ SLIPS = {
     "mf.Nodes.from_edges([([1], 2)])": "edges must be pairs of nodes",
     "mf.Nodes(3, successors=np.array([[0.5], [1], [2]]))": "successor 0.5 does not exist: 3 nodes",
     "mf.Nodes(3, successors=[0, 1, 9])": "expected a node, one of",
+    "mf.Nodes(2, positions=[[0, np.nan], [1, 1]])": "the nodes' positions must be finite",
+    "mf.plan(rooms.problem, None)": "the flow must be of type Flow, got",
     "mf.register(3, 'a number')": "the name of a system must be of type str",
     "mf.register('mine', len)": "the summary of a system must be of type str",
     "mf.register('mine', 'no function')(3)": "register decorates a function, got int",

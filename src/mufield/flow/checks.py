@@ -73,9 +73,12 @@ def check_probabilities(problem: Problem, motion: Motion, mass: Mass, step: int)
         action = np.asarray(actions[index[:2]]).tolist()
         return f"for {grid.place(index[0])}, the action {action} and step {step}"
 
-    name, remedy = "the motion's probabilities of successors", "divide them by their sum"
+    name, remedy = (
+        "the motion's probabilities of successors",
+        "give numbers of at least 0 that sum to 1",
+    )
     if grid.successors is not None:
-        absent = (grid.successors[:, None] < 0) & (found != 0)
+        absent = (grid.successors[:, None] < 0) & (np.abs(found) > 0)  # not NaN
         fail_where(
             absent,
             lambda i: f"the motion leads to successor number {i[2]}, which does not exist",

@@ -62,6 +62,7 @@ def plan(
     """
     enable_compilation_cache()
     kind: PolicyKind = Table() if policy is None else policy
+    is_a(flow, Flow, "the flow", "give mufield.Flow(problem)")
     is_a(kind, (Table, Network), "the kind of policy", "give mufield.Table() or mufield.Network()")
     if starts < 1:
         raise UserError(f"gradient ascent needs at least one start, got {starts}")

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types import State
-from ..checks import MASS_TOLERANCE, numbers, whole_number
+from ..checks import MASS_TOLERANCE, finite, numbers, whole_number
 from ..errors import UserError
 from .grid import Grid
 from .move import AbstractNoise, Move, draw_index
@@ -63,6 +63,7 @@ class Nodes(Grid):
         super().__init__((-0.5,), (count - 0.5,), (count,), (False,), np.zeros(count, dtype=bool))
         if positions is not None:
             positions = numbers(positions, "the nodes' positions").astype(float)
+            finite(positions, "the nodes' positions", "leave them out for a spring layout")
             if positions.shape != (count, 2):
                 raise UserError(
                     f"positions must be two coordinates for each of {count} nodes, got the shape "

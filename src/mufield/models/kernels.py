@@ -250,7 +250,6 @@ class Additive(AbstractPrior):
         return Sum(together, *(_smooth(axes, 2.0) for axes in parts), *linear)
 
 
-@jax.jit  # traced once, not for each part of each kernel
 def _squared_distance(x: Point, y: Point, length_scale: Float[Array, "*features"]) -> Scalar:
     most_unrolled = 16
     if x.shape[0] > most_unrolled:

@@ -18,7 +18,8 @@ from mufield.jobs.compute import system_of
 from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
 from mufield.planning.shocks import PathMoves
-from mufield.policies.by_shock import profile_on_path
+from mufield.policies.by_shock import ByShock, profile_on_path
+from mufield.policies.tables import TablePolicy
 
 SIDES = mf.Nodes(["left", "right"])
 COIN = mf.Shocks([0, 1], [0.5, 0.5])
@@ -163,6 +164,16 @@ def test_paths_and_memories_that_make_no_sense_are_refused():
     blind = Transitions.empty(betting(None, reward=lambda node, action, mu: 1.0 * action))
     with pytest.raises(mf.UserError, match="without these shocks"):
         learner.init(jax.random.key(0), blind)
+
+
+def test_policies_whose_shocks_cannot_be_told_are_refused():
+    learner = mf.M3UCRL(betting(), planner=mf.MirrorPlanner(sweeps=2), random_first=True)
+    state = learner.init(jax.random.key(0))
+    with pytest.raises(mf.UserError, match="only if its first plan sees shocks"):
+        learner.replan(state, learner.ask(state), [0.5, 0.5], 1, shock=0)
+    table = TablePolicy(jnp.zeros((2, 1, 1, 1)), jnp.ones((2, 1, 1)))
+    with pytest.raises(mf.UserError, match="a part for each of 2 cases"):
+        mf.SimulatedSystem(betting(), go).run(ByShock(table), jax.random.key(0))
 
 
 def test_a_motion_that_ignores_the_shock_has_its_kernels_once():

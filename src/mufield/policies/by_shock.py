@@ -51,14 +51,17 @@ class ByShock(_AroundPolicy):
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """Raises: `profile_on_path` chooses the policies of the shocks first."""
-        raise UserError(
-            "the policy sees shocks, and none is known here; take it in the problem that it was "
-            "planned for, and plan anew within an episode only if its first plan sees shocks, too"
-        )
+        raise UserError(_UNKNOWN)
 
     def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
         """Raises, as `law`."""
-        return self.law(mass, None)  # type: ignore[arg-type]
+        raise UserError(_UNKNOWN)
+
+
+_UNKNOWN = (
+    "the policy sees shocks, and none is known here; take it in the problem that it was planned "
+    "for, and plan anew within an episode only if its first plan sees shocks, too"
+)
 
 
 class _OnPath(_AroundPolicy):

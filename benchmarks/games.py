@@ -235,8 +235,8 @@ def doors(report: Report, given: argparse.Namespace) -> None:
         report.row("doors: closed by tolls", f"{found.closed(paid):.1%}")
         left = found.left / found.gap
         report.claim("doors: exploitability with tolls, by gap", left, 0.01, side="at most")
-    if given.out is not None:
-        _draw(given.out / "games", grid, flows, found.tolls, slice(5, 13), (15, 3.4))
+        if given.out is not None:
+            _draw(given.out / "games", grid, flows, found.tolls, slice(5, 13), (15, 3.4))
 
 
 def taxis(report: Report, given: argparse.Namespace) -> None:
@@ -269,12 +269,12 @@ def taxis(report: Report, given: argparse.Namespace) -> None:
             "Manhattan: optimum with tolls exploitable by",
             f"{found.left / found.gap:.2%} of the gap",
         )
-    if given.out is not None:
-        from mufield import viz
+        if given.out is not None:
+            from mufield import viz
 
-        labels = viz.map_labels(problem.city)
-        path = given.out / "games-manhattan"
-        _draw(path, problem.grid, flows, found.tolls, slice(3, 12), (14, 6.5), labels)
+            labels = viz.map_labels(problem.city)
+            path = given.out / "games-manhattan"
+            _draw(path, problem.grid, flows, found.tolls, slice(3, 12), (14, 6.5), labels)
 
 
 def _draw(
@@ -297,7 +297,7 @@ def _draw(
         viz.draw_field(axes, grid, mass, title=title, norm=norm, colour_bar=last, labels=labels)
     paid, used = np.asarray(prices.from_zero().prices[times]), np.asarray(prices.mass[times])
     mean = (paid * used).sum(axis=0) / np.maximum(used.sum(axis=0), 1e-9)
-    price = replace(labels, mass="toll of a step in the cell, in units of the reward")
+    price = replace(labels, mass="toll per step, in units of reward")
     viz.draw_field(panels[3], grid, mean, title="tolls\nat that time", labels=price)
     path.parent.mkdir(parents=True, exist_ok=True)
     viz.save_figure(figure, path, kinds=("png",))

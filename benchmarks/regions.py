@@ -13,7 +13,7 @@
   Brooklyn alone; it was trained for 10,000 episodes by their settings.
 
 Travel times, fares and demand are unknown when learning starts; first day: vehicles serve and stay.
-Nothing was tuned on other cities than Brooklyn.
+Tuned on Brooklyn, and the variance of who can be served (`network_flow.py`) on Rome; on no others.
 
 Run ``python benchmarks/regions.py [section ...] [--rl4amod DIR] [--cities nyc_brooklyn,...]``;
 ``--cities all`` runs all that it has.
@@ -37,6 +37,9 @@ from mufield.fleet import FleetState, Orders, RegionDay, Regions
 
 SAC = {"nyc_brooklyn": 56_743.0}
 """Mean profit of ten episodes in RL4AMOD's tutorial."""
+
+SAC_EPISODES = 10_000
+"""Of its training, by their settings."""
 
 Dispatcher = Callable[[FleetState], Orders]
 Day = Callable[[Dispatcher, int], RegionDay]
@@ -203,7 +206,8 @@ def theirs(report: Report, options: argparse.Namespace) -> None:
         report.claim(f"{city}: replanned, of MPC with perfect forecast",
                      found["replanned"] / best, 0.97, side="at least")  # fmt: skip
         if city in SAC:
-            report.row(f"{city}: SAC, in their tutorial", f"{SAC[city]:,.0f}")
+            trained = f"{SAC[city]:,.0f}, after {SAC_EPISODES:,} episodes"
+            report.row(f"{city}: SAC, in their tutorial", trained)
             report.claim(f"{city}: replanned, of SAC", found["replanned"] / SAC[city], 1.03,
                          side="at least")  # fmt: skip
             report.claim(f"{city}: rebalancing only, of SAC",

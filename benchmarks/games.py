@@ -14,7 +14,8 @@
   ``cyber-security`` selfishness costs next to nothing: no gap to compare with.
 - ``doors``: the same where all agents of one room of the four want into the opposite one, through
   doors that fill up. ``--out DIR`` draws this and the next.
-- ``taxis``: the same for Manhattan's taxis on a weekday's morning, 5 x 5 moves, 100 sweeps.
+- ``taxis``: the same for Manhattan's taxis on a weekday's morning, 5 x 5 moves, 100 sweeps: there
+  J has a kink at its optimum, where vehicles are as many as passengers, and tolls do not work.
 - ``projected``: the city's tolls by district and hour, not negative and bounded.
 - ``obedience``: J if only a share follows the plan.
 - ``speed``: one iteration beside OpenSpiel's, in the discrete four rooms over 40 steps.

@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import mufield
+from mufield.cli import main
 
 SLIPS = {
     "mf.Grid.box('a', 1.0, 3)": "lower must be real numbers, got 'a'",
@@ -69,15 +73,55 @@ SLIPS = {
     "mf.register(3, 'a number')": "the name of a system must be of type str",
     "mf.register('mine', len)": "the summary of a system must be of type str",
     "mf.register('mine', 'no function')(3)": "register decorates a function, got int",
+    "moving(lambda s, a, mu: s + 0.1 * random.normal(size=2))": "the motion computes with other",
+    "moving(lambda s, a, mu: s + random.random() * a)": "noise belongs in noise=",
+    "paying(lambda s, a, mu: s[0] * random.random())": "the reward computes with other numbers",
+    "moving(lambda s, a, mu: 0.1 * a)": "is `state +` missing?",
+    "paying(lambda s, a, mu: jnp.sqrt(s[0] - 3))": "take roots and logarithms of jnp.maximum",
+    "paying(lambda s, a, mu: math.exp(s[0]))": "use jnp.exp in place of math.exp",
+    "paying(lambda s, a, mu: mu[0])": "mu is no array; take mu.mass",
+    "paying(lambda s, a, mu: mu.density)": "mu has no density; it has mass, here, density_here",
+    "mf.learn(rooms, agents=0)": "the number of tracked agents must be a whole number",
+    "mf.learn(rooms, mf.M3UCRL(mf.make('four-rooms', horizon=3).problem))": "learner plans 3 steps",
+    "mf.MirrorAscent().solve(rooms.problem)": "write solve(mufield.MoveFlow(*system.reveal()))",
+    "mf.MoveFlow(*rooms.reveal(), 9)": "problem.actions.points(9) lists some",
+    "mf.MoveFlow(rooms)": "write MoveFlow(*system.reveal())",
+    "mf.MoveFlow(rooms.reveal()[0])": "the motion must be a function (state, action, mu)",
+    "mf.save_policy('no/such/dir/x', rest)": "there is no directory no/such/dir; make it first",
+    "rooms.evaluate(Aims())": "what Aims.law returns must be of type ActionLaw",
+    "mf.M3UCRL(rooms.problem, Family()).init(0)": "Three.predict must return a Prediction whose",
+    "rooms.reveal()[0].rollout(rest, Three().predict)": "of one agent that returns an array",
+    "mf.make('four-room')": "did you mean four-rooms?",
 }
 
 SCRIPT = """
-import json, sys
+import json, math, sys
+import jax
+import jax.numpy as jnp
 import numpy as np
 import mufield as mf
 grid = mf.Grid.from_map("...\\n.#.")
 rooms = mf.make("four-rooms", horizon=2)
 rest = mf.Profile.stationary(mf.TablePolicy(np.zeros((104, 1, 2)), np.ones((104, 1))), 2)
+random = np.random.default_rng(0)
+def paying(reward, motion=lambda s, a, mu: s):
+    problem = mf.Problem(
+        space=grid, actions=mf.Box(-1.0, 1.0, dim=2), reward=reward, horizon=2,
+        initial=mf.uniform(grid), noise=0.1, max_move=0.5,
+    )
+    return mf.SimulatedSystem(problem, motion)
+def moving(motion):
+    return paying(lambda s, a, mu: s[0], motion)
+class Aims(mf.policies.AbstractPolicy):
+    def law(self, state, mu):
+        return jnp.zeros(2)
+class Three(mf.models.AbstractModel):
+    beta: float = 1.0
+    def predict(self, state, action, mu):
+        return mf.models.Prediction(jnp.zeros(3), jnp.zeros(3), jnp.ones(3))
+class Family(mf.models.AbstractModelFamily):
+    def fit(self, data, key):
+        return Three()
 found = {}
 for slip in json.loads(sys.argv[1]):
     try:
@@ -107,3 +151,27 @@ def test_a_slip_is_answered_in_words(slip, found):
     kind, message = found[slip]
     assert kind == "UserError", message
     assert SLIPS[slip] in message
+
+
+def test_a_seed_is_a_key():
+    rooms = mufield.make("four-rooms", horizon=2)
+    policy = mufield.random_policy(rooms.problem)
+    by_seed, by_key = rooms.run(policy, 3), rooms.run(policy, jax.random.key(3))
+    np.testing.assert_array_equal(by_seed.states, by_key.states)
+
+
+def test_a_command_that_is_not_there_is_answered_with_the_nearest(capsys):
+    assert main(["trian", "four-rooms"]) == 2
+    assert "did you mean train?" in capsys.readouterr().err
+
+
+def test_frozen_numbers_are_no_noise():
+    """Tables and keys that a function holds are the same at every call."""
+    table, key = np.arange(2.0), jax.random.key(0)
+
+    def motion(state, action, mu):
+        wind = 0.01 * jax.random.normal(key, (2,)) * jnp.asarray(table)
+        return state + 0.5 * action + wind
+
+    problem = mufield.make("four-rooms", horizon=2).problem
+    mufield.SimulatedSystem(problem, motion)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 
 def device_array(values: Any, dtype: Any = float) -> Array:
@@ -31,6 +31,11 @@ def stacked(*trees: Any) -> Any:
 def entry(tree: Any, index: Any) -> Any:
     """One of the trees that `stacked` put together."""
     return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, Array) else leaf, tree)
+
+
+def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
+    """A key of random numbers; a whole number is the seed of one."""
+    return jax.random.key(key) if isinstance(key, int | np.integer) else key
 
 
 def map_in_parts(function: Callable[[Any], Any], values: Any, most: int) -> Any:

@@ -32,8 +32,9 @@ def in_words(error: Exception, arguments: str) -> str:
         )
     elif isinstance(error, errors.ConcretizationTypeError):
         remedy = (
-            "JAX traces values that are not known yet: use x.astype(int) in place of int(x), leave "
-            "float(x) out, and look tables up as jnp.asarray(table)[index]"
+            "JAX traces values that are not known yet: use jnp.exp in place of math.exp and "
+            "so on, x.astype(int) in place of int(x), leave float(x) out, and look tables up as "
+            "jnp.asarray(table)[index]"
         )
     elif isinstance(error, TypeError) and "argument" in str(error):
         remedy = f"it is called as function{arguments}, so define it with these arguments"

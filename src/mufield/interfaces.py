@@ -1,12 +1,14 @@
 """The functions of one agent: motions and rewards, what they are for a library, and their check."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal, jaxprs_in_params
 from jaxtyping import Array, Float
 
 from ._arrays import device_array
@@ -96,7 +98,8 @@ def check_function(
 ) -> Float[np.ndarray, "cells actions *shape"]:
     """Evaluates a user's function ``(state, action, mu)`` of one agent in every cell.
 
-    Raises an error that calls it ``name`` if a result has not the right ``shape`` or is not finite.
+    Raises an error that calls it ``name`` if a result has not the right ``shape``, is not finite or
+    is random.
     """
     tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
     nodes = isinstance(grid, Nodes)
@@ -122,8 +125,34 @@ def check_function(
         where = grid.place(index[0]) if nodes else f"the state {grid.centres[index[0]]}"
         return f"for {where}, the action {tried[index[:2]]} and the initial distribution"
 
-    finite(values, name, "in logarithms of mu, mufield.log_mass is finite in empty cells", place)
+    remedy = "take roots and logarithms of jnp.maximum(x, 1e-6), or mufield.log_mass of mu"
+    finite(values, name, remedy, place)
+    inputs = jnp.asarray(grid.centres[0], mass.dtype), jnp.asarray(tried[0, 0], mass.dtype), mass
+    if _constants(grid, function, inputs) != _constants(grid, function, inputs):
+        raise UserError(
+            f"{name} computes with other numbers at each call, but JAX calls it once and keeps "
+            "them, so that random ones would be constant; leave them out: noise belongs in noise= "
+            "of the Problem, on nodes in the probabilities"
+        )
     return values
+
+
+def _constants(grid: Grid, function: Callable[..., Any], inputs: Any) -> list[bytes]:
+    """The constants of the program that JAX makes of a function of one agent."""
+
+    def of_one(state: State, action: Action, mass: Mass) -> Array:
+        return jnp.asarray(function(state, action, MeanField(mass, mass[0], grid)))
+
+    def inside(program: Any) -> Iterator[Any]:
+        for equation in program.eqns:
+            yield from (each.val for each in equation.invars if isinstance(each, Literal))
+            for inner in jaxprs_in_params(equation.params):
+                yield from inside(inner)
+
+    program = jax.make_jaxpr(of_one)(*inputs)
+    found = (*program.consts, *inside(program.jaxpr))
+    keys = jax.dtypes.prng_key  # they are no numbers
+    return [np.asarray(x).tobytes() for x in found if not jnp.issubdtype(jnp.result_type(x), keys)]
 
 
 def within_max_move(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._arrays import as_key
 from ._types import Action, Key, Mass, Scalar, State, Step
 from .checks import whole_number
 from .episode import AbstractSystem, Episode
@@ -41,12 +42,13 @@ class AbstractSimulation(AbstractSystem):
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
         """`run` without shocks; agents do not report what they were paid."""
 
-    def run(self, policy: Any, key: Key, *, agents: int = 1, scouts: Any = None) -> Episode:
+    def run(self, policy: Any, key: Key | int, *, agents: int = 1, scouts: Any = None) -> Episode:
         """Runs one episode; raises if an action is not allowed or a result is not finite.
 
-        Tracked agents follow ``scouts``, if that is given. With shocks, the key draws a path.
+        Tracked agents follow ``scouts``, if that is given. With shocks, the key draws a path. A
+        whole number is the seed of a key.
         """
-        problem = self.problem
+        problem, key = self.problem, as_key(key)
         profile = checked_profile(policy, problem)
         own = None if scouts is None else checked_profile(scouts, problem)
         if problem.shocks is not None:

@@ -209,7 +209,7 @@ def test_a_family_that_fits_motions_only_is_refused():
         noise=0.2,
         max_move=1.0,
     )
-    with pytest.raises(ValueError, match=r"must predict one number, the shape \(1,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"have the shape \(1,\), got \(\(2,\)"):
         M3UCRL(plane, GP, MIRROR, reward_family=SureFamily()).init(KEY)
 
 

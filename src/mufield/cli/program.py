@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -91,6 +92,10 @@ def _run(arguments: list[str]) -> int:
     if "--version" in arguments:  # the parser would ask for a command first
         print(f"mufield {__version__}")
         return 0
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        near = get_close_matches(arguments[0], COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+        raise UserError(f"there is no command {arguments[0]!r}; {hint}")
     kind = COMMANDS.get(arguments[0], Command) if arguments else Command
     command = _parse(arguments, kind.defaults(arguments) if issubclass(kind, Configured) else {})
     answer = command()

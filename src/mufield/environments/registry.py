@@ -4,6 +4,7 @@ import inspect
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,13 +62,13 @@ class Entry:
 
 # Name: function, relative to this package, and summary.
 _SYSTEMS = {
-    "four-rooms": ".four_rooms.four_rooms: continuous four rooms, maximise entropy (Sec. 6)",
+    "four-rooms": ".four_rooms.four_rooms: the paper's four rooms (its Sec. 6), maximise entropy",
     "four-rooms-doors": ".four_rooms.four_rooms: the same, at most 3% of the agents in a door",
-    "swarm": ".swarm.swarm: swarm motion on the torus, s + a dh (App. E.2)",
+    "swarm": ".swarm.swarm: swarm motion on the torus, s + a dh (the paper's App. E.2)",
     "swarm-spread": ".swarm.swarm: the same, 95% of the greatest entropy, as in Safe-M3-UCRL",
-    "swarm-congested": ".swarm.swarm: swarm motion, s + a (4 - 4 mu(s)) dh (App. E.2)",
-    "discrete-rooms": ".four_rooms.discrete_rooms: five moves (App. E.1, Standard)",
-    "discrete-rooms-extended": ".four_rooms.discrete_rooms: nine options (App. E.1, Extended)",
+    "swarm-congested": ".swarm.swarm: swarm motion, s + a (4 - 4 mu(s)) dh (the paper's App. E.2)",
+    "discrete-rooms": ".four_rooms.discrete_rooms: five moves (the paper's App. E.1, Standard)",
+    "discrete-rooms-extended": ".four_rooms.discrete_rooms: nine moves (the paper's App. E.1)",
     "walkway": ".motions.walkway: a corridor, fast on its far side: greedy learners miss that",
     "manhattan": "..fleet.manhattan.manhattan: taxis; demand and trips from public records",
     "rooms-wind": ".motions.spreading: suite of motions: the same wind everywhere",
@@ -156,7 +157,12 @@ def catalogue() -> list[Entry]:
 def find(name: str) -> Entry:
     """The entry of a registered system; raises an error that lists all names if there is none."""
     if not isinstance(name, str) or name not in _ENTRIES:
-        raise UserError(f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}")
+        near = get_close_matches(str(name), _ENTRIES, 1)
+        raise UserError(
+            f"no system is named {name!r}; there are {', '.join(sorted(_ENTRIES))}, and your own, "
+            "registered in a Python file that is imported first, in commands by --import FILE"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
     return _ENTRIES[name]
 
 

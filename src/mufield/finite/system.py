@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .. import _types
+from .._arrays import as_key
 from .._types import Key, Mass
 from ..checks import whole_number
 from ..episode import Episode
@@ -144,7 +145,7 @@ class FiniteSystem(AbstractSimulation):
         return Episode(**arrays, mass=course.mass, rewards=course.rewards)
 
     def evaluate(
-        self, policy: Any, key: Key, *, episodes: int = 1, replan: Replan | None = None
+        self, policy: Any, key: Key | int, *, episodes: int = 1, replan: Replan | None = None
     ) -> Evaluation:
         """What several episodes earn; no agent is tracked.
 
@@ -154,7 +155,7 @@ class FiniteSystem(AbstractSimulation):
         and may change their policies: it returns those of the whole episode, as `M3UCRL.replan`
         does. With shocks, ``replan`` gets the number of the present shock as a fourth argument.
         """
-        keys = jax.random.split(key, whole_number(episodes, "episodes"))
+        keys = jax.random.split(as_key(key), whole_number(episodes, "episodes"))
         with _pool() as pool:
             courses = [self._course(policy, each, pool, replan) for each in keys]
         mass, problem = jnp.stack([course.mass for course in courses]), self.problem

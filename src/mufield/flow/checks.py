@@ -7,11 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from .._types import Mass, Masses
 from ..checks import distribution, fail_where
-from ..errors import UserError
+from ..errors import UserError, in_words
 from ..interfaces import AbstractLifted
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
@@ -23,15 +23,21 @@ from .phi import Displacements, displacements
 from .rollout import Misuse, Rollout
 
 
-def real_motion(problem: Problem, motion: Motion) -> Motion:
-    """The motion as a function of states and actions; raises if it returns complex numbers.
+def real_motion(problem: Problem, motion: Motion | None) -> Motion:
+    """The motion as a function of states and actions; raises if it returns no real numbers.
 
     Looks at types alone, so it costs little and may be called inside a compiled function.
     """
+    wanted = "the motion must be a function (state, action, mu) of one agent that returns an array"
+    if not callable(motion):
+        raise UserError(f"{wanted}, got {motion!r}; a system's is system.reveal()[1]")
     lifted = problem.lifted(motion)
     if isinstance(motion, AbstractLifted):
         return lifted
-    found = program_of(problem, lifted).outvars[0].aval.dtype
+    try:
+        found = program_of(problem, lifted).outvars[0].aval.dtype
+    except TypeError as error:  # such as a model's Prediction
+        raise UserError(f"{wanted}: {in_words(error, '(state, action, mu)')}") from error
     if jnp.issubdtype(found, jnp.complexfloating):
         raise UserError(
             f"the motion must return real numbers, got complex ones ({found}); take their real part"
@@ -59,7 +65,7 @@ def check_motion(problem: Problem, motion: Motion) -> Motion:
     tried = problem.actions.points(3)
     targets = problem.check_function(motion, "the motion", (grid.dim,), tried)
     moved = np.abs(grid.displacement(grid.centres[:, None], targets))
-    check_farthest(problem, moved.max(axis=(0, 1)))
+    check_farthest(problem, moved.max(axis=(0, 1)), np.abs(targets).max(axis=(0, 1)))
     return motion
 
 
@@ -91,12 +97,15 @@ def check_probabilities(problem: Problem, motion: Motion, mass: Mass, step: int)
 _evaluated = eqx.filter_jit(at_all_cells)
 
 
-def check_farthest(problem: Problem, farthest: Float[np.ndarray, "dim"]) -> None:
-    """Raises if a motion carries agents farther than the problem's ``max_move``."""
+def check_farthest(problem: Problem, farthest: Any, returned: Any = np.inf) -> None:
+    """Raises if a motion carries agents too far: it returned small numbers, perhaps no places."""
     if np.any(farthest > np.asarray(problem.max_move) * (1 + 1e-4)):
+        remedy = "raise max_move, so that the flow's windows reach"
+        if np.all(returned <= np.asarray(problem.max_move)):
+            remedy = "a motion returns the new place, such as state + action; is `state +` missing?"
         raise UserError(
             f"the motion carries agents up to {farthest} in one step, farther than the problem's "
-            f"max_move {problem.max_move}; raise max_move, so that the flow's windows reach"
+            f"max_move {problem.max_move}; {remedy}"
         )
 
 

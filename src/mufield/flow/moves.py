@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .._arrays import device_array
 from .._types import Mass, Scalar, Step
 from ..actions import Box, MoveSet
+from ..checks import is_a
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
 from ..policies.base import Profile
@@ -53,7 +54,7 @@ class MoveFlow(eqx.Module):
     def __init__(
         self,
         flow: Flow,
-        motion: Motion,
+        motion: Motion | None = None,
         actions: Float[Array, "*steps_cells moves action_dim"] | None = None,
         *,
         group: int = 1,
@@ -75,18 +76,18 @@ class MoveFlow(eqx.Module):
             bank_bytes: Memory that kernels may take.
             interpolate: Whether to compute kernels between which the own cell's mass decides.
         """
+        is_a(flow, Flow, "the flow", "write MoveFlow(*system.reveal()), or MoveFlow(flow, motion)")
         problem, windows = flow.problem, replace(flow.phi, trips=None)
         self.free = actions is None and isinstance(problem.actions, Box)
-        if actions is None:
-            actions = coarse_moves(problem.actions)
-        if actions.shape[-1] != problem.actions.dim:
+        actions = coarse_moves(problem.actions) if actions is None else actions
+        actions = jnp.asarray(actions, dtype=problem.initial.dtype)
+        if actions.ndim < 2 or actions.shape[-1] != problem.actions.dim:
             raise UserError(
                 f"each move must have {problem.actions.dim} numbers, as the problem's actions, "
-                f"got the shape {actions.shape}"
+                f"got the shape {actions.shape}; problem.actions.points(9) lists some"
             )
         # Hallucinated controls are not checked: planners may try others than a `MoveSet` lists.
         shape = (problem.grid.n_cells, *actions.shape[-2:])
-        actions = actions.astype(problem.initial.dtype)
         everywhere = jnp.broadcast_to(actions, (*actions.shape[:-3], *shape))
         own = jnp.arange(shape[0])[:, None]
         inside = True if group > 1 else jnp.all(problem.allowed(everywhere, own))

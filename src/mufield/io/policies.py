@@ -59,6 +59,8 @@ def save_policy(
                 "its parts do not fit each other; build it with mufield's own functions"
             )
         _as_json(about)
+        if not Path(path).parent.is_dir():
+            raise UserError(f"there is no directory {Path(path).parent}; make it first")
     write_sealed(Path(path), document | about, arrays, kind="policy")
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arrays import device_array
+from .._arrays import as_key, device_array
 from .._progress import stage
 from .._types import Key
 from ..checks import number
@@ -102,14 +102,15 @@ class M3UCRL:
         kinds = (self.optimism,) if scouts is None else (self.optimism, scouts)
         self._joint_flows = [self.flow.of_problem(kind.joint(problem)) for kind in kinds]
 
-    def init(self, key: Key, data: Transitions | None = None) -> LearnerState:
+    def init(self, key: Key | int, data: Transitions | None = None) -> LearnerState:
         """The state before the first episode.
 
         ``data`` are transitions that are known already, from logs for example: data, but no
         episode. `mufield.as_transitions` makes them.
         """
         known = Transitions.empty(self.problem)
-        return self.restore(key, known if data is None else known.join(data), (), None, None)
+        data = known if data is None else known.join(data)
+        return self.restore(as_key(key), data, (), None, None)
 
     @stage("planning")
     def ask(self, state: LearnerState, *, initial: Any = None) -> Plan:

@@ -58,7 +58,12 @@ def plan_in_models(
     if last_policy is None and safety is not None:
         last_policy = safety.policy
     plan = _or_last_policy(plan, problem, last_policy, memory)
-    noted = (plan.note, note_of(plan.outcome, "sweeps"))
+    kind, rounds = type(learner.planner).__name__, "time"
+    for name in ("sweeps", "steps"):
+        if hasattr(learner.planner, name):
+            more = f"{name}={2 * getattr(learner.planner, name)}"
+            rounds = f"{name}, planner=mufield.{kind}({more})"
+    noted = (plan.note, note_of(plan.outcome, rounds))
     plan = replace(plan, note="; ".join(each for each in noted if each))
     return plan if safety is None else safety.finish(plan, mixture)
 

@@ -121,6 +121,7 @@ def learn(
     Compiled programs are kept on disk (`enable_compilation_cache`). Runs with other seeds may share
     the learner, and so its programs, in threads.
     """
+    whole_number(agents, "the number of tracked agents")
     learner = _checked(system, learner, episodes)
     enable_compilation_cache()
     state, rows = learner.init(jax.random.key(seed), data), list[EpisodeMetrics]()
@@ -163,6 +164,12 @@ def _checked(system: AbstractSystem, learner: M3UCRL | None, episodes: int) -> M
     learner = M3UCRL(system.problem) if learner is None else learner
     example = "mufield.M3UCRL(system.problem, mufield.GaussianProcess())"
     is_a(learner, M3UCRL, "the learner", f"make one, such as {example}, or leave it out")
+    own, other = learner.problem, system.problem
+    if (own.horizon, own.grid) != (other.horizon, other.grid):
+        raise UserError(
+            f"the learner plans {own.horizon} steps on {own.grid.describe()}, the system's "
+            f"episodes have {other.horizon} on {other.grid.describe()}; make M3UCRL(system.problem)"
+        )
     check_scouts(system, learner)
     return learner
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._types import Key, Mass
 from ..errors import UserError
-from ..models.base import AbstractModel, AbstractModelFamily
+from ..models.base import AbstractModel, AbstractModelFamily, Prediction
 from ..models.data import Transitions
 from ..policies.base import Profile
 from ..problem import Problem
@@ -122,8 +122,8 @@ def last_good_fit(
             continue
         if not is_finite(model):
             continue
-        if data.of_reward and not ends:
-            _check_reward_model(model, data.problem)
+        if not ends:
+            _check_model(model, data.problem, data.of_reward)
         if count == len(data):
             return model, ()
         lost = f"the {name}'s fit to {len(data)} transitions is not finite"
@@ -141,20 +141,21 @@ def is_finite(tree: Any) -> bool:
     return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in leaves)
 
 
-def _check_reward_model(model: AbstractModel, problem: Problem) -> None:
-    """Raises unless the model predicts one number.
-
-    A family that ignores ``data.of_reward`` fits motions whatever it is asked for.
-    """
-    mass = problem.initial
-    mu = MeanField(mass=mass, here=mass[0], grid=problem.grid)
-    inputs = (
-        jnp.zeros(problem.grid.dim, mass.dtype),
-        jnp.asarray(problem.actions.rest, mass.dtype),
-    )
-    shape = eqx.filter_eval_shape(model.predict, *inputs, mu).mean.shape
-    if shape != (1,):
+def _check_model(model: AbstractModel, problem: Problem, of_reward: bool) -> None:
+    """Raises unless the model predicts one number for each output."""
+    grid, mass = problem.grid, problem.initial
+    mu = MeanField(mass=mass, here=mass[0], grid=grid)
+    if problem.shocks is not None:
+        return  # models of each shock ask which one it is
+    inputs = jnp.zeros(grid.dim, mass.dtype), jnp.asarray(problem.actions.rest, mass.dtype)
+    found = eqx.filter_eval_shape(model.predict, *inputs, mu)
+    shape = (1 if of_reward else getattr(grid, "slots", grid.dim),)
+    got: Any = type(found).__name__
+    if isinstance(found, Prediction):
+        got = tuple(getattr(each, "shape", ()) for each in jax.tree.leaves(found))
+    if got != (shape,) * 3:
         raise UserError(
-            f"a model of the reward must predict one number, the shape (1,), got {shape}; its "
-            "family must fit what data.of_reward says"
+            f"of the {'reward' if of_reward else 'motion'} {type(model).__name__}.predict must "
+            f"return a Prediction whose mean, epistemic and aleatoric have the shape {shape}, got "
+            f"{got}; its family must fit what data.of_reward says"
         )

@@ -78,7 +78,7 @@ class BPTTResult(eqx.Module):
     @property
     def note(self) -> str:
         """What is unusual, in words; empty if nothing is."""
-        return note_of(self.outcome, "steps")
+        return note_of(self.outcome, f"steps, BPTT(steps={2 * len(self.history)})")
 
     def __repr__(self) -> str:
         return (

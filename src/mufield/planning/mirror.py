@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Margins, Scalar
-from ..checks import distribution
+from ..checks import distribution, is_a
 from ..constraints.reachability import without_unreachable
 from ..errors import UserError
 from ..flow.backward import Weights
@@ -97,7 +97,7 @@ class MirrorResult(eqx.Module):
     @property
     def note(self) -> str:
         """What is unusual, in words; empty if nothing is."""
-        found = [self.unreachable, note_of(self.outcome, "sweeps")]
+        found = [self.unreachable, note_of(self.outcome, "sweeps, MirrorAscent(sweeps=...)")]
         if self.outcome == "violated" and self.margins is not None:
             worst = -float(jnp.min(self.margins))
             found.append(f"the plan violates a constraint by {worst:.1%} of it; see margins")
@@ -170,6 +170,7 @@ class MirrorAscent(eqx.Module):
         """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
+        is_a(moves, MoveFlow, "the flow", "write solve(mufield.MoveFlow(*system.reveal()))")
         moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints
         tolerance = 0.0 if constraints is None else constraints.tolerance

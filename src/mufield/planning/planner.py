@@ -88,7 +88,7 @@ def outcome_of(share: Scalar | float) -> str:
 
 
 def note_of(outcome: str, rounds: str) -> str:
-    """What is to be said of an outcome; ``rounds`` is the setting that was used up."""
+    """What is to be said of an outcome; ``rounds`` are what was used up, and how to set it."""
     return f"the plan still gains: give its planner more {rounds}" if outcome == "gaining" else ""
 
 

@@ -71,7 +71,9 @@ class AbstractPolicy(eqx.Module):
         centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
         def one(state: State, here: Array) -> ActionLaw:
-            return self.law(state, MeanField(mass, here, grid, step))
+            law = self.law(state, MeanField(mass, here, grid, step))
+            name = f"what {type(self).__name__}.law returns"
+            return is_a(law, ActionLaw, name, "return ActionLaw.certain(action) for a single one")
 
         return jax.vmap(one)(centres, mass)
 

@@ -5,7 +5,7 @@ divided by the cell's volume; on unit cells the two agree.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -44,6 +44,12 @@ class MeanField(eqx.Module):
     def density_here(self) -> Scalar:
         """Density at the agent: mass divided by the cell's volume."""
         return self.here / self.grid.cell_volume
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"mu has no {name}; it has mass, here, density_here, at and step")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise UserError("mu is no array; take mu.mass, of all cells, or mu.here, of the own one")
 
     def at(self, point: State, outside: float = 0.0) -> Scalar:
         """Mass of the cell that holds a point; ``outside`` in walls and off the grid."""

@@ -2,6 +2,7 @@
 
 import re
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,9 +103,31 @@ def test_a_matrix_may_be_sparse_or_change_with_the_step():
         found = mf.Flow(problem_with(trips)).rollout(policy, walk)
         np.testing.assert_allclose(found.mass, dense.mass, atol=1e-12)
     for cell in (0, 7, 21):
-        draw = jax.vmap(lambda u, cell=cell: trips.destination(jnp.asarray(cell), u, 1))
+        draw = jax.vmap(lambda u, cell=cell: trips.draw(jnp.asarray(cell), u, 1)[0])
         counts = np.bincount(draw(jnp.linspace(0.0005, 0.9995, 1000)), minlength=GRID.n_cells)
         np.testing.assert_allclose(counts / 1000, few[cell], atol=2e-3)
+
+
+def test_in_32_bits_draws_from_the_last_of_many_sparse_rows_follow_that_row():
+    cells, ends = 20_000, 50
+    columns = RNG.integers(cells, size=(cells, ends))
+    shares = RNG.dirichlet(np.ones(ends), size=cells)
+    starts = np.arange(0, cells * ends + 1, ends)
+    matrix = scipy.sparse.csr_array((shares.reshape(-1), columns.reshape(-1), starts))
+    trips = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf,
+        mf.fleet.Trips(half, matrix),
+    )
+    assert trips.matrix.shape == (cells, ends)  # a dense one would take 1.6 GB
+    taken = jnp.asarray(RNG.random(cells), jnp.float32)
+    np.testing.assert_allclose(trips.ends(taken, 0)[0], matrix.T @ np.asarray(taken), rtol=1e-4)
+    uniforms = (jnp.arange(50_000, dtype=jnp.float32) + 0.5) / 50_000
+    for cell in (0, cells // 2, cells - 1):
+        drawn = jax.vmap(lambda u, cell=cell: trips.draw(jnp.asarray(cell), u, 0)[0])(uniforms)
+        counts = np.bincount(np.asarray(drawn), minlength=cells) / len(uniforms)
+        row = matrix[[cell]].toarray()[0]
+        assert 0.5 * np.abs(counts - row).sum() < 1e-3
+        assert (counts[row > 2e-4] > 0).all()
 
 
 def test_the_rest_of_an_episode_has_the_matrices_of_its_own_steps():

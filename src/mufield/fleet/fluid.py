@@ -261,6 +261,6 @@ def _trips(trips: Trips, step: int) -> list[Any]:
     from scipy import sparse
 
     # Their rows are what is taken in one cell at a time.
-    taken = jnp.eye(trips.matrix.shape[-1])
+    taken = jnp.eye(trips.away.shape[-1])
     ends = jax.vmap(trips.ends, in_axes=(0, None))(taken, jnp.asarray(step))
     return [sparse.csr_array(each) for each in np.asarray(ends, dtype=float).swapaxes(0, 1)]

@@ -33,14 +33,16 @@ class Trips(eqx.Module):
         chance: Probability that one agent is carried off in a step, ``(state, mu) -> number``. A
             vehicle finds a passenger with ``jnp.minimum(1, demand[mu.step, cell] / mu.here)``.
         matrix: Probability of each destination (columns) from each origin (rows): one matrix, or
-            one for each step of the whole episode.
+            one for each step of the whole episode. Of a sparse matrix, the entries of each row.
+        columns: Of a sparse matrix, the destination of each entry; else None.
         durations: Steps that a trip takes, for each entry of the matrix; None if all take one.
         away: Agents under way at the start, by step from the next one on when they arrive, and by
             the cell where they do.
     """
 
     chance: Callable[[State, MeanField], Any]
-    matrix: Float[Array, "*steps cells cells"]
+    matrix: Float[Array, "*steps cells destinations"]
+    columns: Int[Array, "cells destinations"] | None
     durations: Float[Array, "..."] | None
     away: Float[Array, "stages cells"]
 
@@ -49,7 +51,8 @@ class Trips(eqx.Module):
 
         Args:
             chance: As the attribute.
-            matrix: An array, or a sparse matrix of SciPy, which becomes one.
+            matrix: An array, or a sparse matrix of SciPy, kept as as many entries in each row as
+                the fullest has.
             durations: Steps that trips take from each origin (rows) to each destination, the same
                 at all steps or, as the matrix, with one table for each; at least 1. Of trips that
                 take 1.3 steps, 70% take one step and 30% two. By default all take one.
@@ -60,9 +63,10 @@ class Trips(eqx.Module):
                 f"{type(chance).__name__}"
             )
         self.chance = chance
-        dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
-        values = np.asarray(dense, dtype=float)
-        shape = values.shape
+        shape, columns = np.shape(matrix), None
+        if hasattr(matrix, "tocsr"):
+            matrix, columns = _entries(matrix.tocsr())
+        values = np.asarray(matrix, dtype=float)
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
             raise UserError(
                 "the matrix of trips must have a row and a column for each cell, or several such "
@@ -75,6 +79,7 @@ class Trips(eqx.Module):
         )
         dtype = jnp.result_type(float)
         self.matrix = jnp.asarray(values / sums[..., None], dtype=dtype)
+        self.columns = None if columns is None else jnp.asarray(columns, dtype=jnp.int32)
         stages, self.durations = 0, None
         if durations is not None:
             lasts = np.asarray(durations, dtype=float)
@@ -85,6 +90,7 @@ class Trips(eqx.Module):
                     f"{lasts.shape}, from {np.min(lasts, initial=np.inf):g}"
                 )
             stages = math.ceil(lasts.max() - 1e-9) - 1
+            lasts = lasts if columns is None else np.take_along_axis(lasts, columns, axis=1)
             self.durations = jnp.asarray(lasts, dtype=dtype) if stages else None
         self.away = jnp.zeros((stages, shape[-1]), dtype=dtype)
 
@@ -118,7 +124,10 @@ class Trips(eqx.Module):
         if self.durations is not None:  # of trips that take 1.3 steps, 70% take one
             lasts = _at_step(self.durations, step)
             matrix = matrix * jnp.maximum(1 - jnp.abs(lasts - after), 0.0)
-        return taken @ matrix.astype(taken.dtype)
+        if self.columns is None:
+            return taken @ matrix.astype(taken.dtype)
+        carried = taken[:, None] * matrix.astype(taken.dtype)
+        return jnp.zeros_like(taken).at[self.columns].add(carried)
 
     def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
         """Expected value of being taken in each cell, from that of cells one step later and so on.
@@ -132,10 +141,10 @@ class Trips(eqx.Module):
         """The greatest mass that can be taken in each cell: with `Passengers`, their number."""
         if isinstance(self.chance, Passengers):
             return self.chance.demand[jnp.minimum(step, len(self.chance.demand) - 1)]
-        return jnp.ones(self.matrix.shape[-1])
+        return jnp.ones(self.away.shape[-1])
 
-    def destination(self, cell: CellIndex, uniform: Scalar, step: Step) -> CellIndex:
-        """Where a trip from a cell ends, drawn by a uniform number in [0, 1)."""
+    def draw(self, cell: CellIndex, uniform: Scalar, step: Step) -> tuple[CellIndex, CellIndex]:
+        """Where a trip from a cell ends, and its entry in the row; ``uniform`` is in [0, 1)."""
         sums = jnp.cumsum(_at_step(self.matrix, step), axis=1)
         last = sums.shape[1] - 1
         target = uniform * sums[cell, last]
@@ -149,8 +158,8 @@ class Trips(eqx.Module):
             return low, jnp.where(right, high, middle)
 
         ends = (jnp.zeros((), jnp.int32), jnp.full((), last, jnp.int32))
-        found: Array = jax.lax.fori_loop(0, last.bit_length() + 1, halve, ends)[0]
-        return found
+        entry: Array = jax.lax.fori_loop(0, last.bit_length() + 1, halve, ends)[0]
+        return entry if self.columns is None else self.columns[cell, entry], entry
 
     def carry(
         self,
@@ -172,7 +181,7 @@ class Trips(eqx.Module):
         """
         chance = self.chances(grid, mass, step)[cell]
         taken = uniforms[0] < chance
-        index = self.destination(cell, uniforms[1], step)
+        index, entry = self.draw(cell, uniforms[1], step)
         shares = jnp.full_like(uniforms[2:], 0.5) if centred else uniforms[2:]
         ends = Move(
             position=jnp.where(taken, inside_cell(grid, index, shares), moved.position),
@@ -181,7 +190,7 @@ class Trips(eqx.Module):
         )
         lasts = jnp.ones((), dtype=jnp.int32)
         if self.durations is not None:
-            steps = _at_step(self.durations, step)[cell, index]
+            steps = _at_step(self.durations, step)[cell, entry]
             # Of the uniform number it is known that it is below the chance: a new one is left.
             again = uniforms[0] / jnp.maximum(chance, 1e-9)
             rounded = jnp.floor(steps) + (again < steps - jnp.floor(steps))
@@ -212,11 +221,11 @@ class Trips(eqx.Module):
         Chances are tried for the initial and the uniform distribution, at three steps.
         """
         cells = grid.n_cells
-        if self.matrix.shape not in ((cells, cells), (horizon, cells, cells)):
+        shape = (*self.matrix.shape[:-1], self.away.shape[-1])
+        if shape not in ((cells, cells), (horizon, cells, cells)):
             raise UserError(
                 f"the matrix of trips must have the shape {(cells, cells)}, a row and a column for "
-                f"each free cell, or {(horizon, cells, cells)} with one for each step; got "
-                f"{self.matrix.shape}"
+                f"each free cell, or {(horizon, cells, cells)} with one for each step; got {shape}"
             )
         try:
             found = _chances(self, grid, initial, jnp.asarray(0, dtype=jnp.int32))
@@ -236,10 +245,22 @@ class Trips(eqx.Module):
                     raise UserError(why)
 
 
-def _at_step(table: Any, step: Step) -> Float[Array, "cells cells"]:
+def _at_step(table: Any, step: Step) -> Float[Array, "cells _"]:
     """The table of a step, if there is one for each."""
     found: Array = table if table.ndim == 2 else table[step]
     return found
+
+
+def _entries(matrix: Any) -> tuple[Any, Int[np.ndarray, "cells destinations"] | None]:
+    """Values and columns of a CSR matrix by row, filled up with zeros; dense if that is faster."""
+    counts = np.diff(matrix.indptr)
+    most = int(counts.max(initial=1))
+    if most > 0.1 * matrix.shape[1]:
+        return matrix.toarray(), None
+    filled = np.arange(most) < counts[:, None]
+    values, columns = np.zeros(filled.shape), np.zeros(filled.shape, dtype=int)
+    values[filled], columns[filled] = matrix.data, matrix.indices
+    return values, columns
 
 
 # Compiled once for the module, so that equal trips share the program.

@@ -86,11 +86,11 @@ SLIPS = {
     "mf.MirrorAscent().solve(rooms.problem)": "write solve(mufield.MoveFlow(*system.reveal()))",
     "mf.MoveFlow(*rooms.reveal(), 9)": "problem.actions.points(9) lists some",
     "mf.MoveFlow(rooms)": "write MoveFlow(*system.reveal())",
-    "mf.MoveFlow(rooms.reveal()[0])": "the motion must be a function (state, action, mu)",
+    "mf.MoveFlow(rooms.reveal()[0])": "the motion NoneType must be a function (state, action, mu)",
     "mf.save_policy('no/such/dir/x', rest)": "there is no directory no/such/dir; make it first",
     "rooms.evaluate(Aims())": "what Aims.law returns must be of type ActionLaw",
     "mf.M3UCRL(rooms.problem, Family()).init(0)": "Three.predict must return a Prediction whose",
-    "rooms.reveal()[0].rollout(rest, Three().predict)": "of one agent that returns an array",
+    "rooms.reveal()[0].rollout(rest, Three().predict)": "motion Three.predict must be a function",
     "mf.make('four-room')": "did you mean four-rooms?",
 }
 

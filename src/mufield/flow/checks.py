@@ -28,7 +28,9 @@ def real_motion(problem: Problem, motion: Motion | None) -> Motion:
 
     Looks at types alone, so it costs little and may be called inside a compiled function.
     """
-    wanted = "the motion must be a function (state, action, mu) of one agent that returns an array"
+    function = getattr(motion, "__func__", motion)
+    name = getattr(function, "__qualname__", type(motion).__name__)
+    wanted = f"the motion {name} must be a function (state, action, mu) that returns an array"
     if not callable(motion):
         raise UserError(f"{wanted}, got {motion!r}; a system's is system.reveal()[1]")
     lifted = problem.lifted(motion)

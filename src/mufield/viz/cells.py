@@ -84,9 +84,9 @@ def draw_arrows(
     most_arrows = 16
     # On fine grids every arrow stands for a block of cells, as it would be too small for one.
     stride = math.ceil(max(grid.shape) / (2 * most_arrows if is_wide(grid) else most_arrows))
-    # Arrows shorter than this share of the longest are left out: they would be specks.
-    shortest_arrow = 0.25
-    shown = (values > STYLE.visible_share / grid.n_cells) & (lengths > shortest_arrow * unit)
+    # Arrows shorter than this share of the longest would be specks; far shorter ones are rounding.
+    least = max(0.25 * unit, 1e-6)
+    shown = (values > STYLE.visible_share / grid.n_cells) & (lengths > least)
     shown &= (grid.free_cells % stride == stride // 2).all(axis=1)
     if not shown.any():
         return

@@ -159,7 +159,7 @@ def field_figure(
     titles: Sequence[str] | None = None,
     labels: Labels = Labels(),
 ) -> Figure:
-    """Draws a flow at several steps, each with its own colour range, as in the paper.
+    """Draws a flow at several steps; all panels have one scale of colours, and one of arrows.
 
     Args:
         grid: The space.
@@ -177,13 +177,24 @@ def field_figure(
     width, height = panel_size(grid)
     figure = Figure(figsize=(width * len(steps), height * len(flows)), layout="compressed")
     panels = figure.subplots(len(flows), len(steps), squeeze=False)
-    unit = longest_arrow(flows)
+    shared = shared_look(panels.ravel().tolist(), grid, flows, labels)
     for flow, row in zip(flows, panels, strict=True):
         for step, title, axes in zip(steps, titles, row, strict=True):
-            look: Any = {"arrows": flow.arrows_at(step), "arrow_unit": unit, "labels": labels}
-            look["title"] = f"{flow.title}, {title}" if flow.title else title
-            draw_field(axes, grid, flow.masses[step], **look)
+            shared["title"] = f"{flow.title}, {title}" if flow.title else title
+            draw_field(axes, grid, flow.masses[step], arrows=flow.arrows_at(step), **shared)
     return figure
+
+
+def shared_look(
+    panels: Sequence[Axes], grid: Grid, flows: Sequence[NamedFlow], labels: Labels
+) -> dict[str, Any]:
+    """What `draw_field` needs for panels with one scale; draws their colour bar and a legend."""
+    norm = norm_of(grid, max(float(np.max(flow.masses)) for flow in flows), log=grid.dim == 2)
+    draw_colour_bar(panels, grid, norm, labels)
+    unit = longest_arrow(flows)
+    if (unit or 0.0) > 1e-6:  # else rounding
+        panels[0].figure.supxlabel(f"arrows: mean actions; the longest has size {unit:.2g}")
+    return {"norm": norm, "arrow_unit": unit, "labels": labels, "colour_bar": False}
 
 
 def titles_of(steps: Sequence[int], titles: Sequence[str] | None) -> Sequence[str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.animation import FFMpegWriter, PillowWriter
 from matplotlib.figure import Figure
 
@@ -20,11 +19,9 @@ from .fields import (
     Masses,
     NamedFlow,
     as_flows,
-    draw_colour_bar,
     draw_field,
-    longest_arrow,
-    norm_of,
     panel_size,
+    shared_look,
     titles_of,
 )
 
@@ -113,9 +110,7 @@ def _draw(
     width, height = panel_size(grid)
     figure = Figure(figsize=(width * len(flows), height + 0.5), layout="compressed")
     panels = figure.subplots(1, len(flows), squeeze=False)[0]
-    norm = norm_of(grid, max(float(np.max(flow.masses)) for flow in flows), log=grid.dim == 2)
-    draw_colour_bar(list(panels), grid, norm, labels)
-    shared: Any = {"norm": norm, "arrow_unit": longest_arrow(flows), "labels": labels}
+    shared = shared_look(list(panels), grid, flows, labels)
     heading = figure.suptitle(titles[0])
     with writer.saving(figure, film, STYLE.dots_per_inch):
         for step, title in enumerate(titles):
@@ -125,7 +120,7 @@ def _draw(
                 for artist in [*axes.images, *axes.collections, *axes.patches]:
                     artist.remove()
                 shared |= {"arrows": flow.arrows_at(step), "title": flow.title}
-                draw_field(axes, grid, flow.masses[step], colour_bar=False, **shared)
+                draw_field(axes, grid, flow.masses[step], **shared)
             if step == 0:
                 # Laid out once only: panels that move by a pixel between frames seem to tremble.
                 figure.draw_without_rendering()

@@ -107,7 +107,7 @@ def test_what_cannot_be_drawn_is_said(run, begin, tmp_path, capsys):
     assert cli.main(["show", str(tmp_path / "new"), *out]) == 2
     assert "has no episode yet" in capsys.readouterr().err
     assert cli.main(["show", str(run), str(run), *out]) == 2
-    assert "expected one run to show the film of, got 2" in capsys.readouterr().err
+    assert "expected one run for the film, got 2" in capsys.readouterr().err
     assert cli.main(["show", str(run), "--out", "a.svg"]) == 2
     assert "expected a file .html, .mp4, .gif, .png, .pdf, got a.svg" in capsys.readouterr().err
     for which in ("9", "0", "first"):

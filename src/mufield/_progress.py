@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -77,10 +77,7 @@ def stage(name: str, *, alone: bool = False) -> Iterator[Stage]:
             sys.stderr.write(f"{entry.text}\n")
 
     try:
-        if alone:
-            with every(PROGRESS.line_seconds, say):
-                yield entry
-        else:
+        with every(PROGRESS.line_seconds, say) if alone else nullcontext():
             yield entry
     finally:
         PROGRESS.stages.remove(entry)

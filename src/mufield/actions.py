@@ -138,9 +138,8 @@ class MoveSet(eqx.Module):
             )
         moves = given if isinstance(given, MoveSet) else cls(given)
         if moves.available is not None and len(moves.available) != nodes:
-            raise UserError(
-                f"available must have one row for each of {nodes} nodes, got {len(moves.available)}"
-            )
+            rows = len(moves.available)
+            raise UserError(f"available must have one row for each of {nodes} nodes, got {rows}")
         if moves.options.shape[0] != moves.options.shape[1]:
             raise UserError("on nodes policies mix moves themselves; leave out the options")
         return moves
@@ -149,9 +148,8 @@ class MoveSet(eqx.Module):
         """The moves of each cell; in place of one that is not available, the first that is."""
         if self.available is None:
             return jnp.broadcast_to(self.moves, (cells, *self.moves.shape))
-        own = jnp.arange(len(self.moves))
         first = jnp.argmax(self.available, axis=1)[:, None]
-        return self.moves[jnp.where(self.available, own, first)]
+        return self.moves[jnp.where(self.available, jnp.arange(len(self.moves)), first)]
 
     @property
     def dim(self) -> int:

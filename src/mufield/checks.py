@@ -111,9 +111,8 @@ def finite(values: Any, name: str, remedy: str = "", place: Place = _at_index) -
 def non_negative(values: Any, name: str, remedy: str = "", place: Place = _at_index) -> None:
     """Raises if an entry is negative."""
     array = np.asarray(values)
-    fail_where(
-        array < 0, lambda i: f"{name} must not be negative, but is {array[i]:g}", remedy, place
-    )
+    said = f"{name} must not be negative, but is"
+    fail_where(array < 0, lambda i: f"{said} {array[i]:g}", remedy, place)
 
 
 def distribution(
@@ -132,10 +131,6 @@ def distribution(
     with np.errstate(over="ignore"):
         totals = np.asarray(values).sum(axis=-1, dtype=float) if sums is None else sums
     totals = np.asarray(totals)
-    fail_where(
-        ~(np.abs(totals - 1.0) <= MASS_TOLERANCE),
-        lambda i: f"{name} must sum to 1, but sums to {totals[i]:.6g}",
-        remedy,
-        place,
-    )
+    off = ~(np.abs(totals - 1.0) <= MASS_TOLERANCE)
+    fail_where(off, lambda i: f"{name} must sum to 1, but sums to {totals[i]:.6g}", remedy, place)
     return totals

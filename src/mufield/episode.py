@@ -73,23 +73,10 @@ class Episode(eqx.Module):
             )
         if self.present is not None and not np.any(self.present):
             raise UserError("no agent is present at any step of the episode; leave it out")
-        by_agent: dict[str, tuple[int, ...]] = {
-            "states": (grid.dim,),
-            "actions": (problem.actions.dim,),
-            "next_states": (grid.dim,),
-            "stopped": (grid.dim,),
-            "earned": (),
-            "present": (),
-            "carried": (),
-        }
+        dim, action_dim = (grid.dim,), (problem.actions.dim,)
+        by_agent: dict[str, tuple[int, ...]] = {"states": dim, "actions": action_dim}
+        by_agent |= {"next_states": dim, "stopped": dim, "earned": (), "present": (), "carried": ()}
         remedy = "leave the episode out or repair it before it is told"
-
-        def at_agent(index: tuple[int, ...]) -> str:
-            return f"at agent {index[0]}, step {index[1]}"
-
-        def at_row(index: tuple[int, ...]) -> str:
-            return f"at row {index[0]}"
-
         shapes = {name: (agents, steps, *shape) for name, shape in by_agent.items()}
         shapes |= {
             "mass": (steps + 1, grid.n_cells),
@@ -106,8 +93,8 @@ class Episode(eqx.Module):
                 )
             if name in by_agent and self.present is not None:
                 values[~np.asarray(self.present)] = 0  # what is there does not count
-            place = at_agent if name in by_agent else at_row
-            finite(values, f"the episode's {name}", remedy, place)
+            place = "at agent {0[0]}, step {0[1]}" if name in by_agent else "at row {0[0]}"
+            finite(values, f"the episode's {name}", remedy, place.format)
         sums = None
         if problem.trips is not None and problem.trips.stages:  # the others are under way
             total = np.asarray(self.mass, dtype=float).sum(axis=1)

@@ -142,8 +142,7 @@ class Shocks(eqx.Module):
 
     def _chance(self, path: Int[Array, "steps"]) -> Array:
         before = jnp.concatenate([path[:1], path[:-1]])
-        steps = jnp.arange(len(path), dtype=jnp.int32)
-        rows = jax.vmap(self._next)(steps, before)
+        rows = jax.vmap(self._next)(jnp.arange(len(path), dtype=jnp.int32), before)
         return jnp.prod(jnp.take_along_axis(rows, path[:, None], axis=1))
 
     def _next(self, step: Array, before: Array) -> Float[Array, "values"]:

@@ -56,10 +56,7 @@ class AbstractModel(eqx.Module):
 
     @property
     def finding(self) -> str:
-        """What the data showed the motion to depend on besides state and action, in words.
-
-        Empty if nothing was searched for or found.
-        """
+        """What the motion was seen to depend on besides state and action; empty if nothing."""
         return ""
 
     def draw(self, key: Key) -> Motion:
@@ -76,10 +73,7 @@ class AbstractModel(eqx.Module):
         return motion
 
     def mean_and_draws(self, keys: KeyArray[Array, "draws"]) -> Motions:
-        """The mean, and what `draw` returns for each key, as one function.
-
-        Models may compute once what all of them share.
-        """
+        """The mean, and the `draw` of each key, as one function; models may share their work."""
 
         def motions(state: State, action: Action, mu: MeanField) -> Float[Array, "motions outputs"]:
             mean = self.predict(state, action, mu).mean
@@ -151,9 +145,4 @@ def predict_rows(model: AbstractModel, data: Transitions) -> Residuals:
     else:
         moved = data.problem.grid.displacement(data.states, data.next_states)
         error = moved - (found.mean - data.states)
-    return Residuals(
-        error=np.asarray(error),
-        epistemic=found.epistemic,
-        aleatoric=found.aleatoric,
-        observed=data.observed_outputs,
-    )
+    return Residuals(np.asarray(error), found.epistemic, found.aleatoric, data.observed_outputs)

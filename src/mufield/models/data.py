@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -71,10 +72,7 @@ class Transitions(eqx.Module):
     @classmethod
     def of(cls, problem: Problem, episodes: Iterable[Episode]) -> "Transitions":
         """The transitions of several episodes."""
-        data = cls.empty(problem)
-        for episode in episodes:
-            data = data.append(episode)
-        return data
+        return reduce(cls.append, episodes, cls.empty(problem))
 
     def __len__(self) -> int:
         return int(self.states.shape[0])
@@ -130,8 +128,7 @@ class Transitions(eqx.Module):
         """The same transitions, for a model of the reward; raises if the reward is known."""
         if self.earned is None:
             raise UserError(
-                "the problem's reward is known, so there is no model of it to fit; hide it with "
-                "Problem(reward=None) if it has to be learned"
+                "the problem's reward is known; to learn it, hide it with Problem(reward=None)"
             )
         return replace(self, of_reward=True)
 
@@ -212,18 +209,14 @@ def _map_rows(
     def one(state: State, action: Action, moment: Array, step: Array) -> Any:
         mu = mean_field_at(grid, mass[moment], state, step)
         if shocks is not None:
-            values, numbers = shocks
-            mu = seen_under(mu, values, numbers[moment])
+            mu = seen_under(mu, shocks[0], shocks[1][moment])
         return function(state, action, mu)
 
     return jax.vmap(one)(*rows)
 
 
 def buffer_size(count: int, smallest: int = 256, factor: int = 2) -> int:
-    """The smallest buffer, enlarged by the factor until ``count`` rows fit.
-
-    Few sizes occur, and so few programs are compiled.
-    """
+    """The smallest buffer, enlarged by the factor until ``count`` rows fit; few sizes occur."""
     size = smallest
     while size < count:
         size *= factor

@@ -195,9 +195,7 @@ class DirichletCounts(AbstractModelFamily):
         """The group of each node and action, and the prior of each group."""
         nodes, actions = problem.grid, problem.actions
         if not isinstance(nodes, Nodes) or not isinstance(actions, MoveSet):
-            raise UserError(
-                "DirichletCounts needs nodes, and the problem has a grid; take GaussianProcess()"
-            )
+            raise UserError("DirichletCounts needs nodes, not a grid; take GaussianProcess()")
         shape = (nodes.n_cells, len(actions.moves))
         own = np.arange(math.prod(shape)).reshape(shape)
         given = own if self.groups is None else np.asarray(self.groups)

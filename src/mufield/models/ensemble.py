@@ -44,11 +44,8 @@ class EnsembleModel(AbstractModel):
         # If members agree exactly the root of zero would have no derivative.
         deviation = jnp.sqrt(jnp.maximum(apart, jnp.finfo(apart.dtype).tiny * 1e6))
         learned = self.units.rescale(jnp.sqrt(jnp.mean(variances, axis=0)))
-        return Prediction(
-            mean=self.units.decode(state, mean),
-            epistemic=self.units.rescale(deviation),
-            aleatoric=learned if self.known_noise is None else self.known_noise,
-        )
+        noise = learned if self.known_noise is None else self.known_noise
+        return Prediction(self.units.decode(state, mean), self.units.rescale(deviation), noise)
 
     def draw(self, key: Key) -> Motion:
         """The mean of one member."""
@@ -61,8 +58,7 @@ class EnsembleModel(AbstractModel):
 
     def _outputs(self, state: State, action: Action, mu: MeanField) -> tuple[Array, Array]:
         z = self.features(state, action, mu)
-        means, variances = jax.vmap(lambda member: member(z))(self.members)
-        return means, variances
+        return jax.vmap(Member.__call__, in_axes=(0, None))(self.members, z)
 
 
 class EnsembleInputs(eqx.Module):
@@ -147,18 +143,15 @@ class DeepEnsemble(AbstractModelFamily):
 
     def fit(self, data: Transitions, key: Key) -> EnsembleModel:
         """Trains all members in one compiled call; without data they are draws from the prior."""
-        fit_key = jax.random.split(key)[0]
-        inputs = self.prepare(data)
+        inputs, fit_key = self.prepare(data), jax.random.split(key)[0]
         if len(data) == 0:
             members = _start(self, inputs, jax.random.split(fit_key, 3)[0])
         else:
             # With one beta, which training does not use, so that one program serves all.
             members = train(replace(self, beta=1.0), inputs, fit_key)
         if not bool(jnp.all(jnp.isfinite(members.mean_weight))):
-            raise FloatingPointError(
-                f"training the ensemble diverged at a learning rate of {self.learning_rate}; "
-                "lower it"
-            )
+            rate = self.learning_rate
+            raise FloatingPointError(f"training diverged at a learning rate of {rate}; lower it")
         return EnsembleModel(
             features=inputs.features,
             members=members,
@@ -180,14 +173,11 @@ class DeepEnsemble(AbstractModelFamily):
         dtype, features = data.problem.initial.dtype, FeatureMap(data.problem, self.mu)
         rows = Rows.of(features, data).padded(buffer_size(len(data)))
         rows = rows._replace(weight=np.where(rows.side != 0, 1.0, rows.weight))
-        known = None if self.learn_noise else data.noise_std
-        return EnsembleInputs(
-            features=features,
-            rows=Rows(*(jnp.asarray(part, dtype) for part in rows)),
-            count=jnp.asarray(len(data), dtype=jnp.int32),
-            units=Units.of(data).cast(dtype),
-            known_noise=None if known is None else jnp.asarray(known, dtype=dtype),
-        )
+        std = None if self.learn_noise else data.noise_std
+        known = None if std is None else jnp.asarray(std, dtype)
+        padded = Rows(*(jnp.asarray(part, dtype) for part in rows))
+        count, units = jnp.asarray(len(data), jnp.int32), Units.of(data).cast(dtype)
+        return EnsembleInputs(features, padded, count, units, known)
 
     def prior(self, data: EnsembleInputs) -> MemberPrior:
         """The distribution of the networks before data."""
@@ -205,8 +195,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
     start_key, member_key, batch_key = jax.random.split(key, 3)
     start, prior = _start(family, data, start_key), family.prior(data)
     rows = member_rows(family, data, member_key)
-    dtype = rows.inputs.dtype
-    count = data.count.astype(dtype)
+    count = data.count.astype(rows.inputs.dtype)
 
     def loss(member: Member, anchor: Member, batch: Rows, share: Scalar) -> Scalar:
         total = negative_log_likelihood(member, batch, data.scaled_noise) * share
@@ -217,13 +206,12 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
 
     def step(carry: tuple[Member, optax.OptState], chosen: Array | None) -> tuple[Any, None]:
         members, state = carry
-        batch, share = rows, jnp.ones((), dtype=dtype)
+        batch, share = rows, jnp.ones_like(count)
         if chosen is not None:
             inputs, targets, weight, side = rows
             batch = Rows(inputs[chosen], targets[:, chosen], weight[:, chosen], side[chosen])
             share = count / family.batch_size
-        grads = gradients(members, start, batch, share)
-        updates, state = optimiser.update(grads, state)
+        updates, state = optimiser.update(gradients(members, start, batch, share), state)
         return (optax.apply_updates(members, updates), state), None
 
     # All batches are drawn at once: many small draws would take longer.
@@ -232,8 +220,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
         shape = (family.steps, family.batch_size)
         batches = jax.random.randint(batch_key, shape, 0, data.count)
     first = (start, optimiser.init(start))
-    (members, _), _ = jax.lax.scan(step, first, batches, length=family.steps)
-    trained: Member = members
+    trained: Member = jax.lax.scan(step, first, batches, length=family.steps)[0][0]
     return trained
 
 
@@ -245,8 +232,7 @@ def member_rows(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Rows:
     """The rows as each member sees them: weights and targets have the axis "members" first."""
     rows, noise = data.rows, data.scaled_noise
     shape, dtype = (family.members, *rows.targets.shape), rows.targets.dtype
-    weight = jnp.broadcast_to(rows.weight, shape)
-    targets = jnp.broadcast_to(rows.targets, shape)
+    weight, targets = (jnp.broadcast_to(part, shape) for part in (rows.weight, rows.targets))
     if noise is None:
         # Exponential weights: the Bayesian bootstrap, which leaves no transition out entirely.
         weight = weight * jax.random.exponential(key, shape[:2], dtype=dtype)[..., None]

@@ -78,6 +78,7 @@ class MemberPrior(NamedTuple):
         # Crowds change what actions do more often than they push.
         pushed = np.array([1.0] * own + [share**2 * even] * len(mu))[:, None]
         straight, curved = _shares(self.curvature)
+        skip = straight * self.scale * pushed / np.sqrt(own / 3)
         free, bilinear = _shares(self.bilinear)
         unit = curved * self.scale / np.sqrt(width / 2)
         by_action = bilinear * unit * np.sqrt(2 / len(actions))
@@ -87,9 +88,7 @@ class MemberPrior(NamedTuple):
             hidden_bias=np.full(width, 0.5),
             mean_weight=np.full((width, outputs), free * unit),
             bilinear_weight=np.full((width, outputs, len(actions)), by_action),
-            skip_weight=np.broadcast_to(
-                straight * self.scale * pushed / np.sqrt(own / 3), (features, outputs)
-            ),
+            skip_weight=np.broadcast_to(skip, (features, outputs)),
             mean_bias=np.full(outputs, 0.1 * self.scale),
             variance_weight=np.full((width, outputs), 0.1 / float(np.sqrt(width))),
             variance_bias=np.ones(outputs),

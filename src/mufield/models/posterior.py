@@ -207,11 +207,8 @@ class Posterior(AbstractModel):
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean and standard deviations for one agent."""
         mean, variance = self.process(self.features(state, action, mu))
-        return Prediction(
-            mean=self.units.decode(state, mean),
-            epistemic=self.units.rescale(safe_root(variance)),
-            aleatoric=self.noise_std,
-        )
+        deviation = self.units.rescale(safe_root(variance))
+        return Prediction(self.units.decode(state, mean), deviation, self.noise_std)
 
     def draw(self, key: Key) -> Motion:
         """A motion, or reward, drawn from the process."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._types import Mass, State, Step
+from .._types import State
 from ..actions import Box, MoveSet
 from ..errors import UserError
 from ..shocks import Path, Shocks, seen_under
@@ -51,17 +51,10 @@ class ByShock(_AroundPolicy):
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """Raises: `profile_on_path` chooses the policies of the shocks first."""
-        raise UserError(_UNKNOWN)
-
-    def at_cells(self, grid: Grid, mass: Mass, step: Step) -> ActionLaw:
-        """Raises, as `law`."""
-        raise UserError(_UNKNOWN)
-
-
-_UNKNOWN = (
-    "the policy sees shocks, and none is known here; take it in the problem that it was planned "
-    "for, and plan anew within an episode only if its first plan sees shocks, too"
-)
+        raise UserError(
+            "the policy sees shocks, and none is known here; take it in the problem that it was "
+            "planned for, and plan anew within an episode only if its first plan sees shocks, too"
+        )
 
 
 class _OnPath(_AroundPolicy):
@@ -85,16 +78,13 @@ def profile_on_path(profile: Profile, shocks: Shocks | None, path: Path) -> Prof
     if not isinstance(policy, ByShock):
         part = None if profile.per_step is None else _OnPath(profile.per_step)
         return replace(profile, per_step=part, shared=_OnPath(policy, shocks.values, path))
-    rows, steps = shocks.history(path, policy.memory), jnp.arange(profile.horizon)
+    steps = jnp.arange(profile.horizon)
+    rows = shocks.history(path, policy.memory)[: profile.horizon]
     parts = {leaf.shape[1] for leaf in jax.tree.leaves(profile.per_step)}
     if parts != {shocks.count**policy.memory}:
         raise UserError(
             f"the policy needs a part for each of {shocks.count**policy.memory} cases of the last "
             f"shocks at each step, got {sorted(parts)}; take the problem that it was planned for"
         )
-
-    def chosen(leaf: Array) -> Array:
-        return leaf[steps, rows[: profile.horizon]]
-
-    per_step: Any = jax.tree.map(chosen, profile.per_step)
+    per_step: Any = jax.tree.map(lambda leaf: leaf[steps, rows], profile.per_step)
     return replace(profile, per_step=per_step.policy, shared=policy.policy)

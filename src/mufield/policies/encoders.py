@@ -139,10 +139,9 @@ def joined(encoders: Sequence[AbstractEncoder]) -> AbstractEncoder:
 
 @dataclass(frozen=True)
 class LogHere(AbstractEncoder):
-    """The logarithm of the mass of the agent's own cell.
+    """The logarithm of the own cell's mass: 0 if mu is uniform, 1 if everybody is here.
 
-    It is 0 for the uniform distribution and 1 if everybody is here. Rewards against crowding are
-    often linear in it.
+    Rewards against crowding are often linear in it.
     """
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:

@@ -127,10 +127,7 @@ def network_profile(
         mu: How networks see the population, for example `Pooled` or `Here`.
     """
     if not isinstance(problem.actions, Box):
-        raise UserError(
-            "a network policy needs a box of continuous actions; for a finite set of moves use "
-            "a TablePolicy"
-        )
+        raise UserError("a network needs a box of actions; for a set of moves use a TablePolicy")
     for name, value in (("width", width), ("depth", depth)):
         whole_number(value, name)
     box, grid, dtype = problem.actions, problem.grid, problem.initial.dtype

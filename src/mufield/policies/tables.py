@@ -175,8 +175,7 @@ def switched_at(grid: Grid, step: int, early: Profile, late: Profile, mass: Mass
 
     def switch(before: Array, after: Array) -> Array:
         # Not by slices, which would be compiled anew for every step.
-        early_rows = now.reshape(-1, *(1,) * (before.ndim - 1))
-        return jnp.where(early_rows, before, after)
+        return jnp.where(now.reshape(-1, *(1,) * (before.ndim - 1)), before, after)
 
     shapes = [jax.tree.map(jnp.shape, each.per_step) for each in (early, late)]
     alike = early.per_step is not None and eqx.tree_equal(*shapes)

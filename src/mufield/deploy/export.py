@@ -105,16 +105,9 @@ def describe(
         if "actions" in arrays:  # back in the box where rounding put them out of it
             bounds = (np.asarray(bound, dtype) for bound in (actions.lower, actions.upper))
             arrays["actions"] = np.clip(arrays["actions"], *bounds)
-    document = {
-        **document.pop("policy"),
-        **document,
-        "version": DeployedPolicy.version,
-        "mufield": version("mufield"),
-        "grid": grid_entries(problem.grid),
-        **_map(problem),
-        "actions": known,
-        "identity": dict(identity or {}),
-    }
+    about = {"version": DeployedPolicy.version, "mufield": version("mufield")}
+    document = {**document.pop("policy"), **document, **about, "grid": grid_entries(problem.grid)}
+    document |= {**_map(problem), "actions": known, "identity": dict(identity or {})}
     return DeployedPolicy(document, arrays)
 
 
@@ -131,20 +124,17 @@ def _map(problem: Problem) -> dict[str, Any]:
 
 
 def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
-    if not isinstance(policy, TablePolicy | NetworkPolicy):
-        kind = type(policy).__name__
-        raise UserError(f"readers know tables and networks, got a {kind}; make it a TablePolicy")
-    seen = policy.mu if isinstance(policy, NetworkPolicy) else Unseen()
-    if not isinstance(seen, Unseen | Pooled):
-        kind = type(seen).__name__
-        raise UserError(f"expected a network that sees mu as Unseen or Pooled, got {kind}")
     if isinstance(policy, TablePolicy):
         inside = np.asarray(problem.actions.contains(jnp.asarray(policy.actions)))
         if not inside.all():
-            raise UserError(
-                f"the policy's action {np.asarray(policy.actions)[~inside][0]} is outside "
-                f"{problem.actions.describe()}; clip it"
-            )
+            bad, known = np.asarray(policy.actions)[~inside][0], problem.actions.describe()
+            raise UserError(f"the policy's action {bad} is outside {known}; clip it")
+    elif not isinstance(policy, NetworkPolicy):
+        kind = type(policy).__name__
+        raise UserError(f"readers know tables and networks, got a {kind}; make it a TablePolicy")
+    elif not isinstance(policy.mu, Unseen | Pooled):
+        kind = type(policy.mu).__name__
+        raise UserError(f"expected a network that sees mu as Unseen or Pooled, got {kind}")
 
 
 class Inputs(NamedTuple):
@@ -168,9 +158,7 @@ def largest_difference(
     for step in sorted({0, profile.horizon - 1, *rng.integers(profile.horizon, size=6).tolist()}):
         inputs = random_inputs(problem, step, 200, rng)
         known = jax_law(profile, problem, inputs)
-        actions, weights = (
-            np.asarray(part, dtype=float) for part in (known.actions, known.weights)
-        )
+        actions, weights = np.asarray(known.actions, float), np.asarray(known.weights, float)
         found = policy.law(inputs.states, inputs.mass, step=step)
         off = np.abs(actions - found.actions).max(axis=-1) / max(1.0, float(np.abs(actions).max()))
         worst = max(worst, float(np.abs(weights - found.weights).max()))

@@ -140,9 +140,8 @@ class Map:
         numbers = _numbers(document[name] for name in ("longitude", "latitude", "turn"))
         self.origin, angle = np.array(numbers[:2]), math.radians(numbers[2])
         # From east and north to the map's axes; degrees of longitude are shorter.
-        self._turn = np.array(
-            [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
-        )
+        cos, sin = math.cos(angle), math.sin(angle)
+        self._turn = np.array([[cos, sin], [-sin, cos]])
         # Kilometres of a degree along a great circle.
         degree = math.pi / 180 * 6371.0088
         self._scale = degree * np.array([math.cos(math.radians(numbers[1])), 1.0])
@@ -159,9 +158,8 @@ class Map:
             wrong = ~(np.abs(values) <= most)
             if wrong.any():
                 row = int(np.argmax(wrong))
-                raise ValueError(
-                    f"{name}, row {row}: expected degrees from -{most} to {most}, got {values[row]}"
-                )
+                what = f"expected degrees from -{most} to {most}, got {values[row]}"
+                raise ValueError(f"{name}, row {row}: {what}")
         flat = (np.stack(where, axis=-1).astype(float) - self.origin) * self._scale
         return np.asarray(flat @ self._turn)
 
@@ -223,10 +221,8 @@ class DeployedPolicy:
             what = f"{type(error).__name__} {error}"  # raised by documents of other programs
         except (TypeError, ValueError) as error:
             what = str(error)
-        raise ValueError(
-            f"cannot load a policy from {os.fspath(path)}: {what}; copy it again, or write it anew "
-            "with `mufield export`"
-        )
+        remedy = "copy it again, or write it anew with `mufield export`"
+        raise ValueError(f"cannot load a policy from {os.fspath(path)}: {what}; {remedy}")
 
     def law(self, states: Any, mass: Any = None, *, step: Step = None) -> Law:
         """The distributions of the actions; all weight on one move if nothing is random.
@@ -407,17 +403,13 @@ class Table:
         names = ("action_rows", "weight_rows", "moves")
         self.action_rows, self.weight_rows, self.moves = _sizes(document[name] for name in names)
         if not {self.action_rows, self.weight_rows} <= {1, policy.space.n_cells}:
-            raise ValueError(
-                f"expected tables of {policy.space.n_cells} cells, got {self.action_rows} and "
-                f"{self.weight_rows}"
-            )
+            rows = f"{self.action_rows} and {self.weight_rows}"
+            raise ValueError(f"expected tables of {policy.space.n_cells} cells, got {rows}")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the arrays at one step."""
-        return {
-            "actions": (self.action_rows, self.moves, self.policy.action_dim),
-            "weights": (self.weight_rows, self.moves),
-        }
+        actions = (self.action_rows, self.moves, self.policy.action_dim)
+        return {"actions": actions, "weights": (self.weight_rows, self.moves)}
 
     def law(self, step: int, points: np.ndarray, cells: np.ndarray, mass: Any) -> Law:
         """The moves and weights of each agent's cell."""
@@ -439,28 +431,21 @@ class Network:
     def __init__(self, policy: DeployedPolicy, document: dict[str, Any]):
         self.policy, space = policy, policy.space
         self.widths = _sizes(document["widths"])
-        seen = document["mu"]["kind"]
-        if seen not in ("none", "pooled") or not self.widths:
-            raise ValueError(f"expected a network that sees mu in a known way, got {seen!r}")
-        self.sees_mass = seen != "none"
-        self.blocks = np.arange(0)
-        if self.sees_mass:
-            self.blocks = space.blocks(*_sizes([document["mu"]["cells"]]))
+        mu, box = document["mu"], document["actions"]
+        if mu["kind"] not in ("none", "pooled") or not self.widths:
+            raise ValueError(f"expected a network that sees mu in a known way, got {mu['kind']!r}")
+        self.sees_mass = mu["kind"] != "none"
+        self.blocks = space.blocks(*_sizes([mu["cells"]])) if self.sees_mass else np.arange(0)
         self.features = len(set(self.blocks.tolist()))
-        box = document["actions"]
-        self.lower, self.upper = (
-            np.asarray(_numbers(box[side]), dtype=policy.dtype) for side in ("lower", "upper")
-        )
+        self.lower = np.asarray(_numbers(box["lower"]), dtype=policy.dtype)
+        self.upper = np.asarray(_numbers(box["upper"]), dtype=policy.dtype)
         self.moves = 1
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the arrays at one step."""
         first, space = self.widths[0], self.policy.space
-        shapes: dict[str, tuple[int, ...]] = {
-            "from_state": (first, space.dim + sum(space.periodic)),
-            "from_mu": (first, self.features),
-            "bias": (first,),
-        }
+        shapes: dict[str, tuple[int, ...]] = {"from_mu": (first, self.features), "bias": (first,)}
+        shapes["from_state"] = (first, space.dim + sum(space.periodic))
         outputs = (*self.widths[1:], self.policy.action_dim)
         for layer, (into, out) in enumerate(zip(self.widths, outputs, strict=True)):
             shapes |= {f"hidden.{layer}.0": (out, into), f"hidden.{layer}.1": (out,)}

@@ -16,10 +16,7 @@ MOST_BYTES = 1 << 30
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file atomically: after a crash there is the old file or the new one.
-
-    A symbolic link of that name is replaced, and what it points to is left alone.
-    """
+    """Writes a file: a crash leaves the old or the new one. A link is replaced, not followed."""
     # In the same directory, because renaming is atomic only within one file system.
     temporary = path.parent / secrets.token_hex(8).join(_TEMPORARY)
     try:
@@ -36,22 +33,17 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory, and those above it that are missing, so that a power failure spares them.
-
-    Its name is synced even if it is there: a process may have been killed before it did so.
-    """
+    """Makes a directory and those missing above it, so that a power failure spares them."""
     if disk.kind(path) != "directory":
         if disk.kind(path.parent) != "directory":
             make_directory(path.parent)
         disk.make_directory(path)
+    # Even if it was there: a process may have been killed before it did so.
     disk.sync_directory(path.parent)
 
 
 def open_new(path: Path) -> int:
-    """Opens a new file for writing and returns its handle; what had its name is removed.
-
-    So a symbolic link is never followed.
-    """
+    """Opens a new file and returns its handle; what had its name is removed, links not followed."""
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
@@ -65,8 +57,7 @@ def check_own(directory: Path, *parts: str) -> None:
     for place, inner, _ in os.walk(directory):
         if parts and Path(place) == directory:
             inner[:] = [name for name in inner if name in parts]
-        for name in inner:
-            path = Path(place, name)
+        for path in (Path(place, name) for name in inner):
             if path.is_symlink():
                 what = f"{path} is a symbolic link; put the directory itself in its place"
                 raise UserError(f"cannot write to {directory}: {what}")
@@ -96,11 +87,7 @@ class DirectoryInUse(UserError):
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Keeps other processes out of a directory by a lock on the file ``lock`` in it.
 
-    Nothing else is written to, even if somebody put a link in the lock's place.
-
-    Args:
-        directory: The directory, which must exist.
-        patience: Seconds to wait for another process that has the lock.
+    Waits up to ``patience`` seconds for it. Nothing is written to what a link in its place names.
     """
     path = directory / "lock"
     if path.is_symlink() or (path.exists() and not (path.is_file() and path.stat().st_nlink == 1)):
@@ -109,17 +96,13 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
         try:
             held.enter_context(disk.lock(path, patience))
         except TimeoutError as error:
-            raise DirectoryInUse(
-                f"{directory} is in use by {error}; wait until it ends, or stop it"
-            ) from error
+            what = f"{directory} is in use by {error}; wait until it ends, or stop it"
+            raise DirectoryInUse(what) from error
         yield
 
 
 def check_file(path: Path, most: int = MOST_BYTES) -> None:
-    """Raises UserError unless this is an ordinary file of at most so many bytes.
-
-    Reading a pipe would never end.
-    """
+    """Raises UserError unless this is a file (a pipe might never end) of at most so many bytes."""
     kind = disk.kind(path)
     if kind != "file":
         missing = "it is a directory or device, not a file" if kind else "it is missing"

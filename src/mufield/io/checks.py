@@ -18,6 +18,8 @@ from .contact import CONTACT
 from .observed import ObservedMoves
 from .tables import Table
 
+Seen = Bool[np.ndarray, "agents steps"]
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -43,12 +45,8 @@ class Asked:
 
 def check_answer(table: Table, asked: Asked) -> None:
     """Raises if the file is of another run, episode or policy."""
-    rows = len(table)
-    wanted = {
-        "run": [asked.run] * rows,
-        "episode": [str(asked.episode)] * rows,
-        "policy": [asked.policy_at(step) for step in table.integers("step").tolist()],
-    }
+    rows, policies = len(table), [asked.policy_at(step) for step in table.integers("step").tolist()]
+    wanted = {"run": [asked.run] * rows, "episode": [str(asked.episode)] * rows, "policy": policies}
     remedy = "it belongs to another run or episode; tell that of the policy that was asked last"
     for column in wanted.keys() & table.columns.keys():
         other = np.not_equal(wanted[column], table.labels(column))
@@ -56,10 +54,7 @@ def check_answer(table: Table, asked: Asked) -> None:
 
 
 def places_of(moves: ObservedMoves) -> Int[np.ndarray, "rows"]:
-    """For each row the number ``agent * horizon + step``.
-
-    Agents may lack steps, but none may have one twice.
-    """
+    """For each row ``agent * horizon + step``; agents may lack steps, but have none twice."""
     table, horizon = moves.table, moves.problem.horizon
     steps = table.integers("step")
     table.refuse(steps < 0, "step", f"0 to {horizon - 1}", "count steps from 0")
@@ -68,17 +63,11 @@ def places_of(moves: ObservedMoves) -> Int[np.ndarray, "rows"]:
     if distinct[-1] >= horizon or shorter:
         raise UserError(
             f"{table.path}: expected the steps 0 to {horizon - 1}, as the horizon is {horizon}, "
-            f"got {distinct[0]} to {distinct[-1]}; tell episodes of this problem only, and others "
-            "as data with --log"
+            f"got {distinct[0]} to {distinct[-1]}; tell other episodes as data with --log"
         )
     place = moves.agent * horizon + steps
-    counts = np.bincount(place, minlength=len(moves.who) * horizon)
-    if (counts > 1).any():
-        row = int(np.flatnonzero(place == np.argmax(counts > 1))[1])
-        raise UserError(
-            f"{table.where(row, 'step')}: agent {moves.who[moves.agent[row]]} has step "
-            f"{steps[row]} more than once; leave one out"
-        )
+    who, agent = moves.who, moves.agent
+    table.once(place, "step", lambda row: f"agent {who[agent[row]]} has step {steps[row]}")
     return np.asarray(place)
 
 
@@ -100,9 +89,7 @@ def shocks_of(moves: ObservedMoves) -> Int[np.ndarray, "steps"] | None:
     return found
 
 
-def check_present(
-    table: Table, present: Bool[np.ndarray, "agents steps"], *, every_step: bool
-) -> None:
+def check_present(table: Table, present: Seen, *, every_step: bool) -> None:
     """Raises if hardly any moves were seen, or with ``every_step`` if nobody was at some step."""
     remedy = "tell the rows as data, which are no episode, with --log"
     # With a smaller share of an episode's rows nobody can say what it was worth.
@@ -130,8 +117,7 @@ def check_continuity(
 ) -> None:
     """Raises unless every step of an agent starts where the one before it ended.
 
-    Axes of ``states`` and ``ends``: (agents, steps, dim); ``rows`` are the table's, -1 where there
-    is none.
+    Axes of ``states`` and ``ends``: (agents, steps, dim); ``rows`` are the table's, -1 for none.
     """
     gap = grid.displacement(ends[:, :-1], states[:, 1:])
     both = (rows[:, :-1] >= 0) & (rows[:, 1:] >= 0)
@@ -146,18 +132,16 @@ def check_continuity(
 
 
 def notes_on_start(
-    planned: Float[np.ndarray, "cells"] | None,
-    observed: Float[np.ndarray, "cells"],
-    agents: int | None,
+    planned: Float[np.ndarray, "cells"] | None, seen: Float[np.ndarray, "cells"], agents: int | None
 ) -> list[str]:
     """Notes on a population that starts elsewhere than planned; ``agents`` is None if all count."""
     if planned is None or not np.isfinite(planned).all():  # nothing was planned
         return []
     remedy = "plan from where agents are with `mufield ask --start`"
-    nowhere = float(observed[planned <= 0].sum())
+    nowhere = float(seen[planned <= 0].sum())
     if nowhere > 0:
         return [f"{nowhere:.1%} of the population started where the plan expected nobody; {remedy}"]
-    apart = share_beyond_chance(planned, observed, agents)
+    apart = share_beyond_chance(planned, seen, agents)
     if apart is None:
         return []
     return [f"{apart:.0%} of the population started elsewhere than the plan expected; {remedy}"]

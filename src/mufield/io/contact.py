@@ -46,9 +46,8 @@ def unmoved_at_walls(grid: Grid, start: Points, end: Points) -> Axes:
 
     Nobody can tell whether they were stopped, so their moves on these axes are not learned from.
     """
-    last = _cells(grid, end)
-    stayed = np.asarray(_cells(grid, start) == last)
-    return _beside_wall(grid, start, end, stayed, last - 1, last + 1)
+    first, last = _cells(grid, start), _cells(grid, end)
+    return _beside_wall(grid, start, end, np.equal(first, last), last - 1, last + 1)
 
 
 def _beside_wall(

@@ -50,10 +50,7 @@ def names(directory: Path) -> list[str]:
 
 def files(directory: Path) -> list[Path]:
     """All files in a directory and below; links to directories are not followed."""
-    found = []
-    for place, _, inner in os.walk(directory):
-        found += [Path(place, name) for name in inner]
-    return sorted(found)
+    return sorted(Path(place, name) for place, _, inner in os.walk(directory) for name in inner)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -26,7 +26,7 @@ from ..policies.by_shock import profile_on_path
 from ..problem import Problem
 from ..space.measure import histogram, mean_field_at
 from . import checks
-from .checks import Asked
+from .checks import Asked, Seen
 from .observed import ObservedMoves, read_mass
 from .rows import check_actions, check_moves, stopped_axes
 
@@ -89,16 +89,14 @@ def read_episode(
     riding = _under_way(problem, present, by_agent(moves.carried, False))
     known &= ~riding
     free = known.sum(axis=0) / np.maximum((known | riding).sum(axis=0), 1)
-    by_step = zip(places.swapaxes(0, 1), known.T, strict=True)
-    # Nobody may have been seen at some step, if a file says where the population was.
-    empty = jnp.zeros(grid.n_cells)
-    moments = [histogram(grid, at[seen]) if seen.any() else empty for at, seen in by_step]
-    mass = (jnp.stack(moments) * free[:, None]).astype(dtype)
-    if mass_path is not None:
+    if mass_path is None:
+        by_step = zip(places.swapaxes(0, 1), known.T, strict=True)
+        moments = jnp.stack([histogram(grid, at[seen]) for at, seen in by_step])
+        mass = (moments * free[:, None]).astype(dtype)
+        notes += checks.notes_on_sample(np.asarray(mass, dtype=float), known.sum(axis=0))
+    else:
         mass = jnp.asarray(read_mass(mass_path, problem, notes), dtype=dtype)
     count = int(known[:, 0].sum()) if mass_path is None else None
-    if mass_path is None:
-        notes += checks.notes_on_sample(np.asarray(mass, dtype=float), known.sum(axis=0))
     notes += checks.notes_on_start(asked.start, np.asarray(mass[0], dtype=float), count)
     if problem.hides_reward and paid is not None:
         rewards = jnp.asarray(_mean(paid, present), dtype=dtype)
@@ -132,9 +130,7 @@ def read_episode(
 
 
 def _under_way(
-    problem: Problem,
-    present: Bool[np.ndarray, "agents steps"],
-    carried: Bool[np.ndarray, "agents steps"],
+    problem: Problem, present: Seen, carried: Seen
 ) -> Bool[np.ndarray, "agents steps_and_end"]:
     """Which agents lack rows because a trip that began before has not ended."""
     stages = 0 if problem.trips is None else problem.trips.stages
@@ -144,9 +140,7 @@ def _under_way(
     return np.pad(begun & ~present & (steps - last <= stages), ((0, 0), (0, 1)))
 
 
-def _mean(
-    values: Float[np.ndarray, "agents steps"], counted: Bool[np.ndarray, "agents steps"]
-) -> Float[np.ndarray, "steps"]:
+def _mean(values: Float[np.ndarray, "agents steps"], counted: Seen) -> Float[np.ndarray, "steps"]:
     """The mean over the agents that count at each step, at least one."""
     return np.asarray(np.where(counted, values, 0.0).sum(axis=0) / counted.sum(axis=0))
 

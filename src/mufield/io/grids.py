@@ -12,22 +12,18 @@ from ..space.nodes import Nodes
 
 
 def grid_entries(grid: Grid) -> dict[str, Any]:
-    """A grid as JSON can hold it; the wall mask is packed into bits, in hexadecimal.
-
-    Of nodes also their names and successors.
-    """
-    more: dict[str, Any] = {}
-    if isinstance(grid, Nodes):
-        listed = None if grid.successors is None else grid.successors.tolist()
-        more = {"names": list(grid.names), "successors": listed}
-    return {
+    """A grid as JSON can hold it: walls as bits in hexadecimal; nodes with names and successors."""
+    about: dict[str, Any] = {
         "lower": list(grid.lower),
         "upper": list(grid.upper),
         "shape": list(grid.shape),
         "periodic": list(grid.periodic),
         "walls": np.packbits(grid.walls).tobytes().hex(),
-        **more,
     }
+    if isinstance(grid, Nodes):
+        listed = None if grid.successors is None else grid.successors.tolist()
+        about |= {"names": list(grid.names), "successors": listed}
+    return about
 
 
 def read_grid(about: Mapping[str, Any]) -> Grid:

@@ -74,8 +74,8 @@ def read_log(
     times = _times(table, [*groups, clocks[0]])
     # By time, then by agent, so that the order of the rows does not matter.
     order = np.lexsort((agent, times.moment))
-    _check_once(table, times, agent, order)
-
+    who, seen, last = moves.who, times.moment * len(moves.who) + agent, times.columns[-1]
+    table.once(seen, last, lambda row: f"agent {who[agent[row]]} has {_words(table, times, row)}")
     places = moves.positions("state")
     tracked = np.isin(agent, moves.chosen(agents))
     if moves.gives_next:
@@ -120,24 +120,8 @@ def _times(table: Table, columns: list[str]) -> _Times:
     return _Times(columns, group, rank, time, moment.reshape(-1), first)
 
 
-def _check_once(table: Table, times: _Times, agent: np.ndarray, order: Rows) -> None:
-    """Raises if an agent has two rows at the same time."""
-    same = (np.diff(times.moment[order]) == 0) & (np.diff(agent[order]) == 0)
-    if same.any():
-        first = int(np.argmax(same))
-        row = int(max(order[first], order[first + 1]))
-        raise UserError(
-            f"{table.where(row, times.columns[-1])}: agent {table.labels('agent')[row]} has "
-            f"{_words(table, times, row)} more than once; leave one out"
-        )
-
-
 def _pairs(
-    table: Table,
-    times: _Times,
-    agent: np.ndarray,
-    tracked: Bool[np.ndarray, "rows"],
-    notes: list[str],
+    table: Table, times: _Times, agent: Rows, tracked: Bool[np.ndarray, "rows"], notes: list[str]
 ) -> tuple[Rows, Rows]:
     """Rows at which moves begin and those at which they end, by time and then by agent."""
     order = np.lexsort((times.moment, agent))
@@ -151,9 +135,7 @@ def _pairs(
         sizes, counts = np.unique(np.array([f"{each:.6g}" for each in apart]), return_counts=True)
         step = float(sizes[np.argmax(counts)])
         notes.append(f"a step is {step:g} of the column time, the most common distance of rows")
-    # Distances of times that differ by this share are equal.
-    uneven = 0.01
-    near = np.abs(apart - step) <= uneven * step
+    near = np.abs(apart - step) <= 0.01 * step  # what is off by one per cent is still a step
     if not near.any():
         raise UserError(
             f"{table.path}: no agent has two rows one step apart, so there is no move to learn "

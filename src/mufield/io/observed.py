@@ -29,8 +29,7 @@ class ObservedMoves:
     """A table of agents' moves whose columns fit a problem.
 
     Attributes:
-        table: The table.
-        problem: The problem.
+        gives_next: Whether rows say where moves ended.
         notes: What was left out, in words.
         who: Names of the agents, sorted.
         agent: For each row, the number of its agent in `who`.
@@ -45,8 +44,9 @@ class ObservedMoves:
         self.problem = problem
         self.table, self.notes = _with_positions(read_table(path), problem)
         columns = self.table.columns
-        ends = episode or any(column in columns for column in self._names("next"))
-        named = [*self._names("state"), *self._names("action"), *(self._names("next") * ends)]
+        self.gives_next = episode or any(column in columns for column in self._names("next"))
+        ends = self._names("next") if self.gives_next else []
+        named = [*self._names("state"), *self._names("action"), *ends]
         self.table.require(["agent", *(["step"] if episode else []), *named])
         for name in ("state", "next", "action"):
             size = len(self._names(name))
@@ -63,11 +63,6 @@ class ObservedMoves:
         number = {name: i for i, name in enumerate(self.who)}
         self.agent: Rows = np.array([number[name] for name in labels])
         self.carried = self._trips()
-
-    @property
-    def gives_next(self) -> bool:
-        """Whether rows say where moves ended."""
-        return "next_0" in self.table.columns
 
     def actions(self, rows: Rows | None = None) -> np.ndarray:
         """What agents did: all rows, or some."""
@@ -163,9 +158,8 @@ def _located(
             f"none; give {name}_0, ..., or build the problem with space=CityMap(...)"
         )
     if f"{name}_0" in table.columns:
-        raise UserError(
-            f"{table.path}: both {pair[0]} and {name}_0 say where agents were; leave one out"
-        )
+        what = f"both {pair[0]} and {name}_0 say where agents were; leave one out"
+        raise UserError(f"{table.path}: {what}")
     table.require(pair)
     points = np.stack([table.numbers(column) for column in pair], axis=-1)
     for axis, most in enumerate((180.0, 89.0)):
@@ -219,8 +213,7 @@ def distributions(
     table: Table, problem: Problem, moment: Int[np.ndarray, "rows"], names: Sequence[str]
 ) -> Float[np.ndarray, "moments cells"]:
     """The distributions of a file of masses; ``names`` are those of all moments, for errors."""
-    grid = problem.grid
-    columns = cell_columns(grid)
+    grid, columns = problem.grid, cell_columns(problem.grid)
     cells = np.stack([table.integers(column) for column in columns], axis=-1)
     mass = table.numbers("mass")
     for axis, (column, size) in enumerate(zip(columns, grid.shape, strict=True)):
@@ -230,19 +223,13 @@ def distributions(
     odd = (mass < 0) | ((index < 0) & (mass != 0))
     cell = tuple(cells[int(np.argmax(odd))].tolist())
     table.refuse(odd, "mass", f"0 or more, and none in walls, for the cell {cell}")
-    free = np.flatnonzero(index >= 0)
-    place = moment[free] * grid.n_cells + index[free]
-    twice = np.bincount(place) > 1
-    if twice.any():
-        row = int(free[np.flatnonzero(place == np.argmax(twice))[1]])
-        raise UserError(
-            f"{table.where(row, 'mass')}: the cell {tuple(cells[row].tolist())} has "
-            f"{names[moment[row]]} more than once; leave one out"
-        )
+    place = np.where(index < 0, -1, moment * grid.n_cells + index)
+    table.once(
+        place, "mass", lambda i: f"the cell {tuple(cells[i].tolist())} has {names[moment[i]]}"
+    )
     flow = np.zeros((len(names), grid.n_cells))
-    flow.flat[place] = mass[free]
-    total = flow.sum(axis=1)
-    away = _some_under_way(problem)
+    flow.flat[place[index >= 0]] = mass[index >= 0]
+    total, away = flow.sum(axis=1), _some_under_way(problem)
     off = np.abs(total - 1) > MASS_TOLERANCE
     if away:
         off &= (total > 1) | (total <= 0)

@@ -55,9 +55,7 @@ def save_policy(
         back = _build(_as_json(document), arrays, {n: jnp.asarray(a) for n, a in arrays.items()})
         wanted: Any = jax.tree.structure(policy)
         if jax.tree.structure(back) != wanted:
-            raise UserError(
-                "its parts do not fit each other; build it with mufield's own functions"
-            )
+            raise UserError("its parts do not fit each other; build it with functions of mufield")
         _as_json(about)
         if not Path(path).parent.is_dir():
             raise UserError(f"there is no directory {Path(path).parent}; make it first")
@@ -86,8 +84,7 @@ def load_policy(
 
 def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The ``info`` that was saved with a policy."""
-    info: dict[str, Any] = _read(path).document["info"]
-    return info
+    return dict(_read(path).document["info"])
 
 
 def read_precision(path: str | os.PathLike[str]) -> str:
@@ -192,12 +189,10 @@ def _build(
         found = arrays["weights" if seen is None else "policy.weights"]
         distribution(found, "weights", "normalise the weights of each cell")
     for name, found in plain(profile)[0].items():  # as text, in which true is not 1
-        texts = [json.dumps(each, sort_keys=True) for each in (found, document[name])]
-        if texts[0] != texts[1]:
-            raise UserError(
-                f"its {name} is not what it describes: expected {reprlib.repr(texts[0])}, got "
-                f"{reprlib.repr(texts[1])}"
-            )
+        want, got = (json.dumps(each, sort_keys=True) for each in (found, document[name]))
+        if want != got:
+            what = f"expected {reprlib.repr(want)}, got {reprlib.repr(got)}"
+            raise UserError(f"its {name} is not what it describes: {what}")
     return profile
 
 
@@ -253,9 +248,8 @@ def _own(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> AbstractPolicy:
 
     values = {name: hashable(value) for name, value in about["settings"].items()} | dict(arrays)
     if values.keys() != {field.name for field in dataclasses.fields(kind)}:
-        raise UserError(
-            f"expected the fields of {kind.__name__}, got {reprlib.repr(sorted(values))}"
-        )
+        got = reprlib.repr(sorted(values))
+        raise UserError(f"expected the fields of {kind.__name__}, got {got}")
     policy = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(policy, name, value)
@@ -267,9 +261,7 @@ def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
         with np.errstate(over="ignore"):
             array = array.astype(dtype)
         if not np.isfinite(array).all():
-            raise UserError(
-                f"{name}: expected numbers in the range of {dtype}, got larger; leave out dtype"
-            )
+            raise UserError(f"{name}: expected the range of {dtype}, got larger; leave out dtype")
     if array.dtype == np.float64 and jnp.result_type(float) != np.float64:
         raise UserError(
             f"{name}: float64 numbers would lose precision, because JAX is set to 32 bits; call "
@@ -282,8 +274,7 @@ def _convert(name: str, array: np.ndarray, dtype: str | None) -> jax.Array:
 def _as_json(document: Any) -> Any:
     """What a document will be once it is written and read again."""
     try:
-        text = json.dumps(document, allow_nan=False, ensure_ascii=False)
-        return json.loads(text.encode())
+        return json.loads(json.dumps(document, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             "info and static fields must hold only what JSON can: text, finite numbers, true, "

@@ -1,7 +1,4 @@
-"""Transitions from loose rows of a log, and checks of observed moves.
-
-Errors name the row, the column and the remedy.
-"""
+"""Transitions from loose rows of a log, and checks of observed moves."""
 
 import reprlib
 from collections.abc import Callable
@@ -111,25 +108,20 @@ def checked_positions(where: Where, grid: Grid, points: Points, columns: list[st
     if not lost.any():
         return settled
     row = int(np.argmax(lost))
-    if isinstance(grid, Nodes):
-        raise UserError(
-            f"{where(row, columns[0])}: expected the number of a node, from 0 to "
-            f"{grid.n_cells - 1}, got {points[row, 0]:g}; {reprlib.repr(list(grid.names))} are "
-            "their names in this order"
-        )
     low, high, point = np.asarray(grid.lower), np.asarray(grid.upper), points[row]
     outside = (point < low) | (point > high)
-    if outside.any():
-        axis = int(np.argmax(outside))
-        raise UserError(
-            f"{where(row, columns[axis])}: expected a position between {low[axis]} and "
-            f"{high[axis]}, got {point[axis]}; check the units and the origin"
-            + (", and wrap positions on this periodic axis" if grid.periodic[axis] else "")
-        )
-    raise UserError(
-        f"{where(row, columns[0])}: the position {tuple(map(float, point))} is inside a "
-        "wall; check the units, the origin and the order of the axes"
-    )
+    axis = int(np.argmax(outside))  # the first, if it is in a wall
+    if isinstance(grid, Nodes):
+        what = f"expected the number of a node, from 0 to {grid.n_cells - 1}, got {point[0]:g}; "
+        what += f"{reprlib.repr(list(grid.names))} are their names in this order"
+    elif outside.any():
+        what = f"expected a position between {low[axis]} and {high[axis]}, got {point[axis]}; "
+        wrap = ", and wrap positions on this periodic axis" if grid.periodic[axis] else ""
+        what += f"check the units and the origin{wrap}"
+    else:
+        what = f"the position {tuple(map(float, point))} is inside a wall; check the units, the "
+        what += "origin and the order of the axes"
+    raise UserError(f"{where(row, columns[axis])}: {what}")
 
 
 def check_actions(where: Where, problem: Problem, actions: np.ndarray) -> None:
@@ -147,12 +139,10 @@ def check_actions(where: Where, problem: Problem, actions: np.ndarray) -> None:
 def check_moves(where: Where, problem: Problem, start: Points, end: Points) -> None:
     """Raises if an agent jumped: a sign of wrong units or of steps that are missing."""
     grid = problem.grid
-    reach = np.asarray(problem.max_move) + CONTACT * np.asarray(grid.cell_size)
-    if isinstance(problem.noise, GaussianNoise):
-        farthest_noise = 8.0  # standard deviations that a single step may show
-        reach = reach + farthest_noise * np.asarray(problem.noise.std)
-    else:
-        reach = reach + np.asarray(grid.cell_size)
+    size, noise = np.asarray(grid.cell_size), problem.noise
+    # No more than 8 standard deviations of noise are seen in a single step.
+    farthest = 8.0 * np.asarray(noise.std) if isinstance(noise, GaussianNoise) else size
+    reach = np.asarray(problem.max_move) + CONTACT * size + farthest
     moved = np.abs(grid.displacement(start, end))
     far = moved > reach
     if far.any():
@@ -214,9 +204,8 @@ def _matrix(name: str, values: Any, width: int, count: int | None = None) -> Poi
     """Finite numbers, one line for each row; raises and names the row otherwise."""
     array = numbers(values, name).astype(float)
     if array.ndim != 2 or array.shape[1] != width or count not in (None, len(array)):
-        raise UserError(
-            f"{name} must have the shape ({count or 'rows'}, {width}), got {array.shape}"
-        )
+        shape = f"({count or 'rows'}, {width})"
+        raise UserError(f"{name} must have the shape {shape}, got {array.shape}")
     bad, remedy = ~np.isfinite(array), "leave it out or repair it"
     fail_where(bad, lambda i: f"row {i[0]} of {name} holds NaN or infinity", remedy, _no_place)
     return array

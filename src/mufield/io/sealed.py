@@ -75,10 +75,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of `write_lines`, none if it is missing; damaged lines are left out.
-
-    So are lines with NaN or infinity, which are no JSON and which `write_lines` never writes.
-    """
+    """The rows of `write_lines`, none if there is no file; lines that are no JSON are left out."""
     rows: list[dict[str, Any]] = []
     if disk.kind(path) != "file":
         return rows
@@ -110,9 +107,8 @@ def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind
     entry = {"kind": kind, "document": text, "sha256": digest(kind + "\n" + text, plain)}
     size = sum(array.nbytes for array in plain.values())
     if size > MOST_BYTES:
-        raise UserError(
-            f"expected a {kind} of at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller"
-        )
+        most = f"{MOST_BYTES:,} bytes"
+        raise UserError(f"expected a {kind} of at most {most}, got {size:,}; make it smaller")
     data = to_safetensors(plain, metadata={"mufield": json.dumps(entry)})
     # The order of safetensors' header differs from process to process, so it is sorted here.
     size = int.from_bytes(data[:8], "little")
@@ -122,11 +118,7 @@ def sealed_bytes(document: Mapping[str, Any], arrays: Mapping[str, Any], *, kind
 
 
 def read_sealed(path: Path, kind: str) -> Sealed:
-    """Reads a sealed file, which may come from strangers: no code in it is run.
-
-    Raises:
-        UserError: If the file is missing, damaged or of another kind; the message names it.
-    """
+    """Reads a sealed file, even a stranger's: no code in it is run. UserError if it is damaged."""
     check_file(path, MOST_BYTES)
     data = disk.read_bytes(path)
     try:
@@ -166,16 +158,13 @@ def is_a(value: Any, kind: type) -> bool:
         return isinstance(value, kind)
     if isinstance(value, float):
         return kind is float
-    # The largest whole number that is read where a number is expected.
-    most = 2**63 - 1
-    return isinstance(value, int) and not isinstance(value, bool) and -most <= value <= most
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of a text and of arrays with their names, shapes and number formats."""
     total = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        array = arrays[name]
+    for name, array in sorted(arrays.items()):
         total.update(f"\n{name} {array.dtype.name} {list(array.shape)}\n".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()

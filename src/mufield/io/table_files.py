@@ -1,7 +1,4 @@
-"""Tables from CSV and Parquet files.
-
-CSV may be separated by commas, semicolons or tabs, by which of them the first line has most.
-"""
+"""Tables from Parquet and CSV; of commas, semicolons and tabs, what line 1 has most separates."""
 
 import csv
 import gzip
@@ -50,8 +47,6 @@ def _lines(path: Path, file: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _read_csv(path: Path) -> Table:
-    names: list[str] = []
-    columns: list[list[str]] = []
     try:
         # Spreadsheets begin files with a byte order mark.
         with _opened(path) as file:
@@ -63,7 +58,8 @@ def _read_csv(path: Path) -> Table:
             if not any(names):
                 raise UserError(f"{path}: expected the columns' names, got an empty file or line")
             _check_names(path, names)
-            columns, empty = [[] for _ in names], 0
+            columns: list[list[str]] = [[] for _ in names]
+            empty = 0
             for row in reader:
                 if not any(cell.strip() for cell in row) and empty < 1000:
                     empty += 1  # allowed at the end only, and not by the million

@@ -2,7 +2,7 @@
 
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,6 +75,14 @@ class Table:
             row = int(np.argmax(bad))
             where, found = self.where(row, column), reprlib.repr(self.columns[column][row])
             raise UserError(f"{where}: expected {expected}, got {found}; {remedy}")
+
+    def once(self, place: Rows, column: str, what: Callable[[int], str]) -> None:
+        """Raises if two rows have the same place, of 0 or more; ``what`` puts a row into words."""
+        order = np.argsort(place, kind="stable")
+        again = order[1:][(np.diff(place[order]) == 0) & (place[order[1:]] >= 0)]
+        if len(again):
+            where = self.where(int(again[0]), column)
+            raise UserError(f"{where}: {what(int(again[0]))} more than once; leave one out")
 
     def numbers(self, column: str, rows: Rows | None = None) -> np.ndarray:
         """A column, or some of its rows: finite numbers that single precision can hold."""

@@ -107,10 +107,8 @@ def _laws_at(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Mas
 @eqx.filter_jit
 def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
     """Draws a block of agents from the initial distribution."""
-    problem = rules.problem
-    key = jax.random.fold_in(key, number)
-    begins = problem.start
-    mass = jnp.sum(begins, axis=0)
+    problem, begins = rules.problem, rules.problem.start
+    key, mass = jax.random.fold_in(key, number), jnp.sum(begins, axis=0)
     placed = place_agents(problem.grid, mass, key, size, centred=rules.centred)
     first = jnp.asarray(0 if problem.first is None else problem.first, dtype=jnp.int32)
     until = jnp.full(size, first)

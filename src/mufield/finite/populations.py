@@ -79,8 +79,7 @@ def with_chance(
     key = state.key_for(Use.DRAW)
     problem = state.as_known(problem)
     flow = learner.flow.of_problem(problem)
-    forecast = Forecast(flow, state.model, state.reward_model, key[None])
-    flow, motion = forecast.imagine(Greedy(), key)
+    flow, motion = Forecast(flow, state.model, state.reward_model, key[None]).imagine(Greedy(), key)
     hidden = flow.problem.reward if problem.hides_reward else None
     system = FiniteSystem(problem, motion, agents=size, reward=hidden)
     values = np.asarray(system.evaluate(plan.profile, key, episodes=episodes).values, dtype=float)

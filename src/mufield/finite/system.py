@@ -26,12 +26,7 @@ from ..policies.base import Profile, checked_profile
 from ..policies.by_shock import profile_on_path
 from ..problem import Motion, Problem, Reward
 from ..shocks import Path, Shocks
-from ..systems import (
-    AbstractSimulation,
-    SimulatedSystem,
-    draw_path,
-    true_problem,
-)
+from ..systems import AbstractSimulation, SimulatedSystem, draw_path, true_problem
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
@@ -131,11 +126,8 @@ class FiniteSystem(AbstractSimulation):
         with _pool() as pool:
             course = _play(self, profile, key, agents, pool, scouts=scouts)
         waiting = self.problem.first_step
-
-        def stacked(steps: tuple[Array, ...]) -> Array:
-            return jnp.stack([steps[0]] * waiting + list(steps), axis=1)
-
-        arrays = Moves(*(stacked(steps) for steps in zip(*course.tracked, strict=True)))._asdict()
+        tracked = zip(*(course.tracked[:1] * waiting + course.tracked), strict=True)
+        arrays = Moves(*(jnp.stack(steps, axis=1) for steps in tracked))._asdict()
         if waiting:
             arrays["present"] &= self.problem.begun
         elif len(self.problem.start) == 1:
@@ -159,11 +151,9 @@ class FiniteSystem(AbstractSimulation):
         with _pool() as pool:
             courses = [self._course(policy, each, pool, replan) for each in keys]
         mass, problem = jnp.stack([course.mass for course in courses]), self.problem
-        return Evaluation(
-            rewards=jnp.stack([course.rewards for course in courses]),
-            mass=mass,
-            margin=None if problem.constraints is None else _least_margins(problem, mass),
-        )
+        rewards = jnp.stack([course.rewards for course in courses])
+        margin = None if problem.constraints is None else _least_margins(problem, mass)
+        return Evaluation(rewards, mass, margin)
 
     def on_path(self, path: Path) -> "FiniteSystem":
         """See `AbstractSimulation`."""
@@ -215,6 +205,7 @@ def _play(
 ) -> _Course:
     """One episode with the first ``tracked`` agents watched; threads move blocks of agents."""
     problem, dtype = system._true_problem, system.problem.initial.dtype
+    trips = problem.trips
     rules = Rules(problem, system._motion, system.centred)
     start_key, step_key = jax.random.split(key)
     # Blocks of at most two sizes, because each size is compiled.
@@ -240,9 +231,7 @@ def _play(
         if replan is not None:
             told = now if len(everybody) == 1 else everybody
             profile = checked_profile(replan(step, told, profile), system.problem)
-        if problem.trips is not None and (
-            why := problem.trips.wrong_chance(problem.grid, now, step)
-        ):
+        if trips is not None and (why := trips.wrong_chance(problem.grid, now, step)):
             raise UserError(why)
         profiles = [profile] if scouts is None else [scouts, profile]
         *first, shared = (

@@ -24,10 +24,9 @@ class Sweep(eqx.Module):
     Attributes:
         rollout: The flow, its rewards and J; up to the bank's error if it interpolates.
         action_values: Derivative of J by the joint mass of each step, cell and move.
-        gap: How much J would gain, to first order, from the best response to this flow. If the
-            reward is concave in mu, no randomised policy over the moves earns more than J + gap.
-            Infinite if the motion depends on mu: then there is no such bound. With constraints:
-            gain of the Lagrangian instead of J.
+        gap: How much J, or with constraints the Lagrangian, would gain to first order by the best
+            response to this flow. If the reward is concave in mu, no randomised policy over the
+            moves earns more than J + gap. Infinite if the motion depends on mu: no such bound.
         penalty: What constraints add to the figures, if the problem has them.
         slopes: Derivative of J by the moves themselves, if each step has its own.
     """
@@ -80,8 +79,7 @@ class Derivatives(NamedTuple):
         by_actions: By the actions of the choices, if `Choices` has them.
         gap: How much the best response to the linearised reward would gain.
         best: As ``by_joint``, if from the next step on agents respond best.
-        by_mu: By mu_0, ..., mu_H as what motion and reward see: what one more agent in a cell does
-            to all others.
+        by_mu: By mu_0, ..., mu_H as what motion and reward see: what an agent does to all others.
     """
 
     by_joint: Float[Array, "steps cells choices"]
@@ -110,9 +108,8 @@ def backward(
         choices: Returns what agents can choose from, given a step's input, distribution, number.
         bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
         slopes: Derivative by mu_0, ..., mu_H of what is added to J, such as a penalty.
-        own: Whether to leave out what an agent does to others: instead of derivatives of J, the
-            values of one agent of a population that it cannot change. The gap is then what it
-            gains by its best response, the exploitability.
+        own: Whether to leave out what an agent does to others: values of one in a population that
+            it cannot change, instead of derivatives of J. The gap is then the exploitability.
     """
 
     def one(values: tuple[Array, Array], rows: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -160,7 +157,6 @@ def backward(
     (values, best), (by_joint, by_actions, best_by_joint, by_mu) = jax.lax.scan(
         one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True
     )
-    gap = jnp.vdot(start, best - values)
-    gap = gap if bound else jnp.full_like(gap, jnp.inf)
+    gap = jnp.where(bound, jnp.vdot(start, best - values), jnp.inf)
     by_mu = jnp.concatenate([by_mu, by_last[None]])
     return Derivatives(by_joint, by_actions, gap, best_by_joint, by_mu)

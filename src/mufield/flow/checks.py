@@ -41,9 +41,7 @@ def real_motion(problem: Problem, motion: Motion | None) -> Motion:
     except TypeError as error:  # such as a model's Prediction
         raise UserError(f"{wanted}: {in_words(error, '(state, action, mu)')}") from error
     if jnp.issubdtype(found, jnp.complexfloating):
-        raise UserError(
-            f"the motion must return real numbers, got complex ones ({found}); take their real part"
-        )
+        raise UserError(f"the motion must return real numbers, got {found}; take their real part")
     return lifted
 
 
@@ -81,10 +79,8 @@ def check_probabilities(problem: Problem, motion: Motion, mass: Mass, step: int)
         action = np.asarray(actions[index[:2]]).tolist()
         return f"for {grid.place(index[0])}, the action {action} and step {step}"
 
-    name, remedy = (
-        "the motion's probabilities of successors",
-        "give numbers of at least 0 that sum to 1",
-    )
+    name = "the motion's probabilities of successors"
+    remedy = "give numbers of at least 0 that sum to 1"
     if grid.successors is not None:
         absent = (grid.successors[:, None] < 0) & (np.abs(found) > 0)  # not NaN
         fail_where(
@@ -126,7 +122,7 @@ def check_rollout(
         law, targets, found = _misuse(problem, motion, policy, rollout.mass[step], number)
         for cell, choice in np.argwhere(found.actions)[:1].tolist():
             where, action = problem.grid.place(cell), law.actions[cell, choice]
-            raise _outside_actions(problem, action, step, where, profile.by_cell)
+            raise _outside(problem, action, step, where, profile.by_cell)
     if not (np.isfinite(rollout.value) and np.isfinite(rollout.mass).all()):
         why = diagnose(problem, motion, rollout.mass) or (
             "the motion or the reward returned NaN or infinity, or rewards too large to be added "
@@ -177,16 +173,14 @@ def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = No
     number = index[1] if step is None else step
     state, action = np.asarray(moves.states[index]), np.asarray(moves.actions[index])
     if outside[index]:
-        raise _outside_actions(problem, action, number, f"state {state}", table)
+        raise _outside(problem, action, number, f"state {state}", table)
     raise UserError(
         f"an agent's position is not finite: the motion returned NaN or infinity for the state "
         f"{state} and the action {action} at step {number}"
     )
 
 
-def _outside_actions(
-    problem: Problem, action: Any, step: int, where: str, table: bool
-) -> UserError:
+def _outside(problem: Problem, action: Any, step: int, where: str, table: bool) -> UserError:
     """The error for an action that is not in the action space.
 
     A ``table``, often from a file, was planned for other actions; functions lack a bound.
@@ -201,10 +195,7 @@ def _outside_actions(
 
 
 def check_planned(problem: Problem, motion: Motion, mass: Masses, *values: Any) -> None:
-    """Raises unless the figures of a plan with known motion are finite, and says why not.
-
-    ``mass`` are the distributions of the plan's episode.
-    """
+    """Raises unless the figures of a plan are finite, and says why; ``mass`` is its episode's."""
     if all(bool(jnp.isfinite(value)) for value in values):
         return
     why = diagnose(problem, motion, mass) or "check the reward and the motion"
@@ -250,10 +241,7 @@ def diagnose(problem: Problem, motion: Motion | None = None, mass: Masses | None
     # Larger rewards overflow when those of an episode are added up and compared.
     if largest <= float(jnp.finfo(even.dtype).max) / (1e3 * problem.paid_steps):
         return ""
-    return (
-        f"the sum of the rewards overflows, as each is as large as {largest:.3g}; divide the "
-        "reward by a constant"
-    )
+    return f"the sum of the rewards overflows (up to {largest:.3g} each); divide them by a constant"
 
 
 def _not_finite(problem: Problem, function: Callable[..., Any], mass: Mass) -> str:
@@ -276,16 +264,11 @@ def _not_finite(problem: Problem, function: Callable[..., Any], mass: Mass) -> s
 
         return jax.vmap(lambda state: jax.vmap(lambda action: one(state, action))(actions))(centres)
 
-    faults = (
-        "is NaN or infinite",
-        *(f"has no finite derivative by {by}" for by in ("the state", "the action", "mu")),
-    )
+    slopes = [f"has no finite derivative by {by}" for by in ("the state", "the action", "mu")]
     for step in range(problem.first_step, problem.paid_steps):
-        for fault, fine in zip(faults, look(step), strict=False):
+        for fault, fine in zip(["is NaN or infinite", *slopes], look(step), strict=False):
             if not np.all(fine):
                 cell, choice = (int(i) for i in np.argwhere(~np.asarray(fine))[0])
-                return (
-                    f"{fault} in the {grid.place(cell)}, "
-                    f"at step {step}, for the action {np.asarray(actions[choice]).tolist()}"
-                )
+                action = np.asarray(actions[choice]).tolist()
+                return f"{fault} in the {grid.place(cell)}, at step {step}, for the action {action}"
     return ""

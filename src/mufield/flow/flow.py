@@ -104,10 +104,7 @@ class Flow(eqx.Module):
         return self.of_problem(self.problem.from_step(step, mass))
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
-        """Phi: the next distribution when agents at the cells follow ``law`` at step ``step``.
-
-        Without those whose trips take longer.
-        """
+        """Phi: the next distribution under ``law``, without those whose trips take longer."""
         lifted = real_motion(self.problem, motion)
         moved = displacements(self.problem.grid, mass, lifted, law.actions, step)
         return self.phi.push(mass[:, None] * law.weights, moved, mass, step)[0]

@@ -247,7 +247,6 @@ class ToSuccessors(AbstractLanding):
 def build_successors(nodes: Nodes) -> ToSuccessors:
     """The landing of nodes."""
     with jax.ensure_compile_time_eval():
-        arrival = None
-        if nodes.successors is not None:
-            arrival = Routing.to_ends(nodes.successors, nodes.n_cells)
+        listed = nodes.successors
+        arrival = None if listed is None else Routing.to_ends(listed, nodes.n_cells)
         return ToSuccessors(arrival=arrival, reach=(nodes.slots,))

@@ -49,11 +49,6 @@ class MotionTable(AbstractJointMotion):
     grid: Grid = eqx.field(static=True)
     action_dim: int = eqx.field(static=True)
 
-    @property
-    def listed(self) -> bool:
-        """Whether the actions are listed."""
-        return not isinstance(self.actions, Box)
-
     def predict(self, state: State, action: Action, mu: MeanField) -> Any:
         """The interpolated values of the agent's cell, as seen from its centre."""
         if isinstance(self.actions, Box):
@@ -203,7 +198,7 @@ class ListedMotion(eqx.Module):
         if isinstance(motion, AbstractJointMotion):
             group, dim = self.group, motion.action_dim
         parts = actions.reshape(cells, moves // group, group, size)
-        if isinstance(motion, MotionTable) and motion.listed:
+        if isinstance(motion, MotionTable) and not isinstance(motion.actions, Box):
             found = motion.listed_predictions(seen, step)
             motion = motion.motion
         else:

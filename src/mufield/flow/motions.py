@@ -145,15 +145,8 @@ class AbstractJointMotion(AbstractLifted):
         return self.hallucinate(state, prediction, joint[self.action_dim :])
 
 
-def prediction_of(motion: Motion, state: State, action: Action, mu: MeanField) -> Any:
-    """The part of a motion that does not depend on eta; all of it if it has no eta."""
-    if isinstance(motion, AbstractJointMotion):
-        return motion.predict(state, action, mu)
-    return motion(state, action, mu)
-
-
 def hallucinated(motion: Motion, state: State, prediction: Any, eta: Array) -> Target:
-    """The target of an agent, given what `prediction_of` returned."""
+    """The target of an agent, given its part of `predictions`."""
     if isinstance(motion, AbstractJointMotion):
         return motion.hallucinate(state, prediction, eta)
     return jnp.asarray(prediction)
@@ -168,14 +161,15 @@ def predictions(
     *,
     at_once: int,
 ) -> Any:
-    """`prediction_of` at every cell centre, for each of that cell's actions.
+    """The part of a motion without eta, at every cell centre and for each of that cell's actions.
 
     ``at_once`` actions are computed at a time, as models take much memory for each.
     """
     centres = jnp.asarray(grid.centres, dtype=mass.dtype)
+    predict = motion.predict if isinstance(motion, AbstractJointMotion) else motion
 
     def one(state: State, here: Scalar, action: Action) -> Any:
-        return prediction_of(motion, state, action, MeanField(mass, here, grid, step))
+        return predict(state, action, MeanField(mass, here, grid, step))
 
     @jax.checkpoint
     def in_all_cells(actions: Float[Array, "cells action_dim"]) -> Any:

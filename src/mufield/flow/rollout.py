@@ -74,7 +74,7 @@ def forward(
     *,
     start: Mass | None = None,
 ) -> tuple[_types.Masses, Any]:
-    """The distributions along an episode: the one scan forwards.
+    """The distributions mu_0, ..., mu_H of an episode and what steps keep: the one scan forwards.
 
     Args:
         phi: The transition.
@@ -83,9 +83,6 @@ def forward(
         step: From the distribution, the step's input and number to where agents arrive (see
             `AbstractPhi.push`), and whatever is to be kept of the step.
         start: The first distribution; by default the problem's initial one.
-
-    Returns:
-        The distributions mu_0, ..., mu_H; what was kept, stacked.
     """
 
     def one(now: Arrivals, rows: tuple[Any, Array]) -> tuple[Arrivals, tuple[Mass, Any]]:
@@ -153,12 +150,9 @@ def rollout(
     profile = checked_profile(policy, problem)
     law = jax.eval_shape(lambda: profile.at(0).at_cells(phi.grid, problem.initial, 0))
     problem.check_action(law.actions.shape[2:])  # before motions are asked for such actions
-    stepwise = profile.per_step is not None and not profile.sees_mu
-    if stepwise and not profile.by_cell:
+    if profile.per_step is not None and not (profile.sees_mu or profile.by_cell):
         # Laws of networks that do not see mu are computed for all steps at once, which is faster.
-        at: Any = jax.vmap(
-            lambda part, h: profile.join(part).at_cells(phi.grid, problem.initial, h)
-        )
+        at: Any = jax.vmap(lambda own, h: profile.join(own).at_cells(phi.grid, problem.initial, h))
         laws = at(profile.per_step, problem.steps)
         profile = Profile.stacked(TablePolicy(laws.actions, laws.weights), problem.horizon)
 

@@ -20,14 +20,7 @@ from .landings import Tables, assemble
 from .routing import Routing
 from .stencil_sum import stencil_sum
 from .traces import open_cells, trace_windows
-from .windows import (
-    AbstractLanding,
-    SourceMass,
-    Std,
-    Targets,
-    WindowMass,
-    window_masses,
-)
+from .windows import AbstractLanding, SourceMass, Std, Targets, WindowMass, window_masses
 
 
 class Stencil(AbstractLanding):
@@ -112,9 +105,8 @@ class Stencil(AbstractLanding):
     def _crop(self, places: Float[Array, "places"]) -> Mass:
         """The distribution of mass in the padded box; margins go round wrapped axes."""
         box = places.reshape(self.padded)
-        for axis, (size, reach, wrapped) in enumerate(
-            zip(self.shape, self.reach, self.wrapped, strict=True)
-        ):
+        axes = zip(self.shape, self.reach, self.wrapped, strict=True)
+        for axis, (size, reach, wrapped) in enumerate(axes):
             box = _wrap(box, axis, size, reach if wrapped else 0, reach)
         flat = box.reshape(-1)
         return flat if self.cells is None else self.cells.transposed(flat)
@@ -153,11 +145,8 @@ def build_stencil(grid: Grid, reach: tuple[int, ...], subcells: int, dtype: str)
         if grid.walls.any():
             cells = Routing.to_ends(np.flatnonzero(~grid.walls.ravel()), grid.walls.size)
 
-        def number(cells: Int[np.ndarray, "... dim"]) -> Int[np.ndarray, "..."]:
-            return np.asarray(np.searchsorted(ends, place(cells)))
-
         return Stencil(
-            near=assemble(traces, number, len(ends), dtype),
+            near=assemble(traces, lambda x: np.searchsorted(ends, place(x)), len(ends), dtype),
             near_cells=jnp.asarray(near, dtype=jnp.int32),
             ends=jnp.asarray(ends, dtype=jnp.int32),
             open=jnp.asarray(is_open),

@@ -151,7 +151,6 @@ class KernelBank(AbstractPhi):
         low = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, knots - 2)
         row = now * cells + jnp.arange(cells, dtype=jnp.int32)
         rows = self.kernels.reshape(-1, knots, moves, window)
-
         share = (place - low)[:, None]
         both = jnp.concatenate([(1 - share) * joint, share * joint], axis=1)
 
@@ -164,8 +163,7 @@ class KernelBank(AbstractPhi):
             pair = jax.lax.dynamic_slice(rows, (row, low, zero, zero), (1, 2, moves, window))
             return jnp.dot(masses, pair.reshape(2 * moves, window))
 
-        landed: Array = jax.lax.map(of_cell, (row, low, both))
-        return self.landing.arrive(landed)
+        return self.landing.arrive(jax.lax.map(of_cell, (row, low, both)))
 
 
 def window_masses(

@@ -157,12 +157,8 @@ def _per_cell(grid: Grid, given: Any, name: str) -> Float[np.ndarray, "cells"]:
             f"{name} must have one entry for each of the {grid.n_cells} free cells (or the "
             f"grid's shape {grid.shape}), got the shape {values.shape}"
         )
-
-    def place(index: tuple[int, ...]) -> str:
-        return f"in {grid.place(index[0])}"
-
-    finite(values, name, place=place)
-    non_negative(values, name, place=place)
+    for check in (finite, non_negative):
+        check(values, name, place=lambda index: f"in {grid.place(index[0])}")
     return values.astype(np.result_type(values, np.float32))
 
 
@@ -176,7 +172,12 @@ class Placed(NamedTuple):
 def place_agents(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool) -> Placed:
     """Draws agents: each gets a cell by its mass, then a uniform position in it or its centre."""
     cell_key, place_key = jax.random.split(key)
-    cell = _draw_cells(mass, jax.random.uniform(cell_key, (count,), dtype=mass.dtype))
+    chances = jax.random.uniform(cell_key, (count,), dtype=mass.dtype)
+    # The inverse of the cumulative mass; empty cells repeat the sum before exactly: never drawn.
+    sums = jax.lax.cummax(jnp.where(mass > 0, jnp.cumsum(mass), 0.0))
+    total = sums[-1]
+    below = jnp.minimum(chances * total, jnp.nextafter(total, jnp.zeros_like(total)))
+    cell = jnp.searchsorted(sums, below, side="right")
     if centred:
         return Placed(cell, jnp.asarray(grid.centres, dtype=mass.dtype)[cell])
     shares = jax.random.uniform(place_key, (count, grid.dim), dtype=mass.dtype)
@@ -196,15 +197,6 @@ def inside_cell(
 def sample(grid: Grid, mass: Mass, key: Key, count: int, *, centred: bool = False) -> States:
     """Positions drawn from a distribution: uniform within each cell, or the cells' centres."""
     return place_agents(grid, mass, key, count, centred=centred).position
-
-
-def _draw_cells(mass: Mass, chances: Float[Array, "agents"]) -> Int[Array, "agents"]:
-    """The inverse of the cumulative mass, at one number between 0 and 1 for each agent."""
-    # An empty cell repeats the sum before it exactly, so that it is never drawn.
-    sums = jax.lax.cummax(jnp.where(mass > 0, jnp.cumsum(mass), 0.0))
-    total = sums[-1]
-    below = jnp.minimum(chances * total, jnp.nextafter(total, jnp.zeros_like(total)))
-    return jnp.searchsorted(sums, below, side="right")
 
 
 def histogram(grid: Grid, positions: ArrayLike) -> Mass:

@@ -24,8 +24,7 @@ class Move(eqx.Module):
 
     Attributes:
         position: Where the agent is now.
-        stopped: Axes on which a wall or a border stopped it. There the displacement is censored:
-            it is shorter than the motion that was intended.
+        stopped: Axes on which a wall or border stopped it, so that the displacement is censored.
         index: Free-cell index of the position.
     """
 

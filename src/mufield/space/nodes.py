@@ -65,16 +65,10 @@ class Nodes(Grid):
             positions = numbers(positions, "the nodes' positions").astype(float)
             finite(positions, "the nodes' positions", "leave them out for a spring layout")
             if positions.shape != (count, 2):
-                raise UserError(
-                    f"positions must be two coordinates for each of {count} nodes, got the shape "
-                    f"{positions.shape}"
-                )
-        self._set(names=tuple(map(str, given)), _given_positions=positions, _numbers=known)
-        self._set(successors=None if successors is None else self._lists(successors))
-
-    def _set(self, **fields: Any) -> None:
-        for name, value in fields.items():  # the class is frozen
-            object.__setattr__(self, name, value)
+                raise UserError(f"expected positions of shape {(count, 2)}, got {positions.shape}")
+        own = vars(self)  # the class is frozen
+        own.update(names=tuple(map(str, given)), _given_positions=positions, _numbers=known)
+        own["successors"] = None if successors is None else self._lists(successors)
 
     @classmethod
     def from_edges(
@@ -233,10 +227,8 @@ class Successors(AbstractNoise):
         if grid.successors is not None:
             index = jnp.asarray(grid.successors)[grid.index_of(state), index]
         # Probabilities that are not finite leave a position that every caller refuses.
-        position = jnp.where(jnp.isfinite(jnp.sum(target)), index.astype(state.dtype), jnp.nan)[
-            None
-        ]
-        return Move(position, jnp.zeros(1, dtype=bool), index)
+        place = jnp.where(jnp.isfinite(jnp.sum(target)), index.astype(state.dtype), jnp.nan)
+        return Move(place[None], jnp.zeros(1, dtype=bool), index)
 
 
 def _spring_layout(

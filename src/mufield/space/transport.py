@@ -22,11 +22,17 @@ def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike, *, most_cells: int = 1
     excess of a block is put to one place in it. By the triangle inequality the result is then off
     by at most $\sum_k |\mu_k - \nu_k|$ times the diagonal of a block.
     """
-    excess = _excess(grid, mu, nu)
+    given = (check_mass(grid, mu, "mu"), check_mass(grid, nu, "nu"))
+    one, other = (np.asarray(mass, dtype=float) for mass in given)
+    excess = one / one.sum() - other / other.sum()
     if isinstance(grid, Nodes):
         return 0.5 * float(np.abs(excess).sum())
     if grid.dim == 1:
-        return _one_dimensional(grid, excess)
+        # The area under the cumulative excess; on the circle after subtracting its median, which
+        # is the best amount to send around the other way.
+        carried = np.cumsum(grid.to_array(excess, 0.0))
+        carried = carried - np.median(carried) if grid.periodic[0] else carried
+        return float(np.sum(np.abs(carried)) * grid.cell_size[0])
     if grid.n_cells > most_cells:
         return _pooled(grid, excess, most_cells // 4)
     return _least_cost(excess, distances(grid, grid.centres))
@@ -48,13 +54,6 @@ def _pooled(grid: Grid, excess: Float[np.ndarray, "cells"], most_blocks: int) ->
     return _least_cost(np.bincount(block, amount), distances(grid, middles))
 
 
-def _excess(grid: Grid, mu: ArrayLike, nu: ArrayLike) -> Float[np.ndarray, "cells"]:
-    """What ``mu`` has more than ``nu`` in each cell; it sums to 0."""
-    one = np.asarray(check_mass(grid, mu, "mu"), dtype=float)
-    other = np.asarray(check_mass(grid, nu, "nu"), dtype=float)
-    return one / one.sum() - other / other.sum()
-
-
 def _least_cost(
     excess: Float[np.ndarray, "places"], distance: Float[np.ndarray, "places places"]
 ) -> float:
@@ -68,8 +67,7 @@ def _least_cost(
     surplus, deficit = np.flatnonzero(excess > 1e-9), np.flatnonzero(excess < -1e-9)
     supply, demand = excess[surplus], -excess[deficit]
     balance = np.concatenate([supply / supply.sum(), demand / demand.sum()])
-    # SciPy is slow to import, and only needed here.
-    from scipy.optimize import linprog
+    from scipy.optimize import linprog  # slow to import
     from scipy.sparse import eye_array, kron, vstack
 
     leaving = kron(eye_array(len(supply)), np.ones((1, len(demand))))
@@ -93,15 +91,3 @@ def distances(
 ) -> Float[np.ndarray, "places places"]:
     """Distances between places, the shorter way around periodic axes."""
     return np.asarray(np.linalg.norm(grid.displacement(places[:, None], places[None]), axis=-1))
-
-
-def _one_dimensional(grid: Grid, excess: Float[np.ndarray, "cells"]) -> float:
-    """The area under the cumulative excess; on the circle after subtracting its median, which is
-    the best amount to send around the other way.
-    """
-    line = np.zeros(grid.shape[0])
-    line[grid.free_cells[:, 0]] = excess
-    carried = np.cumsum(line)
-    if grid.periodic[0]:
-        carried = carried - np.median(carried)
-    return float(np.sum(np.abs(carried)) * grid.cell_size[0])

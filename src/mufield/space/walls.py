@@ -55,7 +55,18 @@ def trace(
             over all orders then treats all axes alike. Without it, the rule of `move` holds.
     """
     lines = lines_between(grid, tuple(start), tuple(target))
-    walk = _walk(grid, lines, tie_rank)
+    around = jnp.asarray(walls_around(grid, 1))
+    ranks = None if tie_rank is None else tuple(tie_rank)
+
+    def onward(walk: _Walk) -> _Walk:
+        cells = [line.first + p for line, p in zip(lines, walk.passed, strict=True)]
+        wraps = zip(cells, grid.shape, grid.periodic, strict=True)
+        walls = entry(around, [c % n if wrapped else c for c, n, wrapped in wraps])
+        return _cross(lines, walk, lambda step: ((walls >> _wall_bit(step, 1)) & 1) != 0, ranks)
+
+    goals = tuple(line.steps for line in lines)
+    walk = _Walk(tuple(map(jnp.zeros_like, goals)), goals)
+    walk = jax.lax.while_loop(lambda walk: reduce(or_, map(jnp.not_equal, *walk)), onward, walk)
     first, steps = (jnp.stack([getattr(x, name) for x in lines]) for name in ("first", "steps"))
     return Path(
         cell=first + jnp.stack(walk.passed),
@@ -139,22 +150,6 @@ def _earliest(among: Sequence[Array], times: Sequence[Array]) -> list[Array]:
     """Which of the axes marked in ``among`` come first."""
     first = reduce(jnp.minimum, times)
     return [a & (t == first) for a, t in zip(among, times, strict=True)]
-
-
-def _walk(grid: Grid, lines: Sequence[Line], tie_rank: Array | None = None) -> _Walk:
-    """The end of one agent's line, of any length."""
-    around = jnp.asarray(walls_around(grid, 1))
-    ranks = None if tie_rank is None else tuple(tie_rank)
-
-    def onward(walk: _Walk) -> _Walk:
-        cells = [line.first + p for line, p in zip(lines, walk.passed, strict=True)]
-        wraps = zip(cells, grid.shape, grid.periodic, strict=True)
-        walls = entry(around, [c % n if wrapped else c for c, n, wrapped in wraps])
-        return _cross(lines, walk, lambda step: ((walls >> _wall_bit(step, 1)) & 1) != 0, ranks)
-
-    steps = tuple(line.steps for line in lines)
-    begin = _Walk(tuple(map(jnp.zeros_like, steps)), steps)
-    return jax.lax.while_loop(lambda walk: reduce(or_, map(jnp.not_equal, *walk)), onward, begin)
 
 
 def short_walk(grid: Grid, lines: Sequence[Line], cell: Array) -> Int[Array, "agents"]:

@@ -70,8 +70,7 @@ class ComparisonConfig:
 
     def document(self) -> dict[str, Any]:
         """The configuration as JSON."""
-        document: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
-        return document
+        return json.loads(json.dumps(asdict(self), allow_nan=False))
 
 
 def _check_list(what: str, given: tuple[Any, ...]) -> None:

@@ -74,11 +74,9 @@ class OwnLearner(Contender):
 
     def jobs(self, arena: Arena) -> list[Job]:
         """Lets it learn once for each seed."""
-        config = arena.config
-        shared = {"learner": self.name, "episodes": config.episodes, "agents": config.agents}
-        return [
-            arena.job(f"{self.name}-{seed}", "own", **shared, seed=seed) for seed in config.seeds
-        ]
+        config, name = arena.config, self.name
+        shared = {"learner": name, "episodes": config.episodes, "agents": config.agents}
+        return [arena.job(f"{name}-{seed}", "own", **shared, seed=seed) for seed in config.seeds]
 
     def result(self, arena: Arena, found: Sequence[JobResult]) -> Result:
         """The mean J of the last episodes counts."""
@@ -120,10 +118,9 @@ class Learner(OwnLearner):
     def jobs(self, arena: Arena) -> list[Job]:
         """A run for each seed."""
         if "pessimism" in self.settings and not arena.constrained:
-            raise UserError(
-                f"{self.name} needs a system with constraints, but {arena.config.environment} has "
-                f"none; leave {self.name} out, or compare in four-rooms-doors"
-            )
+            what = f"needs a system with constraints, but {arena.config.environment} has none"
+            leave = f"leave {self.name} out, or compare in four-rooms-doors"
+            raise UserError(f"{self.name} {what}; {leave}")
         document = arena.run.document() | self.settings
         if self.family and self.family != arena.run.model:  # whose settings have other names
             document |= {"model": self.family, "model_options": {}}
@@ -244,9 +241,7 @@ def enter(name: str) -> Contender:
     if not family:
         return found
     if not isinstance(found, Learner) or family not in families:
-        learners = [each.name for each in CONTENDERS.values() if isinstance(each, Learner)]
-        raise UserError(
-            f"no contender is named {name!r}; {', '.join(learners)} may name a family of models, "
-            f"one of {', '.join(families)}, as in m3ucrl:ensemble"
-        )
+        who = ", ".join(each.name for each in CONTENDERS.values() if isinstance(each, Learner))
+        which = f"a family of models, one of {', '.join(families)}, as in m3ucrl:ensemble"
+        raise UserError(f"no contender is named {name!r}; {who} may name {which}")
     return Learner(name, found.settings, family)

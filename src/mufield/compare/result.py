@@ -81,14 +81,13 @@ class Comparison:
 
     def tidy(self) -> list[dict[str, Any]]:
         """One row for each contender, seed and entry of its curve, as plotting libraries like."""
-        rows = []
+        rows: list[dict[str, Any]] = []
         for each in self.results:
             curves = each.curves or tuple((value,) for value in each.finals)
             for seed, curve in zip(self.config.seeds, curves, strict=False):
-                for seen, value in zip(each.transitions or (0,), curve, strict=True):
-                    rows.append(
-                        {"contender": each.name, "seed": seed, "transitions": seen, "J": value}
-                    )
+                about = {"contender": each.name, "seed": seed}
+                points = zip(each.transitions or (0,), curve, strict=True)
+                rows += [about | {"transitions": seen, "J": value} for seen, value in points]
         return rows
 
     def write(self, directory: Path) -> None:
@@ -99,10 +98,7 @@ class Comparison:
             "format": 4,  # of comparison.json
             "config": self.config.document(),
             "table": self.rows(),
-            "contenders": {
-                result.name: {**asdict(result), "jobs": self.jobs[result.name]}
-                for result in self.results
-            },
+            "contenders": {r.name: asdict(r) | {"jobs": self.jobs[r.name]} for r in self.results},
         }
         write_json(directory / "comparison.json", document)
         if self.results:

@@ -98,10 +98,9 @@ class RayWorkers(WorkerPool):
         try:
             yield from super().run(tasks)
         except ConnectionError as error:
-            raise UserError(
-                f"lost the connection to the cluster: {one_line(error)}; what is done is kept, "
-                "the same command goes on from there"
-            ) from error
+            lost = f"lost the connection to the cluster: {one_line(error)}"
+            kept = "what is done is kept, the same command goes on from there"
+            raise UserError(f"{lost}; {kept}") from error
 
 
 def work(document: dict[str, Any], place: dict[str, str], files: Files) -> tuple[str, Files]:
@@ -154,10 +153,9 @@ def _other_versions(job: Job) -> str:
         return f"{error} (on {socket.gethostname()})"
     for name, wanted in job.versions.items():
         if found.get(name) != wanted:
-            return (
-                f"{name} is {found.get(name)} on {socket.gethostname()}, and {wanted} where the "
-                "command was given; install the same on all machines"
-            )
+            here = f"{name} is {found.get(name)} on {socket.gethostname()}"
+            there = f"{wanted} where the command was given"
+            return f"{here}, and {there}; install the same on all machines"
     return ""
 
 
@@ -177,8 +175,7 @@ def _connect(address: str | None) -> None:
             ray.shutdown()  # else it would go on as a client that is not connected
             # On a busy head the server that it starts for a client may end before it has begun.
             if later is None or not isinstance(error, ConnectionAbortedError):
-                raise UserError(
-                    f"cannot use the Ray cluster {address or 'of this machine'}: {one_line(error)}"
-                    "; is it started, and with the same versions of Python and Ray?"
-                ) from error
+                what = f"{address or 'of this machine'}: {one_line(error)}"
+                ask = "is it started, and with the same versions of Python and Ray?"
+                raise UserError(f"cannot use the Ray cluster {what}; {ask}") from error
             time.sleep(later)

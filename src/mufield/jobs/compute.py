@@ -104,9 +104,8 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
 
 def _fixed(settings: Settings, directory: Path) -> Settings:
     """Plays a policy that needs no plan: the uniform random one, or what a fleet does."""
-    policies: dict[str, Any]
-    policies = {"random": random_policy, "stay": stay, "demand": towards_demand}
-    policy = policies[settings.get("policy", "random")](simulated(settings).problem)
+    known: dict[str, Any] = {"random": random_policy, "stay": stay, "demand": towards_demand}
+    policy = known[settings.get("policy", "random")](simulated(settings).problem)
     return {"upper": None, **_played(settings, policy)}
 
 
@@ -132,10 +131,9 @@ def _own(settings: Settings, directory: Path) -> Settings:
         seen, values = np.array(list(values), dtype=int), list(values.values())
     found = np.asarray(values, dtype=float)
     if found.shape != seen.shape or not found.size or not np.isfinite(found).all():
-        raise UserError(
-            f"expected of {settings['learner']} a finite J for each of {episodes} episodes, got "
-            f"the shape {found.shape}; return a list of them, or J by the number of moves seen"
-        )
+        wanted = f"a finite J for each of {episodes} episodes, got the shape {found.shape}"
+        give = "return a list of them, or J by the number of moves seen"
+        raise UserError(f"expected of {settings['learner']} {wanted}; {give}")
     return {"values": found, "transitions": seen}
 
 
@@ -173,10 +171,8 @@ def simulated(settings: Settings, who: str = "this job") -> SimulatedSystem:
     """The system of a job's settings; raises, in the name of ``who``, if its flow is unknown."""
     system = system_of(settings)
     if not isinstance(system, SimulatedSystem):
-        raise UserError(
-            f"{who} needs the flow of a SimulatedSystem, but {settings['environment']} is a "
-            f"{type(system).__name__}; leave {who} out"
-        )
+        what = f"{settings['environment']} is a {type(system).__name__}"
+        raise UserError(f"{who} needs the flow of a SimulatedSystem, but {what}; leave {who} out")
     return system
 
 
@@ -185,12 +181,9 @@ def _played(settings: Settings, policy: Any) -> Settings:
     system = simulated(settings)
     profile = checked_profile(policy, system.problem)
     rollout = system.evaluate(profile)
-    sizes = _action_sizes(system.problem.grid, profile, rollout.mass)
-    return {
-        "value": float(rollout.value),
-        "rewards": np.asarray(rollout.rewards),
-        "action_sizes": np.asarray(sizes),
-    }
+    rewards = np.asarray(rollout.rewards)
+    sizes = np.asarray(_action_sizes(system.problem.grid, profile, rollout.mass))
+    return {"value": float(rollout.value), "rewards": rewards, "action_sizes": sizes}
 
 
 @eqx.filter_jit

@@ -49,8 +49,8 @@ class Job:
     @property
     def identity(self) -> str:
         """Equal for jobs that must have the same result."""
-        document = [self.kind, self.settings, self.versions]
-        text = json.dumps(document, sort_keys=True, allow_nan=False)
+        what = self.kind, self.settings, self.versions
+        text = json.dumps(what, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -86,13 +86,8 @@ def system_job(
     # The model does not matter; without one the system would be built to choose it.
     run = RunConfig(environment, options=dict(options), imports=imports, model="gp")
     system = learning_job(name, run)
-    settings |= {
-        "environment": environment,
-        "options": system.settings["options"],
-        "imports": imports,
-        "precision": precision,
-    }
-    return replace(system, kind=kind, settings=settings)
+    shared = {each: system.settings[each] for each in ("environment", "options", "imports")}
+    return replace(system, kind=kind, settings=settings | shared | {"precision": precision})
 
 
 def versions_that_matter(imported: Path | None = None) -> dict[str, Any]:
@@ -229,10 +224,9 @@ class JobStore:
     def progress(self, job: Job) -> float:
         """Share of a job that is done, by its files' names; only for runs between 0 and 1."""
         path = self.path(job)
-        if disk.kind(path / JobResult.file):
-            return 1.0
-        if job.kind != "learn":
-            return 0.0
+        ended = bool(disk.kind(path / JobResult.file))
+        if ended or job.kind != "learn":
+            return float(ended)
         from ..runs.layout import part_numbers
 
         done = len(part_numbers(path / "run", "episodes"))

@@ -101,9 +101,8 @@ def make_pool(on: str = "local", workers: int | None = None, cores: int = 1) -> 
         cores: Cores for each job.
     """
     if cores < 1 or (workers is not None and workers < 0):
-        raise UserError(
-            f"expected 0 or more workers of at least one core, got {workers} of {cores}; correct it"
-        )
+        got = f"got {workers} of {cores}; correct it"
+        raise UserError(f"expected 0 or more workers of at least one core, {got}")
     if on == "local":
         if workers == 0:
             return SameProcess()

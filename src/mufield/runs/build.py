@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
@@ -33,7 +34,6 @@ from .surroundings import check_precision
 from .trust import import_named, import_users
 
 T = TypeVar("T")
-
 
 WORDS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
@@ -113,10 +113,7 @@ def _known(config: RunConfig, imports: str | None) -> SystemOrProblem:
 
 
 def for_population(problem: Problem, size: int | None, *, seen: int = -1) -> Problem:
-    """The problem to plan in for a population of this size; see `for_fleet`.
-
-    Only fleets have another one: where there are no passengers, it is the same problem.
-    """
+    """The problem to plan in for a population of this size: fleets may have another."""
     if size is None or not isinstance(getattr(problem.trips, "chance", None), Passengers):
         return problem
     return for_fleet(problem, size, seen=seen)
@@ -138,10 +135,9 @@ def _reward_family(
 ) -> AbstractModelFamily | None:
     if not problem.hides_reward:
         if config.reward_options:
-            raise UserError(
-                f"the reward of {config.environment!r} is known, so there is no model of it to "
-                f"set {', '.join(sorted(config.reward_options))} of; leave out reward_options"
-            )
+            what = f"there is no model of it to set {', '.join(sorted(config.reward_options))} of"
+            known = f"the reward of {config.environment!r} is known"
+            raise UserError(f"{known}, so {what}; leave out reward_options")
         return None
     usual = family.for_rewards()
     options = _checked(type(usual), config.reward_options, f"the reward's model {config.model!r}")
@@ -152,12 +148,9 @@ def _planner(config: RunConfig) -> AbstractPlanner:
     what, options = f"the planner {config.planner!r}", dict(config.planner_options)
     if config.planner == "mirror":
         return _make(MirrorPlanner, options, what)
-    # Policies that gradient ascent plans. In a configuration their options and those of
-    # `GradientPlanner` are one table.
-    policies: dict[str, type[Network | Table]] = {"network": Network, "table": Table}
-    kind = policies[config.planner]
-    names = [each.name for each in dataclasses.fields(kind) if each.name in options]
-    own = {name: options.pop(name) for name in names}
+    # A configuration has the policy's options and those of `GradientPlanner` in one table.
+    kind: type[Any] = {"network": Network, "table": Table}[config.planner]
+    own = {e.name: options.pop(e.name) for e in dataclasses.fields(kind) if e.name in options}
     return _make(GradientPlanner, options, what, policy=_make(kind, own, what))
 
 
@@ -197,8 +190,7 @@ def _checked(
     """Plain settings as values of the dataclass's types; raises for unknown names and values."""
     fixed = fixed or {}
     known = {e.name: e.type for e in dataclasses.fields(kind) if e.name not in fixed}
-    unknown = sorted(options.keys() - known.keys())
-    if unknown:
+    if unknown := sorted(options.keys() - known.keys()):
         # The policy's options belong to the same table, so they are listed, too.
         plans = [each for each in fixed.values() if dataclasses.is_dataclass(each)]
         beside = [e.name for each in plans for e in dataclasses.fields(each)]
@@ -220,14 +212,12 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
     if value is None:  # a default that JSON knows as null
         return None
     settings = ConfigDict(arbitrary_types_allowed=True)
-    # Largest whole number among settings, as JAX counts.
-    most = 2**31 - 1
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind, config=settings)
         found = adapter.validate_python(value)
-        # Python takes true for 1, and 1e39 for a whole number.
+        # Python takes true for 1, and 1e39 for a whole number; JAX counts to 2^31 - 1.
         odd = isinstance(value, bool) and not isinstance(found, bool)
-        if odd or (isinstance(found, int) and abs(found) > most):
+        if odd or (isinstance(found, int) and abs(found) >= 2**31):
             raise ValueError("of another kind, or too large")
         return found
     except (ValueError, PydanticUserError) as error:
@@ -239,8 +229,8 @@ def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
 
 def _settings(made: Any) -> dict[str, Any]:
     """The fields of a dataclass object, as a configuration has them; none of nothing."""
-    names = [] if made is None else [each.name for each in dataclasses.fields(made)]
-    return _plain({name: getattr(made, name) for name in names})
+    known = () if made is None else dataclasses.fields(made)
+    return _plain({each.name: getattr(made, each.name) for each in known})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,8 +242,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
             own = _settings(value)
             kept[name] = {"name": words[0], **own} if own else words[0]
             continue
-        try:
+        with suppress(TypeError, ValueError):  # such as functions, which no configuration can set
             kept[name] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError):
-            continue  # such as functions, which no configuration can set
     return kept

@@ -90,27 +90,22 @@ class RunConfig:
     def __post_init__(self) -> None:
         sizes = [("agents", 1), ("episodes", 1), ("seed", 0)]
         for name, least in [*sizes, *([("population", 1)] if self.population is not None else [])]:
-            if not least <= getattr(self, name) < 2**31:
-                raise UserError(
-                    f"{name} must be {least} or more, and less than 2^31, got "
-                    f"{getattr(self, name)}; correct it"
-                )
+            if not least <= (value := getattr(self, name)) < 2**31:
+                wanted = f"{least} or more, and less than 2^31"
+                raise UserError(f"{name} must be {wanted}, got {value}; correct it")
 
     @property
     def identity(self) -> str:
         """Digest that names the run in its files; equal for runs that must have equal results."""
         document = replace(self, episodes=1).document()
         del document["judge"]  # it changes nothing that is learned
-        for name in ("population", "scouts"):
-            if document[name] is None:
-                del document[name]
-        return short_digest(json.dumps(document, sort_keys=True))
+        unset = [name for name in ("population", "scouts") if document[name] is None]
+        own = {name: value for name, value in document.items() if name not in unset}
+        return short_digest(json.dumps(own, sort_keys=True))
 
     def document(self) -> dict[str, Any]:
         """The configuration as JSON, with the version of the format."""
-        text = json.dumps(asdict(self) | {"format": self.version}, allow_nan=False)
-        document: dict[str, Any] = json.loads(text)
-        return document
+        return json.loads(json.dumps(asdict(self) | {"format": self.version}, allow_nan=False))
 
 
 def short_digest(*lines: str) -> str:
@@ -133,28 +128,22 @@ def parse_config(document: Any, source: str) -> RunConfig:
         document = dict(document)
         later = document.pop("format", RunConfig.version)
         if isinstance(later, int) and later > RunConfig.version:
-            raise UserError(
-                f"{source} was written by a newer mufield, in version {later} of the format, and "
-                f"this one reads up to {RunConfig.version}; upgrade mufield"
-            )
+            what = f"in version {later} of the format; this one reads up to {RunConfig.version}"
+            raise UserError(f"{source} was written by a newer mufield, {what}; upgrade mufield")
         known = [each.name for each in fields(RunConfig)]
-        unknown = sorted(document.keys() - set(known))
-        if unknown:
-            raise UserError(
-                f"{source}: there is no setting {', '.join(unknown)}; there are {', '.join(known)}"
-            )
+        if unknown := sorted(document.keys() - set(known)):
+            what = f"there is no setting {', '.join(unknown)}; there are {', '.join(known)}"
+            raise UserError(f"{source}: {what}")
     try:
-        config: RunConfig = _adapter().validate_python(document)
-        return config
+        return _adapter().validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         own = first.get("ctx", {}).get("error")
         if isinstance(own, UserError):  # raised by `RunConfig.__post_init__`
             raise UserError(f"{source}: {own}") from error
         where = ".".join(str(key) for key in first["loc"]) or "its contents"
-        raise UserError(
-            f"{source}: {where} is wrong ({first['msg']}), got {first['input']!r}; correct it"
-        ) from error
+        what = f"{where} is wrong ({first['msg']}), got {first['input']!r}"
+        raise UserError(f"{source}: {what}; correct it") from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -170,9 +159,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         # Also refuses numbers that are not finite, and those that no computer holds.
         json.loads(json.dumps(document, allow_nan=False), parse_int=_whole)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}; correct it"
-        ) from error
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise UserError(f"{path} is not {kind}: {error}; correct it") from error
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected settings by name, got {type(document).__name__}")
     return _without_tables(document, path)
@@ -189,10 +177,8 @@ def _without_tables(document: dict[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(document.get(name), dict):
             continue
         if options in document:
-            raise UserError(
-                f"{path}: the options of the {name} stand in [{name}] and in {options}; write "
-                "them in one place"
-            )
+            what = f"the options of the {name} stand in [{name}] and in {options}"
+            raise UserError(f"{path}: {what}; write them in one place")
         table = document.pop(name)
         if (chosen := table.pop("name", None)) is not None:  # else a flag or the default says which
             document[name] = chosen
@@ -204,7 +190,6 @@ def read_config(directory: Path) -> RunConfig:
     """The configuration of a run."""
     path = directory / "config.json"
     if not disk.kind(path):
-        raise UserError(
-            f"there is no run in {directory}; begin one with `mufield train` or `mufield new`"
-        )
+        begin = "begin one with `mufield train` or `mufield new`"
+        raise UserError(f"there is no run in {directory}; {begin}")
     return parse_config(read_settings(path), str(path))

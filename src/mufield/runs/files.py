@@ -31,9 +31,8 @@ class RunFiles:
         """Reads a run; raises if a file is missing or damaged, and names it."""
         self.directory = directory
         self.config: RunConfig = read_config(directory)
-        self.logs: list[Record] = []
-        for number in range(1, max(numbered(directory / LAYOUT.logs), default=0) + 1):
-            self.logs.append(self._read(self.log_path(number), LAYOUT.log, {}, log=number))
+        logs = range(1, max(numbered(directory / LAYOUT.logs), default=0) + 1)
+        self.logs = [self._read(self.log_path(n), LAYOUT.log, {}, log=n) for n in logs]
         self.records: list[Record] = []
         for number in check_parts(directory)["episodes"]:
             path, data = self.path("episodes", number), self.data_id(number)
@@ -118,26 +117,11 @@ class RunFiles:
             step, mass = record["step"], record.arrays["mass"]
             if not 0 <= step < len(mass):
                 raise unusable(path, f"it has no step {step}")
+            last = found[-1]["id"] if found else self.plan_id(number)
             given = record["options"], record.document.get("shock")
-            name = self.replan_id(number, found, step, mass, *given)
-            self._check_owner(record, id=name)
+            self._check_owner(record, id=replan_id(last, step, mass, *given))
             found.append(record)
         return found
-
-    def replan_id(
-        self,
-        number: int,
-        before: list[Record],
-        step: int,
-        mass: np.ndarray,
-        options: Any,
-        shock: int | None = None,
-    ) -> str:
-        """Names a changed plan: by what it changes, when, from where, and for what problem."""
-        start = digest("", {"start": np.asarray(mass[step])})
-        given = options if shock is None else [options, shock]
-        last = before[-1]["id"] if before else self.plan_id(number)
-        return short_digest(last, str(step), start, json.dumps(given, sort_keys=True))
 
     def policy_id(self, number: int) -> str:
         """Names the policy that an episode was ended with."""
@@ -175,9 +159,13 @@ class RunFiles:
 
     def _check_owner(self, record: Record, **wanted: Any) -> None:
         for name, value in wanted.items():
-            if record.document.get(name) != value:
-                raise unusable(
-                    record.path,
-                    f"it belongs to another run, episode or plan: expected the {name} {value}, got "
-                    f"{record.document.get(name)}",
-                )
+            if (found := record.document.get(name)) != value:
+                what = f"expected the {name} {value}, got {found}"
+                raise unusable(record.path, f"it belongs to another run, episode or plan: {what}")
+
+
+def replan_id(last: str, step: int, mass: np.ndarray, options: Any, shock: int | None) -> str:
+    """Names a changed plan: by the last one, the step, the mass of then, and for what problem."""
+    start = digest("", {"start": np.asarray(mass[step])})
+    given = options if shock is None else [options, shock]
+    return short_digest(last, str(step), start, json.dumps(given, sort_keys=True))

@@ -39,8 +39,7 @@ def history_of(store: RunFiles, problem: Problem) -> History:
 
 def to_transitions(log: Record, problem: Problem) -> Transitions:
     """A log as learners take it."""
-    arrays: dict[str, Any] = dict(log.arrays)
-    return Transitions(problem=problem, **arrays)
+    return Transitions(problem=problem, **dict[str, Any](log.arrays))
 
 
 def to_episode(record: Record) -> Episode:

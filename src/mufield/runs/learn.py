@@ -28,10 +28,8 @@ def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> S
         full = replace(full, imports=str(Path(full.imports).expanduser().resolve()))
     setup = build(full)
     if simulated and setup.system is None:
-        begin = f"mufield new {config.environment} --out {directory}"
-        raise UserError(
-            f"{config.environment!r} has no simulator; begin with `{begin}`, then ask and tell"
-        )
+        begin = f"begin with `mufield new {config.environment} --out {directory}`"
+        raise UserError(f"{config.environment!r} has no simulator; {begin}, then ask and tell")
     RunStore.create(directory, setup.config, import_users(full.imports))
     return setup
 
@@ -46,10 +44,9 @@ def check_settings(directory: Path, config: RunConfig, imports: str | None = Non
     wanted = resolve(replace(config, imports=None)).document()
     for name, value in there.document().items():
         if name not in ("imports", "episodes") and wanted[name] != value:
-            raise UserError(
-                f"{directory} holds a run with other settings: {name} is {value!r} there, got "
-                f"{wanted[name]!r}; leave it out to go on, or choose another directory"
-            )
+            what = f"{name} is {value!r} there, got {wanted[name]!r}"
+            go_on = "leave it out to go on, or choose another directory"
+            raise UserError(f"{directory} holds a run with other settings: {what}; {go_on}")
 
 
 def learn_run(

@@ -22,8 +22,7 @@ def find_runs(directories: Iterable[Path], *, depth: int = 5) -> Iterator[Path]:
     seen: set[Path] = set()
     for top in directories:
         for run in _runs_below(top, depth):
-            place = run.resolve()
-            if place not in seen:
+            if (place := run.resolve()) not in seen:
                 seen.add(place)
                 yield run
 

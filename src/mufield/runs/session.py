@@ -62,8 +62,7 @@ class Session:
                 if self.ends:
                     last = self._read_plan(self.store.episodes)
                     mass = to_episode(self.store.records[-1]).mass[:-1]
-                    mass = mass.astype(self.setup.problem.initial.dtype)
-                    known = (last.memory, last.profile, mass)
+                    known = last.memory, last.profile, mass.astype(self.setup.problem.initial.dtype)
                     self._state = learner.restore(key, self.data, self.ends, *known)
                 else:
                     self._state = learner.init(key, self.data)
@@ -98,19 +97,15 @@ class Session:
             self._plan = self._read_plan(self.episode)
         start = self._plan.mass[0]
         if initial is not None and float(jnp.max(jnp.abs(start - initial))) > MASS_TOLERANCE:
+            file, which = self.store.path("plans", self.episode), f"episode {self.episode}"
             raise UserError(
-                f"episode {self.episode} of the run {self.store.directory} was planned from "
-                "another distribution already; run that plan and tell its episode, or delete "
-                f"{self.store.path('plans', self.episode)} to plan anew"
+                f"{which} of the run {self.store.directory} was planned from another distribution "
+                f"already; run that plan and tell its episode, or delete {file} to plan anew"
             )
         return self._plan
 
     def replan(
-        self,
-        mass: Mass,
-        step: int,
-        options: dict[str, Any] | None = None,
-        shock: int | None = None,
+        self, mass: Mass, step: int, options: dict[str, Any] | None = None, shock: int | None = None
     ) -> Plan:
         """Plans the rest of the next episode anew, from a step on, in place of the last plan.
 
@@ -120,11 +115,9 @@ class Session:
         present shock, if the problem has shocks.
         """
         if (shock is None) == (self.setup.problem.shocks is not None):
-            raise UserError(
-                "the problem has shocks, so the rest of an episode needs that of now: add --shock N"
-                if shock is None
-                else "the problem has no shocks; leave out the number of the present one"
-            )
+            needed = "shocks, so the rest of an episode needs that of now: add --shock N"
+            none = "no shocks; leave out the number of the present one"
+            raise UserError(f"the problem has {needed if shock is None else none}")
         asked, given = self.asked(), options or {}
         for last in self.store.replans(asked.episode)[-1:]:
             start = np.asarray(self.ask().mass[last["step"]])
@@ -139,51 +132,43 @@ class Session:
             problem = for_population(problem or self.setup.problem, config.population, seen=step)
         state, plan = self.state, self.ask()
         with self._timed("replan"):
-            now: Any = {"problem": problem, "shock": shock}
-            fresh = self.setup.learner.replan(state, plan, mass, step, **now)
+            learner = self.setup.learner
+            fresh = learner.replan(state, plan, mass, step, problem=problem, shock=shock)
         self.store.write_replan(fresh, step, given, shock)
         self._plan = None
         return self.ask()
 
     def best(self, *, cautious: bool = False) -> BestPlan:
-        """The policy that all data make best, from disk; made and written if it is not there.
-
-        Raises if there are no data yet.
-        """
+        """The policy that all data make best, made and written if need be; raises without data."""
         kind = "cautious" if cautious else "best"
         found = self.store.read_best(kind)
         if found is None:
             if not len(self.data) and not self.store.logs:
-                raise UserError(
-                    f"the run {self.store.directory} has no data yet; tell it an episode first, "
-                    "`mufield ask` plans one, or a log"
-                )
+                first = "tell it an episode first, `mufield ask` plans one, or a log"
+                raise UserError(f"the run {self.store.directory} has no data yet; {first}")
             best_run: tuple[Profile, float | None] | None = None
             if self.store.episodes:
                 number = self.store.best_episode
                 value, elsewhere, _ = self.store.earned[number - 1]
                 best_run = (self._read_plan(number).profile, value if elsewhere is None else None)
-            state = self.state
+            learner, problem, state = self.setup.learner, self.setup.problem, self.state
             for log in self.store.logs:
                 if log["since"] > self.episode:  # told while a plan waits, which does not know it
-                    state = self.setup.learner.add(state, to_transitions(log, self.setup.problem))
-            learner, size = self.setup.learner, self.store.config.population
+                    state = learner.add(state, to_transitions(log, problem))
             with self._timed(kind):
                 found = learner.best(state, cautious=cautious, best_run=best_run)
-                if size is not None:
-                    found = with_chance(found, self.setup.problem, learner, state, size)
+                if (size := self.store.config.population) is not None:
+                    found = with_chance(found, problem, learner, state, size)
             self.store.write_best(found, kind)
         return found
 
     def asked(self) -> Asked:
         """What the next episode to be told must belong to; raises if nothing was asked."""
         if not self.store.asked:
-            done = self.store.episodes
-            raise UserError(
-                f"the run {self.store.directory} expects no episode: "
-                + (f"episode {done} was told already; " if done else "")
-                + f"run `mufield ask {self.store.directory}` first, then its policy, and tell that"
-            )
+            run, done = self.store.directory, self.store.episodes
+            told = f"episode {done} was told already; " if done else ""
+            first = f"run `mufield ask {run}` first, then its policy, and tell that"
+            raise UserError(f"the run {run} expects no episode: {told}{first}")
         return Asked(
             problem=self.setup.problem,
             profile=self.ask().profile,
@@ -259,10 +244,9 @@ class Session:
         """Asks, runs the simulator and tells: one episode."""
         system = self.setup.system
         if system is None:
-            raise UserError(
-                f"the run {self.store.directory} is of a real system, which cannot be run here; "
-                "use `mufield ask` and `mufield tell`"
-            )
+            what = "is of a real system, which cannot be run here"
+            use = "use `mufield ask` and `mufield tell`"
+            raise UserError(f"the run {self.store.directory} {what}; {use}")
         plan, greedy, key = self.ask(), None, self.state.key_for(Use.RUN)
         if self.store.config.judge:
             with self._timed("judge"):
@@ -285,10 +269,8 @@ def check_new(what: str, content: str, source: dict[str, Any], earlier: Sequence
     file = source.get("sha256")
     for number, record in enumerate(earlier, start=1):
         if record.content == content or (file and file == record["source"].get("sha256")):
-            raise UserError(
-                f"this {what} was told already, as {what} {number}; tell another, or pass "
-                "--repeated if the same really happened twice"
-            )
+            told = f"this {what} was told already, as {what} {number}"
+            raise UserError(f"{told}; tell another, or pass --repeated if the same happened twice")
 
 
 @contextmanager

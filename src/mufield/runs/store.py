@@ -34,10 +34,12 @@ from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile
 from .config import RunConfig, read_config, short_digest
-from .files import RunFiles
+from .files import RunFiles, replan_id
 from .history import logged_arrays, observed_arrays
 from .layout import LAYOUT, Record, part_path, read_seconds
 from .surroundings import versions
+
+Entries = dict[str, Any]
 
 
 class RunStore(RunFiles):
@@ -101,28 +103,20 @@ class RunStore(RunFiles):
         path, more = self.path("plans", number), {"data": self.data_id(number)}
         self._write_planned(path, plan, about, more, memory)
 
-    def write_replan(
-        self, plan: Plan, step: int, options: dict[str, Any], shock: int | None
-    ) -> None:
+    def write_replan(self, plan: Plan, step: int, options: Entries, shock: int | None) -> None:
         """Writes the next episode's plan as it was changed at a step."""
         number = self.episodes + 1
-        before = self.replans(number)
-        path = part_path(self.directory, "plans", number, len(before) + 1)
-        name = self.replan_id(number, before, step, np.asarray(plan.mass), options, shock)
+        path = part_path(self.directory, "plans", number, len(self.replans(number)) + 1)
+        name = replan_id(self.policy_id(number), step, np.asarray(plan.mass), options, shock)
         about, more = {"id": name, "step": step}, {"options": options, "shock": shock}
         self._write_planned(path, plan, about, more, {})
 
     def _write_planned(
-        self,
-        path: Path,
-        plan: Plan,
-        about: dict[str, Any],
-        more: dict[str, Any],
-        memory: dict[str, Any],
+        self, path: Path, plan: Plan, about: Entries, more: Entries, memory: Entries
     ) -> None:
         """Writes policies, then the file that makes them count, with what they are ``about``."""
         about = {"run": self.config.identity, "episode": self.episodes + 1, **about}
-        told: dict[str, Any] = {"note": plan.note}
+        told: Entries = {"note": plan.note}
         for who, profile in (("policy", plan.profile), ("scouts", plan.scouts)):
             if profile is not None:
                 file = Record(path, about, {}).policy(who)
@@ -141,16 +135,13 @@ class RunStore(RunFiles):
         """
         first = self.read_plan_file(number)
         plans = [first, *self.replans(number)]
-        profile = [_read_policy(each) for each in plans][-1]
-        sent = "scouts_sha256" in plans[-1].document
-        scouts = _read_policy(plans[-1], "scouts") if sent else None
+        profile, last = [_read_policy(each) for each in plans][-1], plans[-1]
+        scouts = _read_policy(last, "scouts") if "scouts_sha256" in last.document else None
         names = (*LAYOUT.planned, "least")
         rest = {name: array for name, array in first.arrays.items() if name not in names}
-        figures: dict[str, Any]
-        figures = {n: jnp.asarray(array) for n, array in plans[-1].arrays.items() if n in names}
+        known: Entries = {n: jnp.asarray(each) for n, each in last.arrays.items() if n in names}
         filled = _fill(memory, rest, first.path)
-        note = plans[-1]["note"]
-        return Plan(profile=profile, memory=filled, note=note, scouts=scouts, **figures)
+        return Plan(profile=profile, memory=filled, note=last["note"], scouts=scouts, **known)
 
     def write_best(self, plan: BestPlan, kind: str) -> None:
         """Writes the policy that all data make best, with what is expected of it."""
@@ -175,24 +166,19 @@ class RunStore(RunFiles):
         """The file of the policy that all data make best: kinds are ``best`` and ``cautious``."""
         return self.directory / f"{kind}.policy"
 
-    def write_episode(
-        self, episode: Episode, metrics: EpisodeMetrics, source: dict[str, Any]
-    ) -> None:
+    def write_episode(self, episode: Episode, metrics: EpisodeMetrics, source: Entries) -> None:
         """Makes an episode part of the run by writing one file, then updates derived files."""
         number = self.episodes + 1
-        arrays, name = observed_arrays(episode), self.plan_id(number)
-        row = metrics.row()
-        row["notes"] = list(row["notes"])
+        arrays, row = observed_arrays(episode), metrics.row()
         document = {
             "run": self.config.identity,
             "episode": number,
-            "plan": name,
+            "plan": self.plan_id(number),
             "data": self.data_id(number),
             "source": source,
-            "metrics": row,
+            "metrics": row | {"notes": list(row["notes"])},
         }
-        changed = [each["id"] for each in self.replans(number)]
-        if changed:
+        if changed := [each["id"] for each in self.replans(number)]:
             document["replans"] = changed
         record = Record(self.path("episodes", number), document, arrays)
         write_sealed(record.path, document, arrays, kind=LAYOUT.episode)
@@ -200,12 +186,11 @@ class RunStore(RunFiles):
         try:
             self.derive()
         except OSError as error:  # such as a full disk; the episode itself is there
-            self.notes.append(
-                f"episode {number} is part of the run, but its metrics or copies of policies could "
-                f"not be written ({error}); they are written when the run is opened next"
-            )
+            what = f"its metrics or copies of policies could not be written ({error})"
+            later = "they are written when the run is opened next"
+            self.notes.append(f"episode {number} is part of the run, but {what}; {later}")
 
-    def write_log(self, data: Transitions, source: dict[str, Any]) -> Record:
+    def write_log(self, data: Transitions, source: Entries) -> Record:
         """Makes transitions that belong to no episode part of the run by writing one file."""
         number = len(self.logs) + 1
         # A plan that was asked for already does not know them.
@@ -235,10 +220,8 @@ class RunStore(RunFiles):
 def check_vacant(directory: Path) -> None:
     """Raises if a directory holds a run or anything else."""
     if disk.kind(directory / LAYOUT.config):
-        raise UserError(
-            f"{directory} holds a run already; go on with `mufield train --out {directory}`, or "
-            "choose another directory"
-        )
+        go_on = f"go on with `mufield train --out {directory}`, or choose another directory"
+        raise UserError(f"{directory} holds a run already; {go_on}")
     # A process that was killed while it began a run may have left these.
     own = {"lock", LAYOUT.versions, *LAYOUT.parts}
     found = [name for name in disk.names(directory) if name not in own]

@@ -29,10 +29,9 @@ def set_precision(precision: str) -> None:
 def check_precision(precision: str) -> None:
     """Raises unless JAX computes in this number format."""
     if precision != current_precision():
-        raise UserError(
-            f"the run computes in {precision}, but JAX is set to {current_precision()}; "
-            f"call jax.config.update('jax_enable_x64', {precision == 'float64'}) at the start"
-        )
+        what = f"the run computes in {precision}, but JAX is set to {current_precision()}"
+        call = f"call jax.config.update('jax_enable_x64', {precision == 'float64'}) at the start"
+        raise UserError(f"{what}; {call}")
 
 
 def versions(imported: Path | None = None) -> dict[str, Any]:
@@ -46,10 +45,8 @@ def versions(imported: Path | None = None) -> dict[str, Any]:
     if imported is not None:
         # A stranger may name anything.
         is_code = imported.is_file() and imported.stat().st_size <= MOST_TEXT
-        found["imported"] = {
-            "file": str(imported),
-            "sha256": file_digest(imported) if is_code else None,
-        }
+        sha256 = file_digest(imported) if is_code else None
+        found["imported"] = {"file": str(imported), "sha256": sha256}
     return found
 
 

@@ -65,11 +65,9 @@ def _import(source: str, *, asked: bool) -> Path:
             note.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(note, f"{path}\n".encode())
     if not asked and not known:
-        raise UserError(
-            f"the run's configuration names the Python code {source}, and you have not asked to "
-            f"execute {path} as it is now; look at it, and if you trust it, add "
-            f"--import {shlex.quote(source)}"
-        )
+        what = f"and you have not asked to execute {path} as it is now"
+        add = f"look at it, and if you trust it, add --import {shlex.quote(source)}"
+        raise UserError(f"the run's configuration names the Python code {source}, {what}; {add}")
     spec = spec_from_file_location(name, path)
     assert spec is not None
     module = sys.modules[name] = module_from_spec(spec)
@@ -84,9 +82,8 @@ def _import(source: str, *, asked: bool) -> Path:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f" (line {lines[-1]})" if lines else ""
-        raise UserError(
-            f"cannot import {path}: {type(error).__name__}: {error}{where}; correct the file"
-        ) from error
+        what = f"{type(error).__name__}: {error}{where}"
+        raise UserError(f"cannot import {path}: {what}; correct the file") from error
     finally:
         with suppress(ValueError):  # the user's file itself may have changed the list
             sys.path.remove(place)

@@ -46,10 +46,8 @@ class Constraint(eqx.Module):
 
     def __check_init__(self) -> None:
         if not callable(self.function):
-            raise UserError(
-                "a constraint must be a function of the mass of every free cell, got "
-                f"{type(self.function).__name__}"
-            )
+            got = type(self.function).__name__
+            raise UserError(f"a constraint must be a function of the free cells' mass, got {got}")
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise UserError(f"the scale of a constraint must be positive, got {self.scale}")
 
@@ -231,9 +229,8 @@ def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
         inside = grid.from_array(inside)
     if inside.dtype != bool or inside.shape != (grid.n_cells,):
         raise UserError(
-            "a region must be cells as coordinates, names of nodes, one truth value for each of "
-            f"the {grid.n_cells} free cells, or a function of a position; got "
-            f"{reprlib.repr(region)}"
+            "a region must be cells as coordinates, names of nodes, a function of a position, or a "
+            f"truth value for each of {grid.n_cells} free cells; got {reprlib.repr(region)}"
         )
     if not inside.any():
         raise UserError("the region is empty: no free cell belongs to it")
@@ -264,8 +261,7 @@ def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:
         ) from error
     if len(shape) > 1 or 0 in shape:
         raise UserError(
-            f"the {part.name!r} must return one number, or a vector of them, for one distribution; "
-            f"got the shape {shape}"
+            f"the {part.name!r} must return one number, or a vector of them; got the shape {shape}"
         )
     left, right = _trials(grid, initial)
     middle = 0.5 * (left + right)

@@ -120,9 +120,8 @@ class AugmentedLagrangian(eqx.Module):
         if share < 1:
             moved = self.multipliers + share * (penalty.multipliers - self.multipliers)
             return replace(self, multipliers=moved)
-        slow = penalty.violation / self.violation_scale > jnp.maximum(
-            self.threshold, self.rule.threshold_floor
-        )
+        threshold = jnp.maximum(self.threshold, self.rule.threshold_floor)
+        slow = penalty.violation / self.violation_scale > threshold
         weight = self.weight * jnp.where(slow, self.rule.growth, 1.0)
         return replace(
             self,

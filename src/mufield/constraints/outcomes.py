@@ -21,6 +21,9 @@ from ..flow.phi import AbstractPhi, Arrivals
 from ..flow.rollout import arriving, forward
 from ..policies.tables import TablePolicy
 
+Landings = Float[Array, "*steps cells moves window"]
+"""What moves lead to in one model, as of `Outcomes.models`."""
+
 
 class Mixture(eqx.Module):
     """A plan mixed with a safe policy: as many agents follow it as the constraints allow.
@@ -208,16 +211,10 @@ class Outcomes(eqx.Module):
         feasible = jnp.min(whole) >= 0
         found = jax.lax.cond(feasible, lambda: (weights, one, no, whole), mix)
         mixed, share, resumed, margins = found
-        changed = rounded | (share < 1)
-        return Mixture(mixed, share, resumed, margins, self.expected(mixed), changed)
+        return Mixture(mixed, share, resumed, margins, self.expected(mixed), rounded | (share < 1))
 
 
-def episode(
-    flow: Flow,
-    model: Float[Array, "*steps cells moves window"],
-    weights: Weights,
-    start: Mass | None = None,
-) -> Masses:
+def episode(flow: Flow, model: Landings, weights: Weights, start: Mass | None = None) -> Masses:
     """The population's distributions in one model, from the problem's start or another."""
     phi, targets = _transition(flow, model)
 
@@ -227,9 +224,7 @@ def episode(
     return forward(phi, flow.problem, weights, step, start=start)[0]
 
 
-def _transition(
-    flow: Flow, model: Float[Array, "*steps cells moves window"]
-) -> tuple[AbstractPhi, Callable[[Step], Any]]:
+def _transition(flow: Flow, model: Landings) -> tuple[AbstractPhi, Callable[[Step], Any]]:
     """The transition in one model, and the displacements that it needs at a step."""
     if model.ndim == 4:
         return flow.phi, lambda step: model[step]

@@ -59,8 +59,7 @@ def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
             f"{what}move {moved} (at best {most} of the population are there); the plan is for its "
             "other steps"
         )
-        left = tuple(int(step) for step in steps if step not in out)
-        parts[place] = replace(part, steps=left)
+        parts[place] = replace(part, steps=tuple(int(step) for step in steps if step not in out))
     if not notes:
         return moves, ""
     changed = Constraints(tuple(parts), constraints.sizes, constraints.rule)
@@ -70,13 +69,11 @@ def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
 
 def greatest(moves: MoveFlow, linear: Linear, masses: int = 8) -> Float[np.ndarray, "steps"]:
     """A bound, for each move, on what ``linear`` can be of the population after it."""
-    problem = moves.flow.problem
-    sizes = [0.0]
+    problem, sizes = moves.flow.problem, [0.0]
     if moves.sees_mu:
         sizes += np.geomspace(0.1 / problem.grid.n_cells, 1.0, masses - 1).tolist()
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
-    first, trips = problem.first_step, problem.trips
-    begin = problem.start
+    first, trips, begin = problem.first_step, problem.trips, problem.start
     bounds = []
     for capped in (False,) if trips is None else (False, True):
         # By move, by step from the present one on (agents under way arrive later), and by cell.
@@ -84,10 +81,8 @@ def greatest(moves: MoveFlow, linear: Linear, masses: int = 8) -> Float[np.ndarr
         more = np.zeros(problem.horizon)
         for step in reversed(range(first, problem.horizon)):
             values = values.at[step, 0].set(weights)
-            known = step == first
-            now, added = _before(
-                moves, values, jnp.asarray(step), jnp.asarray(sizes), capped, known
-            )
+            inputs = jnp.asarray(step), jnp.asarray(sizes)
+            now, added = _before(moves, values, *inputs, capped, step == first)
             values = jnp.concatenate([now[:, None], values[:, :-1]], axis=1)
             more += np.asarray(added)
         bounds.append(more + np.asarray(jnp.einsum("hdk,dk->h", values, begin)))
@@ -136,5 +131,4 @@ def expected_values(
     targets = moves.targets(phi, seen, step)
     move = partial(phi.move, targets=targets, seen=seen, step=step)
     _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
-    found = jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)
-    return jnp.asarray(found)
+    return jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)

@@ -134,9 +134,8 @@ class Forecast(eqx.Module):
     def of_policy(self, profile: Profile, how: str, *, interval: bool = True) -> BestPlan:
         """What can be expected of a policy; without ``interval``, that has no width."""
         moves = _shared_moves(profile)
-        expected, width = float(_expected(self, profile, moves)), 0.0
-        if interval:
-            width = float(np.max(np.abs(_gains(self, profile, moves))))
+        expected = float(_expected(self, profile, moves))
+        width = float(np.max(np.abs(_gains(self, profile, moves)))) if interval else 0.0
         ends = (expected, expected - width, expected + width)
         return BestPlan(profile, *ends, draws=self.keys.shape[0], how=how)
 

@@ -105,8 +105,7 @@ class M3UCRL:
     def init(self, key: Key | int, data: Transitions | None = None) -> LearnerState:
         """The state before the first episode.
 
-        ``data`` are transitions that are known already, from logs for example: data, but no
-        episode. `mufield.as_transitions` makes them.
+        ``data`` are transitions of logs, which count as no episode; see `mufield.as_transitions`.
         """
         known = Transitions.empty(self.problem)
         data = known if data is None else known.join(data)
@@ -216,8 +215,7 @@ class M3UCRL:
     ) -> LearnerState:
         """Restores a state from what is kept on disk; the model is fitted again.
 
-        ``profile`` is the policy of the last episode, ``last_mass`` its population before each
-        move.
+        ``profile`` is the last episode's policy, ``last_mass`` its population before each move.
         """
         (model, notes), reward_model = last_good_fit(self.family, data, key, ends), None
         if self.reward_family is not None:

@@ -44,8 +44,7 @@ def plan_in_models(
     on the last episode correct the margins. The policy ``fallback``, by default the last one, is
     run if no finite plan is found.
     """
-    problem = state.as_known(problem)
-    key = state.key_for(use)
+    problem, key = state.as_known(problem), state.key_for(use)
     if problem.first is not None:
         key = jax.random.fold_in(key, problem.first)
     safety = None if problem.constraints is None else learner.safety
@@ -61,8 +60,7 @@ def plan_in_models(
     kind, rounds = type(learner.planner).__name__, "time"
     for name in ("sweeps", "steps"):
         if hasattr(learner.planner, name):
-            more = f"{name}={2 * getattr(learner.planner, name)}"
-            rounds = f"{name}, planner=mufield.{kind}({more})"
+            rounds = f"{name}, planner=mufield.{kind}({name}={2 * getattr(learner.planner, name)})"
     noted = (plan.note, note_of(plan.outcome, rounds))
     plan = replace(plan, note="; ".join(each for each in noted if each))
     return plan if safety is None else safety.finish(plan, mixture)
@@ -107,12 +105,8 @@ def _or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: 
         return plan
     why = diagnose(problem, mass=plan.mass)
     if last is None:
-        why = why or (
-            "check the reward and the planner's learning rate, or start with random_first=1.0"
-        )
-        raise PlanError(
-            "the first plan is not finite and there is no earlier policy to fall back to: " + why
-        )
+        why = why or "check the reward and the learning rate, or start with random_first=1.0"
+        raise PlanError(f"the first plan is not finite, and there is no earlier policy: {why}")
     note = "the plan was not finite; running the last good policy again" + (why and f": {why}")
     return replace(plan, profile=last, memory=memory, note=note)
 
@@ -121,14 +115,8 @@ def unplanned(problem: Problem, policy: Any, memory: Any, note: str) -> Plan:
     """A policy as a plan that expects nothing."""
     zero = jnp.zeros((), dtype=problem.initial.dtype)
     unknown = jnp.full((problem.horizon + 1, problem.grid.n_cells), jnp.nan, zero.dtype)
-    return Plan(
-        profile=as_profile(policy, problem.horizon),
-        memory=memory,
-        value=zero + jnp.nan,
-        mass=unknown,
-        control=zero,
-        note=note,
-    )
+    profile = as_profile(policy, problem.horizon)
+    return Plan(profile, memory, value=zero + jnp.nan, mass=unknown, control=zero, note=note)
 
 
 def spliced(old: Plan, new: Plan, step: int, problem: Problem) -> Plan:
@@ -166,9 +154,7 @@ def check_settings(problem: Problem, *settings: Any) -> None:
     if problem.shocks is not None and not isinstance(planner, MirrorPlanner | None):
         raise UserError("with shocks only MirrorPlanner plans; leave out the planner, or give one")
     if problem.constraints is not None and random_first:
-        raise UserError(
-            "with constraints the first episode is the safe policy's; leave out random_first"
-        )
+        raise UserError("with constraints the safe policy runs first; leave out random_first")
     for name, value, kind, example in (
         ("family", family, AbstractModelFamily, "GaussianProcess() or mufield.DeepEnsemble()"),
         ("planner", planner, AbstractPlanner, "MirrorPlanner() or mufield.GradientPlanner()"),
@@ -190,6 +176,4 @@ def check_settings(problem: Problem, *settings: Any) -> None:
             "reward_family, or hide the reward with Problem(reward=None)"
         )
     if problem.constraints is None and (pessimism is not None or safe is not None):
-        raise UserError(
-            "the problem has no constraints; leave out pessimism and safe, or give it some"
-        )
+        raise UserError("the problem has no constraints; give it some, or omit pessimism and safe")

@@ -134,16 +134,11 @@ def learn(
             ran = time.perf_counter()
             after = learner.tell(state, episode, plan)
             fitted = time.perf_counter()
-            row = measure(
-                state,
-                plan,
-                episode,
-                earlier=[row.earned for row in rows],
-                reference=reference,
-                greedy=run_greedy_plan(system, learner, state) if judge else None,
-            )
+            judged = run_greedy_plan(system, learner, state) if judge else None
+            past = [row.earned for row in rows]
+            row = measure(state, plan, episode, earlier=past, reference=reference, greedy=judged)
             rows.append(row)
-            if best_episode([row.earned for row in rows]) == done:
+            if best_episode([*past, row.earned]) == done:
                 best_profile = plan.profile
             if watch is not None:
                 watch(state, plan, episode, row)

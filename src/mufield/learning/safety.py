@@ -148,12 +148,7 @@ class Safety(eqx.Module):
 
 
 def sampled_outcomes(
-    samples: ModelSamples,
-    flow: Flow,
-    model: AbstractModel,
-    mean_mass: Mass,
-    moves: Moves,
-    key: Key,
+    samples: ModelSamples, flow: Flow, model: AbstractModel, mean_mass: Mass, moves: Moves, key: Key
 ) -> Outcomes:
     """What policies lead to in sampled models; may be compiled.
 
@@ -176,8 +171,7 @@ def sampled_outcomes(
             mu = MeanField(mass=mean_mass, here=here, grid=grid, step=step)
             return grid.targets(state, jax.vmap(lambda action: ends(state, action, mu))(own))
 
-        cells = (centres, mean_mass, actions)
-        return jnp.moveaxis(jax.lax.map(of_cell, cells, batch_size=8), 2, 0)
+        return jnp.moveaxis(jax.lax.map(of_cell, (centres, mean_mass, actions), batch_size=8), 2, 0)
 
     everywhere = jnp.broadcast_to(moves, (grid.n_cells, *moves.shape[-2:]))
     if dependence(problem, MeanMotion(model, problem.max_move)).step:

@@ -157,8 +157,7 @@ def _spread(sweep: Sweep, steps: Int[Array, ""]) -> Scalar:
     unit = jnp.max(jnp.abs(values))
     unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
     # Divided first, because squares of very large or small rewards would overflow or vanish.
-    variance = jnp.var(values / unit, axis=-1)
-    share = jnp.sqrt(jnp.sum(sweep.rollout.mass[:-1] * variance) / steps)
+    share = jnp.sqrt(jnp.sum(sweep.rollout.mass[:-1] * jnp.var(values / unit, axis=-1)) / steps)
     # Where no move matters, what differs is rounding.
     return unit * jnp.where(share > 1e-6, share, jnp.where(jnp.any(values != 0), 1e-6, 1.0))
 
@@ -185,8 +184,7 @@ def ascend(
         return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    climbed: tuple[MirrorState, Array] = jax.lax.fori_loop(0, count, one, (state, figures))
-    return climbed
+    return jax.lax.fori_loop(0, count, one, (state, figures))
 
 
 def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
@@ -230,9 +228,8 @@ def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
     assert state.sweep.penalty is not None
     lagrangian = state.lagrangian.updated(state.sweep.penalty)
     options: Any = {"bound": state.bound, "rollout": state.sweep.rollout}
-    sweep = state.flow_of(moves).sweep(state.weights, lagrangian=lagrangian, **options)
-    upper = _least(sweep.upper, state.upper)
-    return replace(state, lagrangian=lagrangian, sweep=sweep, upper=upper)
+    new = state.flow_of(moves).sweep(state.weights, lagrangian=lagrangian, **options)
+    return replace(state, lagrangian=lagrangian, sweep=new, upper=_least(new.upper, state.upper))
 
 
 def _flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
@@ -253,8 +250,7 @@ def with_true_flow(moves: MoveFlow, state: MirrorState) -> MirrorState:
     """The state with its flow and J by the motion itself, where sweeps went by interpolation."""
     if not interpolates(moves):
         return state
-    rollout = moves.rollout(state.weights)
-    return replace(state, sweep=replace(state.sweep, rollout=rollout))
+    return replace(state, sweep=replace(state.sweep, rollout=moves.rollout(state.weights)))
 
 
 def is_better(problem: Problem, new: MirrorState, old: MirrorState) -> Bool[Array, ""]:
@@ -283,9 +279,8 @@ def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorSt
     states = [replace(each, upper=_least(each.upper, end.upper), **same) for each in others]
     # One after the other by a map, in which the flow is compiled once.
     true = jax.lax.map(partial(with_true_flow, moves), stacked(end, *states))
-    best = entry(true, 0)
-    for number in range(1, 1 + len(states)):
-        state = entry(true, number)
+    best, *rest = (entry(true, number) for number in range(1 + len(states)))
+    for state in rest:
         better = is_better(moves.flow.problem, state, best)
         best = jax.tree.map(partial(jnp.where, better), state, best)
     return best

@@ -109,19 +109,15 @@ class BoxSearch(eqx.Module):
         # Linear in the joint mass, so that a mass of one gives the values of all actions.
         ones = jnp.ones(actions.shape[:2], dtype=mass.dtype)
         (_, paid), pull = jax.vjp(outcome, ones, actions)
-        found: tuple[Array, Array] = pull((values, jnp.ones_like(paid)))
-        return found
+        return pull((values, jnp.ones_like(paid)))
 
     def _curvature(
         self, actions: Float[Array, "cells actions dim"], values: Arrivals, mass: Mass, step: Step
     ) -> Float[Array, "cells actions dim dim"]:
         """Second derivatives of Q by the action, as far as they can raise it: entries' bounds."""
-
-        def slopes(actions: Array) -> Array:
-            return self._values(actions, values, mass, step)[1]
-
         axes = jnp.eye(actions.shape[-1], dtype=actions.dtype)
-        _, pull = jax.vjp(slopes, actions)  # the flow has no derivative forwards
+        # Backwards, because the flow has no derivative forwards.
+        _, pull = jax.vjp(lambda a: self._values(a, values, mass, step)[1], actions)
         bends = jnp.stack([pull(jnp.broadcast_to(u, actions.shape))[0] for u in axes], axis=-1)
         return jnp.where(axes == 1, jnp.maximum(bends, 0.0), jnp.abs(bends))
 
@@ -131,8 +127,7 @@ class BoxSearch(eqx.Module):
         rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
 
         def slopes(state: State, action: Action, mu: MeanField) -> Array:
-            found: Array = jax.jacfwd(lambda a: jnp.asarray(self.motion(state, a, mu)))(action)
-            return found
+            return jax.jacfwd(lambda a: jnp.asarray(self.motion(state, a, mu)))(action)
 
         actions = jnp.broadcast_to(rest, (len(mass), 1, len(rest)))
         gain = jnp.abs(at_all_cells(problem.grid, mass, slopes, actions, step)[:, 0])

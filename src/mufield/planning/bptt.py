@@ -115,8 +115,7 @@ class BPTT(eqx.Module):
             optax.scale_by_adam(),
             optax.scale_by_schedule(lambda step: -self.learning_rate * share(step / self.steps)),
         )
-        never = jnp.iinfo(jnp.int32).max
-        return optax.apply_if_finite(adam, max_consecutive_errors=int(never))
+        return optax.apply_if_finite(adam, max_consecutive_errors=int(jnp.iinfo(jnp.int32).max))
 
     def init(
         self, starts: Sequence[Profile], lagrangian: AugmentedLagrangian | None = None
@@ -166,8 +165,7 @@ class BPTT(eqx.Module):
     ) -> BPTTResult:
         """Ascends from all starts and keeps the best profile on the way.
 
-        ``lagrangian`` has the first multipliers, if the problem has constraints; they change along
-        the ascent.
+        ``lagrangian`` has the first multipliers of constraints; they change along the ascent.
         """
         constraints = flow.problem.constraints
         if constraints is not None and lagrangian is None:

@@ -136,8 +136,7 @@ def _certify(
     The response draws from other moves, or from the box, and from the plan's own actions. With
     constraints the gain is that of the Lagrangian over J of the plan.
     """
-    flow = others.flow
-    rollout = flow.rollout(profile, others.motion)
+    rollout = others.flow.rollout(profile, others.motion)
     penalty = None if lagrangian is None else lagrangian(rollout.mass, augmented=False)
     slopes = None if penalty is None else penalty.slopes
     gap = plan_derivatives(others, profile, rollout.mass, slopes=slopes).gap

@@ -40,8 +40,7 @@ def check_class(flow: Flow, motion: Motion) -> None:
     if not upward <= max(1e-3 * strongest, rounding):
         raise OutsideClassError(
             "no certificate: the reward is not concave in mu; at some distribution the integrated "
-            f"reward curves upwards by {upward:.3g}, where its strongest curvature is "
-            f"{strongest:.3g}"
+            f"reward curves upwards by {upward:.3g}; its strongest curvature is {strongest:.3g}"
         )
     above, rounding = (float(x) for x in _above_tangents(flow, jnp.asarray(_times(flow))))
     if not above <= rounding:

@@ -29,8 +29,7 @@ def constrained_ascent(
     every = first if least is None else rule.sample_every
 
     def one(number: Array, state: MirrorState) -> MirrorState:
-        count = jnp.minimum(every, first - number * every)
-        state = ascend(moves, state, count, every)[0]
+        state = ascend(moves, state, jnp.minimum(every, first - number * every), every)[0]
         return state if least is None else _with_margins(moves, state, least)
 
     state = jax.lax.fori_loop(0, -(-first // max(every, 1)), one, state)
@@ -47,8 +46,7 @@ def make_feasible(moves: MoveFlow, state: MirrorState) -> MirrorState:
         if not least < 0:
             break
         # Where nothing was left to gain, steps have shrunk to nothing.
-        again = replace(state, step_size=pace)
-        state = _polish(moves, again, sweeps=sweeps, outside=-least)
+        state = _polish(moves, replace(state, step_size=pace), sweeps=sweeps, outside=-least)
     return state
 
 
@@ -68,8 +66,7 @@ def prove_infeasible(moves: MoveFlow, sweeps: int, rule: StepRule) -> None:
     state, at_once = _restart(unpaid, state, lagrangian), 20
     for _ in range(0, sweeps, at_once):
         # With no update of the multipliers, which would be another objective.
-        count = jnp.asarray(at_once)
-        state = ascend(unpaid, state, count, at_once, update_multipliers=False)[0]
+        state = ascend(unpaid, state, jnp.asarray(at_once), at_once, update_multipliers=False)[0]
         penalty = state.sweep.penalty
         assert penalty is not None
         if penalty.violation == 0:
@@ -101,14 +98,11 @@ def _polish(
 
     If the plan was polished before and is ``outside`` still, with margins larger by so much more.
     """
-    lagrangian = _lagrangian(state)
-    more = lagrangian.rule.polish_margin * lagrangian.violation_scale + outside
-    heavier = replace(
-        lagrangian, margin=lagrangian.margin + more, weight=weight * lagrangian.weight
-    )
-    begun = _restart(moves, state, heavier)
+    old = _lagrangian(state)
+    more = old.rule.polish_margin * old.violation_scale + outside
+    heavier = replace(old, margin=old.margin + more, weight=weight * old.weight)
     # The step that went with less weight would go too far.
-    begun = replace(begun, step_size=state.step_size / weight)
+    begun = replace(_restart(moves, state, heavier), step_size=state.step_size / weight)
     return ascend(moves, begun, jnp.asarray(sweeps), max(sweeps, 20))[0]
 
 
@@ -135,14 +129,8 @@ def _restart(moves: MoveFlow, state: MirrorState, lagrangian: AugmentedLagrangia
     logits = jnp.maximum(state.logits - highest, math.log(1e-8))
     now, weights = state.flow_of(moves), jax.nn.softmax(logits, axis=-1)
     sweep = now.sweep(weights, bound=state.bound, lagrangian=lagrangian)
-    return replace(
-        state,
-        logits=logits,
-        lagrangian=lagrangian,
-        sweep=sweep,
-        velocity=jnp.zeros_like(state.velocity),
-        gains=jnp.zeros_like(state.gains),
-    )
+    still: Any = {"velocity": jnp.zeros_like(logits), "gains": jnp.zeros_like(state.gains)}
+    return replace(state, logits=logits, lagrangian=lagrangian, sweep=sweep, **still)
 
 
 def _lagrangian(state: MirrorState) -> AugmentedLagrangian:

@@ -72,8 +72,7 @@ def plan(
     if not random:
         moves = regular_moves(flow, motion, actions, points=9)
         table, lagrangian = table_start(flow, actions, moves, sweeps=100)
-        steps = (Table.steps, 500)
-        profiles = _fitted(kind, flow, motion, table, lagrangian, profiles, *steps)
+        profiles = _fitted(kind, flow, motion, table, lagrangian, profiles, Table.steps, 500)
     ascent = ascent or BPTT(steps=kind.steps, learning_rate=kind.learning_rate)
     result = ascent.solve(flow, motion, profiles, lagrangian=lagrangian, progress=progress)
     return dataclasses.replace(result, profile=without_controls(result.profile, problem.grid))
@@ -134,10 +133,9 @@ class GradientPlanner(AbstractPlanner):
         # Before data the model is symmetric, so that the gradient at rest is zero.
         table = perturbed(table, key, 0.1)
         steps = (self.table_steps, self.fit_steps)
-        starts = _fitted(kind, flow, motion, table, lagrangian, [memory], *steps)
+        both = [memory, *_fitted(kind, flow, motion, table, lagrangian, [memory], *steps)]
         rate = self.learning_rate or kind.learning_rate
         trial = max(1, round(0.25 * self.steps))
-        both = [memory, *starts]
         joint, _ = BPTT(steps=trial, learning_rate=rate).ascend(flow, motion, both, lagrangian)
         rest = BPTT(steps=max(1, self.steps - trial), learning_rate=rate)
         joint, planned = rest.ascend(flow, motion, [joint], lagrangian)
@@ -192,12 +190,7 @@ def _fitted(
 def fit(flow: Flow, profile: Profile, wanted: Profile, mass: Masses, *, steps: int) -> Profile:
     """Fits a profile, such as networks, to act like another, above all where the population is.
 
-    Args:
-        flow: The problem's flow.
-        profile: The profile to change.
-        wanted: The profile to imitate.
-        mass: Distributions of the episode, which policies see and by which cells are weighted.
-        steps: Steps of the fit.
+    It imitates ``wanted``. Policies see the episode's ``mass``, by which cells are weighted, too.
     """
     grid, box = flow.problem.grid, flow.problem.actions
     sizes = jnp.asarray(box.upper, mass.dtype) - jnp.asarray(box.lower, mass.dtype)
@@ -223,5 +216,4 @@ def fit(flow: Flow, profile: Profile, wanted: Profile, mass: Masses, *, steps: i
         return (optax.apply_updates(arrays, updates), memory), None
 
     (arrays, _), _ = jax.lax.scan(step, (arrays, optimiser.init(arrays)), None, length=steps)
-    found: Profile = eqx.combine(arrays, rest)
-    return found
+    return eqx.combine(arrays, rest)

@@ -87,8 +87,7 @@ def perturbed(profile: Profile, key: Key, size: float) -> Profile:
     """The profile with normal noise added to all its parameters."""
     arrays = eqx.filter(profile, eqx.is_inexact_array)
     noise = optax.tree_utils.tree_random_like(key, arrays, sampler=jax.random.normal)
-    found: Profile = eqx.apply_updates(profile, jax.tree.map(lambda x: size * x, noise))
-    return found
+    return eqx.apply_updates(profile, jax.tree.map(lambda x: size * x, noise))
 
 
 def without_controls(profile: Profile, grid: Grid) -> Profile:
@@ -144,8 +143,5 @@ def _pairs(action: ActionLaw, control: ActionLaw) -> ActionLaw:
 
 def _joint(action: Profile, control: Profile) -> Profile:
     """The profile of a `JointPolicy`, from one of actions and one of controls."""
-    return Profile(
-        per_step=JointPolicy(action.per_step, control.per_step),
-        shared=JointPolicy(action.shared, control.shared),
-        horizon=action.horizon,
-    )
+    per_step = JointPolicy(action.per_step, control.per_step)
+    return Profile(per_step, JointPolicy(action.shared, control.shared), action.horizon)

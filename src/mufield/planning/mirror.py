@@ -133,12 +133,7 @@ class MirrorAscent(eqx.Module):
     refinement: Refinement = eqx.field(static=True, default=Refinement())
 
     def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
-        """The state before the first step.
-
-        Args:
-            moves: The flow over the moves.
-            weights: The first policy's; by default all moves are equally likely.
-        """
+        """The state before the first step; by default all moves are equally likely."""
         if weights is not None:
             wanted = moves.uniform().shape
             if weights.shape != wanted:
@@ -177,7 +172,8 @@ class MirrorAscent(eqx.Module):
         unbounded = why_unbounded(moves.flow, moves.motion) if self.bound else "not asked for"
         concave = not unbounded
         start = state = self.init(moves, weights)
-        rest = self._rest(moves, start)
+        settings: Any = {"rule": self.steps, "bound": self.bound, "lagrangian": start.lagrangian}
+        rest = begin_ascent(moves, rest_weights(moves), **settings)
         history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
@@ -263,10 +259,7 @@ class MirrorAscent(eqx.Module):
     ) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps 2"]]:
         """The flow over the found moves, the last state there, J and gap after each sweep.
 
-        Args:
-            moves: The flow over the coarse moves.
-            motion: The law of motion, or a table of it.
-            state: The last state of the ascent over the coarse moves.
+        ``moves`` and ``state`` are of the coarse moves; ``motion`` may be a table of the law.
         """
         free, weights = self.refinement.start(moves, state.weights)
         fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
@@ -274,8 +267,3 @@ class MirrorAscent(eqx.Module):
         sweeps = self.refinement.sweeps
         end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps)
         return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures
-
-    def _rest(self, moves: MoveFlow, start: MirrorState) -> MirrorState:
-        """The state of agents at rest."""
-        settings: Any = {"rule": self.steps, "bound": self.bound, "lagrangian": start.lagrangian}
-        return begin_ascent(moves, rest_weights(moves), **settings)

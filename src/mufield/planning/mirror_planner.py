@@ -60,17 +60,14 @@ class MirrorPlanner(AbstractPlanner):
     ) -> Plan:
         """Starts with all moves equally likely; the policy is that of a alone, without eta."""
         problem, dim = flow.problem, actions.dim
+        build = partial(regular_moves, actions=actions, points=self.points, controls=self.controls)
         if problem.shocks is not None:
             from .shocks import plan_for_learner  # not needed without shocks
 
-            build = partial(
-                regular_moves, actions=actions, points=self.points, controls=self.controls
-            )
             return plan_for_learner(flow, motion, actions, build, self.sweeps, key)
-        moves = regular_moves(flow, motion, actions, points=self.points, controls=self.controls)
-        refinement = self.refinement or (
-            Refinement() if self.points is None else Refinement(sweeps=0)
-        )
+        moves = build(flow, motion)
+        usual = Refinement() if self.points is None else Refinement(sweeps=0)
+        refinement = self.refinement or usual
         ascent = MirrorAscent(self.sweeps, bound=False, refinement=refinement)
         state, gain = ascent.ascend(moves, least)
         weights = own_weights(moves, state)

@@ -62,9 +62,7 @@ class Plan(eqx.Module):
 def late_gain(start: Scalar, values: Float[Array, "rounds"]) -> Scalar:
     """Share of an ascent's gain in J that was made in the last quarter of its rounds.
 
-    Args:
-        start: J before the first round.
-        values: J after each round.
+    ``start`` is J before the first round, ``values`` that after each.
     """
     along = jnp.concatenate([start[None], values])
     quarter = min(len(values), max(1, len(values) // 4))
@@ -113,10 +111,7 @@ class AbstractPlanner(eqx.Module):
         """What the first plan starts from; arguments as of `plan`."""
 
     def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
-        """The moves for which `plan` asks what they lead to in sampled models.
-
-        The same everywhere, or those of each cell.
-        """
+        """The moves that ``least`` of `plan` is about: the same in all cells, or those of each."""
         return actions.points(9)
 
     @abstractmethod

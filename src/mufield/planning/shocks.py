@@ -54,8 +54,7 @@ class OnPath(MoveFlow):
     def under(self, number: Int[Array, ""]) -> MoveFlow:
         """The flow under one shock."""
         shared, own = self.cases
-        found: MoveFlow = eqx.combine(shared, jax.tree.map(lambda leaf: leaf[number], own))
-        return found
+        return eqx.combine(shared, jax.tree.map(lambda leaf: leaf[number], own))
 
     def step(
         self, joint: Array, seen: Mass, step: Step, actions: Any = None, *, exact: bool = False
@@ -296,5 +295,4 @@ def _perfect(moves: PathMoves, numbers: Array, sweeps: int, proved: bool) -> Flo
         state, _ = _ascent(moves.on(path), sweeps, proved)
         return state.upper if proved else moves.on(path).rollout(state.weights).value
 
-    found: Array = jax.lax.map(one, numbers, batch_size=16)
-    return found
+    return jax.lax.map(one, numbers, batch_size=16)
